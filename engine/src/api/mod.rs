@@ -1,0 +1,1 @@
+//! What a user touches: domain, endpoint, queues, address vector, errors, settings.

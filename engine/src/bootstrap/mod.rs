@@ -1,0 +1,1 @@
+//! Exchange of endpoint addresses between the ranks of a job.

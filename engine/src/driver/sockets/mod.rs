@@ -1,0 +1,1 @@
+//! The plain non-blocking socket driver.

@@ -1,0 +1,225 @@
+//! What the engine loop asks of a driver.
+//!
+//! A *lane* is one TCP connection. Control lanes carry segments: the loop reads and writes the
+//! hottest of them directly, without blocking, and has the others watched. Bulk lanes carry
+//! chunks: a 32-byte header followed by exactly the bytes of one granted range, moved by the
+//! driver between the kernel and the message's buffer.
+//!
+//! # Contract
+//!
+//! - Every method is called by the thread that owns the engine.
+//! - Per bulk lane and direction at most one chunk is outstanding (DESIGN D4).
+//! - Each [`Driver::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
+//!   [`Event::ChunkReleased`]; each [`Driver::recv_chunk`] by one [`Event::ChunkReceived`]. That
+//!   holds for errors and for [`Driver::close`] too: [`Event::Closed`] is the last event of a lane
+//!   and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
+//!   still touch the memory, whatever else happened.
+//! - Events carry generations: an event of a closed lane never reaches its successor.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use crate::memory::Shape;
+
+/// Length of the header in front of every chunk on a bulk lane, in bytes.
+pub(crate) const CHUNK_HEADER_BYTES: usize = 32;
+
+/// Names one lane of one driver; never reused while events of it can still arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct LaneKey {
+    /// Slot in the driver's lane table.
+    pub(crate) index: u32,
+    /// Counts the uses of the slot.
+    pub(crate) generation: u32,
+}
+
+/// How a chunk leaves the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SendMode {
+    /// The kernel copies the bytes during the call.
+    Copy,
+    /// The kernel references the memory until it says otherwise; registered memory is sent by
+    /// its registration. A driver that cannot falls back to `Copy` by itself.
+    ZeroCopy,
+}
+
+/// How a lane is closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CloseMode {
+    /// Sent bytes are delivered, then FIN. Outstanding chunks are cancelled.
+    Graceful,
+    /// RST: nothing more is sent or received (`SO_LINGER` 0).
+    Reset,
+}
+
+/// What [`Driver::watch`] waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interest {
+    /// Bytes, end of stream or an error can be read.
+    Readable,
+    /// There is room to write, or an error.
+    Writable,
+}
+
+/// What a driver reports.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A peer connected to the listener; the lane is adopted already.
+    Accepted {
+        /// The new lane.
+        lane: LaneKey,
+        /// Where it came from.
+        remote: SocketAddr,
+    },
+    /// An outgoing connection is established.
+    Connected {
+        /// The lane that [`Driver::connect`] returned.
+        lane: LaneKey,
+    },
+    /// An outgoing connection failed. `Closed` follows without a call to `close`.
+    ConnectFailed {
+        /// The lane that [`Driver::connect`] returned.
+        lane: LaneKey,
+        /// Why.
+        error: io::Error,
+    },
+    /// A watched lane became readable (once per [`Driver::watch`]).
+    Readable {
+        /// The watched lane.
+        lane: LaneKey,
+    },
+    /// A watched lane became writable (once per [`Driver::watch`]).
+    Writable {
+        /// The watched lane.
+        lane: LaneKey,
+    },
+    /// All bytes of a chunk were handed to the kernel, or sending failed.
+    ChunkSent {
+        /// The bulk lane.
+        lane: LaneKey,
+        /// The caller's name for the chunk.
+        token: u64,
+        /// `Err` means that the stream position of the lane is unknown: close it.
+        result: io::Result<()>,
+    },
+    /// The kernel no longer references the memory of a sent chunk.
+    ChunkReleased {
+        /// The bulk lane.
+        lane: LaneKey,
+        /// The caller's name for the chunk.
+        token: u64,
+        /// The kernel copied although zero copy was asked for.
+        copied: bool,
+    },
+    /// Header and payload of a chunk arrived, or receiving failed; the kernel no longer
+    /// references the memory.
+    ChunkReceived {
+        /// The bulk lane.
+        lane: LaneKey,
+        /// The caller's name for the chunk.
+        token: u64,
+        /// The header as received. `Err` means that the stream position is unknown.
+        result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
+    },
+    /// Everything of a lane is reaped and its descriptor is closed.
+    Closed {
+        /// The lane; its key is never seen again.
+        lane: LaneKey,
+    },
+}
+
+/// What a driver counts. Plain numbers, owned by the engine's thread.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct DriverCounters {
+    /// System calls made, those that found nothing to do included.
+    pub(crate) syscalls: u64,
+    /// Completions whose slot or generation did not match anything.
+    pub(crate) stale_completions: u64,
+    /// Completion-queue overflows seen (must stay 0).
+    pub(crate) cq_overflows: u64,
+    /// Chunks sent with zero copy.
+    pub(crate) zero_copy_sends: u64,
+    /// Of these, chunks that the kernel copied after all.
+    pub(crate) zero_copy_copied: u64,
+    /// Chunks sent from registered memory by its registration.
+    pub(crate) registered_sends: u64,
+}
+
+/// One set of sockets and rings, driven by one thread.
+pub(crate) trait Driver {
+    /// `"uring"` or `"sockets"`.
+    fn name(&self) -> &'static str;
+
+    /// Accepts connections from now on. The listener is non-blocking already.
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
+
+    /// Starts a connection; the outcome comes as an event.
+    ///
+    /// `local` binds the source address. `TCP_NODELAY` and keep-alive are set on every lane.
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey>;
+
+    /// Writes to a control lane without blocking; returns how many bytes the kernel took.
+    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Reads from a control lane without blocking; 0 means end of stream.
+    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Asks for one event when the lane is ready. Asking again while armed changes nothing.
+    fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()>;
+
+    /// Sends `header` and then `length` bytes of `source` from `offset`.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
+    /// value itself is only read during the call.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    );
+
+    /// Receives a header and then `length` bytes into `target` from `offset`.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `target` stays valid, and nothing else accesses it, until
+    /// `ChunkReceived`. The `Shape` value itself is only read during the call.
+    unsafe fn recv_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        target: &Shape,
+        offset: usize,
+        length: usize,
+    );
+
+    /// Ends a lane: outstanding chunks are cancelled and reaped, then `Closed` is reported.
+    fn close(&mut self, lane: LaneKey, mode: CloseMode);
+
+    /// Collects what has happened, without blocking. Makes no system call when there is
+    /// nothing to submit and the kernel announces nothing (io_uring).
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// How long the peer's kernel has left sent bytes of this lane unanswered; `None` when
+    /// nothing is unacknowledged (from `TCP_INFO`; a zero window that the peer's kernel confirms
+    /// counts as answered).
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
+
+    /// Closes everything and reaps what is outstanding, for `limit` at the most. `false`: the
+    /// kernel may still reference memory, which the caller must then leak.
+    fn shutdown(&mut self, limit: Duration) -> bool;
+
+    /// The counters so far.
+    fn counters(&self) -> DriverCounters;
+}

@@ -1,0 +1,3 @@
+//! The engine loop, and the trait a driver implements for it.
+
+pub(crate) mod lanes;

@@ -1,0 +1,1 @@
+//! NIC discovery and selection, cores.

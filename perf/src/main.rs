@@ -1,0 +1,2 @@
+//! ringrail-perf.
+fn main() {}

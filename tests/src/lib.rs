@@ -1,0 +1,1 @@
+//! Two-host labs.
