@@ -18,6 +18,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::memory::Shape;
@@ -159,6 +160,9 @@ pub(crate) trait Driver {
     /// `local` binds the source address. `TCP_NODELAY` and keep-alive are set on every lane.
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey>;
 
+    /// Takes over a connected socket (an accepted one, or one that [`Self::dismantle`] gave up).
+    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey>;
+
     /// Writes to a control lane without blocking; returns how many bytes the kernel took.
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize>;
 
@@ -219,6 +223,11 @@ pub(crate) trait Driver {
     /// Closes everything and reaps what is outstanding, for `limit` at the most. `false`: the
     /// kernel may still reference memory, which the caller must then leak.
     fn shutdown(&mut self, limit: Duration) -> bool;
+
+    /// Gives every lane's socket back, for another driver to adopt on another thread. Only when
+    /// no chunk and no connection attempt is outstanding, otherwise `WouldBlock`; watches are
+    /// cancelled and reaped first. The driver can only be dropped afterwards.
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>>;
 
     /// The counters so far.
     fn counters(&self) -> DriverCounters;
