@@ -8,4 +8,12 @@ mod progress;
 mod proto;
 mod telemetry;
 mod topology;
+mod types;
 mod wire;
+
+pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
+pub use proto::effects::Level;
+pub use types::{
+    Address, Completion, Envelope, Error, Event, OperationId, OperationKind, Outcome, Peer,
+    PeerFailure, Selector, Status,
+};

@@ -1,21 +1,30 @@
-//! Arena, regions, buffers and their shapes, pools.
+//! The memory of messages: the registered arena and regions in it, the buffers that operations
+//! own, the shapes that say where their bytes lie, and the engine's own pools.
+//!
+//! This room and the drivers are the only ones with raw memory. A [`Shape`] is made here from what
+//! an operation owns, and everything that moves bytes goes by shapes.
 
-/// A contiguous piece of a message's memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    /// Its first byte.
-    pub(crate) ptr: *mut u8,
-    /// Its length in bytes.
-    pub(crate) len: usize,
-}
+mod arena;
+mod blocks;
+mod buffer;
+mod error;
+mod layout;
+mod mapping;
+mod memlock;
+mod pool;
+mod raw;
+mod region;
+mod shape;
 
-/// Where the bytes of a message lie.
-#[derive(Debug)]
-pub(crate) struct Shape;
+pub use buffer::{Buffer, Shaped};
+pub use error::MemoryError;
+pub use layout::{Layout, Segment};
+pub use raw::RawSpan;
+pub use region::RegionSlice;
 
-impl Shape {
-    /// The pieces that hold bytes `offset..offset + length` of the message, in order.
-    pub(crate) fn spans(&self, _offset: usize, _length: usize) -> impl Iterator<Item = Span> {
-        std::iter::empty()
-    }
-}
+pub(crate) use arena::{Arena, ArenaKind};
+pub(crate) use memlock::{default_arena_bytes, has_cap_ipc_lock, memlock_limit};
+pub(crate) use pool::{BufferPool, PoolBuffer};
+pub(crate) use raw::raw_shape;
+pub(crate) use region::alloc_region;
+pub(crate) use shape::{Shape, Span, Spans};

@@ -1,4 +1,25 @@
-//! The protocol, sans-IO: time, randomness and buffers come in as arguments.
+//! The protocol, sans-IO.
+//!
+//! Nothing here makes a system call, reads a clock, draws a random number or touches user memory:
+//! time, randomness and bytes come in as arguments, and what is to be done with user memory goes
+//! out through [`effects::Effects`]. What comes in from a peer is `handle_*`, what is to go out
+//! is `poll_*` or `stage_*`, what a user asks for is a plain verb. [`core::Core`] documents the
+//! order in which an engine loop calls them.
+
 #![forbid(unsafe_code)]
 
+pub(crate) mod bulk;
+pub(crate) mod connection;
+pub(crate) mod core;
+pub(crate) mod credit;
+pub(crate) mod effects;
+pub(crate) mod failure;
 pub(crate) mod matching;
+pub(crate) mod operation;
+pub(crate) mod outbox;
+pub(crate) mod receive;
+pub(crate) mod rendezvous;
+pub(crate) mod send;
+pub(crate) mod session;
+pub(crate) mod table;
+pub(crate) mod unexpected;

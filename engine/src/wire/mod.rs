@@ -1,1 +1,53 @@
 //! Headers: one file per frame type, drawn, size-asserted. No I/O, no state.
+//!
+//! All integers are little-endian. A control lane carries a [`hello`] exchange, then *segments*:
+//! a [`segment::SegmentHeader`] followed by frames, each led by a byte that names its type. A bulk
+//! lane carries a hello exchange, then chunks, each led by a [`chunk::ChunkHeader`].
+
+#![forbid(unsafe_code)]
+
+pub(crate) mod address;
+pub(crate) mod chunk;
+pub(crate) mod done;
+pub(crate) mod eager;
+pub(crate) mod frame;
+pub(crate) mod goodbye;
+pub(crate) mod grant;
+pub(crate) mod hello;
+pub(crate) mod lanes;
+pub(crate) mod matched;
+pub(crate) mod refused;
+pub(crate) mod rts;
+pub(crate) mod segment;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use address::WireAddress;
+pub(crate) use chunk::ChunkHeader;
+pub(crate) use done::Done;
+pub(crate) use eager::Eager;
+pub(crate) use frame::{Frame, FrameError, Frames};
+pub(crate) use goodbye::Goodbye;
+pub(crate) use grant::Grant;
+pub(crate) use hello::{Hello, HelloReply};
+pub(crate) use lanes::LanesWanted;
+pub(crate) use matched::Matched;
+pub(crate) use refused::Refused;
+pub(crate) use rts::Rts;
+pub(crate) use segment::SegmentHeader;
+
+/// Version of everything in this room; peers of another version are refused by name.
+pub(crate) const VERSION: u16 = 1;
+
+/// Longest segment on a control lane, header included: what a receiver must be able to hold
+/// until the rest of it arrives.
+pub(crate) const SEGMENT_BYTES_MAX: usize = 64 * 1024;
+
+/// Longest payload of one eager frame: a segment less its header and the frame's header.
+pub(crate) const EAGER_BYTES_MAX: usize = SEGMENT_BYTES_MAX / 2;
+
+/// Longest message, in bytes: keeps every offset and sum far from overflow.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 46;
+
+/// Longest chunk on a bulk lane, in bytes.
+pub(crate) const CHUNK_BYTES_MAX: u32 = 16 << 20;

@@ -1,0 +1,292 @@
+//! What an operation owns while it is in flight.
+
+use super::error::MemoryError;
+use super::layout::{Layout, Purpose};
+use super::region::RegionSlice;
+use super::shape::{Shape, Span};
+
+#[cfg(test)]
+mod tests;
+
+/// Lists may contain lists this deep.
+const MAX_NESTING: usize = 16;
+/// Pieces of one message: 24 bytes of bookkeeping each, so at most 384 MiB. Layouts in a list
+/// are spelled out, and a short one can describe very many pieces.
+const MAX_PIECES: usize = 1 << 24;
+
+/// The memory of a message: moved into an operation, and back to its owner with the completion.
+///
+/// A send sends all of it, a receive fills it from the front; its length is the length of the
+/// message, or the longest that is received. Bytes that a layout does not pick stay untouched.
+///
+/// ```ignore
+/// let column = Layout::Strided { offset: 8, block_bytes: 8, stride_bytes: 800, count: 100 };
+/// let message = Buffer::list([header.into(), Buffer::shaped(matrix, column)]);
+/// ```
+#[derive(Debug)]
+pub enum Buffer {
+    /// Ordinary memory: `len` bytes, whatever the capacity.
+    Heap(Vec<u8>),
+    /// A slice of a region, registered if the arena had room.
+    Region(RegionSlice),
+    /// Several buffers, one after the other: gathered by a send, scattered by a receive.
+    List(Vec<Self>),
+    /// Some of the bytes of a buffer.
+    Shaped(Box<Shaped>),
+}
+
+/// A contiguous buffer ([`Buffer::Heap`] or [`Buffer::Region`]) and which of its bytes count.
+#[derive(Debug)]
+pub struct Shaped {
+    /// The memory.
+    pub buffer: Buffer,
+    /// The bytes of it that are the message.
+    pub layout: Layout,
+}
+
+impl Buffer {
+    /// The bytes of `memory` that `layout` picks. The layout is checked when it is used.
+    pub fn shaped(memory: impl Into<Self>, layout: Layout) -> Self {
+        Self::Shaped(Box::new(Shaped { buffer: memory.into(), layout }))
+    }
+
+    /// The bytes of several buffers, one after the other.
+    pub fn list(buffers: impl IntoIterator<Item = Self>) -> Self {
+        Self::List(buffers.into_iter().collect())
+    }
+
+    /// The length of the message in bytes.
+    ///
+    /// `usize::MAX` when layouts add up to more; every operation refuses such a buffer.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Heap(bytes) => bytes.len(),
+            Self::Region(slice) => slice.len(),
+            Self::List(buffers) => {
+                buffers.iter().fold(0, |sum, buffer| sum.saturating_add(buffer.len()))
+            }
+            Self::Shaped(shaped) => shaped.layout.len(),
+        }
+    }
+
+    /// Whether the message has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, where they are one piece: neither a list nor shaped.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self {
+            Self::Heap(bytes) => Some(bytes),
+            Self::Region(slice) => Some(slice),
+            Self::List(_) | Self::Shaped(_) => None,
+        }
+    }
+
+    /// The bytes, where they are one piece: neither a list nor shaped.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Heap(bytes) => Some(bytes),
+            Self::Region(slice) => Some(slice),
+            Self::List(_) | Self::Shaped(_) => None,
+        }
+    }
+
+    /// The vector again that this buffer was made of.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when it is not [`Buffer::Heap`].
+    pub fn into_vec(self) -> Result<Vec<u8>, Self> {
+        match self {
+            Self::Heap(bytes) => Ok(bytes),
+            other => Err(other),
+        }
+    }
+
+    /// The region slice again that this buffer was made of.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when it is not [`Buffer::Region`].
+    pub fn into_region(self) -> Result<RegionSlice, Self> {
+        match self {
+            Self::Region(slice) => Ok(slice),
+            other => Err(other),
+        }
+    }
+
+    /// The buffers again that this list was made of.
+    ///
+    /// # Errors
+    ///
+    /// Gives the buffer back when it is not [`Buffer::List`].
+    pub fn into_list(self) -> Result<Vec<Self>, Self> {
+        match self {
+            Self::List(buffers) => Ok(buffers),
+            other => Err(other),
+        }
+    }
+
+    /// Copies the bytes of the message, in message order.
+    ///
+    /// # Errors
+    ///
+    /// A layout that does not fit its buffer, as for a send; [`MemoryError::TooLarge`] when
+    /// there is no memory for the copy.
+    pub fn gather(&mut self) -> Result<Vec<u8>, MemoryError> {
+        let shape = self.shape_for_send()?;
+        let bytes = shape.len();
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(bytes).map_err(|_| MemoryError::TooLarge { bytes })?;
+        copy.resize(bytes, 0);
+        // SAFETY: the shape points into `self`, which is borrowed exclusively; `copy` is new.
+        unsafe { shape.copy_to(0, &mut copy) };
+        Ok(copy)
+    }
+
+    /// Where the bytes of a message to be sent lie. Pieces may overlap.
+    ///
+    /// The shape points into the memory that the buffer owns, not into the `Buffer` value: the
+    /// value may be moved while the shape is in use. It must not be dropped, changed, taken apart
+    /// or borrowed otherwise.
+    ///
+    /// Allocates only for lists and segments.
+    ///
+    /// # Errors
+    ///
+    /// Layouts that leave their buffer or overflow, and lists beyond the limits.
+    pub(crate) fn shape_for_send(&mut self) -> Result<Shape, MemoryError> {
+        self.shape(Purpose::Send)
+    }
+
+    /// Where the bytes of a message to be received go, as in [`Self::shape_for_send`].
+    ///
+    /// # Errors
+    ///
+    /// As there, and [`MemoryError::Overlap`] where two pieces share a byte.
+    pub(crate) fn shape_for_recv(&mut self) -> Result<Shape, MemoryError> {
+        self.shape(Purpose::Recv)
+    }
+
+    #[inline]
+    fn shape(&mut self, purpose: Purpose) -> Result<Shape, MemoryError> {
+        if let Some(span) = self.span() {
+            return Ok(Shape::Contiguous(span));
+        }
+        self.shape_of_pieces(purpose)
+    }
+
+    fn shape_of_pieces(&mut self, purpose: Purpose) -> Result<Shape, MemoryError> {
+        if let Self::Shaped(shaped) = self {
+            return shaped.check(purpose).map(|base| shaped.layout.shape(base));
+        }
+        let mut pieces = Pieces { spans: Vec::new(), len: 0, purpose };
+        pieces.add(self, 0)?;
+        Ok(Shape::list(pieces.spans))
+    }
+
+    /// The memory of a buffer that is one piece.
+    #[inline]
+    fn span(&mut self) -> Option<Span> {
+        match self {
+            Self::Heap(bytes) => Some(Span { ptr: bytes.as_mut_ptr(), len: bytes.len() }),
+            Self::Region(slice) => Some(Span { ptr: slice.as_mut_ptr(), len: slice.len() }),
+            Self::List(_) | Self::Shaped(_) => None,
+        }
+    }
+}
+
+impl Shaped {
+    /// Checks the layout against the memory; returns where the memory starts.
+    fn check(&mut self, purpose: Purpose) -> Result<*mut u8, MemoryError> {
+        let memory = self.buffer.span().ok_or(MemoryError::NotContiguous)?;
+        if self.layout.pieces() > MAX_PIECES && matches!(self.layout, Layout::Segments(_)) {
+            return Err(MemoryError::TooManyPieces { limit: MAX_PIECES });
+        }
+        self.layout.check(memory.len, purpose)?;
+        Ok(memory.ptr)
+    }
+}
+
+/// Spells a list out.
+struct Pieces {
+    spans: Vec<Span>,
+    /// The length so far, in bytes.
+    len: usize,
+    purpose: Purpose,
+}
+
+impl Pieces {
+    fn add(&mut self, buffer: &mut Buffer, nesting: usize) -> Result<(), MemoryError> {
+        match buffer {
+            Buffer::List(buffers) => {
+                if nesting >= MAX_NESTING {
+                    return Err(MemoryError::TooNested { limit: MAX_NESTING });
+                }
+                self.reserve(buffers.len())?;
+                buffers.iter_mut().try_for_each(|buffer| self.add(buffer, nesting + 1))
+            }
+            Buffer::Shaped(shaped) => {
+                let base = shaped.check(self.purpose)?;
+                let shape = shaped.layout.shape(base);
+                // A dense or empty layout is one piece at the most, whatever its count.
+                if !shape.is_contiguous() {
+                    self.reserve(shaped.layout.pieces())?;
+                }
+                shape.spans(0, shape.len()).try_for_each(|span| self.push(span))
+            }
+            Buffer::Heap(_) | Buffer::Region(_) => {
+                buffer.span().map_or(Ok(()), |span| self.push(span))
+            }
+        }
+    }
+
+    /// Makes room, within the limit and without aborting when there is none.
+    fn reserve(&mut self, more: usize) -> Result<(), MemoryError> {
+        let fits = self.spans.len().checked_add(more).is_some_and(|all| all <= MAX_PIECES);
+        if !fits || self.spans.try_reserve(more).is_err() {
+            return Err(MemoryError::TooManyPieces { limit: MAX_PIECES });
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, span: Span) -> Result<(), MemoryError> {
+        self.len = self.len.checked_add(span.len).ok_or(MemoryError::LayoutOverflow)?;
+        self.reserve(1)?;
+        self.spans.push(span);
+        Ok(())
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Heap(bytes)
+    }
+}
+
+impl From<Box<[u8]>> for Buffer {
+    fn from(bytes: Box<[u8]>) -> Self {
+        Self::Heap(bytes.into_vec())
+    }
+}
+
+/// Copies.
+impl From<&[u8]> for Buffer {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Heap(bytes.to_vec())
+    }
+}
+
+/// Copies.
+impl<const N: usize> From<&[u8; N]> for Buffer {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::Heap(bytes.to_vec())
+    }
+}
+
+impl From<RegionSlice> for Buffer {
+    fn from(slice: RegionSlice) -> Self {
+        Self::Region(slice)
+    }
+}

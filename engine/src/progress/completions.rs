@@ -1,0 +1,242 @@
+//! The loop's side of operations: their memory, and where their end is reported.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use crate::memory::{Buffer, Shape};
+use crate::proto::effects::{Arrival, Effects, Ended};
+use crate::proto::table::{Id, Table};
+use crate::types::{
+    Address, Completion, Envelope, Error, Event, OperationKind, Outcome, Peer, Status,
+};
+
+/// Where the end of an operation goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Route {
+    /// Into a completion queue, with the user's context; `on_error_only` drops successes.
+    Queue { queue: u32, context: u64, on_error_only: bool },
+    /// To whoever holds the handle of this name.
+    Handle(Id),
+}
+
+/// What the loop keeps for one operation.
+#[derive(Debug)]
+struct Slot {
+    kind: OperationKind,
+    route: Route,
+    buffer: Option<Buffer>,
+    shape: Shape,
+    capacity: u64,
+    peer: Option<Peer>,
+    envelope: Envelope,
+}
+
+/// A handle's side of an operation.
+#[derive(Debug, Default)]
+pub(crate) struct Handle {
+    pub(crate) operation: Option<Id>,
+    pub(crate) outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
+    pub(crate) waker: Option<Waker>,
+    /// Nobody waits any more; the outcome is dropped when it comes.
+    pub(crate) is_abandoned: bool,
+}
+
+/// Operations' memory, completion queues, handles, events.
+#[derive(Debug)]
+pub(crate) struct Completions {
+    slots: Vec<Option<Slot>>,
+    pub(crate) queues: Vec<VecDeque<Completion>>,
+    pub(crate) handles: Table<Handle>,
+    pub(crate) events: VecDeque<Event>,
+    events_max: usize,
+    entries_max: usize,
+    /// Entries that outstanding operations and unread completions take.
+    reserved: usize,
+    /// Bytes copied between user memory and staging or receive buffers.
+    pub(crate) copied_bytes: u64,
+}
+
+impl Completions {
+    pub(crate) fn new(entries_max: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            queues: Vec::new(),
+            handles: Table::new(entries_max),
+            events: VecDeque::new(),
+            events_max: 4096,
+            entries_max,
+            reserved: 0,
+            copied_bytes: 0,
+        }
+    }
+
+    /// Opens a completion queue.
+    pub(crate) fn open_queue(&mut self) -> u32 {
+        self.queues.push(VecDeque::new());
+        (self.queues.len() - 1) as u32
+    }
+
+    /// Whether there is room for one more operation and its completion.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.reserved < self.entries_max
+    }
+
+    /// Keeps the memory of operation `id` until it ends.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn insert(
+        &mut self,
+        id: Id,
+        kind: OperationKind,
+        route: Route,
+        buffer: Option<Buffer>,
+        shape: Shape,
+        peer: Option<Peer>,
+        envelope: Envelope,
+    ) {
+        let index = id.index();
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
+        }
+        let capacity = shape.len() as u64;
+        self.reserved += 1;
+        self.slots[index] = Some(Slot { kind, route, buffer, shape, capacity, peer, envelope });
+        if let Route::Handle(handle) = route
+            && let Some(handle) = self.handles.get_mut(handle)
+        {
+            handle.operation = Some(id);
+        }
+    }
+
+    /// The memory of an outstanding operation.
+    #[inline]
+    pub(crate) fn shape(&self, id: Id) -> Option<&Shape> {
+        self.slots.get(id.index())?.as_ref().map(|slot| &slot.shape)
+    }
+
+    /// Copies the first bytes of an outstanding send into a frame.
+    #[inline]
+    pub(crate) fn gather(&mut self, id: Id, room: &mut [u8]) {
+        if let Some(Some(slot)) = self.slots.get(id.index()) {
+            // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until
+            // the operation ends, and no request of the kernel writes a send's memory.
+            unsafe { slot.shape.copy_to(0, room) };
+            self.copied_bytes += room.len() as u64;
+        }
+    }
+
+    /// Reports the end of something that never was an operation: a send that went out at once.
+    #[inline]
+    pub(crate) fn push_sent(
+        &mut self,
+        queue: u32,
+        context: u64,
+        status: Status,
+        buffer: Option<Buffer>,
+    ) {
+        self.reserved += 1;
+        self.queues[queue as usize].push_back(Completion {
+            context,
+            kind: OperationKind::Send,
+            result: Ok(status),
+            buffer,
+        });
+    }
+
+    /// Takes the oldest completion of a queue.
+    #[inline]
+    pub(crate) fn pop(&mut self, queue: u32) -> Option<Completion> {
+        let completion = self.queues.get_mut(queue as usize)?.pop_front()?;
+        self.reserved -= 1;
+        Some(completion)
+    }
+
+    /// Adds an event; the oldest is dropped when nobody reads them.
+    pub(crate) fn push_event(&mut self, event: Event) {
+        if self.events.len() == self.events_max {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Operations outstanding and completions unread.
+    pub(crate) fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+        let Slot { kind, route, buffer, .. } = slot;
+        match route {
+            Route::Queue { on_error_only: true, .. } if result.is_ok() => self.reserved -= 1,
+            Route::Queue { queue, context, .. } => {
+                let completion = Completion { context, kind, result, buffer };
+                self.queues[queue as usize].push_back(completion);
+            }
+            Route::Handle(id) => {
+                self.reserved -= 1;
+                let Some(handle) = self.handles.get_mut(id) else { return };
+                if handle.is_abandoned {
+                    self.handles.remove(id);
+                    return;
+                }
+                handle.outcome = Some((result, buffer));
+                if let Some(waker) = handle.waker.take() {
+                    waker.wake();
+                }
+            }
+        }
+    }
+}
+
+impl Completions {
+    fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
+        if arrival.length > slot.capacity {
+            return Err(Error::Truncated { sent: arrival.length, capacity: slot.capacity });
+        }
+        let envelope = Envelope { context: arrival.context as u32, tag: arrival.tag };
+        let peer = Some(Peer(arrival.peer));
+        Ok(Status { peer, envelope, length: arrival.length as usize })
+    }
+}
+
+impl Effects for Completions {
+    #[inline]
+    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if let Some(Some(slot)) = self.slots.get(operation.index()) {
+            // SAFETY: the slot owns the buffer (or its poster promised exclusive memory) until the
+            // operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
+            unsafe { slot.shape.copy_from(offset, bytes) };
+            self.copied_bytes += bytes.len() as u64;
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, operation: Id, ended: Ended) {
+        let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
+        let Some(slot) = taken else { return };
+        let result = match ended {
+            Ended::Sent { .. } => Ok(Status {
+                peer: slot.peer,
+                envelope: slot.envelope,
+                length: slot.capacity as usize,
+            }),
+            Ended::Received(arrival) => Self::status_of(&slot, &arrival),
+            Ended::Failed(failure, Some(name)) => {
+                let address = Address::new(name.engine, name.locator, name.endpoint);
+                Err(Error::Peer { address, failure })
+            }
+            Ended::Failed(_, None) => Err(Error::UnknownPeer),
+            Ended::Cancelled => Err(Error::Cancelled),
+        };
+        self.finish(slot, result);
+    }
+}
+
+/// What a finished handle holds.
+pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
+    Outcome { result, buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())) }
+}

@@ -1,0 +1,116 @@
+//! Bulk lanes: queues of granted ranges, in grant order on both sides (DESIGN D4, D8).
+
+use std::collections::VecDeque;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::table::Id;
+use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, ChunkHeader};
+
+/// A range this side granted and has not received yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Incoming {
+    /// The receive it is for.
+    pub(crate) operation: Id,
+    /// Offset in the message, in bytes.
+    pub(crate) offset: u64,
+    /// Length in bytes.
+    pub(crate) length: u32,
+    /// Number on the lane.
+    pub(crate) chunk: u32,
+}
+
+impl Incoming {
+    /// Whether a received header is the one that must stand in front of this range.
+    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES]) -> bool {
+        let expected = header_of(self.operation.to_u64(), self.offset, self.length, self.chunk);
+        ChunkHeader::ref_from_bytes(header).is_ok_and(|header| *header == expected)
+    }
+}
+
+/// A range the peer granted and this side has not sent yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outgoing {
+    /// The send it comes from.
+    pub(crate) operation: Id,
+    /// The receiver's name for the message.
+    pub(crate) receive_operation: u64,
+    /// Offset in the message, in bytes.
+    pub(crate) offset: u64,
+    /// Length in bytes.
+    pub(crate) length: u32,
+    /// Number on the lane.
+    pub(crate) chunk: u32,
+}
+
+impl Outgoing {
+    /// What goes in front of the bytes.
+    pub(crate) fn header(&self) -> [u8; CHUNK_HEADER_BYTES] {
+        let header = header_of(self.receive_operation, self.offset, self.length, self.chunk);
+        let mut bytes = [0; CHUNK_HEADER_BYTES];
+        bytes.copy_from_slice(header.as_bytes());
+        bytes
+    }
+}
+
+fn header_of(receive_operation: u64, offset: u64, length: u32, chunk: u32) -> ChunkHeader {
+    ChunkHeader {
+        magic: CHUNK_MAGIC,
+        chunk: chunk.into(),
+        receive_operation: receive_operation.into(),
+        offset: offset.into(),
+        length: length.into(),
+        reserved: 0.into(),
+    }
+}
+
+/// One bulk lane of a session.
+#[derive(Debug)]
+pub(crate) struct BulkLane {
+    /// Slot of the session.
+    pub(crate) session: u32,
+    /// Its number in frames, chosen by the side that connected.
+    pub(crate) number: u32,
+    /// The peer accepted it; it carries chunks.
+    pub(crate) is_ready: bool,
+    /// Granted and not received, in order. The front one is in the kernel if `is_receiving`.
+    pub(crate) incoming: VecDeque<Incoming>,
+    /// The kernel has a recv for the front of `incoming`.
+    pub(crate) is_receiving: bool,
+    /// Bytes of `incoming`.
+    pub(crate) incoming_bytes: u64,
+    /// Number of the next chunk granted.
+    pub(crate) next_chunk: u32,
+    /// Granted by the peer and not sent, in order. The front one is in the kernel if
+    /// `is_sending`.
+    pub(crate) outgoing: VecDeque<Outgoing>,
+    /// The kernel has a send for the front of `outgoing`.
+    pub(crate) is_sending: bool,
+    /// Number of the next chunk that the peer may grant.
+    pub(crate) expected_chunk: u32,
+    /// When it last carried a chunk.
+    pub(crate) used_ns: u64,
+}
+
+impl BulkLane {
+    pub(crate) fn new(session: u32, number: u32, now_ns: u64) -> Self {
+        Self {
+            session,
+            number,
+            is_ready: false,
+            incoming: VecDeque::new(),
+            is_receiving: false,
+            incoming_bytes: 0,
+            next_chunk: 0,
+            outgoing: VecDeque::new(),
+            is_sending: false,
+            expected_chunk: 0,
+            used_ns: now_ns,
+        }
+    }
+
+    /// Whether nothing is granted in either direction.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.incoming.is_empty() && self.outgoing.is_empty()
+    }
+}

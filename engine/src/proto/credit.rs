@@ -1,0 +1,133 @@
+//! Credits: how many envelopes and eager bytes may be under way.
+//!
+//! Limits are cumulative and modulo 2^32, like QUIC's MAX_DATA: repeating one does no harm and
+//! losing one costs nothing. Control frames need no credit; their number is bounded by the
+//! operations and lanes they speak of.
+
+/// What this side may still send.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SendCredit {
+    used: u32,
+    limit: u32,
+}
+
+impl SendCredit {
+    /// Starts a session in which the peer allows `limit` in all so far.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { used: 0, limit }
+    }
+
+    /// How much may be sent now.
+    #[inline]
+    pub(crate) fn available(&self) -> u32 {
+        let left = self.limit.wrapping_sub(self.used);
+        // More than half the circle means that a hostile limit went backwards.
+        if left > u32::MAX / 2 { 0 } else { left }
+    }
+
+    /// Uses some of what is available.
+    #[inline]
+    pub(crate) fn spend(&mut self, amount: u32) {
+        debug_assert!(amount <= self.available(), "credit is checked before it is spent");
+        self.used = self.used.wrapping_add(amount);
+    }
+
+    /// The peer announces its limit; old announcements do nothing. `true`: there is more now.
+    #[inline]
+    pub(crate) fn handle_limit(&mut self, limit: u32) -> bool {
+        let ahead = limit.wrapping_sub(self.limit);
+        if ahead == 0 || ahead > u32::MAX / 2 {
+            return false;
+        }
+        self.limit = limit;
+        true
+    }
+}
+
+/// What the peer may still send.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReceiveCredit {
+    window: u32,
+    arrived: u32,
+    consumed: u32,
+    announced: u32,
+}
+
+impl ReceiveCredit {
+    /// The peer may have `window` unconsumed.
+    pub(crate) fn new(window: u32) -> Self {
+        debug_assert!(window <= u32::MAX / 4, "windows stay far from the wrap");
+        Self { window, arrived: 0, consumed: 0, announced: window }
+    }
+
+    /// The window.
+    pub(crate) fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// The peer used `amount`. `false`: it had no such credit.
+    #[inline]
+    #[must_use]
+    pub(crate) fn handle_arrival(&mut self, amount: u32) -> bool {
+        let left = self.announced.wrapping_sub(self.arrived);
+        if amount > left {
+            return false;
+        }
+        self.arrived = self.arrived.wrapping_add(amount);
+        true
+    }
+
+    /// What arrived was consumed; its credit goes back with the next segment.
+    #[inline]
+    pub(crate) fn consume(&mut self, amount: u32) {
+        self.consumed = self.consumed.wrapping_add(amount);
+    }
+
+    /// The limit to announce now.
+    #[inline]
+    pub(crate) fn announce(&mut self) -> u32 {
+        self.announced = self.consumed.wrapping_add(self.window);
+        self.announced
+    }
+
+    /// Whether so much came free that the peer should hear of it without waiting for other
+    /// traffic: half of the window, or everything while the peer has nothing left.
+    #[inline]
+    pub(crate) fn is_news(&self) -> bool {
+        let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
+        fresh > 0 && (fresh >= self.window.div_ceil(2) || self.announced == self.arrived)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_of_one_goes_back_and_forth() {
+        let mut receiver = ReceiveCredit::new(1);
+        let mut sender = SendCredit::new(1);
+        for _ in 0..5 {
+            assert_eq!(sender.available(), 1);
+            sender.spend(1);
+            assert_eq!(sender.available(), 0);
+            assert!(receiver.handle_arrival(1));
+            assert!(!receiver.handle_arrival(1));
+            assert!(!receiver.is_news());
+            receiver.consume(1);
+            assert!(receiver.is_news());
+            assert!(sender.handle_limit(receiver.announce()));
+        }
+    }
+
+    #[test]
+    fn limits_wrap_and_never_go_back() {
+        let mut sender = SendCredit { used: u32::MAX - 1, limit: u32::MAX };
+        assert!(sender.handle_limit(3));
+        assert_eq!(sender.available(), 5);
+        assert!(!sender.handle_limit(1));
+        assert_eq!(sender.available(), 5);
+        sender.spend(5);
+        assert_eq!(sender.available(), 0);
+    }
+}

@@ -1,0 +1,46 @@
+//! Why a peer cannot be talked to any more.
+
+use std::sync::Arc;
+
+/// Why operations with a peer fail. Shared by all of them, so that it is cheap to repeat.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerFailure {
+    /// All attempts to connect failed.
+    #[error(
+        "unreachable after {attempts} attempts, the last one: {cause}. Is the process running, and \
+         do address, route and firewall allow TCP to it?"
+    )]
+    Unreachable {
+        /// How many attempts were made.
+        attempts: u32,
+        /// What ended the last one.
+        cause: Arc<str>,
+    },
+    /// The connection broke: the process died, or its host or the network did.
+    #[error("lost: {0}")]
+    Lost(Arc<str>),
+    /// The peer closed its endpoint on purpose.
+    #[error("left: it closed its endpoint")]
+    Left,
+    /// Another process answers at this address. Exchange addresses again.
+    #[error("restarted: another process lives at this address now; exchange addresses again")]
+    Restarted,
+    /// The peer runs another version of the wire protocol.
+    #[error("speaks wire version {theirs}, this side speaks {ours}; run the same ringrail on both")]
+    Version {
+        /// The peer's version.
+        theirs: u16,
+        /// Ours.
+        ours: u16,
+    },
+    /// The peer sent something that the protocol does not allow; the connection was closed.
+    #[error("broke the protocol: {0}. Please report it if the peer is a ringrail of this version")]
+    Protocol(Arc<str>),
+    /// This side broke the protocol, says the peer.
+    #[error("closed the connection because of a protocol error on this side; please report it")]
+    Rejected,
+    /// The user removed the peer from the address vector.
+    #[error("removed from the address vector")]
+    Removed,
+}

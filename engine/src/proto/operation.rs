@@ -1,0 +1,79 @@
+//! Outstanding operations.
+
+use super::effects::Level;
+use super::failure::PeerFailure;
+use super::matching::PostedKey;
+
+/// One send or receive that has not completed.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    /// Local endpoint.
+    pub(crate) endpoint: u16,
+    /// Slot of the session it belongs to; `NO_SESSION` for a receive from any source until it
+    /// has matched.
+    pub(crate) session: u32,
+    /// Index of the remote endpoint, as far as it is known.
+    pub(crate) remote: u32,
+    /// Context, with [`super::core::UNTAGGED`] for untagged messages.
+    pub(crate) context: u64,
+    /// Tag; of a receive: what it asked for, then what it got.
+    pub(crate) tag: u64,
+    /// Length of the message (send) or capacity (receive), in bytes.
+    pub(crate) length: u64,
+    /// What it waits for.
+    pub(crate) state: State,
+}
+
+/// No session is known yet.
+pub(crate) const NO_SESSION: u32 = u32::MAX;
+/// No remote endpoint is known yet.
+pub(crate) const NO_REMOTE: u32 = u32::MAX;
+
+/// What an operation waits for.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Made, and about to be started.
+    New { level: Level },
+    /// A send waits for the connection, for credit or for room.
+    Queued { level: Level },
+    /// An eager send waits until the peer acknowledges its frame.
+    AwaitDelivery,
+    /// An eager send waits for MATCHED.
+    AwaitMatch,
+    /// A rendezvous send serves grants.
+    Serving(Serving),
+    /// A receive waits for a message.
+    Posted { key: Option<PostedKey>, ignore: u64 },
+    /// A receive pulls its message.
+    Pulling(Pulling),
+}
+
+/// A rendezvous send after its RTS.
+#[derive(Debug, Default)]
+pub(crate) struct Serving {
+    /// Chunks that the kernel may still read.
+    pub(crate) unreleased: u32,
+    /// The receiver said DONE with so many bytes accepted.
+    pub(crate) done: Option<u64>,
+    /// The peer failed; completes when nothing is unreleased.
+    pub(crate) failed: Option<PeerFailure>,
+}
+
+/// A rendezvous receive after its match.
+#[derive(Debug)]
+pub(crate) struct Pulling {
+    /// The sender's name for the message.
+    pub(crate) send_operation: u64,
+    /// Length of the message as sent.
+    pub(crate) length: u64,
+    /// Bytes wanted: the length, or the capacity if that is less.
+    pub(crate) wanted: u64,
+    /// Bytes before this offset have been granted at least once.
+    pub(crate) granted: u64,
+    /// Bytes in place.
+    pub(crate) arrived: u64,
+    /// Ranges that the kernel may still write.
+    pub(crate) targeted: u32,
+    /// The peer failed; completes when nothing is targeted.
+    pub(crate) failed: Option<PeerFailure>,
+}

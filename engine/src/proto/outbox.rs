@@ -1,0 +1,243 @@
+//! The bytes a session is about to send: frames coalesce in one staging buffer.
+//!
+//! ```text
+//!  0          sent          open                    end            capacity
+//!  |  sent    |  sealed      |  header, frames, ...  |   room       |
+//! ```
+
+use aligned_vec::{AVec, ConstAlign};
+use zerocopy::IntoBytes;
+
+use crate::wire::SEGMENT_BYTES_MAX;
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// A staging buffer, on cache lines of its own.
+pub(crate) type Staging = AVec<u8, ConstAlign<64>>;
+
+/// Room that only control frames may use, so that they never wait behind messages.
+pub(crate) const CONTROL_RESERVE_BYTES: usize = 4096;
+
+/// A bounded stock of staging buffers; a session holds one only while it has bytes to send.
+#[derive(Debug)]
+pub(crate) struct StagingPool {
+    idle: Vec<Staging>,
+    buffer_bytes: usize,
+    made: usize,
+    limit: usize,
+}
+
+impl StagingPool {
+    /// At most `limit` buffers of `buffer_bytes` each.
+    pub(crate) fn new(buffer_bytes: usize, limit: usize) -> Self {
+        let buffer_bytes = buffer_bytes.clamp(2 * CONTROL_RESERVE_BYTES, SEGMENT_BYTES_MAX);
+        Self { idle: Vec::new(), buffer_bytes, made: 0, limit: limit.max(1) }
+    }
+
+    fn take(&mut self) -> Option<Staging> {
+        if let Some(buffer) = self.idle.pop() {
+            return Some(buffer);
+        }
+        if self.made == self.limit {
+            return None;
+        }
+        self.made += 1;
+        let mut buffer = AVec::with_capacity(64, self.buffer_bytes);
+        buffer.resize(self.buffer_bytes, 0);
+        Some(buffer)
+    }
+
+    fn has_buffer(&self) -> bool {
+        !self.idle.is_empty() || self.made < self.limit
+    }
+
+    fn give(&mut self, buffer: Staging) {
+        self.idle.push(buffer);
+    }
+
+    /// Bytes of all buffers made so far.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.made * self.buffer_bytes
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    buffer: Option<Staging>,
+    sent: usize,
+    open: Option<usize>,
+    end: usize,
+    frames: u16,
+}
+
+impl Outbox {
+    /// Whether there is nothing to send, sealed or not.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent == self.end
+    }
+
+    /// Whether frames wait in a segment that is not sealed yet.
+    #[inline]
+    pub(crate) fn has_open_segment(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether [`Self::push`] of a message frame of `length` bytes would find room.
+    pub(crate) fn has_room(&self, pool: &StagingPool, length: usize) -> bool {
+        let header = if self.open.is_none() { SEGMENT_HEADER_BYTES } else { 0 };
+        let Some(buffer) = &self.buffer else {
+            return pool.has_buffer()
+                && header + length <= pool.buffer_bytes - CONTROL_RESERVE_BYTES;
+        };
+        self.end + header + length <= buffer.len() - CONTROL_RESERVE_BYTES && self.frames < u16::MAX
+    }
+
+    /// Frames in the segment that is not sealed yet.
+    #[inline]
+    pub(crate) fn open_frames(&self) -> u16 {
+        self.frames
+    }
+
+    /// Room for one more frame of `length` bytes, or `None` until bytes have been sent (or
+    /// another session gives a buffer back). Messages leave the reserve to control frames.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        pool: &mut StagingPool,
+        length: usize,
+        is_control: bool,
+    ) -> Option<&mut [u8]> {
+        if self.buffer.is_none() {
+            self.buffer = Some(pool.take()?);
+        }
+        let header = if self.open.is_none() { SEGMENT_HEADER_BYTES } else { 0 };
+        let reserve = if is_control { 0 } else { CONTROL_RESERVE_BYTES };
+        let limit = pool.buffer_bytes - reserve;
+        if self.end + header + length > limit || self.frames == u16::MAX {
+            if self.sent == self.end {
+                self.release(pool);
+            }
+            return None;
+        }
+        if header != 0 {
+            self.open = Some(self.end);
+            self.end += header;
+        }
+        let start = self.end;
+        self.end += length;
+        self.frames += 1;
+        self.buffer.as_mut().map(|buffer| &mut buffer[start..start + length])
+    }
+
+    /// Opens a segment without frames, to carry an acknowledgement. `false`: no room now.
+    pub(crate) fn push_empty(&mut self, pool: &mut StagingPool) -> bool {
+        if self.open.is_some() {
+            return true;
+        }
+        if self.buffer.is_none() {
+            self.buffer = pool.take();
+        }
+        let Some(buffer) = self.buffer.as_ref() else { return false };
+        if self.end + SEGMENT_HEADER_BYTES > buffer.len() {
+            return false;
+        }
+        self.open = Some(self.end);
+        self.end += SEGMENT_HEADER_BYTES;
+        true
+    }
+
+    /// Completes the open segment, if there is one. `header.length` and `header.frames` are
+    /// filled in here.
+    #[inline]
+    pub(crate) fn seal(&mut self, mut header: SegmentHeader) {
+        let (Some(open), Some(buffer)) = (self.open.take(), self.buffer.as_mut()) else { return };
+        header.length = ((self.end - open) as u32).into();
+        header.frames = self.frames.into();
+        self.frames = 0;
+        buffer[open..open + SEGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
+    }
+
+    /// What is sealed and not sent yet.
+    #[inline]
+    pub(crate) fn pending(&self) -> &[u8] {
+        let end = self.open.unwrap_or(self.end);
+        self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.sent..end])
+    }
+
+    /// `count` bytes of [`Self::pending`] were sent.
+    #[inline]
+    pub(crate) fn advance(&mut self, pool: &mut StagingPool, count: usize) {
+        self.sent += count;
+        debug_assert!(self.sent <= self.end, "only pending bytes are sent");
+        if self.sent == self.end {
+            self.release(pool);
+        }
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self, pool: &mut StagingPool) {
+        self.release(pool);
+    }
+
+    #[inline]
+    fn release(&mut self, pool: &mut StagingPool) {
+        if let Some(buffer) = self.buffer.take() {
+            pool.give(buffer);
+        }
+        (self.sent, self.end, self.open, self.frames) = (0, 0, None, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    fn header(first: u32) -> SegmentHeader {
+        SegmentHeader {
+            length: 0.into(),
+            frames: 0.into(),
+            flags: 0.into(),
+            first_frame: first.into(),
+            ack: 0.into(),
+            envelope_limit: 0.into(),
+            byte_limit: 0.into(),
+        }
+    }
+
+    #[test]
+    fn frames_coalesce_and_partial_sends_resume() {
+        let mut pool = StagingPool::new(SEGMENT_BYTES_MAX, 1);
+        let mut outbox = Outbox::default();
+        outbox.push(&mut pool, 3, false).unwrap().copy_from_slice(b"abc");
+        outbox.push(&mut pool, 2, false).unwrap().copy_from_slice(b"de");
+        assert!(outbox.pending().is_empty());
+        outbox.seal(header(7));
+        let pending = outbox.pending().to_vec();
+        let (read, body) = SegmentHeader::ref_from_prefix(&pending).unwrap();
+        assert_eq!((read.length.get(), read.frames.get()), (29, 2));
+        assert_eq!(body, b"abcde");
+        outbox.advance(&mut pool, 10);
+        outbox.push(&mut pool, 1, false).unwrap()[0] = b'f';
+        assert_eq!(outbox.pending(), &pending[10..]);
+        outbox.advance(&mut pool, 19);
+        assert!(!outbox.is_empty());
+        outbox.seal(header(9));
+        assert_eq!(outbox.pending().len(), 25);
+        outbox.advance(&mut pool, 25);
+        assert!(outbox.is_empty());
+        assert_eq!(pool.idle.len(), 1);
+    }
+
+    #[test]
+    fn messages_leave_room_for_control_frames() {
+        let mut pool = StagingPool::new(2 * CONTROL_RESERVE_BYTES, 1);
+        let mut outbox = Outbox::default();
+        while outbox.push(&mut pool, 100, false).is_some() {}
+        assert!(outbox.push(&mut pool, 100, true).is_some());
+        let mut other = Outbox::default();
+        assert!(other.push(&mut pool, 1, true).is_none());
+        assert!(!other.push_empty(&mut pool));
+    }
+}

@@ -1,0 +1,267 @@
+//! Receiving: matching, eager arrival, unexpected messages.
+
+use super::core::{Core, UNTAGGED};
+use super::effects::{Arrival, Effects, Ended};
+use super::matching::{Envelope, Selector};
+use super::operation::{NO_REMOTE, NO_SESSION, Operation, State};
+use super::send::SendRefusal;
+use super::session::Control;
+use super::table::Id;
+use super::unexpected::Kind;
+use crate::wire::{Eager, FrameError, Rts, eager};
+
+/// A receive to post.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveRequest {
+    /// Local endpoint.
+    pub(crate) endpoint: u16,
+    /// From whom; `None`: from anybody.
+    pub(crate) peer: Option<Id>,
+    /// Context, with [`UNTAGGED`] for untagged messages.
+    pub(crate) context: u64,
+    /// Tag.
+    pub(crate) tag: u64,
+    /// Bits of the tag that are not compared.
+    pub(crate) ignore: u64,
+    /// Length of the buffer in bytes.
+    pub(crate) capacity: u64,
+}
+
+fn context_of(context: u32, flags: u8) -> u64 {
+    let untagged = if flags & eager::FLAG_UNTAGGED != 0 { UNTAGGED } else { 0 };
+    u64::from(context) | untagged
+}
+
+impl Core {
+    fn selector(&self, request: &ReceiveRequest) -> Result<(Selector, u32), SendRefusal> {
+        let (source, session) = match request.peer {
+            Some(peer) => {
+                let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+                (Some(peer.index() as u32), remote.session)
+            }
+            None => (None, NO_SESSION),
+        };
+        let ReceiveRequest { context, tag, ignore, .. } = *request;
+        Ok((Selector { source, context, tag, ignore }, session))
+    }
+
+    /// Makes an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
+    /// in place.
+    #[inline]
+    pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
+        let (selector, session) = self.selector(request)?;
+        let operation = Operation {
+            endpoint: request.endpoint,
+            session,
+            remote: selector.source.unwrap_or(NO_REMOTE),
+            context: request.context,
+            tag: request.tag,
+            length: request.capacity,
+            state: State::Posted { key: None, ignore: request.ignore },
+        };
+        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+    }
+
+    /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
+    #[inline]
+    pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let State::Posted { ignore, .. } = operation.state else { return };
+        let source = (operation.remote != NO_REMOTE).then_some(operation.remote);
+        let selector = Selector { source, context: operation.context, tag: operation.tag, ignore };
+        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(operation.endpoint)) else {
+            return;
+        };
+        if matcher.unexpected_len() > 0
+            && let Some(message) = matcher.take_unexpected(&selector)
+        {
+            self.deliver(id, message, effects);
+            return;
+        }
+        // A dead peer sends nothing any more; what it had sent was looked at first.
+        let session = self.sessions.at(operation.session as usize);
+        if let Some(failure) = session.and_then(|session| session.failure.clone()) {
+            let remote = operation.remote;
+            self.operations.remove(id);
+            effects.complete(id, Ended::Failed(failure, self.name_of(remote)));
+            return;
+        }
+        let key = matcher.insert_posted(&selector, id.index() as u32);
+        operation.state = State::Posted { key: Some(key), ignore };
+    }
+
+    /// Gives an unexpected message to the receive that asked for it.
+    fn deliver(&mut self, id: Id, message: u32, effects: &mut impl Effects) {
+        let Some(message) = self.unexpected.take(message) else { return };
+        let Some(operation) = self.operations.get(id) else { return };
+        let Some(peer) = self.remotes.id_at(message.remote as usize) else { return };
+        let arrival =
+            Arrival { peer, context: message.context, tag: message.tag, length: message.length };
+        let fits = (operation.length.min(message.payload().len() as u64)) as usize;
+        effects.place(id, 0, &message.payload()[..fits]);
+        self.return_credit(message.session, message.payload().len());
+        match message.kind {
+            Kind::Eager { report } => {
+                self.operations.remove(id);
+                if report != 0 {
+                    self.push_control(message.session, Control::matched(report));
+                }
+                effects.complete(id, Ended::Received(arrival));
+            }
+            Kind::Rendezvous { send_operation } => {
+                let first = message.payload().len() as u64;
+                self.pull(id, message.session, send_operation, arrival, first, effects);
+            }
+        }
+        self.unexpected.recycle(message);
+    }
+
+    /// The oldest unexpected message that a receive would get now, left where it is.
+    pub(crate) fn peek(&self, request: &ReceiveRequest) -> Result<Option<Arrival>, SendRefusal> {
+        let (selector, _) = self.selector(request)?;
+        let matcher = self.endpoints.get(usize::from(request.endpoint)).and_then(Option::as_ref);
+        let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
+        let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
+            return Ok(None);
+        };
+        let peer = self.remotes.id_at(message.remote as usize);
+        let (context, tag, length) = (message.context, message.tag, message.length);
+        Ok(peer.map(|peer| Arrival { peer, context, tag, length }))
+    }
+
+    /// Cancels a receive that has not matched. `false`: it has, and will complete.
+    pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
+        let Some(operation) = self.operations.get(id) else { return false };
+        let State::Posted { key: Some(key), .. } = operation.state else { return false };
+        let endpoint = usize::from(operation.endpoint);
+        let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) else { return false };
+        if matcher.cancel_posted(key).is_none() {
+            return false;
+        }
+        self.operations.remove(id);
+        effects.complete(id, Ended::Cancelled);
+        true
+    }
+
+    /// What both kinds of message need first: credit was there, the source is known, and perhaps
+    /// a receive is. `Ok(None)`: the endpoint is not open.
+    #[inline]
+    fn admit(
+        &mut self,
+        slot: u32,
+        target: u16,
+        source: u16,
+        payload_bytes: usize,
+    ) -> Result<Option<u32>, FrameError> {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
+        if !session.envelopes.handle_arrival(1) {
+            return Err(FrameError::NoCredit("envelope"));
+        }
+        if !session.bytes.handle_arrival(payload_bytes as u32) {
+            return Err(FrameError::NoCredit("eager byte"));
+        }
+        let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
+        let remote = if known != u32::MAX {
+            known
+        } else {
+            self.remote_of(slot, source).ok_or(FrameError::UnknownSource(source))?
+        };
+        let is_open = self.endpoints.get(usize::from(target)).is_some_and(Option::is_some);
+        if !is_open {
+            self.counters.unknown_endpoint += 1;
+            self.return_credit(slot, payload_bytes);
+            return Ok(None);
+        }
+        Ok(Some(remote))
+    }
+
+    #[inline]
+    pub(crate) fn handle_eager(
+        &mut self,
+        slot: u32,
+        header: &Eager,
+        payload: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let report = header.operation.get();
+        let target = header.target_endpoint.get();
+        let Some(remote) = self.admit(slot, target, header.source_endpoint.get(), payload.len())?
+        else {
+            if report != 0 {
+                let status = crate::wire::done::STATUS_ABANDONED;
+                self.push_control(slot, Control::done(report, status, 0));
+            }
+            return Ok(());
+        };
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.message_ns = now_ns;
+        }
+        let context = context_of(header.context.get(), header.flags);
+        let tag = header.tag.get();
+        let envelope = Envelope { source: remote, context, tag };
+        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
+            return Ok(());
+        };
+        let length = payload.len() as u64;
+        let Some(receive) = matcher.take_posted(&envelope) else {
+            let kind = Kind::Eager { report };
+            let message = self.unexpected.insert(slot, remote, context, tag, length, kind, payload);
+            let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
+            matcher.insert_unexpected(&envelope, message.index() as u32);
+            self.counters.unexpected_messages += 1;
+            return Ok(());
+        };
+        self.return_credit(slot, payload.len());
+        if report != 0 {
+            self.push_control(slot, Control::matched(report));
+        }
+        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
+        let Some(operation) = self.operations.remove(id) else { return Ok(()) };
+        let fits = operation.length.min(length) as usize;
+        effects.place(id, 0, &payload[..fits]);
+        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length }));
+        Ok(())
+    }
+
+    pub(crate) fn handle_rts(
+        &mut self,
+        slot: u32,
+        header: &Rts,
+        first: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let send_operation = header.operation.get();
+        let target = header.target_endpoint.get();
+        let Some(remote) = self.admit(slot, target, header.source_endpoint.get(), first.len())?
+        else {
+            let status = crate::wire::done::STATUS_ABANDONED;
+            self.push_control(slot, Control::done(send_operation, status, 0));
+            return Ok(());
+        };
+        let context = context_of(header.context.get(), header.flags);
+        let (tag, length) = (header.tag.get(), header.length.get());
+        let envelope = Envelope { source: remote, context, tag };
+        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
+            return Ok(());
+        };
+        let Some(receive) = matcher.take_posted(&envelope) else {
+            let kind = Kind::Rendezvous { send_operation };
+            let message = self.unexpected.insert(slot, remote, context, tag, length, kind, first);
+            let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
+            matcher.insert_unexpected(&envelope, message.index() as u32);
+            self.counters.unexpected_messages += 1;
+            return Ok(());
+        };
+        self.return_credit(slot, first.len());
+        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
+        let capacity = self.operations.get(id).map_or(0, |operation| operation.length);
+        let fits = capacity.min(first.len() as u64) as usize;
+        effects.place(id, 0, &first[..fits]);
+        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let arrival = Arrival { peer, context, tag, length };
+        self.pull(id, slot, send_operation, arrival, first.len() as u64, effects);
+        Ok(())
+    }
+}

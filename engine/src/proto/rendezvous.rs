@@ -1,0 +1,558 @@
+//! Rendezvous: the receiver pulls (DESIGN §6, D8, D9).
+//!
+//! ```text
+//!  sender                                   receiver
+//!    │ RTS(envelope, length, first bytes)      │
+//!    ├──────────────── control ───────────────>│ match
+//!    │                      GRANT(lane, range) │
+//!    │<─────────────── control ────────────────┤ recv [chunk header | user's buffer]
+//!    │ chunk header, bytes                     │
+//!    ├───────────────── bulk ─────────────────>│ in place
+//!    │                                    DONE │ no recv targets the buffer any more
+//!    │<─────────────── control ────────────────┤ the receive completes
+//!    │ completes, once the kernel has released │
+//!    │ the last chunk                          │
+//! ```
+
+use super::bulk::{BulkLane, Incoming, Outgoing};
+use super::core::{Action, Core};
+use super::effects::{Arrival, Effects, Ended};
+use super::failure::PeerFailure;
+use super::operation::{Pulling, State};
+use super::session::{Control, Session};
+use super::table::Id;
+use crate::wire::chunk::CHUNK_HEADER_BYTES;
+use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
+use crate::wire::hello::HelloStatus;
+use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, Refused, frame};
+
+/// Messages that arrived within this time make chunks short.
+const BUSY_NS: u64 = 1_000_000;
+/// Lanes that may fail in a row before the session does.
+const LANE_FAILURES_MAX: u32 = 8;
+
+/// A chunk for the driver to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkSend {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) header: [u8; CHUNK_HEADER_BYTES],
+}
+
+/// A chunk for the driver to receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkReceive {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+impl Core {
+    // ---- The receiver ----
+
+    /// A receive has matched a rendezvous message; `first` of its bytes are in place.
+    pub(crate) fn pull(
+        &mut self,
+        id: Id,
+        slot: u32,
+        send_operation: u64,
+        arrival: Arrival,
+        first: u64,
+        effects: &mut impl Effects,
+    ) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let wanted = operation.length.min(arrival.length);
+        let in_place = first.min(wanted);
+        operation.session = slot;
+        operation.remote = arrival.peer.index() as u32;
+        operation.context = arrival.context;
+        operation.tag = arrival.tag;
+        operation.state = State::Pulling(Pulling {
+            send_operation,
+            length: arrival.length,
+            wanted,
+            granted: in_place,
+            arrived: in_place,
+            targeted: 0,
+            failed: None,
+        });
+        if in_place == wanted {
+            self.finish_pull(id, effects);
+            return;
+        }
+        let chunk = u64::from(self.config.chunk_bytes);
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        // Short ones first: they cost the long ones one chunk's time.
+        if wanted - in_place <= chunk {
+            session.pulls.push_front(id);
+        } else {
+            session.pulls.push_back(id);
+        }
+        self.mark_granting(slot);
+    }
+
+    fn mark_granting(&mut self, slot: u32) {
+        if let Some(session) = self.sessions.at_mut(slot as usize)
+            && !session.is_granting
+        {
+            session.is_granting = true;
+            self.granting.push(slot);
+        }
+    }
+
+    /// Grants what the lanes can take (DESIGN §6: a lane that is idle, or about to be).
+    #[inline]
+    pub(crate) fn poll_grants(&mut self, now_ns: u64) {
+        while let Some(slot) = self.granting.pop() {
+            if let Some(session) = self.sessions.at_mut(slot as usize) {
+                session.is_granting = false;
+                if session.is_connected() {
+                    self.grant(slot, now_ns);
+                }
+            }
+        }
+    }
+
+    fn grant(&mut self, slot: u32, now_ns: u64) {
+        loop {
+            let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+            if session.pulls.is_empty() && session.missing.is_empty() {
+                return;
+            }
+            let is_busy = session.message_ns != 0 && now_ns < session.message_ns + BUSY_NS;
+            let chunk_bytes =
+                if is_busy { self.config.busy_chunk_bytes } else { self.config.chunk_bytes };
+            let horizon = u64::from(self.config.horizon_chunks) * u64::from(chunk_bytes);
+            let lanes = &self.lanes;
+            let ready = session.lanes.iter().copied().filter_map(|lane| {
+                let bulk = lanes.get(lane)?;
+                bulk.is_ready.then_some((bulk.incoming_bytes, lane))
+            });
+            let Some((outstanding, lane)) = ready.min_by_key(|&(outstanding, _)| outstanding)
+            else {
+                self.request_lanes(slot, now_ns);
+                return;
+            };
+            if outstanding >= horizon.max(1) {
+                return;
+            }
+            let Some((id, offset, length)) =
+                next_range(session, &mut self.operations, u64::from(chunk_bytes))
+            else {
+                return;
+            };
+            let send_operation = match self.operations.get(id).map(|operation| &operation.state) {
+                Some(State::Pulling(pulling)) => pulling.send_operation,
+                _ => continue,
+            };
+            let Some(bulk) = self.lanes.get_mut(lane) else { return };
+            let chunk = bulk.next_chunk;
+            bulk.next_chunk = chunk.wrapping_add(1);
+            bulk.incoming.push_back(Incoming { operation: id, offset, length, chunk });
+            bulk.incoming_bytes += u64::from(length);
+            bulk.used_ns = now_ns;
+            let grant = Grant {
+                kind: frame::KIND_GRANT,
+                flags: 0,
+                reserved: 0.into(),
+                lane: bulk.number.into(),
+                send_operation: send_operation.into(),
+                receive_operation: id.to_u64().into(),
+                offset: offset.into(),
+                length: length.into(),
+                chunk: chunk.into(),
+            };
+            self.push_control(slot, Control::Grant(grant));
+        }
+    }
+
+    /// The range whose recv the driver should have next on a lane; the lane is receiving then.
+    pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
+        let bulk = self.lanes.get_mut(lane)?;
+        if bulk.is_receiving || !bulk.is_ready {
+            return None;
+        }
+        let &Incoming { operation, offset, length, .. } = bulk.incoming.front()?;
+        let found = self.operations.get_mut(operation).map(|operation| &mut operation.state);
+        let Some(State::Pulling(pulling)) = found else {
+            // The receive is over, but its bytes will come: the lane cannot be used any more.
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            return None;
+        };
+        pulling.targeted += 1;
+        bulk.is_receiving = true;
+        Some(ChunkReceive { operation, offset, length })
+    }
+
+    /// The recv of [`Self::next_receive`] ended. `false`: the lane is unusable; the ranges it
+    /// carried are granted again elsewhere.
+    pub(crate) fn handle_chunk_received(
+        &mut self,
+        lane: Id,
+        receive: ChunkReceive,
+        header: Option<&[u8; CHUNK_HEADER_BYTES]>,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> bool {
+        let operation = receive.operation;
+        let mut is_good = false;
+        let mut length = 0;
+        if let Some(bulk) = self.lanes.get_mut(lane)
+            && let Some(&incoming) = bulk.incoming.front()
+            && bulk.is_receiving
+        {
+            bulk.is_receiving = false;
+            bulk.used_ns = now_ns;
+            is_good = header.is_some_and(|header| incoming.agrees(header));
+            if is_good {
+                length = incoming.length;
+                bulk.incoming.pop_front();
+                bulk.incoming_bytes -= u64::from(length);
+                let slot = bulk.session;
+                if let Some(session) = self.sessions.at_mut(slot as usize) {
+                    session.lane_failures = 0;
+                }
+                self.mark_granting(slot);
+            }
+        }
+        let is_lane_gone = self.lanes.get(lane).is_none();
+        let Some(found) = self.operations.get_mut(operation) else { return is_good };
+        let State::Pulling(pulling) = &mut found.state else { return is_good };
+        pulling.targeted -= 1;
+        if is_lane_gone && pulling.failed.is_none() {
+            // Only now that the kernel is done with the range may another lane write it.
+            let slot = found.session;
+            if let Some(session) = self.sessions.at_mut(slot as usize) {
+                let range = (operation, receive.offset, u64::from(receive.length));
+                session.missing.push_back(range);
+            }
+            self.mark_granting(slot);
+            return is_good;
+        }
+        pulling.arrived += u64::from(length);
+        let is_whole = pulling.arrived == pulling.wanted;
+        if pulling.targeted == 0 {
+            if let Some(failure) = pulling.failed.take() {
+                let remote = found.remote;
+                self.operations.remove(operation);
+                effects.complete(operation, Ended::Failed(failure, self.name_of(remote)));
+            } else if is_whole {
+                self.finish_pull(operation, effects);
+            }
+        }
+        is_good
+    }
+
+    fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.remove(id) else { return };
+        let State::Pulling(pulling) = operation.state else { return };
+        debug_assert_eq!(pulling.targeted, 0, "DESIGN D9: reaped before DONE");
+        let done = Control::done(pulling.send_operation, STATUS_OK, pulling.wanted);
+        self.push_control(operation.session, done);
+        let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
+        let (context, tag, length) = (operation.context, operation.tag, pulling.length);
+        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length }));
+    }
+
+    // ---- The sender ----
+
+    pub(crate) fn handle_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
+        let id = Id::from_u64(grant.send_operation.get());
+        let (offset, length) = (grant.offset.get(), grant.length.get());
+        let number = grant.lane.get();
+        let is_serving = self.operations.get(id).is_some_and(|operation| {
+            operation.session == slot && matches!(operation.state, State::Serving(_))
+        });
+        let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
+        let lanes = &self.lanes;
+        let lane = session
+            .lanes
+            .iter()
+            .copied()
+            .find(|&lane| lanes.get(lane).is_some_and(|lane| lane.number == number));
+        if !is_serving {
+            self.counters.stale_frames += 1;
+            self.push_control(slot, Control::refused(number, grant.receive_operation.get()));
+            if let Some(lane) = lane {
+                self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            }
+            return Ok(());
+        }
+        // A lane that died here while the grant was on its way dies there, too.
+        let Some(bulk) = lane.and_then(|lane| self.lanes.get_mut(lane)) else { return Ok(()) };
+        let message = self.operations.get(id).map_or(0, |operation| operation.length);
+        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
+        if !fits || length == 0 || length > CHUNK_BYTES_MAX {
+            return Err(FrameError::BadGrant { offset, length, message });
+        }
+        if grant.chunk.get() != bulk.expected_chunk {
+            let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
+            return Err(FrameError::BadChunkNumber { expected, got });
+        }
+        bulk.expected_chunk = bulk.expected_chunk.wrapping_add(1);
+        bulk.outgoing.push_back(Outgoing {
+            operation: id,
+            receive_operation: grant.receive_operation.get(),
+            offset,
+            length,
+            chunk: grant.chunk.get(),
+        });
+        Ok(())
+    }
+
+    /// The chunk that the driver should send next on a lane; the lane is sending then.
+    pub(crate) fn next_send(&mut self, lane: Id) -> Option<ChunkSend> {
+        let bulk = self.lanes.get_mut(lane)?;
+        if bulk.is_sending || !bulk.is_ready {
+            return None;
+        }
+        let &outgoing = bulk.outgoing.front()?;
+        let found = self.operations.get_mut(outgoing.operation).map(|found| &mut found.state);
+        let Some(State::Serving(serving)) = found else {
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            return None;
+        };
+        serving.unreleased += 1;
+        bulk.is_sending = true;
+        let Outgoing { operation, offset, length, .. } = outgoing;
+        Some(ChunkSend { operation, offset, length, header: outgoing.header() })
+    }
+
+    /// All bytes of the chunk of [`Self::next_send`] are with the kernel, or the lane failed.
+    pub(crate) fn handle_chunk_sent(&mut self, lane: Id, now_ns: u64) {
+        if let Some(bulk) = self.lanes.get_mut(lane)
+            && bulk.is_sending
+        {
+            bulk.is_sending = false;
+            bulk.used_ns = now_ns;
+            bulk.outgoing.pop_front();
+        }
+    }
+
+    /// The kernel has let go of a sent chunk.
+    pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
+        let Some(found) = self.operations.get_mut(operation) else { return };
+        let State::Serving(serving) = &mut found.state else { return };
+        serving.unreleased -= 1;
+        self.finish_serving(operation, effects);
+    }
+
+    pub(crate) fn handle_done(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) {
+        let id = Id::from_u64(done.operation.get());
+        let Some(operation) = self.operations.get_mut(id).filter(|op| op.session == slot) else {
+            self.counters.stale_frames += 1;
+            return;
+        };
+        let is_abandoned = done.status == STATUS_ABANDONED;
+        match &mut operation.state {
+            State::Serving(serving) => {
+                if is_abandoned {
+                    serving.failed = Some(PeerFailure::Left);
+                } else {
+                    serving.done = Some(done.accepted.get());
+                }
+                self.finish_serving(id, effects);
+            }
+            State::AwaitMatch if is_abandoned => {
+                let remote = operation.remote;
+                self.operations.remove(id);
+                effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
+            }
+            _ => self.counters.stale_frames += 1,
+        }
+    }
+
+    fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let State::Serving(serving) = &mut operation.state else { return };
+        if serving.unreleased > 0 {
+            return;
+        }
+        let (failed, done, remote) = (serving.failed.take(), serving.done, operation.remote);
+        let ended = match (failed, done) {
+            (Some(failure), _) => Ended::Failed(failure, self.name_of(remote)),
+            (None, Some(accepted)) => Ended::Sent { accepted },
+            (None, None) => return,
+        };
+        self.operations.remove(id);
+        effects.complete(id, ended);
+    }
+
+    // ---- Lanes ----
+
+    fn request_lanes(&mut self, slot: u32, now_ns: u64) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if session.lanes_requested {
+            return;
+        }
+        session.lanes_requested = true;
+        if !session.connection.is_initiator() {
+            self.push_control(slot, Control::lanes_wanted());
+            return;
+        }
+        for _ in 0..self.config.bulk_lanes.max(1) {
+            self.open_lane(slot, now_ns);
+        }
+    }
+
+    fn open_lane(&mut self, slot: u32, now_ns: u64) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let number = session.next_lane;
+        session.next_lane = number.wrapping_add(1);
+        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, now_ns)) else { return };
+        session.lanes.push(lane);
+        self.actions.push_back(Action::OpenLane { session: slot, lane });
+    }
+
+    /// The peer has data to move and waits for lanes.
+    pub(crate) fn handle_lanes_wanted(&mut self, slot: u32, now_ns: u64) {
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        if session.connection.is_initiator() && session.lanes.is_empty() {
+            self.request_lanes(slot, now_ns);
+        }
+    }
+
+    /// A peer's connection wants to join its session as bulk lane `number`.
+    pub(crate) fn handle_lane_hello(
+        &mut self,
+        engine: u64,
+        session_id: u64,
+        number: u32,
+        now_ns: u64,
+    ) -> Result<Id, HelloStatus> {
+        let slot = self.session_of(engine).ok_or(HelloStatus::UnknownSession)?;
+        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        if !session.is_connected() || session.id != session_id || session.connection.is_initiator()
+        {
+            return Err(HelloStatus::UnknownSession);
+        }
+        let lanes = &self.lanes;
+        let is_taken =
+            session.lanes.iter().any(|&lane| lanes.get(lane).is_some_and(|l| l.number == number));
+        // Twice the usual number leaves room for lanes that replace dying ones.
+        if is_taken || session.lanes.len() >= 2 * self.config.bulk_lanes.max(8) as usize {
+            return Err(HelloStatus::Busy);
+        }
+        let bulk = BulkLane::new(slot, number, now_ns);
+        let lane = self.lanes.insert(bulk).map_err(|_| HelloStatus::Busy)?;
+        session.lanes.push(lane);
+        Ok(lane)
+    }
+
+    /// Both sides agree on a lane; it carries chunks from now on.
+    pub(crate) fn lane_ready(&mut self, lane: Id) {
+        let Some(bulk) = self.lanes.get_mut(lane) else { return };
+        bulk.is_ready = true;
+        let slot = bulk.session;
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.lanes_requested = false;
+        }
+        self.mark_granting(slot);
+    }
+
+    /// A lane is gone (or is being closed): what was granted on it is granted again, except for
+    /// the range that the kernel may still write, which waits for its event.
+    pub(crate) fn lane_lost(
+        &mut self,
+        lane: Id,
+        is_failure: bool,
+        cause: &str,
+        effects: &mut impl Effects,
+    ) {
+        let Some(bulk) = self.lanes.remove(lane) else { return };
+        let Some(session) = self.sessions.at_mut(bulk.session as usize) else { return };
+        session.lanes.retain(|&other| other != lane);
+        session.lanes_requested = false;
+        if !session.is_connected() {
+            return;
+        }
+        for incoming in bulk.incoming.into_iter().skip(usize::from(bulk.is_receiving)) {
+            session.missing.push_back((
+                incoming.operation,
+                incoming.offset,
+                u64::from(incoming.length),
+            ));
+        }
+        let slot = bulk.session;
+        if is_failure {
+            self.counters.lane_failures += 1;
+            session.lane_failures += 1;
+            if session.lane_failures > LANE_FAILURES_MAX {
+                let text = format!("its bulk lanes fail one after the other: {cause}");
+                self.fail_session(slot, PeerFailure::Lost(text.into()), effects);
+                return;
+            }
+        }
+        self.mark_granting(slot);
+    }
+
+    /// The peer cannot serve a grant: the lane it was for is aborted.
+    pub(crate) fn handle_refused(
+        &mut self,
+        slot: u32,
+        refused: &Refused,
+        _effects: &mut impl Effects,
+    ) {
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        let lanes = &self.lanes;
+        let number = refused.lane.get();
+        let lane = session
+            .lanes
+            .iter()
+            .copied()
+            .find(|&lane| lanes.get(lane).is_some_and(|lane| lane.number == number));
+        match lane {
+            Some(lane) => self.actions.push_back(Action::CloseLane { lane, is_failure: true }),
+            None => self.counters.stale_frames += 1,
+        }
+    }
+
+    /// Lanes that this side opened and that nobody has used for a while.
+    pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
+        for (lane, bulk) in self.lanes.iter() {
+            let session = self.sessions.at(bulk.session as usize);
+            let is_ours = session.is_some_and(|session| {
+                session.connection.is_initiator()
+                    && session.pulls.is_empty()
+                    && session.missing.is_empty()
+            });
+            let is_old = now_ns.saturating_sub(bulk.used_ns) > self.config.bulk_idle_ns;
+            if is_ours && is_old && bulk.is_ready && bulk.is_idle() {
+                self.actions.push_back(Action::CloseLane { lane, is_failure: false });
+            }
+        }
+    }
+}
+
+/// The next range to grant: lost ones first, then the frontier of the first message.
+fn next_range(
+    session: &mut Session,
+    operations: &mut super::table::Table<super::operation::Operation>,
+    chunk_bytes: u64,
+) -> Option<(Id, u64, u32)> {
+    while let Some((id, offset, length)) = session.missing.pop_front() {
+        if operations.get(id).is_none() {
+            continue;
+        }
+        if length > chunk_bytes {
+            session.missing.push_front((id, offset + chunk_bytes, length - chunk_bytes));
+        }
+        return Some((id, offset, length.min(chunk_bytes) as u32));
+    }
+    while let Some(&id) = session.pulls.front() {
+        if let Some(State::Pulling(pulling)) = operations.get_mut(id).map(|op| &mut op.state) {
+            let left = pulling.wanted - pulling.granted;
+            if left > 0 {
+                let (offset, length) = (pulling.granted, left.min(chunk_bytes));
+                pulling.granted += length;
+                if length == left {
+                    session.pulls.pop_front();
+                }
+                return Some((id, offset, length as u32));
+            }
+        }
+        session.pulls.pop_front();
+    }
+    None
+}

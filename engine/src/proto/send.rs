@@ -1,0 +1,290 @@
+//! Sending: eager where it fits and credit allows, otherwise a request to send.
+
+use zerocopy::IntoBytes;
+
+use super::core::{Core, UNTAGGED};
+use super::effects::{Effects, Ended, Level};
+use super::failure::PeerFailure;
+use super::operation::{Operation, Serving, State};
+use super::table::Id;
+use crate::wire::eager::EAGER_HEADER_BYTES;
+use crate::wire::rts::RTS_HEADER_BYTES;
+use crate::wire::{Eager, Rts, eager, frame};
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendRequest {
+    /// Local endpoint.
+    pub(crate) endpoint: u16,
+    /// Name of the remote endpoint.
+    pub(crate) peer: Id,
+    /// Context, with [`UNTAGGED`] for untagged messages.
+    pub(crate) context: u64,
+    /// Tag.
+    pub(crate) tag: u64,
+    /// Length in bytes.
+    pub(crate) length: u64,
+    /// When it completes.
+    pub(crate) level: Level,
+}
+
+/// Why a send was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum SendRefusal {
+    /// No such peer in the address vector.
+    UnknownPeer,
+    /// The peer failed.
+    Failed(PeerFailure),
+    /// A bound is reached; it names the setting.
+    Full(&'static str),
+}
+
+/// What [`Core::stage`] did with an operation.
+#[derive(Debug)]
+pub(crate) enum Staged<'a> {
+    /// Copy the whole message here. `completes`: the operation is over with that.
+    Eager { room: &'a mut [u8], completes: bool },
+    /// Copy the first bytes of the message here.
+    Rts { room: &'a mut [u8] },
+    /// No credit or no room now.
+    Blocked,
+}
+
+impl Core {
+    /// The session of a peer, if it can be sent to.
+    #[inline]
+    pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
+        let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+        let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
+        match &session.failure {
+            Some(failure) => Err(SendRefusal::Failed(failure.clone())),
+            None => Ok(remote.session),
+        }
+    }
+
+    /// The fast path: room for a whole message that goes out now, without an operation. `None`:
+    /// not connected, sends wait before it, no credit, no room, or too long.
+    #[inline]
+    pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
+        let target = self.remotes.get(request.peer)?.endpoint;
+        let known = self.sessions.at_mut(session as usize)?;
+        if !known.is_connected()
+            || known.is_leaving
+            || !known.waiting.is_empty()
+            || request.length > u64::from(self.config.eager_limit.min(known.eager_limit))
+            || known.envelope_credit.available() == 0
+            || u64::from(known.byte_credit.available()) < request.length
+        {
+            return None;
+        }
+        let length = request.length as usize;
+        if !known.outbox.has_room(&self.staging, EAGER_HEADER_BYTES + length) {
+            return None;
+        }
+        known.envelope_credit.spend(1);
+        known.byte_credit.spend(length as u32);
+        if !known.is_dirty {
+            known.is_dirty = true;
+            self.dirty.push(session);
+        }
+        let room = known.push_message(&mut self.staging, EAGER_HEADER_BYTES + length)?;
+        let (head, payload) = room.split_at_mut(EAGER_HEADER_BYTES);
+        head.copy_from_slice(eager_header(request, target, 0, 0).as_bytes());
+        Some(payload)
+    }
+
+    /// Makes an operation for a send that could not go out at once (or that has something to
+    /// wait for). Start it with [`Self::enqueue`] when its buffer is in place.
+    pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
+        let session = self.route(request.peer)?;
+        if let Some(known) = self.sessions.at(session as usize)
+            && known.waiting.len() >= self.config.send_queue_ops
+        {
+            return Err(SendRefusal::Full("send_queue_ops"));
+        }
+        let operation = Operation {
+            endpoint: request.endpoint,
+            session,
+            remote: request.peer.index() as u32,
+            context: request.context,
+            tag: request.tag,
+            length: request.length,
+            state: State::New { level: request.level },
+        };
+        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+    }
+
+    /// Puts a new send in line and connects if need be. [`Self::poll_waiting`] hands it out.
+    pub(crate) fn enqueue(&mut self, id: Id, now_ns: u64) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let State::New { level } = operation.state else { return };
+        operation.state = State::Queued { level };
+        let slot = operation.session;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        session.waiting.push_back(id);
+        if session.is_connected() {
+            self.unblocked.push(slot);
+        } else {
+            self.want_connection(slot, now_ns);
+        }
+    }
+
+    /// The next waiting send that [`Self::stage`] should be tried with. Sessions that are
+    /// blocked come back when credit or room does.
+    #[inline]
+    pub(crate) fn poll_waiting(&mut self) -> Option<Id> {
+        while let Some(&slot) = self.unblocked.last() {
+            if let Some(session) = self.sessions.at(slot as usize)
+                && session.is_connected()
+                && let Some(&id) = session.waiting.front()
+            {
+                return Some(id);
+            }
+            self.unblocked.pop();
+        }
+        None
+    }
+
+    /// Tries to stage the send that [`Self::poll_waiting`] returned.
+    pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
+        // The block decides, the rest records: one look-up of the room that is returned.
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let State::Queued { level } = operation.state else { return Staged::Blocked };
+        let (slot, length) = (operation.session, operation.length);
+        let Some(remote) = self.remotes.at(operation.remote as usize) else {
+            return Staged::Blocked;
+        };
+        let target = remote.endpoint;
+        let request = SendRequest {
+            endpoint: operation.endpoint,
+            peer: id,
+            context: operation.context,
+            tag: operation.tag,
+            length,
+            level,
+        };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
+        let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
+        let bytes_left = u64::from(session.byte_credit.available());
+        let is_eager = length <= eager_limit && length <= bytes_left;
+        let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left).min(eager_limit);
+        let (header, payload) = if is_eager {
+            (EAGER_HEADER_BYTES, length as usize)
+        } else {
+            (RTS_HEADER_BYTES, first as usize)
+        };
+        if session.envelope_credit.available() == 0
+            || !session.outbox.has_room(&self.staging, header + payload)
+        {
+            self.unblocked.retain(|&unblocked| unblocked != slot);
+            if session.outbox.is_empty() && session.envelope_credit.available() > 0 {
+                // Another session holds the staging buffers: look again in the next poll.
+                self.unblocked.insert(0, slot);
+            }
+            return Staged::Blocked;
+        }
+        session.envelope_credit.spend(1);
+        session.byte_credit.spend(payload as u32);
+        session.waiting.pop_front();
+        let frame_number = session.last_frame().wrapping_add(1);
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.state = match (is_eager, level) {
+                (false, _) => State::Serving(Serving::default()),
+                (true, Level::Matched) => State::AwaitMatch,
+                (true, _) => State::AwaitDelivery,
+            };
+        }
+        let completes = is_eager && level == Level::BufferReusable;
+        if completes {
+            self.operations.remove(id);
+        } else if is_eager && level == Level::Delivered {
+            session.awaiting_delivery.push_back((frame_number, id));
+        }
+        if !session.is_dirty {
+            session.is_dirty = true;
+            self.dirty.push(slot);
+        }
+        let report = is_eager && level == Level::Matched;
+        let Some(room) = session.push_message(&mut self.staging, header + payload) else {
+            unreachable!("has_room was asked for the same length")
+        };
+        let (head, room) = room.split_at_mut(header);
+        if is_eager {
+            let (flags, operation) =
+                if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
+            head.copy_from_slice(eager_header(&request, target, flags, operation).as_bytes());
+            Staged::Eager { room, completes }
+        } else {
+            head.copy_from_slice(rts_header(&request, target, id, payload as u32).as_bytes());
+            Staged::Rts { room }
+        }
+    }
+
+    /// Cancels a send that has not gone out. `false`: it has, and will complete.
+    pub(crate) fn cancel_send(&mut self, id: Id, effects: &mut impl Effects) -> bool {
+        let Some(operation) = self.operations.get(id) else { return false };
+        if !matches!(operation.state, State::Queued { .. } | State::New { .. }) {
+            return false;
+        }
+        if let Some(session) = self.sessions.at_mut(operation.session as usize) {
+            session.waiting.retain(|&waiting| waiting != id);
+        }
+        self.operations.remove(id);
+        effects.complete(id, Ended::Cancelled);
+        true
+    }
+
+    /// An eager message that reports its match was matched.
+    pub(crate) fn handle_matched(
+        &mut self,
+        session: u32,
+        matched: &crate::wire::Matched,
+        effects: &mut impl Effects,
+    ) {
+        let id = Id::from_u64(matched.operation.get());
+        match self.operations.get(id) {
+            Some(operation)
+                if operation.session == session && matches!(operation.state, State::AwaitMatch) =>
+            {
+                let accepted = operation.length;
+                self.operations.remove(id);
+                effects.complete(id, Ended::Sent { accepted });
+            }
+            _ => self.counters.stale_frames += 1,
+        }
+    }
+}
+
+fn flags_of(context: u64) -> u8 {
+    if context & UNTAGGED != 0 { eager::FLAG_UNTAGGED } else { 0 }
+}
+
+#[inline]
+fn eager_header(request: &SendRequest, target: u16, flags: u8, operation: u64) -> Eager {
+    Eager {
+        kind: frame::KIND_EAGER,
+        flags: flags | flags_of(request.context),
+        target_endpoint: target.into(),
+        source_endpoint: request.endpoint.into(),
+        reserved: 0.into(),
+        context: (request.context as u32).into(),
+        length: (request.length as u32).into(),
+        tag: request.tag.into(),
+        operation: operation.into(),
+    }
+}
+
+fn rts_header(request: &SendRequest, target: u16, operation: Id, first_bytes: u32) -> Rts {
+    Rts {
+        kind: frame::KIND_RTS,
+        flags: flags_of(request.context),
+        target_endpoint: target.into(),
+        source_endpoint: request.endpoint.into(),
+        reserved: 0.into(),
+        context: (request.context as u32).into(),
+        first_bytes: first_bytes.into(),
+        tag: request.tag.into(),
+        operation: operation.to_u64().into(),
+        length: request.length.into(),
+    }
+}

@@ -1,0 +1,341 @@
+//! The relation of this engine with one remote engine.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::connection::{Connection, Phase, Retry};
+use super::credit::{ReceiveCredit, SendCredit};
+use super::failure::PeerFailure;
+use super::outbox::{Outbox, StagingPool};
+use super::table::Id;
+use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{Done, FrameError, Goodbye, Grant, LanesWanted, Matched, Refused};
+use crate::wire::{SEGMENT_BYTES_MAX, frame};
+
+/// A frame that needs no credit. Their number is bounded by operations and lanes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Control {
+    Grant(Grant),
+    Done(Done),
+    Refused(Refused),
+    Matched(Matched),
+    LanesWanted(LanesWanted),
+    Goodbye(Goodbye),
+}
+
+impl Control {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Grant(frame) => frame.as_bytes(),
+            Self::Done(frame) => frame.as_bytes(),
+            Self::Refused(frame) => frame.as_bytes(),
+            Self::Matched(frame) => frame.as_bytes(),
+            Self::LanesWanted(frame) => frame.as_bytes(),
+            Self::Goodbye(frame) => frame.as_bytes(),
+        }
+    }
+
+    pub(crate) fn done(operation: u64, status: u8, accepted: u64) -> Self {
+        Self::Done(Done {
+            kind: frame::KIND_DONE,
+            status,
+            reserved: 0.into(),
+            reserved_2: 0.into(),
+            operation: operation.into(),
+            accepted: accepted.into(),
+        })
+    }
+
+    pub(crate) fn matched(operation: u64) -> Self {
+        Self::Matched(Matched {
+            kind: frame::KIND_MATCHED,
+            flags: 0,
+            reserved: 0.into(),
+            reserved_2: 0.into(),
+            operation: operation.into(),
+        })
+    }
+
+    pub(crate) fn refused(lane: u32, operation: u64) -> Self {
+        Self::Refused(Refused {
+            kind: frame::KIND_REFUSED,
+            flags: 0,
+            reserved: 0.into(),
+            lane: lane.into(),
+            operation: operation.into(),
+        })
+    }
+
+    pub(crate) fn lanes_wanted() -> Self {
+        Self::LanesWanted(LanesWanted {
+            kind: frame::KIND_LANES_WANTED,
+            flags: 0,
+            reserved: 0.into(),
+            reserved_2: 0.into(),
+        })
+    }
+
+    pub(crate) fn goodbye(reason: u8) -> Self {
+        Self::Goodbye(Goodbye {
+            kind: frame::KIND_GOODBYE,
+            reason,
+            reserved: 0.into(),
+            reserved_2: 0.into(),
+        })
+    }
+}
+
+/// What the two sides tell each other in the hello exchange.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Random name of the session, chosen by the side that connected.
+    pub(crate) session: u64,
+    /// Envelopes that may be sent at first.
+    pub(crate) envelope_limit: u32,
+    /// Eager bytes that may be sent at first.
+    pub(crate) byte_limit: u32,
+    /// Longest eager payload that is accepted.
+    pub(crate) eager_limit: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The remote engine; 0 is never used.
+    pub(crate) engine: u64,
+    /// Where it listens.
+    pub(crate) locator: SocketAddr,
+    /// How far the control lane is.
+    pub(crate) connection: Connection,
+    /// Why it failed, while it has.
+    pub(crate) failure: Option<PeerFailure>,
+    /// Name of the session, agreed on in the hello exchange.
+    pub(crate) id: u64,
+    /// Remote endpoints by their id on the remote engine: index in the table of remotes.
+    pub(crate) remotes: Vec<u32>,
+
+    // Sending.
+    pub(crate) outbox: Outbox,
+    /// Control frames that found no room in the outbox.
+    pub(crate) control: VecDeque<Control>,
+    /// Sends that wait for the connection, for credit or for room, in order.
+    pub(crate) waiting: VecDeque<Id>,
+    /// Eager sends that complete when the peer acknowledges their frame.
+    pub(crate) awaiting_delivery: VecDeque<(u32, Id)>,
+    pub(crate) envelope_credit: SendCredit,
+    pub(crate) byte_credit: SendCredit,
+    /// Longest eager payload that the peer accepts.
+    pub(crate) eager_limit: u32,
+    next_frame: u32,
+    acked_frame: u32,
+    /// It is in the list of sessions to be flushed.
+    pub(crate) is_dirty: bool,
+    /// Poll in which it was last flushed: one flush per poll at most is made early.
+    pub(crate) flushed_poll: u64,
+
+    // Receiving.
+    pub(crate) envelopes: ReceiveCredit,
+    pub(crate) bytes: ReceiveCredit,
+    expected_frame: u32,
+    announced_ack: u32,
+    ack_wanted: bool,
+    /// When an eager message last arrived.
+    pub(crate) message_ns: u64,
+
+    // Rendezvous.
+    /// Receives with bytes that were never granted, in order.
+    pub(crate) pulls: VecDeque<Id>,
+    /// Ranges that were granted and lost with their lane.
+    pub(crate) missing: VecDeque<(Id, u64, u64)>,
+    /// Its bulk lanes.
+    pub(crate) lanes: Vec<Id>,
+    /// Lanes were asked for (of the loop, or of the peer) and have not come yet.
+    pub(crate) lanes_requested: bool,
+    /// Lanes lost since a chunk last arrived whole.
+    pub(crate) lane_failures: u32,
+    pub(crate) next_lane: u32,
+    /// It is in the list of sessions that may grant.
+    pub(crate) is_granting: bool,
+    /// The goodbye is staged.
+    pub(crate) is_leaving: bool,
+}
+
+impl Session {
+    pub(crate) fn new(engine: u64, locator: SocketAddr, retry: Retry) -> Self {
+        Self {
+            engine,
+            locator,
+            connection: Connection::new(retry),
+            failure: None,
+            id: 0,
+            remotes: Vec::new(),
+            outbox: Outbox::default(),
+            control: VecDeque::new(),
+            waiting: VecDeque::new(),
+            awaiting_delivery: VecDeque::new(),
+            envelope_credit: SendCredit::default(),
+            byte_credit: SendCredit::default(),
+            eager_limit: 0,
+            next_frame: 0,
+            acked_frame: 0,
+            is_dirty: false,
+            flushed_poll: u64::MAX,
+            envelopes: ReceiveCredit::default(),
+            bytes: ReceiveCredit::default(),
+            expected_frame: 0,
+            announced_ack: 0,
+            ack_wanted: false,
+            message_ns: 0,
+            pulls: VecDeque::new(),
+            missing: VecDeque::new(),
+            lanes: Vec::new(),
+            lanes_requested: false,
+            lane_failures: 0,
+            next_lane: 0,
+            is_granting: false,
+            is_leaving: false,
+        }
+    }
+
+    /// Whether segments flow.
+    #[inline]
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.phase() == Phase::Connected
+    }
+
+    /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
+    pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits) {
+        self.failure = None;
+        self.id = ours.session;
+        self.envelope_credit = SendCredit::new(theirs.envelope_limit);
+        self.byte_credit = SendCredit::new(theirs.byte_limit);
+        self.eager_limit = theirs.eager_limit;
+        self.envelopes = ReceiveCredit::new(ours.envelope_limit);
+        self.bytes = ReceiveCredit::new(ours.byte_limit);
+        (self.next_frame, self.acked_frame) = (0, 0);
+        (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
+        (self.lanes_requested, self.lane_failures) = (false, 0);
+        self.is_leaving = false;
+    }
+
+    /// Room in the outbox for one frame that carries a message; `None`: no room now.
+    #[inline]
+    pub(crate) fn push_message(
+        &mut self,
+        pool: &mut StagingPool,
+        length: usize,
+    ) -> Option<&mut [u8]> {
+        let room = self.outbox.push(pool, length, false)?;
+        self.next_frame = self.next_frame.wrapping_add(1);
+        Some(room)
+    }
+
+    /// Number of the frame that was pushed last.
+    #[inline]
+    pub(crate) fn last_frame(&self) -> u32 {
+        self.next_frame.wrapping_sub(1)
+    }
+
+    /// Sends a control frame, now or as soon as there is room.
+    pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: Control) {
+        if !self.control.is_empty() || !self.try_push_control(pool, &control) {
+            self.control.push_back(control);
+        }
+    }
+
+    fn try_push_control(&mut self, pool: &mut StagingPool, control: &Control) -> bool {
+        let bytes = control.bytes();
+        let Some(room) = self.outbox.push(pool, bytes.len(), true) else { return false };
+        room.copy_from_slice(bytes);
+        self.next_frame = self.next_frame.wrapping_add(1);
+        true
+    }
+
+    /// Makes pending bytes of all that is staged, acknowledgement and credit included. Call it,
+    /// send [`Outbox::pending`], and call it again while that leaves nothing pending.
+    #[inline]
+    pub(crate) fn prepare(&mut self, pool: &mut StagingPool) {
+        while let Some(&control) = self.control.front() {
+            if !self.try_push_control(pool, &control) {
+                break;
+            }
+            self.control.pop_front();
+        }
+        if !self.outbox.has_open_segment() && !(self.has_news() && self.outbox.push_empty(pool)) {
+            return;
+        }
+        let waits = !self.awaiting_delivery.is_empty();
+        let header = SegmentHeader {
+            length: 0.into(),
+            frames: 0.into(),
+            flags: if waits { FLAG_ACK_REQUESTED } else { 0 }.into(),
+            first_frame: self.first_open_frame().into(),
+            ack: self.expected_frame.into(),
+            envelope_limit: self.envelopes.announce().into(),
+            byte_limit: self.bytes.announce().into(),
+        };
+        self.announced_ack = self.expected_frame;
+        self.ack_wanted = false;
+        self.outbox.seal(header);
+    }
+
+    fn first_open_frame(&self) -> u32 {
+        self.next_frame.wrapping_sub(u32::from(self.outbox.open_frames()))
+    }
+
+    /// Whether the peer should hear of acknowledgements or credit without waiting for traffic.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        (self.ack_wanted && self.announced_ack != self.expected_frame)
+            || self.envelopes.is_news()
+            || self.bytes.is_news()
+    }
+
+    /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
+    #[inline]
+    pub(crate) fn split_segment<'a>(
+        bytes: &'a [u8],
+    ) -> Result<Option<(&'a SegmentHeader, &'a [u8], usize)>, FrameError> {
+        let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
+        let length = header.length.get() as usize;
+        if !(SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_MAX).contains(&length) {
+            return Err(FrameError::BadSegmentLength(header.length.get()));
+        }
+        match rest.get(..length - SEGMENT_HEADER_BYTES) {
+            Some(body) => Ok(Some((header, body, length))),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes note of a segment's header. `true`: there is more credit than before.
+    #[inline]
+    pub(crate) fn handle_header(&mut self, header: &SegmentHeader) -> Result<bool, FrameError> {
+        let got = header.first_frame.get();
+        if got != self.expected_frame {
+            return Err(FrameError::OutOfOrder { expected: self.expected_frame, got });
+        }
+        self.expected_frame = got.wrapping_add(u32::from(header.frames.get()));
+        self.ack_wanted |= header.flags.get() & FLAG_ACK_REQUESTED != 0;
+        let ack = header.ack.get();
+        // An acknowledgement of frames never sent is ignored: nothing waits for it.
+        if self.next_frame.wrapping_sub(ack) <= self.next_frame.wrapping_sub(self.acked_frame) {
+            self.acked_frame = ack;
+        }
+        let more = self.envelope_credit.handle_limit(header.envelope_limit.get());
+        Ok(self.byte_credit.handle_limit(header.byte_limit.get()) || more)
+    }
+
+    /// The next eager send whose frame the peer has acknowledged.
+    #[inline]
+    pub(crate) fn pop_delivered(&mut self) -> Option<Id> {
+        let &(frame, operation) = self.awaiting_delivery.front()?;
+        let outstanding = self.next_frame.wrapping_sub(frame);
+        if self.next_frame.wrapping_sub(self.acked_frame) >= outstanding {
+            return None;
+        }
+        self.awaiting_delivery.pop_front();
+        Some(operation)
+    }
+}

@@ -1,0 +1,186 @@
+//! A slab whose names carry a generation, so that a stale name finds nothing.
+
+use std::fmt;
+
+/// Names an entry of a [`Table`]; never 0, never the same twice before 2^32 reuses of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Id(u64);
+
+impl Id {
+    /// The slot.
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+
+    /// For the wire and for user data.
+    #[inline]
+    pub(crate) fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// What [`Self::to_u64`] gave, or anything a peer made up: looking it up decides.
+    #[inline]
+    pub(crate) fn from_u64(value: u64) -> Self {
+        Self(value)
+    }
+
+    fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index(), self.generation())
+    }
+}
+
+const NO_SLOT: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    next_free: u32,
+    value: Option<T>,
+}
+
+/// See the module. Grows up to a bound given at creation; allocates nothing once it has grown.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    slots: Vec<Slot<T>>,
+    free: u32,
+    len: usize,
+    limit: usize,
+}
+
+impl<T> Table<T> {
+    /// Holds `limit` entries at the most.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit: limit.min(NO_SLOT as usize) }
+    }
+
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether an insertion would be refused.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    /// `Err` gives the value back when the table is full.
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> Result<Id, T> {
+        if self.free == NO_SLOT {
+            if self.slots.len() >= self.limit {
+                return Err(value);
+            }
+            let index = self.slots.len() as u32;
+            self.slots.push(Slot { generation: 1, next_free: NO_SLOT, value: Some(value) });
+            self.len += 1;
+            return Ok(Id::new(index, 1));
+        }
+        let index = self.free;
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(slot.value.is_none(), "a free slot holds nothing");
+        self.free = slot.next_free;
+        slot.value = Some(value);
+        self.len += 1;
+        Ok(Id::new(index, slot.generation))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+        let slot = self.slots.get(id.index())?;
+        if slot.generation == id.generation() { slot.value.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.index())?;
+        if slot.generation == id.generation() { slot.value.as_mut() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+        let slot = self.slots.get_mut(id.index())?;
+        if slot.generation != id.generation() {
+            return None;
+        }
+        let value = slot.value.take()?;
+        // Generation 0 is skipped so that no name is ever 0.
+        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        slot.next_free = self.free;
+        self.free = id.index() as u32;
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// The full name of the entry in a slot.
+    #[inline]
+    pub(crate) fn id_at(&self, index: usize) -> Option<Id> {
+        let slot = self.slots.get(index)?;
+        slot.value.as_ref()?;
+        Some(Id::new(index as u32, slot.generation))
+    }
+
+    /// By slot, whoever lives there now.
+    #[inline]
+    pub(crate) fn at(&self, index: usize) -> Option<&T> {
+        self.slots.get(index)?.value.as_ref()
+    }
+
+    /// By slot, whoever lives there now.
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.slots.get_mut(index)?.value.as_mut()
+    }
+
+    /// One more than the highest slot ever used.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// All entries with their names, by slot.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            slot.value.as_ref().map(|value| (Id::new(index as u32, slot.generation), value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_name_finds_nothing() {
+        let mut table = Table::new(2);
+        let first = table.insert("a").unwrap();
+        assert_eq!(table.remove(first), Some("a"));
+        let second = table.insert("b").unwrap();
+        assert_eq!(first.index(), second.index());
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.remove(first), None);
+        assert_eq!(table.get(second), Some(&"b"));
+        assert_eq!(table.get(Id::from_u64(0)), None);
+        assert_eq!(table.get(Id::from_u64(u64::MAX)), None);
+    }
+
+    #[test]
+    fn the_bound_holds() {
+        let mut table = Table::new(2);
+        table.insert(1).unwrap();
+        let id = table.insert(2).unwrap();
+        assert_eq!(table.insert(3), Err(3));
+        table.remove(id);
+        assert!(table.insert(3).is_ok());
+        assert_eq!(table.len(), 2);
+    }
+}

@@ -1,0 +1,143 @@
+//! Messages that came before their receive, kept within bounds.
+//!
+//! Payloads lie in buffers of a few sizes that are reused, so that a warm engine allocates
+//! nothing. How much can be here is bounded by the credits that sessions were given.
+
+use super::table::{Id, Table};
+
+/// Buffer sizes, in bytes. The last one holds the longest eager payload.
+const CLASS_BYTES: [usize; 4] = [128, 1024, 8192, crate::wire::EAGER_BYTES_MAX];
+/// Idle buffers kept per class; more go back to the allocator.
+const IDLE_MAX: [usize; 4] = [1024, 256, 64, 16];
+
+/// What kind of message it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// All of it is here.
+    Eager {
+        /// The sender's operation if it waits for MATCHED, else 0.
+        report: u64,
+    },
+    /// Its first bytes are here.
+    Rendezvous {
+        /// The sender's operation.
+        send_operation: u64,
+    },
+}
+
+/// One message.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// Slot of the session it came by.
+    pub(crate) session: u32,
+    /// Index of the remote endpoint.
+    pub(crate) remote: u32,
+    /// Context, with [`super::core::UNTAGGED`] for untagged messages.
+    pub(crate) context: u64,
+    /// Tag.
+    pub(crate) tag: u64,
+    /// Length of the whole message in bytes.
+    pub(crate) length: u64,
+    /// Eager or rendezvous.
+    pub(crate) kind: Kind,
+    payload: Box<[u8]>,
+    payload_bytes: u32,
+}
+
+impl Message {
+    /// The bytes that came with the envelope.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload[..self.payload_bytes as usize]
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Unexpected {
+    messages: Table<Message>,
+    idle: [Vec<Box<[u8]>>; 4],
+    held_bytes: usize,
+    held_bytes_max: usize,
+}
+
+fn class_of(length: usize) -> usize {
+    CLASS_BYTES.iter().position(|&bytes| length <= bytes).unwrap_or(CLASS_BYTES.len() - 1)
+}
+
+impl Unexpected {
+    pub(crate) fn new(messages_max: usize) -> Self {
+        Self {
+            messages: Table::new(messages_max),
+            idle: Default::default(),
+            held_bytes: 0,
+            held_bytes_max: 0,
+        }
+    }
+
+    /// How many messages wait.
+    pub(crate) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Bytes of the buffers in use now, and the most there ever were.
+    pub(crate) fn held_bytes(&self) -> (usize, usize) {
+        (self.held_bytes, self.held_bytes_max)
+    }
+
+    /// Keeps a message; `None` when the table is full, which credits rule out.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn insert(
+        &mut self,
+        session: u32,
+        remote: u32,
+        context: u64,
+        tag: u64,
+        length: u64,
+        kind: Kind,
+        bytes: &[u8],
+    ) -> Option<Id> {
+        if self.messages.is_full() {
+            return None;
+        }
+        let payload = if bytes.is_empty() { Box::default() } else { self.buffer(bytes) };
+        let payload_bytes = bytes.len() as u32;
+        let message =
+            Message { session, remote, context, tag, length, kind, payload, payload_bytes };
+        self.messages.insert(message).ok()
+    }
+
+    fn buffer(&mut self, bytes: &[u8]) -> Box<[u8]> {
+        let class = class_of(bytes.len());
+        let mut buffer = self.idle[class]
+            .pop()
+            .unwrap_or_else(|| vec![0; CLASS_BYTES[class]].into_boxed_slice());
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        self.held_bytes += buffer.len();
+        self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
+        buffer
+    }
+
+    /// By slot.
+    pub(crate) fn at(&self, index: u32) -> Option<&Message> {
+        self.messages.at(index as usize)
+    }
+
+    /// Takes a message out; give it back to [`Self::recycle`] when its payload was used.
+    pub(crate) fn take(&mut self, index: u32) -> Option<Message> {
+        let id = self.messages.id_at(index as usize)?;
+        self.messages.remove(id)
+    }
+
+    /// Reuses the buffer of a message that was taken.
+    pub(crate) fn recycle(&mut self, message: Message) {
+        let bytes = message.payload.len();
+        if bytes == 0 {
+            return;
+        }
+        self.held_bytes -= bytes;
+        let class = class_of(bytes);
+        if self.idle[class].len() < IDLE_MAX[class] {
+            self.idle[class].push(message.payload);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What operations end with.
+
+use super::address::Address;
+use super::error::{Error, PeerFailure};
+use crate::memory::Buffer;
+use crate::proto::table::Id;
+
+/// A peer in the address vector of an endpoint's engine. Also the source of a message; handing
+/// it to another engine's endpoint is an error, never confusion.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Peer(pub(crate) Id);
+
+/// Names an operation that was posted to a completion queue, for cancellation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct OperationId(pub(crate) Id);
+
+/// What a message is matched by: its context and its tag.
+///
+/// A context (an MPI communicator, say) is 32 bits wide; order and matching never cross it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Envelope {
+    /// Matching context.
+    pub context: u32,
+    /// Tag.
+    pub tag: u64,
+}
+
+impl Envelope {
+    /// `tag` in context 0.
+    pub const fn tag(tag: u64) -> Self {
+        Self { context: 0, tag }
+    }
+
+    /// `tag` in `context`.
+    pub const fn new(context: u32, tag: u64) -> Self {
+        Self { context, tag }
+    }
+}
+
+/// What a receive accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Selector {
+    /// From whom; `None`: from anybody.
+    pub source: Option<Peer>,
+    /// Context and tag.
+    pub envelope: Envelope,
+    /// Bits of the tag that are not compared.
+    pub ignore: u64,
+}
+
+impl Selector {
+    /// Exactly this envelope, from `peer`.
+    pub const fn from(peer: Peer, envelope: Envelope) -> Self {
+        Self { source: Some(peer), envelope, ignore: 0 }
+    }
+
+    /// Exactly this envelope, from anybody.
+    pub const fn any(envelope: Envelope) -> Self {
+        Self { source: None, envelope, ignore: 0 }
+    }
+
+    /// The same, with the tag bits in `ignore` left out of the comparison.
+    pub const fn ignoring(mut self, ignore: u64) -> Self {
+        self.ignore = ignore;
+        self
+    }
+}
+
+/// How an operation succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// The other side: of a receive the source, of a send the target.
+    pub peer: Option<Peer>,
+    /// Context and tag of the message.
+    pub envelope: Envelope,
+    /// Length of the message in bytes. A send that its receiver cut short still reports its own
+    /// length.
+    pub length: usize,
+}
+
+/// What kind of operation a completion is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OperationKind {
+    /// A send.
+    Send,
+    /// A receive.
+    Receive,
+}
+
+/// An entry of a completion queue.
+#[derive(Debug)]
+pub struct Completion {
+    /// What was given when the operation was posted.
+    pub context: u64,
+    /// Send or receive.
+    pub kind: OperationKind,
+    /// How it ended.
+    pub result: Result<Status, Error>,
+    /// The buffer it owned.
+    pub buffer: Option<Buffer>,
+}
+
+/// How an [`Operation`](crate::Operation) ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub result: Result<Status, Error>,
+    /// The buffer it owned; of a receive [`Status::length`] bytes of it hold the message.
+    pub buffer: Buffer,
+}
+
+/// An entry of the event queue.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A session with the engine of a peer was established.
+    Connected {
+        /// Where the engine listens.
+        address: Address,
+    },
+    /// The engine of a peer is gone; operations with it have ended with the same cause.
+    Disconnected {
+        /// Where the engine listened.
+        address: Address,
+        /// What happened.
+        failure: PeerFailure,
+    },
+    /// A connection to this endpoint was refused or broken off before it was a session.
+    Refused {
+        /// Where it came from.
+        remote: std::net::SocketAddr,
+        /// Why.
+        cause: String,
+    },
+}

@@ -1,0 +1,11 @@
+//! What users and the engine loop both speak of: addresses, completions, errors.
+
+pub(crate) mod address;
+pub(crate) mod completion;
+pub(crate) mod error;
+
+pub use address::Address;
+pub use completion::{
+    Completion, Envelope, Event, OperationId, OperationKind, Outcome, Peer, Selector, Status,
+};
+pub use error::{Error, PeerFailure};

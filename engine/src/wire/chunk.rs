@@ -1,0 +1,41 @@
+//! What leads each chunk on a bulk lane.
+//!
+//! ```text
+//!  0                                   4                                   8
+//! +-----------------------------------+-----------------------------------+
+//! | "RRCK"                            | number of the chunk on the lane   |
+//! +-----------------------------------+-----------------------------------+
+//! | operation of the receiver                                             | 8
+//! +-----------------------------------------------------------------------+
+//! | offset in the message                                                 | 16
+//! +-----------------------------------+-----------------------------------+
+//! | length                            | 0                                 | 24
+//! +-----------------------------------+-----------------------------------+
+//! ```
+//!
+//! The receiver granted the range and knows what comes next; the header proves that the two
+//! sides agree (DESIGN D8).
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The first four bytes of a chunk.
+pub(crate) const CHUNK_MAGIC: [u8; 4] = *b"RRCK";
+/// Length of the header, in bytes.
+pub(crate) const CHUNK_HEADER_BYTES: usize = 32;
+
+/// The drawing above.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct ChunkHeader {
+    pub(crate) magic: [u8; 4],
+    pub(crate) chunk: U32,
+    pub(crate) receive_operation: U64,
+    pub(crate) offset: U64,
+    pub(crate) length: U32,
+    pub(crate) reserved: U32,
+}
+
+const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);

@@ -1,0 +1,42 @@
+//! A whole message: envelope, then `length` bytes of payload.
+//!
+//! ```text
+//!  0        1        2                 4                 6                 8
+//! +--------+--------+-----------------+-----------------+-----------------+
+//! |type 1  | flags  | target endpoint | source endpoint | 0               |
+//! +--------+--------+-----------------+-----------------+-----------------+
+//! | context                           | length                            | 8
+//! +-----------------------------------+-----------------------------------+
+//! | tag                                                                   | 16
+//! +-----------------------------------------------------------------------+
+//! | operation of the sender (for MATCHED), or 0                           | 24
+//! +-----------------------------------------------------------------------+
+//! ```
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The message has no tag; it matches untagged receives only.
+pub(crate) const FLAG_UNTAGGED: u8 = 1;
+/// The sender waits for a MATCHED frame.
+pub(crate) const FLAG_REPORT_MATCH: u8 = 2;
+
+/// Length of the header, in bytes.
+pub(crate) const EAGER_HEADER_BYTES: usize = 32;
+
+/// The drawing above.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Eager {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) target_endpoint: U16,
+    pub(crate) source_endpoint: U16,
+    pub(crate) reserved: U16,
+    pub(crate) context: U32,
+    pub(crate) length: U32,
+    pub(crate) tag: U64,
+    pub(crate) operation: U64,
+}
+
+const _: () = assert!(size_of::<Eager>() == EAGER_HEADER_BYTES);

@@ -1,0 +1,134 @@
+//! The frames of a segment, one after the other.
+
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{Done, Eager, Goodbye, Grant, LanesWanted, Matched, Refused, Rts};
+use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
+
+/// First byte of an [`Eager`] frame.
+pub(crate) const KIND_EAGER: u8 = 1;
+/// First byte of an [`Rts`] frame.
+pub(crate) const KIND_RTS: u8 = 2;
+/// First byte of a [`Grant`] frame.
+pub(crate) const KIND_GRANT: u8 = 3;
+/// First byte of a [`Done`] frame.
+pub(crate) const KIND_DONE: u8 = 4;
+/// First byte of a [`Refused`] frame.
+pub(crate) const KIND_REFUSED: u8 = 5;
+/// First byte of a [`Matched`] frame.
+pub(crate) const KIND_MATCHED: u8 = 6;
+/// First byte of a [`LanesWanted`] frame.
+pub(crate) const KIND_LANES_WANTED: u8 = 7;
+/// First byte of a [`Goodbye`] frame.
+pub(crate) const KIND_GOODBYE: u8 = 8;
+
+/// One frame, borrowed from the bytes of a segment.
+#[derive(Debug)]
+pub(crate) enum Frame<'a> {
+    /// A whole message.
+    Eager(&'a Eager, &'a [u8]),
+    /// The envelope and the first bytes of a rendezvous message.
+    Rts(&'a Rts, &'a [u8]),
+    /// A range asked for.
+    Grant(&'a Grant),
+    /// A rendezvous message ended.
+    Done(&'a Done),
+    /// A grant that cannot be served.
+    Refused(&'a Refused),
+    /// An eager message was matched.
+    Matched(&'a Matched),
+    /// Bulk lanes are wanted.
+    LanesWanted(&'a LanesWanted),
+    /// The peer leaves.
+    Goodbye(&'a Goodbye),
+}
+
+/// Why bytes are not a frame. The peer is at fault; the session is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("unknown frame type {0}")]
+    UnknownType(u8),
+    #[error("a frame is longer than the segment that carries it")]
+    Truncated,
+    #[error("a segment announces {announced} frames and holds {held}")]
+    WrongCount { announced: u16, held: u16 },
+    #[error("an eager payload of {0} bytes is over the limit")]
+    EagerTooLong(u32),
+    #[error("a message of {0} bytes is over the limit")]
+    MessageTooLong(u64),
+    #[error("first bytes ({first}) longer than the message ({length})")]
+    FirstBytesTooLong { first: u32, length: u64 },
+    #[error("a segment of {0} bytes is out of range")]
+    BadSegmentLength(u32),
+    #[error("frame {got} came where frame {expected} was due")]
+    OutOfOrder { expected: u32, got: u32 },
+    #[error("{0} credit overrun")]
+    NoCredit(&'static str),
+    #[error("source endpoint {0} is out of range")]
+    UnknownSource(u16),
+    #[error("a grant of {length} bytes at {offset} of a message of {message} bytes")]
+    BadGrant { offset: u64, length: u32, message: u64 },
+    #[error("chunk {got} was granted where chunk {expected} was due")]
+    BadChunkNumber { expected: u32, got: u32 },
+}
+
+/// Iterates over the frames of one segment's body.
+pub(crate) struct Frames<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Frames<'a> {
+    /// `body` is the segment without its header.
+    pub(crate) fn new(body: &'a [u8]) -> Self {
+        Self { rest: body }
+    }
+
+    fn header<T>(&mut self) -> Result<&'a T, FrameError>
+    where
+        T: FromBytes + KnownLayout + Immutable + Unaligned,
+    {
+        let (header, rest) = T::ref_from_prefix(self.rest).map_err(|_| FrameError::Truncated)?;
+        self.rest = rest;
+        Ok(header)
+    }
+
+    fn payload(&mut self, length: u32) -> Result<&'a [u8], FrameError> {
+        if length as usize > EAGER_BYTES_MAX {
+            return Err(FrameError::EagerTooLong(length));
+        }
+        let (payload, rest) =
+            self.rest.split_at_checked(length as usize).ok_or(FrameError::Truncated)?;
+        self.rest = rest;
+        Ok(payload)
+    }
+
+    /// The next frame, or `None` at the end.
+    #[inline]
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame<'a>>, FrameError> {
+        let Some(&kind) = self.rest.first() else { return Ok(None) };
+        Ok(Some(match kind {
+            KIND_EAGER => {
+                let header: &Eager = self.header()?;
+                Frame::Eager(header, self.payload(header.length.get())?)
+            }
+            KIND_RTS => {
+                let header: &Rts = self.header()?;
+                let (first, length) = (header.first_bytes.get(), header.length.get());
+                if length > MESSAGE_BYTES_MAX {
+                    return Err(FrameError::MessageTooLong(length));
+                }
+                if u64::from(first) > length {
+                    return Err(FrameError::FirstBytesTooLong { first, length });
+                }
+                Frame::Rts(header, self.payload(first)?)
+            }
+            KIND_GRANT => Frame::Grant(self.header()?),
+            KIND_DONE => Frame::Done(self.header()?),
+            KIND_REFUSED => Frame::Refused(self.header()?),
+            KIND_MATCHED => Frame::Matched(self.header()?),
+            KIND_LANES_WANTED => Frame::LanesWanted(self.header()?),
+            KIND_GOODBYE => Frame::Goodbye(self.header()?),
+            other => return Err(FrameError::UnknownType(other)),
+        }))
+    }
+}

@@ -1,0 +1,115 @@
+//! The first bytes of every connection, in both directions.
+//!
+//! ```text
+//! Hello                                        HelloReply
+//!  0  magic "RINGRAIL"                          0  magic "RINGRAIL"
+//!  8  version u16 | kind u8 | flags u8          8  version u16 | status u8 | flags u8
+//! 12  segment_bytes_max u32                    12  segment_bytes_max u32
+//! 16  source engine u64                        16  engine u64
+//! 24  target engine u64                        24  session u64
+//! 32  session u64                              32  envelope_limit u32 | byte_limit u32
+//! 40  lane u32 | eager_limit u32               40  eager_limit u32 | reserved u32
+//! 48  envelope_limit u32 | byte_limit u32      48
+//! 56  address of the source engine, 40 bytes
+//! 96
+//! ```
+//!
+//! Magic and version stand at the same place in every version, so that a peer of another version
+//! can be told apart from garbage.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::address::WireAddress;
+
+/// What every connection starts with.
+pub(crate) const MAGIC: [u8; 8] = *b"RINGRAIL";
+/// `kind` of a connection that becomes the control lane of a session.
+pub(crate) const KIND_CONTROL: u8 = 1;
+/// `kind` of a connection that joins a session as a bulk lane.
+pub(crate) const KIND_BULK: u8 = 2;
+
+/// Sent by the side that connected.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Hello {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: U16,
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) segment_bytes_max: U32,
+    pub(crate) source: U64,
+    pub(crate) target: U64,
+    pub(crate) session: U64,
+    pub(crate) lane: U32,
+    pub(crate) eager_limit: U32,
+    pub(crate) envelope_limit: U32,
+    pub(crate) byte_limit: U32,
+    pub(crate) address: WireAddress,
+}
+
+/// Length of a hello, in bytes.
+pub(crate) const HELLO_BYTES: usize = 96;
+const _: () = assert!(size_of::<Hello>() == HELLO_BYTES);
+
+/// The answer.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct HelloReply {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: U16,
+    pub(crate) status: u8,
+    pub(crate) flags: u8,
+    pub(crate) segment_bytes_max: U32,
+    pub(crate) engine: U64,
+    pub(crate) session: U64,
+    pub(crate) envelope_limit: U32,
+    pub(crate) byte_limit: U32,
+    pub(crate) eager_limit: U32,
+    pub(crate) reserved: U32,
+}
+
+/// Length of a reply, in bytes.
+pub(crate) const HELLO_REPLY_BYTES: usize = 48;
+const _: () = assert!(size_of::<HelloReply>() == HELLO_REPLY_BYTES);
+
+/// `status` of a [`HelloReply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HelloStatus {
+    /// The lane belongs to the session now.
+    Accepted = 0,
+    /// The acceptor's own attempt wins the election; it will arrive shortly.
+    ElectionLost = 1,
+    /// There is a session between the two engines already.
+    AlreadyConnected = 2,
+    /// Another engine lives at this address now: the peer restarted.
+    WrongEngine = 3,
+    /// The acceptor speaks another version, given in `version`.
+    WrongVersion = 4,
+    /// No such session, or it is another one.
+    UnknownSession = 5,
+    /// The acceptor is at its limit of sessions or lanes.
+    Busy = 6,
+    /// The engine is shutting down.
+    Leaving = 7,
+    /// A field is out of range.
+    Malformed = 8,
+}
+
+impl HelloStatus {
+    pub(crate) fn from_wire(value: u8) -> Option<Self> {
+        Some(match value {
+            0 => Self::Accepted,
+            1 => Self::ElectionLost,
+            2 => Self::AlreadyConnected,
+            3 => Self::WrongEngine,
+            4 => Self::WrongVersion,
+            5 => Self::UnknownSession,
+            6 => Self::Busy,
+            7 => Self::Leaving,
+            8 => Self::Malformed,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,40 @@
+//! Request to send: the envelope of a rendezvous message and, optionally, its first bytes.
+//!
+//! ```text
+//!  0        1        2                 4                 6                 8
+//! +--------+--------+-----------------+-----------------+-----------------+
+//! |type 2  | flags  | target endpoint | source endpoint | 0               |
+//! +--------+--------+-----------------+-----------------+-----------------+
+//! | context                           | length of the first bytes         | 8
+//! +-----------------------------------+-----------------------------------+
+//! | tag                                                                   | 16
+//! +-----------------------------------------------------------------------+
+//! | operation of the sender                                               | 24
+//! +-----------------------------------------------------------------------+
+//! | length of the message                                                 | 32
+//! +-----------------------------------------------------------------------+
+//! ```
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Length of the header, in bytes.
+pub(crate) const RTS_HEADER_BYTES: usize = 40;
+
+/// The drawing above; `flags` as in [`super::eager`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct Rts {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) target_endpoint: U16,
+    pub(crate) source_endpoint: U16,
+    pub(crate) reserved: U16,
+    pub(crate) context: U32,
+    pub(crate) first_bytes: U32,
+    pub(crate) tag: U64,
+    pub(crate) operation: U64,
+    pub(crate) length: U64,
+}
+
+const _: () = assert!(size_of::<Rts>() == RTS_HEADER_BYTES);

@@ -1,0 +1,97 @@
+//! Decoders meet what a peer, honest or not, may send.
+
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+use super::*;
+
+fn eager(length: u32) -> Eager {
+    Eager {
+        kind: frame::KIND_EAGER,
+        flags: 0,
+        target_endpoint: 1.into(),
+        source_endpoint: 2.into(),
+        reserved: 0.into(),
+        context: 3.into(),
+        length: length.into(),
+        tag: 4.into(),
+        operation: 5.into(),
+    }
+}
+
+fn rts(first_bytes: u32, length: u64) -> Rts {
+    Rts {
+        kind: frame::KIND_RTS,
+        flags: 0,
+        target_endpoint: 1.into(),
+        source_endpoint: 2.into(),
+        reserved: 0.into(),
+        context: 3.into(),
+        first_bytes: first_bytes.into(),
+        tag: 4.into(),
+        operation: 5.into(),
+        length: length.into(),
+    }
+}
+
+#[test]
+fn an_eager_frame_and_its_payload_come_back() {
+    let mut bytes = eager(3).as_bytes().to_vec();
+    bytes.extend_from_slice(b"abc");
+    bytes.extend_from_slice(rts(2, 1000).as_bytes());
+    bytes.extend_from_slice(b"xy");
+    let mut frames = Frames::new(&bytes);
+    let Some(Frame::Eager(header, payload)) = frames.next_frame().unwrap() else { panic!() };
+    assert_eq!((header.tag.get(), payload), (4, &b"abc"[..]));
+    let Some(Frame::Rts(header, first)) = frames.next_frame().unwrap() else { panic!() };
+    assert_eq!((header.length.get(), first), (1000, &b"xy"[..]));
+    assert!(frames.next_frame().unwrap().is_none());
+}
+
+#[test]
+fn lengths_beyond_the_limits_are_named() {
+    let bytes = eager(EAGER_BYTES_MAX as u32 + 1).as_bytes().to_vec();
+    let error = Frames::new(&bytes).next_frame().unwrap_err();
+    assert_eq!(error, FrameError::EagerTooLong(EAGER_BYTES_MAX as u32 + 1));
+    let bytes = eager(5).as_bytes().to_vec();
+    assert_eq!(Frames::new(&bytes).next_frame().unwrap_err(), FrameError::Truncated);
+    let bytes = rts(0, u64::MAX).as_bytes().to_vec();
+    let error = Frames::new(&bytes).next_frame().unwrap_err();
+    assert_eq!(error, FrameError::MessageTooLong(u64::MAX));
+    let bytes = rts(9, 8).as_bytes().to_vec();
+    let error = Frames::new(&bytes).next_frame().unwrap_err();
+    assert_eq!(error, FrameError::FirstBytesTooLong { first: 9, length: 8 });
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused_without_a_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..400),
+        first in 0u8..12,
+    ) {
+        let mut bytes = bytes;
+        if let Some(kind) = bytes.first_mut() {
+            *kind = first;
+        }
+        let mut frames = Frames::new(&bytes);
+        let mut seen = 0;
+        while let Ok(Some(_)) = frames.next_frame() {
+            seen += 1;
+            prop_assert!(seen <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_cut_segment_is_never_read_past_its_end(cut in 0usize..80) {
+        let mut bytes = eager(20).as_bytes().to_vec();
+        bytes.extend_from_slice(&[7; 20]);
+        bytes.extend_from_slice(rts(0, 8).as_bytes());
+        bytes.truncate(cut);
+        let mut frames = Frames::new(&bytes);
+        while let Ok(Some(frame)) = frames.next_frame() {
+            if let Frame::Eager(header, payload) = frame {
+                prop_assert_eq!(header.length.get() as usize, payload.len());
+            }
+        }
+    }
+}
