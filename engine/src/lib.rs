@@ -6,11 +6,13 @@ mod driver;
 mod memory;
 mod progress;
 mod proto;
+pub mod settings;
 mod telemetry;
-mod topology;
+pub mod topology;
 mod types;
 mod wire;
 
+pub use api::{Counters, Detached, Domain, Endpoint, Operation, Owned, Rejected, SendOptions};
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::Level;
 pub use types::{

@@ -1,5 +1,209 @@
 //! The only rooms with system calls on the data path.
+//!
+//! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
+//! contract of [`crate::progress::lanes`].
 
+mod pieces;
 pub(crate) mod sockets;
+mod table;
+pub(crate) mod tcp;
 #[cfg(feature = "uring")]
 pub(crate) mod uring;
+
+use std::io;
+use std::time::Duration;
+
+use crate::progress::lanes::{Driver, Event, LaneKey};
+
+/// Bytes that one call moves at most: what a call holds the engine for is what small messages
+/// wait for (about 25 µs per 128 KiB), and calls beyond 256 KiB are slower per byte as well.
+const BYTES_PER_CALL: usize = 256 * 1024;
+
+/// How long a listener rests after the process ran out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Which driver to use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum DriverChoice {
+    /// io_uring where the kernel lets us, otherwise plain sockets with one line in the log.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// Plain non-blocking sockets, no io_uring at all.
+    Sockets,
+}
+
+/// Settings of a driver.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverConfig {
+    /// Names of io_uring features not to use though the kernel has them (see
+    /// `UringFeatures`). Default: none.
+    pub(crate) disabled_features: Vec<String>,
+    /// Silence after which an idle peer counts as dead; keep-alive is derived from it.
+    /// Default: 10 s.
+    pub(crate) peer_timeout: Duration,
+    /// Entries of the submission queue; rounded up to a power of two and clamped by the kernel.
+    /// Default: 256.
+    pub(crate) ring_entries: u32,
+    /// Lanes at the same time, those that are closing included. Default: 4096.
+    pub(crate) max_lanes: u32,
+}
+
+impl Default for DriverConfig {
+    fn default() -> Self {
+        Self {
+            disabled_features: Vec::new(),
+            peer_timeout: Duration::from_secs(10),
+            ring_entries: 256,
+            max_lanes: 4096,
+        }
+    }
+}
+
+/// The memory that zero-copy sends may be registered for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArenaRange {
+    /// Its first byte.
+    pub(crate) base: *mut u8,
+    /// Its length in bytes.
+    pub(crate) len: usize,
+}
+
+/// Why no driver could be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DriverError {
+    /// The kernel, or a policy of this host, refuses io_uring.
+    #[error(
+        "io_uring is not available: {0}; or choose the plain socket driver, which needs no \
+         io_uring"
+    )]
+    UringRefused(#[source] io::Error),
+    /// A feature name is not one.
+    #[error("there is no io_uring feature named `{name}`; the names are {known}")]
+    UnknownFeature {
+        /// The name as given.
+        name: String,
+        /// All names, separated by commas.
+        known: String,
+    },
+    /// The driver's own descriptors or memory could not be had.
+    #[error(
+        "cannot set up the {driver} driver: {source}; check the limits on open files and memory"
+    )]
+    SetUp {
+        /// Which driver.
+        driver: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Opens a driver for the calling thread, which becomes its owner.
+///
+/// # Errors
+///
+/// With [`DriverChoice::Auto`] only when plain sockets cannot be set up either, or a feature
+/// name in `config` is wrong.
+///
+/// # Safety
+///
+/// `arena` stays mapped until the driver is dropped.
+pub(crate) unsafe fn open(
+    choice: DriverChoice,
+    config: &DriverConfig,
+    arena: Option<ArenaRange>,
+) -> Result<Box<dyn Driver>, DriverError> {
+    if choice != DriverChoice::Sockets {
+        // SAFETY: the caller keeps the arena mapped.
+        match unsafe { open_uring(config, arena) } {
+            Ok(driver) => return Ok(driver),
+            Err(error @ DriverError::UnknownFeature { .. }) => return Err(error),
+            Err(error) if choice == DriverChoice::Uring => return Err(error),
+            Err(error) => tracing::warn!("using the plain socket driver: {error}"),
+        }
+    }
+    let driver = sockets::SocketsDriver::open(config)
+        .map_err(|source| DriverError::SetUp { driver: "sockets", source })?;
+    Ok(Box::new(driver))
+}
+
+#[cfg(feature = "uring")]
+unsafe fn open_uring(
+    config: &DriverConfig,
+    arena: Option<ArenaRange>,
+) -> Result<Box<dyn Driver>, DriverError> {
+    let mut features = uring::UringFeatures::probe().map_err(DriverError::UringRefused)?;
+    features.disable(&config.disabled_features)?;
+    // SAFETY: the caller keeps the arena mapped.
+    let driver = unsafe { uring::UringDriver::open(config, features, arena) }
+        .map_err(|source| DriverError::SetUp { driver: "uring", source })?;
+    Ok(Box::new(driver))
+}
+
+#[cfg(not(feature = "uring"))]
+unsafe fn open_uring(
+    _config: &DriverConfig,
+    _arena: Option<ArenaRange>,
+) -> Result<Box<dyn Driver>, DriverError> {
+    Err(DriverError::UringRefused(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "this build has no io_uring driver: build with the cargo feature `uring`",
+    )))
+}
+
+/// Answers a `send_chunk` that could not start.
+fn refuse_send(events: &mut Vec<Event>, lane: LaneKey, token: u64, error: io::Error) {
+    events.push(Event::ChunkSent { lane, token, result: Err(error) });
+    events.push(Event::ChunkReleased { lane, token, copied: false });
+}
+
+/// A lane key that names nothing.
+fn no_such_lane() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the lane is closed or was never open")
+}
+
+/// A lane that cannot do this yet or any more.
+fn not_open() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the lane is not connected, or is being closed")
+}
+
+/// A second chunk in one direction of a lane.
+fn already_outstanding() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "a chunk is outstanding on this lane and direction already (one at a time)",
+    )
+}
+
+/// A shape that has fewer bytes than the chunk.
+fn beyond_shape() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the chunk reaches beyond the message's memory")
+}
+
+/// The end of stream inside or instead of a chunk.
+fn cut_short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the peer ended the stream inside a chunk")
+}
+
+/// A chunk of a lane that was closed before it was through.
+fn cancelled() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ConnectionAborted,
+        "the lane was closed before the chunk was through",
+    )
+}
+
+/// No slot is left for another lane.
+fn table_full(limit: usize) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::QuotaExceeded,
+        format!("all {limit} lanes are in use: raise the limit on lanes, or close idle peers"),
+    )
+}
+
+/// A call on a driver that was shut down or dismantled.
+fn stopped() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the driver was shut down or dismantled")
+}

@@ -23,8 +23,7 @@ use std::time::Duration;
 
 use crate::memory::Shape;
 
-/// Length of the header in front of every chunk on a bulk lane, in bytes.
-pub(crate) const CHUNK_HEADER_BYTES: usize = 32;
+pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Names one lane of one driver; never reused while events of it can still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,4 +1,16 @@
 //! The engine loop, and the trait a driver implements for it.
+//!
+//! [`engine::Engine`] owns the protocol ([`crate::proto`]), a driver, and the memory of what is
+//! outstanding ([`completions`]). One call of [`engine::Engine::progress`] reads the hottest
+//! control lanes directly, collects what the driver has to say, moves bulk data, and sends what
+//! is staged.
 
+mod bulk;
 pub(crate) mod completions;
+mod connect;
+mod control;
+pub(crate) mod engine;
 pub(crate) mod lanes;
+pub(crate) mod post;
+mod roles;
+pub(crate) mod zero_copy;

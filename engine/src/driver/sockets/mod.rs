@@ -1,1 +1,471 @@
-//! The plain non-blocking socket driver.
+//! The plain non-blocking socket driver: epoll, `sendmsg`, `recvmsg`.
+//!
+//! It runs where io_uring is refused. Sockets are registered with epoll once, edge-triggered;
+//! the driver remembers which directions may be ready and forgets it at `EAGAIN`. Chunks make
+//! one bounded call per lane and direction in every poll, so that no lane holds the engine.
+
+mod epoll;
+mod lane;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use self::epoll::{BATCH, Epoll};
+use self::lane::{Lane, direction};
+use super::table::Table;
+use super::{
+    ACCEPT_PAUSE, DriverConfig, already_outstanding, cancelled, no_such_lane, not_open,
+    refuse_send, stopped, table_full, tcp,
+};
+use crate::memory::Shape;
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+};
+
+/// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
+const LISTENER: u64 = 1 << 31;
+
+const READ: usize = 0;
+const WRITE: usize = 1;
+
+/// A driver without io_uring. See the module's text.
+#[derive(Debug)]
+pub(crate) struct SocketsDriver {
+    epoll: Epoll,
+    options: tcp::LaneOptions,
+    lanes: Table<Lane>,
+    listeners: Vec<TcpListener>,
+    /// Listeners that may have connections, and when to ask them (`None`: now).
+    accepting: Vec<(usize, Option<Instant>)>,
+    runnable: VecDeque<LaneKey>,
+    ready: Vec<Event>,
+    counters: DriverCounters,
+    stopped: bool,
+}
+
+impl SocketsDriver {
+    /// Opens the driver.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor was left for epoll.
+    pub(crate) fn open(config: &DriverConfig) -> io::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new()?,
+            options: tcp::LaneOptions::new(config.peer_timeout),
+            lanes: Table::new(config.max_lanes.min(i32::MAX as u32) as usize),
+            listeners: Vec::new(),
+            accepting: Vec::new(),
+            runnable: VecDeque::new(),
+            ready: Vec::new(),
+            counters: DriverCounters::default(),
+            stopped: false,
+        })
+    }
+
+    fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
+        let fd = socket.as_raw_fd();
+        let Some(key) = self.lanes.insert(Lane::new(socket, connecting)) else {
+            return Err(table_full(self.lanes.limit()));
+        };
+        self.counters.syscalls += 1;
+        if let Err(error) = self.epoll.add(fd, name_of(key)) {
+            self.lanes.remove(key);
+            return Err(error);
+        }
+        Ok(key)
+    }
+
+    /// Puts a lane with something to do into the queue, once.
+    fn enqueue(&mut self, key: LaneKey) {
+        if let Some(lane) = self.lanes.get_mut(key)
+            && !lane.queued
+            && lane.runnable()
+        {
+            lane.queued = true;
+            self.runnable.push_back(key);
+        }
+    }
+
+    /// Starts a chunk; the caller reports the error.
+    fn begin(
+        &mut self,
+        key: LaneKey,
+        way: usize,
+        start: impl FnOnce(&mut lane::Transfer) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
+        if lane.connecting {
+            return Err(not_open());
+        }
+        let transfer = &mut lane.transfers[way];
+        if transfer.active {
+            return Err(already_outstanding());
+        }
+        start(transfer)?;
+        self.enqueue(key);
+        Ok(())
+    }
+
+    fn take_epoll_events(&mut self, timeout: Duration) -> io::Result<()> {
+        let mut timeout = timeout;
+        loop {
+            self.counters.syscalls += 1;
+            let count = self.epoll.wait(timeout)?;
+            for index in 0..count {
+                let (name, mask) = self.epoll.event(index);
+                if name & LISTENER != 0 {
+                    let listener = (name ^ LISTENER) as usize;
+                    if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
+                        self.accepting.push((listener, None));
+                    }
+                } else {
+                    self.lane_event(name, mask);
+                }
+            }
+            if count < BATCH {
+                return Ok(());
+            }
+            timeout = Duration::ZERO;
+        }
+    }
+
+    fn lane_event(&mut self, name: u64, mask: u32) {
+        let key = LaneKey { index: name as u32, generation: (name >> 32) as u32 };
+        let Some(lane) = self.lanes.get_mut(key) else {
+            self.counters.stale_completions += 1;
+            return;
+        };
+        let broken = mask & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
+        let readable = mask & (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 != 0;
+        let writable = mask & libc::EPOLLOUT as u32 != 0;
+        if lane.connecting {
+            // An unconnected socket reports HUP until `connect` has begun; only a decided
+            // attempt is writable or has an error.
+            if writable || mask & libc::EPOLLERR as u32 != 0 {
+                self.counters.syscalls += 1;
+                let outcome = tcp::connect_error(&lane.socket);
+                self.connect_decided(key, outcome);
+            }
+            return;
+        }
+        lane.ready[READ] |= readable || broken;
+        lane.ready[WRITE] |= writable || broken;
+        self.enqueue(key);
+    }
+
+    fn connect_decided(&mut self, key: LaneKey, error: Option<io::Error>) {
+        if let Some(error) = error {
+            self.ready.push(Event::ConnectFailed { lane: key, error });
+            self.close(key, CloseMode::Reset);
+        } else if let Some(lane) = self.lanes.get_mut(key) {
+            lane.connecting = false;
+            lane.ready = [true; 2];
+            self.ready.push(Event::Connected { lane: key });
+        }
+    }
+
+    /// Gives every lane that can do something its turn: one call per direction.
+    fn serve_lanes(&mut self) {
+        for _ in 0..self.runnable.len() {
+            let Some(key) = self.runnable.pop_front() else { return };
+            let Some(lane) = self.lanes.get_mut(key) else { continue };
+            lane.queued = false;
+            for way in [READ, WRITE] {
+                if !lane.ready[way] {
+                    continue;
+                }
+                if lane.watched[way] {
+                    lane.watched[way] = false;
+                    self.ready.push(match way {
+                        READ => Event::Readable { lane: key },
+                        _ => Event::Writable { lane: key },
+                    });
+                }
+                if lane.transfers[way].active {
+                    self.counters.syscalls += 1;
+                    if let Some(result) = lane.step(way) {
+                        report(&mut self.ready, key, lane, way, result);
+                    }
+                }
+            }
+            self.enqueue(key);
+        }
+    }
+
+    fn accept_waiting(&mut self) {
+        if self.accepting.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.accepting);
+        waiting.retain_mut(|(listener, pause)| {
+            if pause.is_some_and(|until| Instant::now() < until) {
+                return true;
+            }
+            *pause = self.accept_all(*listener);
+            pause.is_some()
+        });
+        self.accepting = waiting;
+    }
+
+    /// Accepts what waits; returns when to try again if descriptors ran out.
+    fn accept_all(&mut self, listener: usize) -> Option<Instant> {
+        loop {
+            self.counters.syscalls += 1;
+            match tcp::accept(&self.listeners[listener]) {
+                Ok(None) => return None,
+                Ok(Some((socket, remote))) => match self.adopt(socket) {
+                    Ok(lane) => self.ready.push(Event::Accepted { lane, remote }),
+                    Err(error) => tracing::warn!("refused a connection from {remote}: {error}"),
+                },
+                // The connection died before it was accepted; the next one may be fine.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept connections for now: {error}");
+                    return Some(Instant::now() + ACCEPT_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, events: &mut Vec<Event>) {
+        self.accept_waiting();
+        self.serve_lanes();
+        events.append(&mut self.ready);
+    }
+}
+
+/// Reports the end of a chunk.
+fn report(
+    events: &mut Vec<Event>,
+    key: LaneKey,
+    lane: &mut Lane,
+    way: usize,
+    result: io::Result<()>,
+) {
+    let transfer = &mut lane.transfers[way];
+    transfer.active = false;
+    let token = transfer.token;
+    if way == READ {
+        let result = result.map(|()| *transfer.header);
+        events.push(Event::ChunkReceived { lane: key, token, result });
+    } else {
+        events.push(Event::ChunkSent { lane: key, token, result });
+        events.push(Event::ChunkReleased { lane: key, token, copied: transfer.copied });
+    }
+}
+
+fn name_of(key: LaneKey) -> u64 {
+    u64::from(key.generation) << 32 | u64::from(key.index)
+}
+
+impl Driver for SocketsDriver {
+    fn name(&self) -> &'static str {
+        "sockets"
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let index = self.listeners.len();
+        self.counters.syscalls += 1;
+        self.epoll.add(listener.as_raw_fd(), LISTENER | index as u64)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let opening = tcp::open(remote, local, &self.options)?;
+        self.counters.syscalls += opening.syscalls;
+        let key = self.insert(opening.socket, true)?;
+        match opening.outcome {
+            Ok(true) => self.connect_decided(key, None),
+            Ok(false) => {}
+            Err(error) => self.connect_decided(key, Some(error)),
+        }
+        Ok(key)
+    }
+
+    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        self.counters.syscalls += 8;
+        tcp::prepare(&socket, &self.options)?;
+        self.insert(socket, false)
+    }
+
+    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let lane = self.lanes.get_mut(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        let sent = tcp::send(lane.socket.as_raw_fd(), bytes);
+        // A short count means that the buffer is full: the kernel will announce room.
+        if sent.as_ref().map_or_else(
+            |error| error.kind() == io::ErrorKind::WouldBlock,
+            |&count| count < bytes.len(),
+        ) {
+            lane.ready[WRITE] = false;
+        }
+        sent
+    }
+
+    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        let lane = self.lanes.get_mut(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        let received = tcp::receive(lane.socket.as_raw_fd(), into);
+        if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            lane.ready[READ] = false;
+        }
+        received
+    }
+
+    fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
+        let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
+        if lane.connecting {
+            return Err(not_open());
+        }
+        lane.watched[direction(interest)] = true;
+        self.enqueue(key);
+        Ok(())
+    }
+
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        let started = self.begin(lane, WRITE, |transfer| {
+            transfer.begin(token, source, offset, length)?;
+            *transfer.header = *header;
+            transfer.copied = mode == SendMode::ZeroCopy;
+            Ok(())
+        });
+        if let Err(error) = started {
+            refuse_send(&mut self.ready, lane, token, error);
+        }
+    }
+
+    unsafe fn recv_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        target: &Shape,
+        offset: usize,
+        length: usize,
+    ) {
+        let started =
+            self.begin(lane, READ, |transfer| transfer.begin(token, target, offset, length));
+        if let Err(error) = started {
+            self.ready.push(Event::ChunkReceived { lane, token, result: Err(error) });
+        }
+    }
+
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(mut lane) = self.lanes.remove(key) else { return };
+        for way in [READ, WRITE] {
+            if lane.transfers[way].active {
+                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
+            }
+        }
+        self.counters.syscalls += 1 + match mode {
+            CloseMode::Graceful => tcp::finish(&lane.socket),
+            CloseMode::Reset => tcp::abort(&lane.socket),
+        };
+        drop(lane);
+        self.ready.push(Event::Closed { lane: key });
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        self.take_epoll_events(Duration::ZERO)?;
+        self.serve(events);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let before = events.len();
+        let deadline = Instant::now() + timeout;
+        loop {
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || !self.runnable.is_empty() {
+                left = Duration::ZERO;
+            }
+            for &(_, pause) in &self.accepting {
+                let until = pause.map_or(Duration::ZERO, |until| {
+                    until.saturating_duration_since(Instant::now())
+                });
+                left = left.min(until);
+            }
+            self.take_epoll_events(left)?;
+            self.serve(events);
+            if events.len() > before || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        tcp::unanswered(lane.socket.as_raw_fd())
+    }
+
+    fn shutdown(&mut self, _limit: Duration) -> bool {
+        self.stopped = true;
+        self.listeners.clear();
+        for index in 0..self.lanes.slots() {
+            if let Some(key) = self.lanes.key_at(index) {
+                self.close(key, CloseMode::Graceful);
+            }
+        }
+        self.ready.clear();
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stopped = true;
+        self.listeners.clear();
+        let mut sockets = Vec::with_capacity(self.lanes.len());
+        for index in 0..self.lanes.slots() {
+            let Some(key) = self.lanes.key_at(index) else { continue };
+            if let Some(lane) = self.lanes.remove(key) {
+                self.counters.syscalls += 1;
+                self.epoll.remove(lane.socket.as_raw_fd())?;
+                sockets.push((key, lane.socket));
+            }
+        }
+        Ok(sockets)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,194 @@
+//! The process-wide context.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::endpoint::{Detached, Endpoint};
+use crate::driver;
+use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
+use crate::memory::{has_cap_ipc_lock, memlock_limit};
+use crate::progress::engine::{LoopConfig, State};
+use crate::progress::lanes::SendMode;
+use crate::progress::zero_copy::Policy;
+use crate::proto::connection::Retry;
+use crate::proto::core::Config;
+use crate::settings::{Settings, ZeroCopy};
+use crate::topology;
+use crate::types::Error;
+use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
+
+/// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
+/// threads; every thread takes its endpoints from it.
+#[derive(Clone, Debug)]
+pub struct Domain(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    arena: Arc<Arena>,
+}
+
+impl Domain {
+    /// A domain with the settings of environment and files.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is unknown or out of range, or memory that cannot be had.
+    pub fn new() -> Result<Self, Error> {
+        let settings =
+            Settings::load().map_err(|error| Error::Settings(error.to_string().into()))?;
+        Self::with_settings(settings)
+    }
+
+    /// A domain with settings from [`Settings::builder`].
+    ///
+    /// # Errors
+    ///
+    /// Memory that cannot be had.
+    pub fn with_settings(settings: Settings) -> Result<Self, Error> {
+        let bytes = settings.arena_bytes().unwrap_or_else(|| {
+            let limit = if has_cap_ipc_lock() { None } else { memlock_limit() };
+            default_arena_bytes(limit)
+        });
+        let arena = Arena::new(bytes)
+            .map_err(|error| Error::system("cannot map the arena (setting arena_bytes)", error))?;
+        Ok(Self(Arc::new(Inner { settings, arena })))
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    /// Memory for messages, from the registered arena where it fits ([`RegionSlice::is_registered`]
+    /// tells) and zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Memory`] when there is no memory.
+    pub fn alloc(&self, length: usize) -> Result<RegionSlice, Error> {
+        Ok(alloc_region(&self.0.arena, length, 64)?)
+    }
+
+    /// A new endpoint on an engine of its own. It listens from now on, so its address can be
+    /// handed out; it works once a thread attaches it.
+    ///
+    /// # Errors
+    ///
+    /// No NIC, no free port in `port_range`, or no descriptors.
+    pub fn endpoint(&self) -> Result<Endpoint<Detached>, Error> {
+        let settings = &self.0.settings;
+        let nics = topology::nics()
+            .map_err(|error| Error::system("cannot list the NICs of this host", error))?;
+        let selection = topology::select(&nics, settings)
+            .map_err(|error| Error::Settings(error.to_string().into()))?;
+        let Some((nic, address)) = selection.chosen else {
+            let seen: Vec<String> = selection.candidates.iter().map(ToString::to_string).collect();
+            return Err(Error::system(
+                "no NIC can be used; name one in the setting nics",
+                seen.join("; "),
+            ));
+        };
+        let ports = settings.port_range();
+        let listener = driver::tcp::listener(address, ports.ports())
+            .map_err(|error| Error::system(format!("cannot listen on {address}"), error))?;
+        let mut locator = listener
+            .local_addr()
+            .map_err(|error| Error::system("cannot tell the port that is listened on", error))?;
+        if let SocketAddr::V6(v6) = &mut locator
+            && v6.ip().is_unicast_link_local()
+        {
+            v6.set_scope_id(nic.index);
+        }
+        let source = settings.listen_address().is_some().then(|| {
+            let mut source = locator;
+            source.set_port(0);
+            source
+        });
+        let engine = rand::random::<u64>().max(1);
+        let mut state = State::new(
+            engine,
+            rand::random(),
+            core_config(settings),
+            loop_config(settings),
+            settings.cq_entries(),
+            Arc::clone(&self.0.arena),
+            listener,
+            locator,
+            source,
+        );
+        let endpoint = state.core.open_endpoint();
+        debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
+        state.completions.open_queue();
+        Ok(Endpoint::new(self.clone(), Box::new(state)))
+    }
+
+    pub(crate) fn driver_config(&self) -> driver::DriverConfig {
+        let settings = &self.0.settings;
+        driver::DriverConfig {
+            disabled_features: settings.uring_disable().to_vec(),
+            peer_timeout: settings.peer_timeout(),
+            ring_entries: settings.ring_entries() as u32,
+            ..driver::DriverConfig::default()
+        }
+    }
+
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.0.arena
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn clamp_u32(value: usize) -> u32 {
+    // Windows stay far from the wrap of their 32-bit counters.
+    u32::try_from(value).unwrap_or(u32::MAX).min(1 << 30)
+}
+
+fn core_config(settings: &Settings) -> Config {
+    let chunk_max = CHUNK_BYTES_MAX as usize;
+    Config {
+        eager_limit: clamp_u32(settings.eager_limit_bytes().min(EAGER_BYTES_MAX)),
+        rts_bytes: clamp_u32(settings.rts_bytes().min(EAGER_BYTES_MAX)),
+        chunk_bytes: clamp_u32(settings.chunk_bytes().min(chunk_max)),
+        busy_chunk_bytes: clamp_u32(settings.busy_chunk_bytes().min(chunk_max)),
+        horizon_chunks: clamp_u32(settings.grant_horizon_chunks()),
+        bulk_lanes: clamp_u32(settings.bulk_lanes()),
+        envelope_credits: clamp_u32(settings.envelope_credits()),
+        eager_credit_bytes: clamp_u32(settings.eager_credit_bytes()),
+        unexpected_bytes: settings.unexpected_bytes() as u64,
+        unexpected_messages: settings.unexpected_messages() as u64,
+        send_queue_ops: settings.send_queue_ops(),
+        operations_max: settings.operations_max(),
+        sessions_max: settings.sessions_max(),
+        staging_bytes: settings.staging_bytes(),
+        staging_buffers_max: settings.staging_buffers_max(),
+        retry: Retry {
+            timeout_ns: nanoseconds(settings.connect_timeout()),
+            retries: clamp_u32(settings.connect_retries()),
+            delay_ns: nanoseconds(settings.connect_retry_delay()),
+        },
+        bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
+        hash_seed: rand::random(),
+    }
+}
+
+fn loop_config(settings: &Settings) -> LoopConfig {
+    LoopConfig {
+        spin: settings.spin(),
+        hot_lanes: settings.hot_lanes(),
+        receive_buffer_bytes: settings.receive_buffer_bytes(),
+        zero_copy: match settings.zero_copy() {
+            ZeroCopy::Auto => Policy::Measure,
+            ZeroCopy::On => Policy::Always(SendMode::ZeroCopy),
+            ZeroCopy::Off => Policy::Always(SendMode::Copy),
+        },
+        peer_timeout: settings.peer_timeout(),
+        handshake_pending_max: settings.handshake_pending_max(),
+        handshake_timeout: settings.connect_timeout(),
+        linger: settings.close_linger(),
+    }
+}

@@ -1,0 +1,112 @@
+//! One lane of the socket driver.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::super::pieces::Pieces;
+use super::super::{BYTES_PER_CALL, beyond_shape, cut_short, tcp};
+use crate::memory::{Shape, Span};
+use crate::progress::lanes::{CHUNK_HEADER_BYTES, Interest};
+
+/// Index of each direction in a lane's pairs.
+pub(super) fn direction(interest: Interest) -> usize {
+    match interest {
+        Interest::Readable => 0,
+        Interest::Writable => 1,
+    }
+}
+
+/// A socket and what is wanted of it. Pairs are `[readable, writable]`.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) socket: OwnedFd,
+    pub(super) connecting: bool,
+    /// No call has said `EAGAIN` since the last event.
+    pub(super) ready: [bool; 2],
+    pub(super) watched: [bool; 2],
+    pub(super) transfers: [Transfer; 2],
+    /// In the driver's queue of lanes to serve.
+    pub(super) queued: bool,
+}
+
+impl Lane {
+    pub(super) fn new(socket: OwnedFd, connecting: bool) -> Self {
+        Self {
+            socket,
+            connecting,
+            ready: [!connecting; 2],
+            watched: [false; 2],
+            transfers: [Transfer::default(), Transfer::default()],
+            queued: false,
+        }
+    }
+
+    /// There is something to do now.
+    pub(super) fn runnable(&self) -> bool {
+        (0..2).any(|way| self.ready[way] && (self.watched[way] || self.transfers[way].active))
+    }
+
+    /// One bounded call for the chunk in direction `way`; `Some` when the chunk is over.
+    pub(super) fn step(&mut self, way: usize) -> Option<io::Result<()>> {
+        let socket = self.socket.as_raw_fd();
+        let transfer = &mut self.transfers[way];
+        let (pieces, count) = transfer.pieces.window(BYTES_PER_CALL);
+        // SAFETY: `window` describes `count` pieces; the callers of `send_chunk` and `recv_chunk`
+        // vouch for the memory until the chunk is reported, and the header is the transfer's own.
+        let moved = unsafe {
+            if way == 0 {
+                tcp::receive_pieces(socket, pieces, count)
+            } else {
+                tcp::send_pieces(socket, pieces, count)
+            }
+        };
+        transfer.pieces.advance(*moved.as_ref().unwrap_or(&0));
+        match moved {
+            Ok(0) => Some(Err(cut_short())),
+            Ok(_) if transfer.pieces.remaining().is_empty() => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.ready[way] = false;
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// A chunk in one direction; its memory is reused by the next one.
+#[derive(Debug, Default)]
+pub(super) struct Transfer {
+    pub(super) active: bool,
+    pub(super) token: u64,
+    /// Zero copy was asked for.
+    pub(super) copied: bool,
+    /// Boxed: the pieces point to it, and lanes move.
+    pub(super) header: Box<[u8; CHUNK_HEADER_BYTES]>,
+    pieces: Pieces,
+}
+
+impl Transfer {
+    /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.
+    pub(super) fn begin(
+        &mut self,
+        token: u64,
+        shape: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        self.pieces.clear();
+        self.pieces.push(Span { ptr: self.header.as_mut_ptr(), len: CHUNK_HEADER_BYTES });
+        let mut total = 0;
+        for span in shape.spans(offset, length) {
+            total += span.len;
+            self.pieces.push(span);
+        }
+        if total != length {
+            return Err(beyond_shape());
+        }
+        (self.active, self.token, self.copied) = (true, token, false);
+        Ok(())
+    }
+}

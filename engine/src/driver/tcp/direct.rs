@@ -1,0 +1,166 @@
+//! Non-blocking system calls on one socket, each exactly one call unless said otherwise.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+use std::{mem, ptr};
+
+use socket2::SockRef;
+
+/// Bytes that [`finish`] throws away at most in one go.
+const DISCARD_BYTES: usize = 1 << 20;
+
+/// Writes `bytes`; returns how many the kernel took.
+pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and the length describe `bytes`; the kernel only reads them.
+    let rc = unsafe {
+        libc::send(
+            socket,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    result(rc)
+}
+
+/// Reads into `into`; 0 means end of stream.
+pub(crate) fn receive(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and the length describe `into`, which is borrowed exclusively.
+    let rc =
+        unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    result(rc)
+}
+
+/// Writes the bytes of `count` pieces; returns how many the kernel took.
+///
+/// # Safety
+///
+/// `pieces` points to `count` initialised `iovec`s, and each describes readable memory.
+pub(crate) unsafe fn send_pieces(
+    socket: RawFd,
+    pieces: *mut libc::iovec,
+    count: usize,
+) -> io::Result<usize> {
+    let message = message(pieces, count);
+    // SAFETY: the message describes memory that the caller vouches for.
+    let rc = unsafe { libc::sendmsg(socket, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    result(rc)
+}
+
+/// Reads into `count` pieces; 0 means end of stream.
+///
+/// # Safety
+///
+/// `pieces` points to `count` initialised `iovec`s, and each describes memory that nothing else
+/// accesses.
+pub(crate) unsafe fn receive_pieces(
+    socket: RawFd,
+    pieces: *mut libc::iovec,
+    count: usize,
+) -> io::Result<usize> {
+    let mut message = message(pieces, count);
+    // SAFETY: the message describes memory that the caller vouches for.
+    let rc = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT) };
+    result(rc)
+}
+
+fn message(pieces: *mut libc::iovec, count: usize) -> libc::msghdr {
+    // SAFETY: `msghdr` is integers and pointers, for which zero bytes are a value.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = pieces;
+    message.msg_iovlen = count as _;
+    message
+}
+
+/// Ends the sending side: what was sent is delivered, then FIN. Returns the system calls made.
+///
+/// Received bytes that nobody read are thrown away first: with them in its queue, a closing
+/// socket sends RST, and that destroys what the peer has not read yet.
+pub(crate) fn finish(socket: &OwnedFd) -> u64 {
+    // A peer that is gone already makes these calls fail; there is nothing left to deliver then.
+    let _ = SockRef::from(socket).shutdown(std::net::Shutdown::Write);
+    // SAFETY: with MSG_TRUNC, TCP discards the bytes and writes to no memory (tcp(7)).
+    unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            ptr::null_mut(),
+            DISCARD_BYTES,
+            libc::MSG_TRUNC | libc::MSG_DONTWAIT,
+        );
+    }
+    2
+}
+
+/// Sends RST now and drops everything queued, whoever else still holds the file. Returns the
+/// system calls made.
+///
+/// Closing the descriptor alone would do so only when the last reference goes, and requests in
+/// flight hold some; dissolving the association (`connect` to `AF_UNSPEC`) acts at once.
+/// `SO_LINGER` 0 remains for a kernel that refuses.
+pub(crate) fn abort(socket: &impl AsFd) -> u64 {
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+    let unspecified =
+        libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, ..SOCKADDR_ZERO };
+    // SAFETY: the pointer and the length describe `unspecified`, which outlives the call.
+    unsafe {
+        libc::connect(
+            socket.as_fd().as_raw_fd(),
+            &unspecified,
+            size_of::<libc::sockaddr>() as libc::socklen_t,
+        );
+    }
+    2
+}
+
+const SOCKADDR_ZERO: libc::sockaddr = libc::sockaddr { sa_family: 0, sa_data: [0; 14] };
+
+fn result(rc: isize) -> io::Result<usize> {
+    usize::try_from(rc).map_err(|_| io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn abort_resets_although_another_descriptor_is_open() {
+        let (near, mut far) = pair();
+        let _held = near.try_clone().unwrap();
+        send(near.as_raw_fd(), b"never read").unwrap();
+        abort(&near);
+        far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut sink = Vec::new();
+        let error = far.read_to_end(&mut sink).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn finish_delivers_although_something_was_unread() {
+        let (near, mut far) = pair();
+        send(far.as_raw_fd(), b"unread").unwrap();
+        send(near.as_raw_fd(), b"last words").unwrap();
+        let near = OwnedFd::from(near);
+        finish(&near);
+        drop(near);
+        let mut heard = Vec::new();
+        far.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"last words");
+    }
+
+    #[test]
+    fn nothing_to_read_would_block() {
+        let (near, _far) = pair();
+        let error = receive(near.as_raw_fd(), &mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,114 @@
+//! What `TCP_INFO` says of a silent peer.
+
+use std::io;
+use std::mem;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// How long the peer's kernel has left sent bytes unanswered, `None` when it owes no answer.
+///
+/// One system call. See [`silence`] for the formula.
+pub(crate) fn unanswered(socket: RawFd) -> io::Result<Option<Duration>> {
+    // SAFETY: `tcp_info` is plain integers, for which zero bytes are a value.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the pointers describe `info` and its length; both outlive the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if rc == 0 { Ok(silence(&info)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The time since the last acknowledgement, bounded by how long the oldest unanswered packet can
+/// have been out; without that bound the first packet after an idle hour would count as an hour.
+///
+/// - Nothing retransmitted: it went out less than one RTO before the last data did, which is
+///   neglected.
+/// - `n` retransmissions: the timeouts so far were `rto / 2^n + ... + rto / 2 < rto`, where `rto`
+///   is the current, backed-off one; the last transmission was `last_data_sent` ago.
+/// - Zero-window probes: a first probe is answered as fast as data is, so only a second one says
+///   that the peer's kernel is silent; the intervals so far add up to less than the next one.
+fn silence(info: &libc::tcp_info) -> Option<Duration> {
+    let last_ack = Duration::from_millis(info.tcpi_last_ack_recv.into());
+    let last_sent = Duration::from_millis(info.tcpi_last_data_sent.into());
+    let rto = Duration::from_micros(info.tcpi_rto.into());
+    let bound = if info.tcpi_probes >= 2 {
+        rto.saturating_mul(1 << info.tcpi_backoff.min(20))
+    } else if info.tcpi_unacked == 0 {
+        return None;
+    } else if info.tcpi_retransmits > 0 {
+        rto.saturating_add(last_sent)
+    } else {
+        last_sent
+    };
+    Some(last_ack.min(bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn info() -> libc::tcp_info {
+        // SAFETY: `tcp_info` is plain integers, for which zero bytes are a value.
+        let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+        info.tcpi_rto = 200_000;
+        info
+    }
+
+    #[test]
+    fn an_idle_hour_does_not_count() {
+        let mut info = info();
+        info.tcpi_last_ack_recv = 3_600_000;
+        assert_eq!(silence(&info), None);
+        info.tcpi_unacked = 1;
+        info.tcpi_last_data_sent = 3;
+        assert_eq!(silence(&info), Some(Duration::from_millis(3)));
+        info.tcpi_retransmits = 1;
+        info.tcpi_rto = 400_000;
+        assert_eq!(silence(&info), Some(Duration::from_millis(403)));
+    }
+
+    #[test]
+    fn retransmissions_into_silence_count_from_the_last_answer() {
+        let mut info = info();
+        info.tcpi_unacked = 4;
+        info.tcpi_retransmits = 4;
+        info.tcpi_rto = 3_200_000;
+        info.tcpi_last_data_sent = 900;
+        info.tcpi_last_ack_recv = 3_900;
+        assert_eq!(silence(&info), Some(Duration::from_millis(3_900)));
+    }
+
+    #[test]
+    fn one_window_probe_is_no_silence_and_two_are() {
+        let mut info = info();
+        info.tcpi_last_ack_recv = 60_000;
+        info.tcpi_probes = 1;
+        info.tcpi_backoff = 3;
+        assert_eq!(silence(&info), None);
+        info.tcpi_probes = 2;
+        assert_eq!(silence(&info), Some(Duration::from_millis(1_600)));
+    }
+
+    #[test]
+    fn a_live_peer_owes_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        near.write_all(b"x").unwrap();
+        far.read_exact(&mut [0]).unwrap();
+        far.write_all(b"y").unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        assert_eq!(unanswered(near.as_raw_fd()).unwrap(), None);
+    }
+}

@@ -1,0 +1,13 @@
+//! What both drivers do to a TCP socket: set-up, direct calls, `TCP_INFO`, abort.
+//!
+//! Every function that makes system calls says how many, so that drivers can count them.
+
+mod direct;
+mod info;
+mod listen;
+mod setup;
+
+pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_pieces};
+pub(crate) use info::unanswered;
+pub(crate) use listen::{accept, listener};
+pub(crate) use setup::{LaneOptions, Opening, connect_error, open, prepare};

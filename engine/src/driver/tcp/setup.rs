@@ -1,0 +1,167 @@
+//! Creation of lanes' sockets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+
+/// Keep-alive probes that a silent peer may leave unanswered.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// What is set on every lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneOptions {
+    idle: Duration,
+    interval: Duration,
+}
+
+impl LaneOptions {
+    /// Keep-alive that declares an idle peer dead after about `peer_timeout`.
+    ///
+    /// The kernel counts whole seconds: three probes at a fifth of the timeout follow an idle
+    /// time of two fifths, and nothing is shorter than one second.
+    pub(crate) fn new(peer_timeout: Duration) -> Self {
+        let total = peer_timeout.as_secs().max(1);
+        let interval = (total / 5).max(1);
+        let idle = total.saturating_sub(interval * u64::from(KEEPALIVE_PROBES)).max(1);
+        Self { idle: Duration::from_secs(idle), interval: Duration::from_secs(interval) }
+    }
+}
+
+/// A connection attempt.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    /// The non-blocking socket.
+    pub(crate) socket: OwnedFd,
+    /// `Ok(true)`: established; `Ok(false)`: in progress, writable when decided; `Err`: refused
+    /// at once.
+    pub(crate) outcome: io::Result<bool>,
+    /// System calls made.
+    pub(crate) syscalls: u64,
+}
+
+/// Makes `socket` a lane: non-blocking, close-on-exec, `TCP_NODELAY`, keep-alive.
+///
+/// Eight system calls.
+pub(crate) fn prepare(socket: &impl AsFd, options: &LaneOptions) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    socket.set_nonblocking(true)?;
+    socket.set_cloexec(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(options.idle)
+            .with_interval(options.interval)
+            .with_retries(KEEPALIVE_PROBES),
+    )
+}
+
+/// Creates a socket and starts to connect it.
+///
+/// # Errors
+///
+/// Only what is this host's fault: no descriptor left, or `local` cannot be bound. What the
+/// network or the peer answers is [`Opening::outcome`].
+pub(crate) fn open(
+    remote: SocketAddr,
+    local: Option<SocketAddr>,
+    options: &LaneOptions,
+) -> io::Result<Opening> {
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+    prepare(&socket, options)?;
+    let mut syscalls = 10;
+    if let Some(local) = local {
+        if local.port() == 0 {
+            bind_address_without_port(&socket)?;
+            syscalls += 1;
+        }
+        socket.bind(&SockAddr::from(local)).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "cannot bind the local address {local}: {error}; choose a NIC of this host \
+                     whose address is up"
+                ),
+            )
+        })?;
+        syscalls += 1;
+    }
+    let outcome = match socket.connect(&SockAddr::from(remote)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
+        Err(error) => Err(error),
+    };
+    Ok(Opening { socket: socket.into(), outcome, syscalls })
+}
+
+/// Why a connection attempt failed, `None` when it is established. One system call.
+pub(crate) fn connect_error(socket: &impl AsFd) -> Option<io::Error> {
+    match SockRef::from(socket).take_error() {
+        Ok(None) => None,
+        Ok(Some(error)) | Err(error) => Some(error),
+    }
+}
+
+/// Lets `connect` choose the port: a `bind` to port 0 would take one away from all destinations.
+fn bind_address_without_port(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the pointer and the length describe `on`, which outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keepalive_adds_up_to_the_peer_timeout() {
+        for (timeout_s, idle_s, interval_s) in [(10, 4, 2), (1, 1, 1), (60, 24, 12), (0, 1, 1)] {
+            let options = LaneOptions::new(Duration::from_secs(timeout_s));
+            assert_eq!(options.idle.as_secs(), idle_s);
+            assert_eq!(options.interval.as_secs(), interval_s);
+        }
+    }
+
+    #[test]
+    fn options_reach_the_kernel() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let opening = open(
+            listener.local_addr().unwrap(),
+            Some("127.0.0.2:0".parse().unwrap()),
+            &LaneOptions::new(Duration::from_secs(10)),
+        )
+        .unwrap();
+        opening.outcome.unwrap();
+        let socket = Socket::from(opening.socket);
+        assert!(socket.tcp_nodelay().unwrap());
+        assert!(socket.keepalive().unwrap());
+        assert!(socket.nonblocking().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 4);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap().as_secs(), 2);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        let (_, from) = listener.accept().unwrap();
+        assert_eq!(from.ip().to_string(), "127.0.0.2");
+    }
+
+    #[test]
+    fn a_foreign_local_address_is_named() {
+        let error = open(
+            "127.0.0.1:9".parse().unwrap(),
+            Some("192.0.2.1:0".parse().unwrap()),
+            &LaneOptions::new(Duration::from_secs(10)),
+        )
+        .unwrap_err();
+        assert!(error.to_string().contains("192.0.2.1"), "{error}");
+    }
+}

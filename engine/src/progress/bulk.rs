@@ -1,0 +1,172 @@
+//! Bulk lanes: chunks between the driver and the messages' memory.
+
+use std::io;
+
+use super::engine::Engine;
+use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
+use super::roles::{Role, Traffic};
+use crate::proto::table::Id;
+
+impl Engine {
+    /// Both sides agree on a lane.
+    pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
+        self.state.roles.insert(key, Role::Bulk { lane, traffic: Traffic::default() });
+        self.state.core.lane_ready(lane);
+        self.watch(key, Interest::Readable);
+    }
+
+    /// Gives the driver the next chunks of all lanes that have some.
+    pub(super) fn move_chunks(&mut self) -> bool {
+        let mut happened = false;
+        for slot in 0..self.state.core.lanes.slots() {
+            if let Some(lane) = self.state.core.lanes.id_at(slot) {
+                happened |= self.receive_next(lane);
+                happened |= self.send_next(lane);
+            }
+        }
+        happened
+    }
+
+    fn traffic(&mut self, key: LaneKey) -> Option<&mut Traffic> {
+        match self.state.roles.get_mut(key)? {
+            Role::Bulk { traffic, .. } | Role::Closing { traffic, .. } => Some(traffic),
+            _ => None,
+        }
+    }
+
+    fn key_of(&self, lane: Id) -> Option<LaneKey> {
+        self.state.lane_keys.get(lane.index()).copied().flatten()
+    }
+
+    fn receive_next(&mut self, lane: Id) -> bool {
+        let Some(key) = self.key_of(lane) else { return false };
+        let Some(chunk) = self.state.core.next_receive(lane) else { return false };
+        if let Some(traffic) = self.traffic(key) {
+            traffic.receiving = Some(chunk);
+        }
+        let Some(target) = self.state.completions.shape(chunk.operation) else { return false };
+        let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize);
+        // SAFETY: the operation keeps its memory until it ends, and the protocol ends no receive
+        // while a chunk targets it; granted ranges of a receive never overlap.
+        unsafe { self.driver.recv_chunk(key, token, target, offset, chunk.length as usize) };
+        true
+    }
+
+    fn send_next(&mut self, lane: Id) -> bool {
+        let Some(key) = self.key_of(lane) else { return false };
+        let Some(chunk) = self.state.core.next_send(lane) else { return false };
+        let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
+        let zero_copy = self.control(session).zero_copy.as_ref();
+        let mode = zero_copy.map_or(SendMode::Copy, |zero_copy| zero_copy.mode());
+        self.read_clock();
+        let now_ns = self.state.now_ns;
+        if let Some(traffic) = self.traffic(key) {
+            traffic.sending = Some((chunk.length, now_ns, mode));
+        }
+        let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
+        let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize);
+        let length = chunk.length as usize;
+        // SAFETY: the operation keeps its memory until it ends, and the protocol ends no send
+        // while a chunk of it is unreleased.
+        unsafe {
+            self.driver.send_chunk(key, token, &chunk.header, source, offset, length, mode);
+        }
+        true
+    }
+
+    pub(super) fn handle_sent(&mut self, key: LaneKey, result: io::Result<()>) {
+        self.read_clock();
+        let now_ns = self.state.now_ns;
+        let sent = self.traffic(key).and_then(|traffic| traffic.sending.take());
+        let Some(&mut Role::Bulk { lane, .. }) = self.state.roles.get_mut(key) else { return };
+        match result {
+            Ok(()) => {
+                self.state.core.handle_chunk_sent(lane, now_ns);
+                let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
+                if let (Some((length, since_ns, mode)), Some(zero_copy)) =
+                    (sent, self.control(session).zero_copy.as_mut())
+                {
+                    zero_copy.handle_sent(mode, length, now_ns - since_ns);
+                }
+            }
+            Err(error) => self.close_lane(lane, true, &error.to_string()),
+        }
+    }
+
+    pub(super) fn handle_received(
+        &mut self,
+        key: LaneKey,
+        result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
+    ) {
+        let Some(chunk) = self.traffic(key).and_then(|traffic| traffic.receiving.take()) else {
+            return;
+        };
+        let (lane, is_open) = match self.state.roles.get_mut(key) {
+            Some(&mut Role::Bulk { lane, .. }) => (Some(lane), true),
+            Some(&mut Role::Closing { lane, .. }) => (lane, false),
+            _ => (None, false),
+        };
+        let Some(lane) = lane else { return };
+        let state = &mut *self.state;
+        let header = result.as_ref().ok();
+        let is_good = state.core.handle_chunk_received(
+            lane,
+            chunk,
+            header,
+            state.now_ns,
+            &mut state.completions,
+        );
+        let is_idle = state.core.lanes.get(lane).is_some_and(|lane| lane.incoming.is_empty());
+        if is_open && is_good && is_idle {
+            // Only idle lanes are watched: for their end.
+            self.watch(key, Interest::Readable);
+        } else if is_open && !is_good {
+            let cause = match result {
+                Ok(_) => "its stream is out of step".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            self.close_lane(lane, true, &cause);
+        }
+    }
+
+    /// An idle bulk lane became readable: its end has come, or it is out of step.
+    pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, traffic: Traffic) {
+        let is_expecting =
+            self.state.core.lanes.get(lane).is_some_and(|lane| !lane.incoming.is_empty());
+        if traffic.receiving.is_some() || is_expecting {
+            // The recv of the chunk reports whatever comes.
+            return;
+        }
+        let mut byte = [0];
+        match self.driver.recv(key, &mut byte) {
+            Ok(0) => self.close_lane(lane, false, "closed by the peer"),
+            Ok(_) => self.close_lane(lane, true, "bytes came that nobody asked for"),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.watch(key, Interest::Readable);
+            }
+            Err(error) => self.close_lane(lane, true, &error.to_string()),
+        }
+    }
+
+    pub(super) fn close_lane(&mut self, lane: Id, is_failure: bool, cause: &str) {
+        if let Some(key) = self.key_of(lane) {
+            self.set_lane_key(lane, None);
+            let traffic = self.traffic(key).map_or(Traffic::default(), |traffic| *traffic);
+            self.state.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
+            let mode = if is_failure { CloseMode::Reset } else { CloseMode::Graceful };
+            self.driver.close(key, mode);
+        }
+        if is_failure {
+            tracing::debug!("a bulk lane is given up: {cause}");
+        }
+        let state = &mut *self.state;
+        state.core.lane_lost(lane, is_failure, cause, &mut state.completions);
+    }
+
+    pub(super) fn handle_writable(&mut self, key: LaneKey) {
+        if let Some(&mut Role::Control { session }) = self.state.roles.get_mut(key) {
+            self.control(session).is_blocked = false;
+            self.flush(session);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Control lanes: the hottest are read directly, the others are watched.
+
+use std::io::ErrorKind;
+
+use super::engine::Engine;
+use super::lanes::{Interest, LaneKey};
+use crate::proto::failure::PeerFailure;
+use crate::proto::send::Staged;
+
+/// Turns without bytes after which a hot lane cools down when others want its place.
+const COLD_TURNS: u32 = 256;
+
+/// The loop's side of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Control {
+    /// Its control lane.
+    pub(super) lane: Option<LaneKey>,
+    /// An attempt to connect it.
+    pub(super) attempt: Option<LaneKey>,
+    /// The driver will tell when it can be read.
+    pub(super) is_watched: bool,
+    /// The kernel took no more; the driver will tell when it does.
+    pub(super) is_blocked: bool,
+    pub(super) is_hot: bool,
+    pub(super) idle_turns: u32,
+    /// The beginning of a segment whose rest has not come.
+    pub(super) partial: Vec<u8>,
+    /// Copy or zero copy, for its bulk lanes.
+    pub(super) zero_copy: Option<super::zero_copy::ZeroCopy>,
+}
+
+impl Engine {
+    pub(super) fn control(&mut self, session: u32) -> &mut Control {
+        let index = session as usize;
+        let controls = &mut self.state.controls;
+        if index >= controls.len() {
+            controls.resize_with(index + 1, Control::default);
+        }
+        &mut controls[index]
+    }
+
+    /// Reads every hot lane once.
+    pub(super) fn read_hot(&mut self) -> bool {
+        let mut happened = false;
+        let mut index = 0;
+        while let Some(&session) = self.state.hot.get(index) {
+            let got = self.read_control(session);
+            happened |= got;
+            let crowded = self.state.hot.len() > 1;
+            let control = self.control(session);
+            control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
+            let is_cold = crowded && control.idle_turns > COLD_TURNS;
+            if is_cold || !control.is_hot {
+                self.cool(session);
+            } else {
+                index += 1;
+            }
+        }
+        happened
+    }
+
+    fn cool(&mut self, session: u32) {
+        self.state.hot.retain(|&hot| hot != session);
+        let control = self.control(session);
+        control.is_hot = false;
+        control.partial.shrink_to(1024);
+        self.watch_control(session);
+    }
+
+    /// Makes a lane hot if there is room, or watches it.
+    pub(super) fn heat(&mut self, session: u32) {
+        let limit = self.state.config.hot_lanes.max(1);
+        let control = self.control(session);
+        if control.is_hot || control.lane.is_none() {
+            return;
+        }
+        if self.state.hot.len() < limit {
+            let control = self.control(session);
+            control.is_hot = true;
+            control.idle_turns = 0;
+            self.state.hot.push(session);
+        } else {
+            self.watch_control(session);
+        }
+    }
+
+    pub(super) fn watch_control(&mut self, session: u32) {
+        let control = self.control(session);
+        if let Some(lane) = control.lane
+            && !control.is_watched
+        {
+            control.is_watched = true;
+            self.watch(lane, Interest::Readable);
+        }
+    }
+
+    /// Prepares for sleep: everything hot is watched. `false`: bytes came in meanwhile.
+    pub(super) fn watch_hot(&mut self) -> bool {
+        let hot = std::mem::take(&mut self.state.hot);
+        for session in hot {
+            self.control(session).is_hot = false;
+            self.watch_control(session);
+        }
+        true
+    }
+
+    /// A watched control lane has bytes.
+    pub(super) fn handle_control_readable(&mut self, session: u32) {
+        self.control(session).is_watched = false;
+        self.read_control(session);
+        self.heat(session);
+    }
+
+    /// Reads and handles what a control lane holds. `true`: something came.
+    fn read_control(&mut self, session: u32) -> bool {
+        let mut happened = false;
+        // Twice at most: a peer that keeps the lane full must not keep the loop from others.
+        for _ in 0..2 {
+            let state = &mut *self.state;
+            let Some(control) = state.controls.get_mut(session as usize) else { break };
+            let Some(lane) = control.lane else { break };
+            let have = control.partial.len();
+            state.receive_buffer[..have].copy_from_slice(&control.partial);
+            let room = &mut state.receive_buffer[have..];
+            let space = room.len();
+            let got = match self.driver.recv(lane, room) {
+                Ok(0) => {
+                    self.lose(session, "its connection was closed without a goodbye");
+                    return true;
+                }
+                Ok(got) => got,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.lose(session, &error.to_string());
+                    return true;
+                }
+            };
+            happened = true;
+            let bytes = &state.receive_buffer[..have + got];
+            let handled =
+                state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
+            match handled {
+                Ok(used) => {
+                    let rest = &bytes[used..];
+                    control.partial.clear();
+                    control.partial.extend_from_slice(rest);
+                }
+                Err(error) => {
+                    self.say_protocol_error(session);
+                    let failure = PeerFailure::Protocol(error.to_string().into());
+                    let state = &mut *self.state;
+                    state.core.fail_session(session, failure, &mut state.completions);
+                    return true;
+                }
+            }
+            if got < space {
+                break;
+            }
+        }
+        happened
+    }
+
+    /// The session ended without a goodbye.
+    pub(super) fn lose(&mut self, session: u32, cause: &str) {
+        let state = &mut *self.state;
+        state.core.fail_session(session, PeerFailure::Lost(cause.into()), &mut state.completions);
+    }
+
+    /// A goodbye with the reason, as far as the kernel takes it; the lane is closed next.
+    fn say_protocol_error(&mut self, session: u32) {
+        use crate::proto::session::Control as Frame;
+        let goodbye = Frame::goodbye(crate::wire::goodbye::REASON_PROTOCOL);
+        self.state.core.push_control(session, goodbye);
+        self.flush(session);
+    }
+
+    /// Stages what waited for the connection, for credit or for room.
+    pub(super) fn stage_waiting(&mut self) -> bool {
+        let mut happened = false;
+        let mut blocked = 0;
+        let state = &mut *self.state;
+        while let Some(id) = state.core.poll_waiting() {
+            match state.core.stage(id) {
+                Staged::Eager { room, completes } => {
+                    state.completions.gather(id, room);
+                    if completes {
+                        use crate::proto::effects::{Effects, Ended};
+                        state.completions.complete(id, Ended::Sent { accepted: 0 });
+                    }
+                    happened = true;
+                }
+                Staged::Rts { room } => {
+                    state.completions.gather(id, room);
+                    happened = true;
+                }
+                Staged::Blocked => {
+                    blocked += 1;
+                    if blocked > state.core.sessions.len() {
+                        break;
+                    }
+                }
+            }
+        }
+        happened
+    }
+
+    /// Sends what sessions have staged.
+    pub(super) fn flush_dirty(&mut self) -> bool {
+        let mut happened = false;
+        // A session that stays dirty (its lane is blocked) must not be taken twice.
+        for _ in 0..self.state.core.dirty.len() {
+            let Some(session) = self.state.core.poll_dirty() else { break };
+            happened |= self.flush(session);
+        }
+        happened
+    }
+
+    /// Sends what a session has staged, as far as the kernel takes it.
+    pub(crate) fn flush(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get_mut(session as usize) else { return false };
+        let Some(lane) = control.lane else { return false };
+        if control.is_blocked {
+            return false;
+        }
+        let mut happened = false;
+        loop {
+            let bytes = state.core.prepare(session);
+            if bytes.is_empty() {
+                break;
+            }
+            let length = bytes.len();
+            match self.driver.send(lane, bytes) {
+                Ok(sent) => {
+                    happened = true;
+                    state.core.handle_transmitted(session, sent);
+                    if sent < length {
+                        continue;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    control.is_blocked = true;
+                    self.watch(lane, Interest::Writable);
+                    return happened;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.lose(session, &error.to_string());
+                    return true;
+                }
+            }
+        }
+        let known = state.core.sessions.at_mut(session as usize);
+        if let Some(known) = known {
+            known.flushed_poll = state.polls;
+            if known.is_leaving && known.is_connected() && known.outbox.is_empty() {
+                state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
+                return true;
+            }
+        }
+        happened
+    }
+
+    /// Sends at once what was just staged if nothing else was sent in this turn: a lone message
+    /// does not wait for the next turn, a burst coalesces.
+    #[inline]
+    pub(crate) fn flush_first(&mut self, session: u32) {
+        let polls = self.state.polls;
+        let known = self.state.core.sessions.at(session as usize);
+        if known.is_some_and(|known| known.flushed_poll != polls) {
+            self.flush(session);
+        }
+    }
+}

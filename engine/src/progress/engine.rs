@@ -1,0 +1,466 @@
+//! One progress engine: touched by one thread at a time.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::completions::Completions;
+use super::control::Control;
+use super::lanes::{Driver, Event, Interest, LaneKey};
+use super::roles::Roles;
+use super::zero_copy::Policy;
+use crate::memory::Arena;
+use crate::proto::core::{Action, Config, Core};
+use crate::proto::table::Id;
+use crate::types::{Address, Error};
+
+/// Polls between two looks at the clock while nothing else needs it.
+const POLLS_PER_CLOCK: u64 = 16;
+/// Time between two looks at what has a deadline, in nanoseconds.
+const TICK_NS: u64 = 1_000_000;
+/// Time between two checks of peers that do not answer and of idle lanes.
+const HEALTH_NS: u64 = 100_000_000;
+
+/// What the loop needs to know of the settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopConfig {
+    /// Spinning before sleeping.
+    pub(crate) spin: Duration,
+    /// Control lanes read directly.
+    pub(crate) hot_lanes: usize,
+    /// Size of the receive buffer.
+    pub(crate) receive_buffer_bytes: usize,
+    /// Copy or zero copy.
+    pub(crate) zero_copy: Policy,
+    /// Silence of a peer's kernel that means death.
+    pub(crate) peer_timeout: Duration,
+    /// Connections that have not said who they are.
+    pub(crate) handshake_pending_max: usize,
+    /// Time they have to say it, and lanes have to join.
+    pub(crate) handshake_timeout: Duration,
+    /// How long closing waits.
+    pub(crate) linger: Duration,
+}
+
+/// Everything of an engine but its driver: what moves from thread to thread.
+pub(crate) struct State {
+    pub(crate) core: Core,
+    pub(crate) completions: Completions,
+    pub(crate) config: LoopConfig,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) listener: TcpListener,
+    /// What peers connect to.
+    pub(crate) locator: SocketAddr,
+    /// Local address that outgoing connections are bound to.
+    pub(crate) source: Option<SocketAddr>,
+    pub(super) roles: Roles,
+    /// By session slot.
+    pub(super) controls: Vec<Control>,
+    /// Sessions whose control lane is read directly.
+    pub(super) hot: Vec<u32>,
+    /// By slot of the protocol's lane table.
+    pub(super) lane_keys: Vec<Option<LaneKey>>,
+    pub(super) receive_buffer: Vec<u8>,
+    pub(super) handshakes_pending: usize,
+    pub(super) accepted_bytes_max: usize,
+    pub(super) polls: u64,
+    pub(super) now_ns: u64,
+    started: Instant,
+    next_tick_ns: u64,
+    next_health_ns: u64,
+    pub(super) next_session_id: u64,
+}
+
+impl State {
+    /// A new engine that will listen on `listener`. `seed` is random.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        engine: u64,
+        seed: u64,
+        core: Config,
+        config: LoopConfig,
+        entries_max: usize,
+        arena: Arc<Arena>,
+        listener: TcpListener,
+        locator: SocketAddr,
+        source: Option<SocketAddr>,
+    ) -> Self {
+        Self {
+            core: Core::new(engine, core),
+            completions: Completions::new(entries_max),
+            config,
+            arena,
+            listener,
+            locator,
+            source,
+            roles: Roles::default(),
+            controls: Vec::new(),
+            hot: Vec::new(),
+            lane_keys: Vec::new(),
+            receive_buffer: vec![
+                0;
+                config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
+            ],
+            handshakes_pending: 0,
+            accepted_bytes_max: crate::wire::SEGMENT_BYTES_MAX,
+            polls: 0,
+            now_ns: 0,
+            started: Instant::now(),
+            next_tick_ns: 0,
+            next_health_ns: 0,
+            next_session_id: seed | 1,
+        }
+    }
+
+    /// Address of one of its endpoints.
+    pub(crate) fn address(&self, endpoint: u16) -> Address {
+        Address::new(self.core.engine, self.locator, endpoint)
+    }
+
+    /// Whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.core.operations.len() == 0
+            && self.handshakes_pending == 0
+            && self.core.sessions.iter().all(|(_, session)| session.outbox.is_empty())
+            && self.core.lanes.iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
+            && self.roles.iter().all(|(_, role)| {
+                matches!(role, super::roles::Role::Control { .. } | super::roles::Role::Bulk { .. })
+            })
+    }
+}
+
+/// An engine that closes itself when its last holder lets go.
+pub(crate) struct Live(Option<Engine>);
+
+const LIVE: &str = "the engine is taken out only by into_engine and drop, which end the holder";
+
+impl Live {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self(Some(engine))
+    }
+
+    /// The engine, still open.
+    pub(crate) fn into_engine(mut self) -> Engine {
+        self.0.take().expect(LIVE)
+    }
+}
+
+impl std::ops::Deref for Live {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        self.0.as_ref().expect(LIVE)
+    }
+}
+
+impl std::ops::DerefMut for Live {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine {
+        self.0.as_mut().expect(LIVE)
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0.take() {
+            engine.close();
+        }
+    }
+}
+
+/// A state and the driver of the thread that owns it.
+pub(crate) struct Engine {
+    // Dropped first: the kernel must be done before memory goes.
+    pub(super) driver: Box<dyn Driver>,
+    pub(crate) state: Box<State>,
+    pub(super) events: Vec<Event>,
+}
+
+impl Engine {
+    /// Takes a state over to the driver of the calling thread; `sockets` are the lanes that the
+    /// last driver gave up.
+    pub(crate) fn attach(
+        mut state: Box<State>,
+        mut driver: Box<dyn Driver>,
+        sockets: Vec<(LaneKey, std::os::fd::OwnedFd)>,
+    ) -> Result<Self, Error> {
+        let failed = |error| Error::system("cannot hand the sockets to the driver", error);
+        let listener = state.listener.try_clone().map_err(failed)?;
+        driver.listen(listener).map_err(failed)?;
+        let mut roles: Vec<_> = state.roles.take_all();
+        let mut renamed = Vec::new();
+        for (old, socket) in sockets {
+            let key = driver.adopt(socket).map_err(failed)?;
+            if let Some(index) = roles.iter().position(|(key, _)| *key == old) {
+                let (_, role) = roles.swap_remove(index);
+                state.roles.insert(key, role);
+                renamed.push((old, key));
+            }
+        }
+        let new_key = |old: LaneKey| renamed.iter().find(|(o, _)| *o == old).map(|&(_, key)| key);
+        for control in &mut state.controls {
+            control.lane = control.lane.and_then(new_key);
+            control.is_watched = false;
+        }
+        for key in &mut state.lane_keys {
+            *key = key.and_then(new_key);
+        }
+        let mut engine = Self { state, driver, events: Vec::new() };
+        engine.watch_everything();
+        Ok(engine)
+    }
+
+    /// The opposite of [`Self::attach`]; on failure the engine stays as it was.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn detach(
+        mut self,
+    ) -> Result<(Box<State>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
+        if !self.state.is_quiescent() {
+            let error = Error::misuse(
+                "an endpoint is detached only while nothing is outstanding: wait for its \
+                 operations first",
+            );
+            return Err((self, error));
+        }
+        match self.driver.dismantle() {
+            Ok(sockets) => Ok((self.state, sockets)),
+            Err(error) => {
+                let error = Error::system("the driver cannot give its sockets up now", error);
+                Err((self, error))
+            }
+        }
+    }
+
+    /// Which driver runs it.
+    pub(crate) fn driver_name(&self) -> &'static str {
+        self.driver.name()
+    }
+
+    /// What the driver counted.
+    pub(crate) fn driver_counters(&self) -> super::lanes::DriverCounters {
+        self.driver.counters()
+    }
+
+    pub(super) fn read_clock(&mut self) {
+        self.state.now_ns = self.state.started.elapsed().as_nanos() as u64;
+    }
+
+    /// One turn: everything that can be done without waiting. `true`: something happened.
+    pub(crate) fn progress(&mut self) -> Result<bool, Error> {
+        self.state.polls += 1;
+        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) {
+            self.read_clock();
+        }
+        let mut happened = self.read_hot();
+        self.driver
+            .poll(&mut self.events)
+            .map_err(|error| Error::system("the driver cannot make progress", error))?;
+        happened |= self.handle_events();
+        if self.state.now_ns >= self.state.next_tick_ns {
+            self.tick();
+        }
+        happened |= self.work();
+        Ok(happened)
+    }
+
+    /// Carries out what the protocol wants: waiting sends, grants, actions, chunks, segments.
+    pub(super) fn work(&mut self) -> bool {
+        let mut happened = false;
+        // Each round can make work for the next: a flush makes room for a waiting send. The bound
+        // keeps one call short; what is left is done in the next.
+        for _ in 0..4 {
+            let mut again = self.stage_waiting();
+            let now_ns = self.state.now_ns;
+            self.state.core.poll_grants(now_ns);
+            again |= self.carry_out();
+            again |= self.move_chunks();
+            again |= self.flush_dirty();
+            happened |= again;
+            if !again {
+                break;
+            }
+        }
+        happened
+    }
+
+    fn handle_events(&mut self) -> bool {
+        if self.events.is_empty() {
+            return false;
+        }
+        self.read_clock();
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { lane, remote } => self.handle_accepted(lane, remote),
+                Event::Connected { lane } => self.handle_connected(lane),
+                Event::ConnectFailed { lane, error } => {
+                    self.handle_connect_failed(lane, &error.to_string());
+                }
+                Event::Readable { lane } => self.handle_readable(lane),
+                Event::Writable { lane } => self.handle_writable(lane),
+                Event::ChunkSent { lane, token: _, result } => self.handle_sent(lane, result),
+                Event::ChunkReleased { token, .. } => {
+                    let state = &mut *self.state;
+                    let id = Id::from_u64(token);
+                    state.core.handle_chunk_released(id, &mut state.completions);
+                }
+                Event::ChunkReceived { lane, result, .. } => self.handle_received(lane, result),
+                Event::Closed { lane } => {
+                    self.state.roles.remove(lane);
+                }
+            }
+        }
+        // Keeps the allocation.
+        events.append(&mut self.events);
+        self.events = events;
+        true
+    }
+
+    fn carry_out(&mut self) -> bool {
+        let mut happened = false;
+        while let Some(action) = self.state.core.poll_action() {
+            happened = true;
+            match action {
+                Action::Connect { session } => self.connect_control(session),
+                Action::CloseControl { session, is_failure } => {
+                    self.close_control(session, is_failure);
+                }
+                Action::OpenLane { session, lane } => self.connect_lane(session, lane),
+                Action::CloseLane { lane, is_failure } => {
+                    self.close_lane(lane, is_failure, "closed");
+                }
+                Action::Established { session } => self.report_established(session),
+                Action::Ended { session, failure } => self.report_ended(session, failure),
+            }
+        }
+        happened
+    }
+
+    fn tick(&mut self) {
+        let state = &mut *self.state;
+        state.next_tick_ns = state.now_ns + TICK_NS;
+        state.core.handle_timeouts(state.now_ns, &mut state.completions);
+        if state.now_ns >= state.next_health_ns {
+            state.next_health_ns = state.now_ns + HEALTH_NS;
+            let now_ns = state.now_ns;
+            state.core.close_idle_lanes(now_ns);
+            self.drop_silent_handshakes();
+            self.check_peers();
+        }
+    }
+
+    /// Makes progress until `done` says so or `deadline` passes (`Ok(None)` then). Spins first,
+    /// then sleeps until the driver has news.
+    pub(crate) fn wait<T>(
+        &mut self,
+        deadline: Option<Instant>,
+        mut done: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut idle_since: Option<Instant> = None;
+        let mut turns = 0u32;
+        loop {
+            let happened = self.progress()?;
+            if let Some(value) = done(self) {
+                return Ok(Some(value));
+            }
+            if happened {
+                idle_since = None;
+                turns = 0;
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            turns += 1;
+            if !turns.is_multiple_of(8) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(None);
+            }
+            let since = *idle_since.get_or_insert(now);
+            if now - since >= self.state.config.spin {
+                self.park(deadline.map(|deadline| deadline - now))?;
+                turns = 0;
+            }
+        }
+    }
+
+    /// Sleeps until the driver has news, a deadline of the protocol is near, or `limit`.
+    pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        if !self.watch_hot() {
+            return Ok(());
+        }
+        self.read_clock();
+        let state = &self.state;
+        let mut sleep = limit.unwrap_or(Duration::from_millis(100));
+        sleep = sleep.min(Duration::from_millis(100));
+        if let Some(deadline_ns) = state.core.next_deadline_ns() {
+            let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
+            sleep = sleep.min(Duration::from_nanos(left));
+        }
+        self.driver
+            .park(sleep, &mut self.events)
+            .map_err(|error| Error::system("the driver cannot wait", error))?;
+        self.read_clock();
+        self.handle_events();
+        Ok(())
+    }
+
+    fn watch_everything(&mut self) {
+        for session in 0..self.state.controls.len() {
+            self.watch_control(session as u32);
+        }
+        let keys: Vec<LaneKey> = self.state.lane_keys.iter().flatten().copied().collect();
+        for key in keys {
+            self.watch(key, Interest::Readable);
+        }
+    }
+
+    pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {
+        if let Err(error) = self.driver.watch(lane, interest) {
+            tracing::warn!("cannot watch a lane: {error}");
+        }
+    }
+
+    /// Says goodbye to everybody, waits until it is delivered (`linger` at the most), and gives
+    /// everything back. What is outstanding ends with an error or is lost with the caller.
+    pub(crate) fn close(mut self) {
+        let deadline = Instant::now() + self.state.config.linger;
+        let flushed = |engine: &mut Self| {
+            let core = &engine.state.core;
+            let is_done = core.sessions.iter().all(|(_, session)| {
+                !session.is_connected()
+                    || (session.outbox.is_empty()
+                        && session.waiting.is_empty()
+                        && session.control.is_empty())
+            });
+            let serves = core.operations.iter().any(|(_, operation)| {
+                matches!(operation.state, crate::proto::operation::State::Serving(_))
+            });
+            (is_done && !serves).then_some(())
+        };
+        let _ = self.wait(Some(deadline), flushed);
+        for session in 0..self.state.core.sessions.slots() {
+            self.state.core.leave(session as u32);
+        }
+        let gone = |engine: &mut Self| {
+            let mut sessions = engine.state.core.sessions.iter();
+            sessions.all(|(_, session)| !session.is_connected()).then_some(())
+        };
+        let _ = self.wait(Some(deadline), gone);
+        self.stop();
+    }
+
+    fn stop(mut self) {
+        if !self.driver.shutdown(Duration::from_secs(2)) {
+            // The kernel may still write there: memory that is never reused cannot be corrupted.
+            tracing::warn!("the kernel did not let go of all buffers in time; they are leaked");
+            self.state.arena.leak();
+            std::mem::forget(std::mem::replace(&mut self.state.completions, Completions::new(0)));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Posting operations: the fast path of a send, and memory for what has to wait.
+
+use super::completions::{Handle, Route};
+use super::engine::Engine;
+use crate::memory::{Buffer, Shape};
+use crate::proto::effects::Level;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::{SendRefusal, SendRequest};
+use crate::proto::table::Id;
+use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
+use crate::wire::MESSAGE_BYTES_MAX;
+
+/// The memory of an operation, and the buffer that owns it unless the poster does.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) buffer: Option<Buffer>,
+    pub(crate) shape: Shape,
+}
+
+/// What became of a post.
+#[derive(Debug)]
+pub(crate) enum Posted {
+    /// A send is over already.
+    Sent(Status, Option<Buffer>),
+    /// The operation is outstanding.
+    Pending(Id),
+}
+
+/// A refused post gives the buffer back.
+pub(crate) type Refused = (Error, Option<Buffer>);
+
+impl Engine {
+    pub(crate) fn error_of(&self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
+        match refusal {
+            SendRefusal::UnknownPeer => Error::UnknownPeer,
+            SendRefusal::Full(setting) => Error::WouldBlock(setting),
+            SendRefusal::Failed(failure) => {
+                let name = peer.and_then(|peer| self.state.core.name_of(peer.0.index() as u32));
+                match name {
+                    Some(name) => {
+                        let address = Address::new(name.engine, name.locator, name.endpoint);
+                        Error::Peer { address, failure }
+                    }
+                    None => Error::UnknownPeer,
+                }
+            }
+        }
+    }
+
+    /// Sends bytes that the caller keeps, if they can go out now. `Ok(false)`: not now.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        request: &SendRequest,
+        more: bool,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<bool, SendRefusal> {
+        let session = self.state.core.route(request.peer)?;
+        if let Some(room) = self.state.core.stage_now(session, request) {
+            fill(room);
+            self.state.completions.copied_bytes += request.length;
+            if !more {
+                self.flush_first(session);
+            }
+            return Ok(true);
+        }
+        // A full staging buffer empties by being sent.
+        if self.flush(session) {
+            self.stage_waiting();
+            if let Some(room) = self.state.core.stage_now(session, request) {
+                fill(room);
+                self.state.completions.copied_bytes += request.length;
+                return Ok(true);
+            }
+        }
+        let now_ns = self.state.now_ns;
+        self.state.core.want_connection(session, now_ns);
+        Ok(false)
+    }
+
+    /// Posts a send.
+    pub(crate) fn post_send(
+        &mut self,
+        request: &SendRequest,
+        memory: Memory,
+        route: Route,
+        more: bool,
+    ) -> Result<Posted, Refused> {
+        let Memory { buffer, shape } = memory;
+        let peer = Some(Peer(request.peer));
+        let envelope = Envelope { context: request.context as u32, tag: request.tag };
+        if request.length > MESSAGE_BYTES_MAX {
+            let text = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
+            return Err((Error::misuse(text), buffer));
+        }
+        if !self.state.completions.has_room() {
+            return Err((Error::WouldBlock("cq_entries"), buffer));
+        }
+        if request.level == Level::BufferReusable {
+            // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
+            let sent = self.send_now(request, more, |room| unsafe { shape.copy_to(0, room) });
+            match sent {
+                Ok(true) => {
+                    let length = request.length as usize;
+                    return Ok(Posted::Sent(Status { peer, envelope, length }, buffer));
+                }
+                Ok(false) => {}
+                Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
+            }
+        }
+        match self.state.core.new_send(request) {
+            Ok(id) => {
+                let state = &mut *self.state;
+                let kind = OperationKind::Send;
+                state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+                state.core.enqueue(id, state.now_ns);
+                if !more {
+                    self.work();
+                }
+                Ok(Posted::Pending(id))
+            }
+            Err(refusal) => Err((self.error_of(peer, refusal), buffer)),
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_receive(
+        &mut self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        route: Route,
+    ) -> Result<Id, Refused> {
+        let Memory { buffer, shape } = memory;
+        if !self.state.completions.has_room() {
+            return Err((Error::WouldBlock("cq_entries"), buffer));
+        }
+        let peer = request.peer.map(Peer);
+        match self.state.core.new_receive(request) {
+            Ok(id) => {
+                let state = &mut *self.state;
+                let kind = OperationKind::Receive;
+                let envelope = Envelope { context: request.context as u32, tag: request.tag };
+                state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+                state.core.start_receive(id, &mut state.completions);
+                Ok(id)
+            }
+            Err(refusal) => Err((self.error_of(peer, refusal), buffer)),
+        }
+    }
+
+    /// What a receive would get now.
+    pub(crate) fn peek(&self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
+        let found = self.state.core.peek(request);
+        let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
+        Ok(found.map(|arrival| Status {
+            peer: Some(Peer(arrival.peer)),
+            envelope: Envelope { context: arrival.context as u32, tag: arrival.tag },
+            length: arrival.length as usize,
+        }))
+    }
+
+    /// Cancels an operation that has not matched or gone out.
+    pub(crate) fn cancel(&mut self, id: Id) -> bool {
+        let state = &mut *self.state;
+        state.core.cancel_receive(id, &mut state.completions)
+            || state.core.cancel_send(id, &mut state.completions)
+    }
+
+    /// A handle that an operation will report to. `None`: at the bound of outstanding handles.
+    pub(crate) fn new_handle(&mut self) -> Option<Id> {
+        self.state.completions.handles.insert(Handle::default()).ok()
+    }
+
+    /// Connects to a peer (again), without waiting.
+    pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
+        let remote = self.state.core.remotes.get(peer.0).ok_or(Error::UnknownPeer)?;
+        let session = remote.session;
+        self.state.core.reset_failure(session);
+        let now_ns = self.state.now_ns;
+        self.state.core.want_connection(session, now_ns);
+        self.work();
+        Ok(session)
+    }
+
+    /// Whether a session is up; the error when it failed.
+    pub(crate) fn connected(&self, peer: Peer) -> Result<bool, Error> {
+        match self.state.core.route(peer.0) {
+            Ok(session) => {
+                let known = self.state.core.sessions.at(session as usize);
+                Ok(known.is_some_and(|known| known.is_connected()))
+            }
+            Err(refusal) => Err(self.error_of(Some(peer), refusal)),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What each lane of the driver is for.
+
+use std::net::SocketAddr;
+
+use super::lanes::LaneKey;
+use crate::proto::rendezvous::ChunkReceive;
+use crate::proto::session::Limits;
+use crate::proto::table::Id;
+use crate::wire::hello::HELLO_BYTES;
+
+/// Bytes of a hello or a reply that have come so far.
+#[derive(Debug)]
+pub(crate) struct Greeting {
+    pub(crate) bytes: [u8; HELLO_BYTES],
+    pub(crate) length: usize,
+}
+
+impl Greeting {
+    pub(crate) fn new() -> Self {
+        Self { bytes: [0; HELLO_BYTES], length: 0 }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// An attempt for the control lane of a session, before TCP is connected.
+    Connecting { session: u32 },
+    /// Our hello is sent.
+    AwaitReply { session: u32, ours: Limits, greeting: Greeting },
+    /// A connection came in and has not said yet who it is.
+    AwaitHello { remote: SocketAddr, since_ns: u64, greeting: Greeting },
+    /// The control lane of a session.
+    Control { session: u32 },
+    /// A bulk lane of ours, before TCP is connected.
+    LaneConnecting { lane: Id },
+    /// Our hello for a bulk lane is sent.
+    LaneAwaitReply { lane: Id, greeting: Greeting },
+    /// A bulk lane.
+    Bulk { lane: Id, traffic: Traffic },
+    /// Being closed; only its last events matter.
+    Closing { lane: Option<Id>, traffic: Traffic },
+}
+
+/// What the driver has outstanding on a bulk lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) receiving: Option<ChunkReceive>,
+    /// Length of the chunk being sent, and when it was handed over.
+    pub(crate) sending: Option<(u32, u64, super::lanes::SendMode)>,
+}
+
+/// Roles by lane, generations checked.
+#[derive(Debug, Default)]
+pub(crate) struct Roles {
+    slots: Vec<Option<(u32, Role)>>,
+}
+
+impl Roles {
+    pub(crate) fn insert(&mut self, key: LaneKey, role: Role) {
+        let index = key.index as usize;
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
+        }
+        self.slots[index] = Some((key.generation, role));
+    }
+
+    pub(crate) fn get_mut(&mut self, key: LaneKey) -> Option<&mut Role> {
+        match self.slots.get_mut(key.index as usize)? {
+            Some((generation, role)) if *generation == key.generation => Some(role),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: LaneKey) -> Option<Role> {
+        self.get_mut(key)?;
+        self.slots[key.index as usize].take().map(|(_, role)| role)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let (generation, role) = slot.as_ref()?;
+            Some((LaneKey { index: index as u32, generation: *generation }, role))
+        })
+    }
+
+    /// Empties the table, for another driver's keys.
+    pub(crate) fn take_all(&mut self) -> Vec<(LaneKey, Role)> {
+        let slots = std::mem::take(&mut self.slots);
+        let taken = slots.into_iter().enumerate().filter_map(|(index, slot)| {
+            let (generation, role) = slot?;
+            Some((LaneKey { index: index as u32, generation }, role))
+        });
+        taken.collect()
+    }
+}

@@ -1,0 +1,388 @@
+//! Settings: one typed table, four sources.
+//!
+//! A value comes from the first of these that has it:
+//!
+//! 1. the [`Builder`], in the program;
+//! 2. the environment: `eager_limit_bytes` is `RINGRAIL_EAGER_LIMIT_BYTES`;
+//! 3. a TOML file;
+//! 4. the default.
+//!
+//! # Files
+//!
+//! `RINGRAIL_CONFIG` names the file, which must exist (set but empty: no file). Without it,
+//! `/etc/ringrail.toml` is read and then `ringrail.toml` in `$XDG_CONFIG_HOME` (or
+//! `~/.config`), each if present; the second wins setting by setting.
+//!
+//! ```toml
+//! eager_limit_bytes = "32K"
+//! nics = ["rail0", "rail1"]
+//!
+//! [host."node*"]        # on hosts whose name fits; `*` any run of characters, `?` any one
+//! port_range = "20000-20100"
+//!
+//! [host."node7"]        # stands further down, so it wins on node7
+//! zero_copy = "off"
+//! ```
+//!
+//! Inside one file, a host section wins over the top level, and of two sections that both fit
+//! the host the one further down wins, however exact their patterns are. A pattern fits by the
+//! full host name or by the part before its first dot, in whatever case.
+//!
+//! # Mistakes
+//!
+//! A name that nobody knows is an error in every source, also in the sections of other hosts and
+//! for every variable that begins with `RINGRAIL_`. So is a value that cannot be read, is out of
+//! its range, or contradicts another ([`SettingsError::Conflict`]). Where only one of two tied
+//! values was set, the other one's default is moved to fit, and says so ([`Origin::Fitted`]).
+//!
+//! ```
+//! use ringrail::settings::Settings;
+//!
+//! let settings = Settings::isolated().eager_limit_bytes(8192).set("spin", "20us").build()?;
+//! assert_eq!(settings.eager_limit_bytes(), 8192);
+//! for entry in settings.entries() {
+//!     println!("{} = {} ({})", entry.name, entry.value, entry.origin);
+//! }
+//! # Ok::<(), ringrail::settings::SettingsError>(())
+//! ```
+
+mod error;
+pub(crate) mod glob;
+mod sources;
+mod table;
+#[cfg(test)]
+mod tests;
+mod types;
+mod value;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use error::{Origin, SettingsError};
+pub use types::{Lanes, PortRange, ZeroCopy};
+
+use sources::{Assignment, Environment};
+use table::{RELATIONS, ROWS, Relation, Values};
+use value::Kind;
+
+/// What the names of all our environment variables begin with.
+pub(crate) const PREFIX: &str = "RINGRAIL_";
+
+/// Names the settings file.
+pub(crate) const CONFIG_VARIABLE: &str = "RINGRAIL_CONFIG";
+
+/// Variables of [`bootstrap`](crate::bootstrap): ours, but not settings.
+pub(crate) const BOOTSTRAP_VARIABLES: [&str; 3] =
+    ["RINGRAIL_BOOTSTRAP", "RINGRAIL_BOOTSTRAP_TIMEOUT", "RINGRAIL_JOB_ID"];
+
+/// The settings in force, each with where it comes from.
+///
+/// Plain data: reading never changes it, and changing the environment afterwards has no effect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    values: Values,
+    origins: Vec<Origin>,
+}
+
+/// One setting in force, as `info` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value, in the form in which it can be set.
+    pub value: String,
+    /// Where the value comes from.
+    pub origin: Origin,
+    /// What it is, in one line.
+    pub doc: &'static str,
+}
+
+/// What there is to know about a setting whatever its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Definition {
+    /// Its name in files and for [`Builder::set`].
+    pub name: &'static str,
+    /// Its environment variable.
+    pub variable: String,
+    /// The form of its values, and their range.
+    pub takes: String,
+    /// Its default.
+    pub default: String,
+    /// What it is, in one line.
+    pub doc: &'static str,
+}
+
+impl Default for Settings {
+    /// Every setting at its default, whatever the environment and the files say.
+    fn default() -> Self {
+        Self { values: Values::defaults(), origins: table::default_origins() }
+    }
+}
+
+impl Settings {
+    /// The settings of this process's environment and files.
+    ///
+    /// # Errors
+    /// See [`Builder::build`].
+    pub fn load() -> Result<Self, SettingsError> {
+        Self::builder().build()
+    }
+
+    /// A builder over this process's environment and files.
+    pub fn builder() -> Builder {
+        Builder {
+            environment: std::env::vars_os().collect(),
+            files: Files::Search { system: "/etc/ringrail.toml".into() },
+            host: host_name(),
+            assigned: Vec::new(),
+        }
+    }
+
+    /// A builder over the defaults alone: no environment, no file.
+    pub fn isolated() -> Builder {
+        Builder {
+            environment: Vec::new(),
+            files: Files::None,
+            host: String::new(),
+            assigned: Vec::new(),
+        }
+    }
+
+    /// Every setting in force, in table order.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        ROWS.iter().zip(&self.origins).map(|(row, origin)| Entry {
+            name: row.name,
+            value: (row.format)(&self.values),
+            origin: origin.clone(),
+            doc: row.doc,
+        })
+    }
+
+    /// Every setting that there is, in table order: the reference listing.
+    pub fn definitions() -> impl Iterator<Item = Definition> {
+        let defaults = Values::defaults();
+        ROWS.iter().map(move |row| Definition {
+            name: row.name,
+            variable: row.variable(),
+            takes: row.takes(),
+            default: (row.format)(&defaults),
+            doc: row.doc,
+        })
+    }
+
+    /// Takes over checked texts, the later over the earlier.
+    fn assign(&mut self, assignments: Vec<Assignment>) -> Result<(), SettingsError> {
+        for assignment in assignments {
+            let Assignment { row: index, text, origin, applies } = assignment;
+            let row = &ROWS[index];
+            // What does not hold on this host is still checked, into a value nobody reads.
+            let mut elsewhere;
+            let values = if applies {
+                &mut self.values
+            } else {
+                elsewhere = self.values.clone();
+                &mut elsewhere
+            };
+            if let Err(problem) = (row.assign)(values, &text) {
+                return Err(SettingsError::InvalidValue {
+                    name: row.name,
+                    value: text,
+                    place: Box::new(origin),
+                    problem,
+                    expected: row.takes(),
+                });
+            }
+            if applies {
+                self.origins[index] = origin;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes tied values fit: the one that nobody set gives way to the one that somebody did.
+    fn fit(&mut self) -> Result<(), SettingsError> {
+        // Moving one value may touch the next relation; a chain cannot be longer than the table
+        // of relations unless two set values pull at both ends, which no number of rounds settles.
+        for _ in 0..=RELATIONS.len() {
+            let mut settled = true;
+            for relation in RELATIONS {
+                settled &= self.fit_one(relation)?;
+            }
+            if settled {
+                return Ok(());
+            }
+        }
+        match RELATIONS.iter().find(|relation| !self.holds(relation)) {
+            Some(relation) => Err(self.conflict(relation)),
+            None => Ok(()),
+        }
+    }
+
+    fn holds(&self, relation: &Relation) -> bool {
+        let (lesser, greater) = (relation.numbers)(&self.values);
+        lesser.saturating_add(relation.gap) <= greater
+    }
+
+    /// Whether the relation held already.
+    fn fit_one(&mut self, relation: &Relation) -> Result<bool, SettingsError> {
+        if self.holds(relation) {
+            return Ok(true);
+        }
+        let firmness = |origin: &Origin| match origin {
+            Origin::Default => 0,
+            Origin::Fitted { .. } => 1,
+            _ => 2,
+        };
+        let row = |name| table::position(name).expect("relations are written over table rows");
+        let (lesser_row, greater_row) = (row(relation.lesser), row(relation.greater));
+        let (lesser, greater) = (relation.numbers)(&self.values);
+        let lesser_firmness = firmness(&self.origins[lesser_row]);
+        let greater_firmness = firmness(&self.origins[greater_row]);
+        let (moved, value, to) = if greater_firmness < lesser_firmness {
+            (greater_row, lesser.checked_add(relation.gap), relation.lesser)
+        } else if lesser_firmness < greater_firmness {
+            (lesser_row, greater.checked_sub(relation.gap), relation.greater)
+        } else {
+            return Err(self.conflict(relation));
+        };
+        let assigned =
+            value.map(|value| (ROWS[moved].assign)(&mut self.values, &value.to_string()));
+        if !matches!(assigned, Some(Ok(()))) {
+            return Err(self.conflict(relation));
+        }
+        self.origins[moved] = Origin::Fitted { to };
+        Ok(false)
+    }
+
+    fn conflict(&self, relation: &Relation) -> SettingsError {
+        let entry = |name| self.entries().find(|entry| entry.name == name);
+        let lesser = entry(relation.lesser).expect("relations are written over table rows");
+        let greater = entry(relation.greater).expect("relations are written over table rows");
+        SettingsError::Conflict {
+            lesser: lesser.name,
+            lesser_value: lesser.value,
+            lesser_place: Box::new(lesser.origin),
+            greater: greater.name,
+            greater_value: greater.value,
+            greater_place: Box::new(greater.origin),
+            why: relation.why,
+        }
+    }
+}
+
+/// Which files to read.
+#[derive(Clone, Debug)]
+enum Files {
+    None,
+    Exactly(PathBuf),
+    /// `RINGRAIL_CONFIG`, or the system's file and the user's.
+    Search {
+        system: PathBuf,
+    },
+}
+
+/// Puts [`Settings`] together. What is set here wins over environment and files.
+///
+/// Besides one method per setting there is [`set`](Self::set), by name. Setting one twice keeps
+/// the second value.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    environment: Environment,
+    files: Files,
+    host: String,
+    assigned: Vec<(String, String)>,
+}
+
+impl Builder {
+    /// Sets a setting by its name, in the form that files and environment use.
+    /// Name and value are checked by [`build`](Self::build).
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.assigned.push((name.into(), value.trim().into()));
+        self
+    }
+
+    /// Reads these variables instead of the process's environment; they also decide which files
+    /// are looked for.
+    #[must_use]
+    pub fn with_environment<K, V>(mut self, variables: impl IntoIterator<Item = (K, V)>) -> Self
+    where
+        K: Into<OsString>,
+        V: Into<OsString>,
+    {
+        self.environment =
+            variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self
+    }
+
+    /// Reads this file, which must exist, and no other.
+    #[must_use]
+    pub fn with_file(mut self, path: impl AsRef<Path>) -> Self {
+        self.files = Files::Exactly(path.as_ref().into());
+        self
+    }
+
+    /// Reads no file.
+    #[must_use]
+    pub fn without_files(mut self) -> Self {
+        self.files = Files::None;
+        self
+    }
+
+    /// Takes this for the name of the host when host sections are picked.
+    #[must_use]
+    pub fn with_host(mut self, name: &str) -> Self {
+        self.host = name.into();
+        self
+    }
+
+    /// Reads the sources and checks everything.
+    ///
+    /// # Errors
+    /// A file cannot be read, a name is not known, a value does not fit its setting, or two
+    /// values contradict each other. The message says where and what to do.
+    pub fn build(self) -> Result<Settings, SettingsError> {
+        let mut settings = Settings::default();
+        let files = match &self.files {
+            Files::None => Vec::new(),
+            Files::Exactly(path) => vec![(path.clone(), true)],
+            Files::Search { system } => sources::find_files(&self.environment, system)?,
+        };
+        for (path, required) in files {
+            settings.assign(sources::read_file(&path, required, &self.host)?)?;
+        }
+        settings.assign(sources::read_environment(&self.environment)?)?;
+        let assigned = self.assigned.into_iter().map(|(name, text)| match table::position(&name) {
+            Some(row) => Ok(Assignment { row, text, origin: Origin::Builder, applies: true }),
+            None => {
+                let nearest = error::nearest(&name, ROWS.iter().map(|row| row.name));
+                let nearest = nearest.map(str::to_string);
+                Err(SettingsError::UnknownName { name, place: Box::new(Origin::Builder), nearest })
+            }
+        });
+        settings.assign(assigned.collect::<Result<_, _>>()?)?;
+        settings.fit()?;
+        Ok(settings)
+    }
+}
+
+/// The name of this host, empty where it cannot be read (no `/proc`): then sections that name a
+/// host do not apply.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map(|name| name.trim().to_string()).unwrap_or_default()
+}
+
+/// Reads a time as settings write it.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    value::Time::parse(text)
+        .map_err(|problem| format!("{problem}; use {}", value::Time::expected()))
+}
+
+/// Writes a time as settings read it.
+pub(crate) fn format_time(time: Duration) -> String {
+    value::Time::format(&time)
+}

@@ -1,0 +1,236 @@
+//! The table of settings: everything else about a setting is generated from its row here.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::types::{Lanes, PortRange, ZeroCopy};
+use super::value::{
+    Address, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
+};
+use super::{Builder, Origin, Settings};
+
+/// One row, as the parser and the listings need it.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) expected: fn() -> String,
+    pub(crate) range: fn() -> Option<String>,
+    /// Reads and checks a text, and keeps its value.
+    pub(crate) assign: fn(&mut Values, &str) -> Result<(), String>,
+    /// Writes the value that is kept.
+    pub(crate) format: fn(&Values) -> String,
+}
+
+impl Row {
+    /// The environment variable of this setting.
+    pub(crate) fn variable(&self) -> String {
+        format!("{}{}", super::PREFIX, self.name.to_ascii_uppercase())
+    }
+
+    /// What a value must be: its form and its range.
+    pub(crate) fn takes(&self) -> String {
+        let expected = (self.expected)();
+        match (self.range)() {
+            Some(range) => format!("{expected}, {range}"),
+            None => expected,
+        }
+    }
+}
+
+/// Rows: `/// doc` `name -> type of getter and setter: kind = default, range;`
+macro_rules! settings_table {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident -> $view:ty: $kind:ty = $default:expr, $range:expr;
+    )+) => {
+        /// Every value.
+        #[derive(Clone, Debug, PartialEq)]
+        pub(crate) struct Values {
+            $($name: <$kind as Kind>::Value,)+
+        }
+
+        impl Values {
+            pub(crate) fn defaults() -> Self {
+                Self { $($name: $default,)+ }
+            }
+        }
+
+        /// The rows in the order in which they are listed.
+        pub(crate) const ROWS: &[Row] = &[$(Row {
+            name: stringify!($name),
+            doc: concat!($($doc),+).trim_ascii_start(),
+            expected: <$kind as Kind>::expected,
+            range: || <$kind as Kind>::format_range(&$range),
+            assign: |values, text| {
+                let value = <$kind as Kind>::parse(text)?;
+                <$kind as Kind>::check(&value, &$range)?;
+                values.$name = value;
+                Ok(())
+            },
+            format: |values| <$kind as Kind>::format(&values.$name),
+        },)+];
+
+        impl Settings {
+            $(
+                $(#[doc = $doc])+
+                pub fn $name(&self) -> $view {
+                    <$kind as Kind>::view(&self.values.$name)
+                }
+            )+
+        }
+
+        impl Builder {
+            $(
+                $(#[doc = $doc])+
+                ///
+                /// The range is checked by [`build`](Self::build).
+                #[must_use]
+                pub fn $name(self, value: $view) -> Self {
+                    let value = <$kind as Kind>::own(value);
+                    self.set(stringify!($name), &<$kind as Kind>::format(&value))
+                }
+            )+
+        }
+    };
+}
+
+const K: usize = 1 << 10;
+const M: usize = 1 << 20;
+const G: usize = 1 << 30;
+
+const fn micros(count: u64) -> Duration {
+    Duration::from_micros(count)
+}
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+const HOUR: Duration = seconds(3600);
+
+// Upper bounds of sizes and counts are where the wire's fields or plain sense end; they catch a
+// slip of the unit, they are not recommendations.
+settings_table! {
+    /// Kinds of lanes: auto, uring (io_uring required) or sockets (no io_uring).
+    lanes -> Lanes: OneOf<Lanes> = Lanes::Auto, Range::Any;
+    /// io_uring features to do without, by the names that `info` prints.
+    uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
+    /// NICs to use, by name or pattern (`rail*`), in order of preference; auto picks one.
+    nics -> &[String]: Names<true> = Vec::new(), Range::Any;
+    /// The local address to use; it decides the NIC.
+    listen_address -> Option<IpAddr>: Address = None, Range::Any;
+    /// The TCP ports to listen on.
+    port_range -> PortRange: Ports = PortRange::ANY, Range::Any;
+    /// Pinned memory of an engine for regions and buffers; auto takes a share of the memlock limit.
+    arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);
+    /// The largest message that travels with its envelope; larger ones are pulled by the receiver.
+    eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=16 * M);
+    /// First bytes of a rendezvous message that travel with its request to send.
+    rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=M);
+    /// The largest send that is copied at once, so that its buffer can be reused on return.
+    inject_limit_bytes -> usize: Bytes = 4 * K, Range::Numbers(0..=16 * M);
+    /// The largest byte range that one grant asks a bulk lane for.
+    chunk_bytes -> usize: Bytes = 128 * K, Range::Numbers(4 * K..=16 * M);
+    /// The largest chunk while control traffic is live, which has to wait behind it.
+    busy_chunk_bytes -> usize: Bytes = 32 * K, Range::Numbers(4 * K..=16 * M);
+    /// Chunks granted ahead on each bulk lane.
+    grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024);
+    /// Bulk lanes of a session.
+    bulk_lanes -> usize: Count = 1, Range::Numbers(1..=64);
+    /// Bulk lanes of an engine, all sessions together; the least recently used close first.
+    bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M);
+    /// A bulk lane that carried nothing for this long is closed.
+    bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
+    /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
+    zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
+    /// Envelopes that a peer may have under way to this engine.
+    envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
+    /// Eager payload that a peer may have under way to this engine.
+    eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G);
+    /// Memory for messages that came before their receive, all peers of an engine together.
+    unexpected_bytes -> usize: Bytes = 64 * M, Range::Numbers(64 * K..=1024 * G);
+    /// Messages that came before their receive, all peers of an engine together.
+    unexpected_messages -> usize: Count = M, Range::Numbers(1..=1024 * M);
+    /// Sends to one peer that wait for credit before posting gives `WouldBlock`.
+    send_queue_ops -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
+    /// Operations that an engine has outstanding before posting gives `WouldBlock`.
+    operations_max -> usize: Count = M, Range::Numbers(16..=64 * M);
+    /// Completions that a queue holds before posting gives `WouldBlock`.
+    cq_entries -> usize: Count = M, Range::Numbers(16..=64 * M);
+    /// Size of a buffer in which small messages of one poll travel together.
+    staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M);
+    /// Such buffers that an engine may have.
+    staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M);
+    /// Size of a buffer that control traffic is received into.
+    receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M);
+    /// Control lanes that are read by direct calls, as the hottest.
+    hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024);
+    /// How long a waiter spins before it sleeps.
+    spin -> Duration: Time = micros(50), Range::Times(Duration::ZERO..=seconds(10));
+    /// How long one attempt to connect may take.
+    connect_timeout -> Duration: Time = seconds(2), Range::Times(micros(1000)..=HOUR);
+    /// Attempts to connect after the first one failed.
+    connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);
+    /// The pause before the first retry; it doubles with each.
+    connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR);
+    /// A peer that was silent for this long is dead.
+    peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
+    /// How long closing waits for what was sent to be delivered.
+    close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);
+    /// Cores for the threads that attach engines, in the order of attaching.
+    pin_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
+    /// Sessions of an engine.
+    sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
+    /// Incoming connections that have not said yet who they are.
+    handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M);
+    /// Entries of the io_uring submission ring.
+    ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
+}
+
+/// Room that the headers in front of a payload take in a staging buffer, rounded up generously.
+const HEADER_ROOM_BYTES: usize = 256;
+
+/// Two numbers of which one bounds the other.
+pub(crate) struct Relation {
+    pub(crate) lesser: &'static str,
+    pub(crate) greater: &'static str,
+    /// How much the greater must exceed the lesser by.
+    pub(crate) gap: usize,
+    pub(crate) why: &'static str,
+    pub(crate) numbers: fn(&Values) -> (usize, usize),
+}
+
+macro_rules! relations {
+    ($($lesser:ident + $gap:expr => $greater:ident, $why:literal;)+) => {
+        /// What ties settings together.
+        pub(crate) const RELATIONS: &[Relation] = &[$(Relation {
+            lesser: stringify!($lesser),
+            greater: stringify!($greater),
+            gap: $gap,
+            why: $why,
+            numbers: |values| (values.$lesser, values.$greater),
+        },)+];
+    };
+}
+
+relations! {
+    inject_limit_bytes + 0 => eager_limit_bytes, "a send that is copied at once is eager";
+    eager_limit_bytes + 0 => eager_credit_bytes, "the largest eager message needs that much credit";
+    eager_limit_bytes + 0 => unexpected_bytes, "an unexpected eager message must fit";
+    eager_limit_bytes + HEADER_ROOM_BYTES => staging_bytes,
+        "an eager message and its headers must fit into a staging buffer";
+    rts_bytes + HEADER_ROOM_BYTES => staging_bytes,
+        "a request to send, its first bytes and headers must fit into a staging buffer";
+    busy_chunk_bytes + 0 => chunk_bytes, "it is the smaller one of the two chunk sizes";
+    bulk_lanes + 0 => bulk_lanes_max, "one session must fit into the engine's bound";
+}
+
+/// The origin of each row's value, in table order.
+pub(crate) fn default_origins() -> Vec<Origin> {
+    vec![Origin::Default; ROWS.len()]
+}
+
+/// The row of this name.
+pub(crate) fn position(name: &str) -> Option<usize> {
+    ROWS.iter().position(|row| row.name == name)
+}

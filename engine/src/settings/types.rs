@@ -1,0 +1,101 @@
+//! The types of settings that are more than a number or a text.
+
+use std::fmt;
+
+/// A type whose values are known by name.
+pub(crate) trait NameSet: Copy + fmt::Debug + PartialEq + 'static {
+    /// Every value with its name.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// The name of this value.
+    fn name(self) -> &'static str {
+        Self::NAMES
+            .iter()
+            .find(|(_, value)| *value == self)
+            .map(|(name, _)| *name)
+            .expect("NAMES lists every value, which the unit tests walk through")
+    }
+}
+
+/// Which kinds of lanes an engine uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Lanes {
+    /// The best that the kernel offers: `Uring`, and `Sockets` where io_uring is refused.
+    Auto,
+    /// TCP by io_uring; an error where the kernel refuses io_uring.
+    Uring,
+    /// TCP by plain non-blocking sockets, no io_uring at all.
+    Sockets,
+}
+
+impl NameSet for Lanes {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("uring", Self::Uring), ("sockets", Self::Sockets)];
+}
+
+/// Whether bulk data leaves by zero-copy sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ZeroCopy {
+    /// Decided for each path by measuring.
+    Auto,
+    /// Always, where the kernel has it.
+    On,
+    /// Never.
+    Off,
+}
+
+impl NameSet for ZeroCopy {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
+}
+
+impl fmt::Display for Lanes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl fmt::Display for ZeroCopy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// The ports that an engine may listen on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    /// Whichever port the kernel gives.
+    pub const ANY: Self = Self { first: 0, last: 0 };
+
+    /// The ports `first` to `last`, both included; `None` when `first` is 0 or above `last`.
+    pub const fn new(first: u16, last: u16) -> Option<Self> {
+        if first == 0 || first > last { None } else { Some(Self { first, last }) }
+    }
+
+    /// Whether the kernel picks the port.
+    pub const fn is_any(self) -> bool {
+        self.first == 0
+    }
+
+    /// The ports to try in order. For [`ANY`](Self::ANY) this is port 0 alone, which is how
+    /// `bind` is asked for whichever port is free.
+    pub fn ports(self) -> std::ops::RangeInclusive<u16> {
+        self.first..=self.last
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { first: 0, .. } => out.write_str("any"),
+            Self { first, last } if first == last => write!(out, "{first}"),
+            Self { first, last } => write!(out, "{first}-{last}"),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Cores that this thread may run on, and pinning to one of them.
+
+use core_affinity::CoreId;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// Why a thread could not be pinned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// The number is beyond what an affinity mask can hold.
+    #[error("core {core} does not exist: cores have numbers below {}", CpuSet::MAX_CPU)]
+    OutOfRange {
+        /// The core asked for.
+        core: usize,
+    },
+    /// The kernel refused.
+    #[error(
+        "the kernel refused to pin this thread to core {core}: the core is absent, off-line, or \
+         outside this process's cpuset (cores allowed now: {allowed:?}); choose one of these, or \
+         widen the cpuset (taskset, numactl, the job's cgroup)"
+    )]
+    Refused {
+        /// The core asked for.
+        core: usize,
+        /// The cores that the thread may use.
+        allowed: Vec<usize>,
+    },
+    /// The kernel agreed, yet the thread's mask is another one.
+    #[error(
+        "this thread was to run on core {core} alone, but the kernel lets it run on {actual:?}: \
+         something else sets the affinity of this process; stop that, or do not pin"
+    )]
+    NoEffect {
+        /// The core asked for.
+        core: usize,
+        /// The cores in the mask afterwards.
+        actual: Vec<usize>,
+    },
+}
+
+/// The cores that the calling thread may run on, ascending.
+///
+/// That is its affinity mask now, so ask before pinning. Empty if the system does not tell.
+pub fn cores() -> Vec<usize> {
+    let Ok(mask) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect()
+}
+
+/// Makes the calling thread run on `core` alone, and checks that it does.
+///
+/// # Errors
+/// The core does not exist or may not be used; the thread's affinity is then what it was.
+pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
+    // The mask below has a fixed size and indexing it further would panic.
+    if core >= CpuSet::MAX_CPU {
+        return Err(PinError::OutOfRange { core });
+    }
+    if !core_affinity::set_for_current(CoreId { id: core }) {
+        return Err(PinError::Refused { core, allowed: cores() });
+    }
+    let actual = cores();
+    if actual == [core] { Ok(()) } else { Err(PinError::NoEffect { core, actual }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinning_takes_effect_for_this_thread_only() {
+        let before = cores();
+        assert!(!before.is_empty());
+        for &core in &before {
+            let pinned = std::thread::spawn(move || pin_current_thread(core).map(|()| cores()));
+            assert_eq!(pinned.join().unwrap(), Ok(vec![core]));
+        }
+        assert_eq!(cores(), before);
+    }
+
+    #[test]
+    fn impossible_cores_are_refused_and_change_nothing() {
+        let before = cores();
+        let beyond = pin_current_thread(CpuSet::MAX_CPU);
+        assert_eq!(beyond, Err(PinError::OutOfRange { core: CpuSet::MAX_CPU }));
+        let absent = CpuSet::MAX_CPU - 1;
+        // A machine with 1024 cores has this one.
+        if !before.contains(&absent) {
+            let refused = pin_current_thread(absent);
+            assert_eq!(refused, Err(PinError::Refused { core: absent, allowed: before.clone() }));
+            assert!(refused.unwrap_err().to_string().contains(&format!("{before:?}")));
+        }
+        assert_eq!(cores(), before);
+    }
+}

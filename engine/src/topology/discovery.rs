@@ -1,0 +1,292 @@
+//! The NICs of this network namespace.
+//!
+//! `/proc/net` always shows the namespace of the reading thread, `/sys/class/net` that of
+//! whoever mounted `/sys`. So names come from `/proc/net/dev`, addresses from `getifaddrs`, and
+//! `/sys` is believed only where the interface index agrees.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::{Nic, address_rank};
+
+/// Why the NICs of this host could not be listed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot list network interfaces: {what}: {source}; is /proc mounted here?")]
+pub struct DiscoveryError {
+    what: &'static str,
+    source: io::Error,
+}
+
+/// Bits of `/sys/class/net/*/flags`, from `linux/if.h`.
+const IFF_UP: u32 = 1;
+
+/// Every NIC of this network namespace, by index, including those that will not do.
+///
+/// # Errors
+/// The system does not list its interfaces. Details of a single NIC that cannot be had are left
+/// out instead.
+pub fn nics() -> Result<Vec<Nic>, DiscoveryError> {
+    let wrap = |what| move |source| DiscoveryError { what, source };
+    let table =
+        fs::read_to_string("/proc/net/dev").map_err(wrap("/proc/net/dev cannot be read"))?;
+    let interfaces = if_addrs::get_if_addrs().map_err(wrap("getifaddrs failed"))?;
+    let any_socket =
+        socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(io::Error::from)
+            .map_err(wrap("no socket to ask by"))?;
+
+    let mut found: BTreeMap<String, Addresses> =
+        device_names(&table).map(|name| (name.into(), Addresses::default())).collect();
+    for interface in interfaces {
+        // An alias (`eth0:1`) has no device of its own: its address belongs to the device.
+        let device = interface.name.split(':').next().unwrap_or(&interface.name);
+        let entry = found.entry(device.into()).or_default();
+        entry.running |= interface.is_oper_up();
+        entry.loopback |= interface.is_loopback();
+        entry.addresses.push(interface.ip());
+    }
+    let mut nics: Vec<Nic> = found
+        .into_iter()
+        .filter_map(|(name, addresses)| {
+            // Gone since: then it is no NIC of ours any more.
+            let index = name_to_index(&any_socket, &name).ok()?;
+            Some(describe(name, index, addresses, Path::new("/sys/class/net")))
+        })
+        .collect();
+    nics.sort_by_key(|nic| nic.index);
+    Ok(nics)
+}
+
+#[derive(Default)]
+struct Addresses {
+    addresses: Vec<IpAddr>,
+    running: bool,
+    loopback: bool,
+}
+
+/// The names in `/proc/net/dev`: two lines of headings, then `name: counters`.
+fn device_names(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().skip(2).filter_map(|line| Some(line.rsplit_once(':')?.0.trim()))
+}
+
+/// One number or word of `/sys`.
+fn read<T: std::str::FromStr>(directory: &Path, file: &str) -> Option<T> {
+    fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok()
+}
+
+fn describe(name: String, index: u32, found: Addresses, sys: &Path) -> Nic {
+    let mut addresses = found.addresses;
+    addresses.sort_by_key(address_rank);
+    addresses.dedup();
+    let directory = sys.join(&name);
+    let ours = read(&directory, "ifindex") == Some(index);
+    let sysfs = ours.then_some(directory.as_path());
+    let up = match sysfs {
+        Some(sysfs) => {
+            let state: String = read(sysfs, "operstate").unwrap_or_default();
+            let flags = fs::read_to_string(sysfs.join("flags")).unwrap_or_default();
+            let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16);
+            // Loopback, tunnels and some virtual drivers never say more than `unknown`.
+            flags.is_ok_and(|flags| flags & IFF_UP != 0)
+                && matches!(state.as_str(), "up" | "unknown")
+        }
+        None => found.running,
+    };
+    // Other places know the MTU by name too, and those follow the namespace.
+    let mtu = sysfs
+        .and_then(|sysfs| read(sysfs, "mtu"))
+        .or_else(|| read(&Path::new("/proc/sys/net/ipv6/conf").join(&name), "mtu"));
+    Nic {
+        loopback: found.loopback || name == "lo",
+        up,
+        virtual_: virtual_reason(&name, sysfs),
+        // Drivers without a speed say -1 or refuse to be read; 0 and the unsigned -1 mean no link.
+        speed_mbps: sysfs
+            .and_then(|sysfs| read::<i64>(sysfs, "speed"))
+            .and_then(|speed| u32::try_from(speed).ok())
+            .filter(|speed| *speed != 0 && *speed != u32::MAX),
+        mtu,
+        name,
+        index,
+        addresses,
+    }
+}
+
+/// Names that container and virtual-machine tools give to what they make.
+const TOOL_NAMES: [(&str, &str); 16] = [
+    ("docker", "Docker"),
+    ("br-", "Docker"),
+    ("veth", "a container tool"),
+    ("virbr", "libvirt"),
+    ("vnet", "libvirt"),
+    ("cni", "a container network"),
+    ("flannel", "flannel"),
+    ("cali", "Calico"),
+    ("cilium", "Cilium"),
+    ("lxc", "LXC or Cilium"),
+    ("lxdbr", "LXD"),
+    ("podman", "Podman"),
+    ("kube-", "Kubernetes"),
+    ("tailscale", "Tailscale"),
+    ("weave", "Weave"),
+    ("vmnet", "VMware"),
+];
+
+/// Kinds of interface that lead elsewhere than onto the wire: `DEVTYPE` of `uevent`.
+const DETOURS: [&str; 9] =
+    ["bridge", "vxlan", "geneve", "gre", "gretap", "wireguard", "ppp", "wwan", "sit"];
+
+/// Names of drivers' own making, for where `/sys` says nothing.
+const DRIVER_NAMES: [(&str, &str); 7] = [
+    ("dummy", "a dummy interface"),
+    ("ifb", "a queueing helper"),
+    ("tun", "a tunnel"),
+    ("tap", "a tap device"),
+    ("wg", "a WireGuard tunnel"),
+    ("sit", "a tunnel"),
+    ("ppp", "a point-to-point link"),
+];
+
+/// Why a NIC is not taken unless named.
+fn virtual_reason(name: &str, sysfs: Option<&Path>) -> Option<String> {
+    if let Some(sysfs) = sysfs {
+        // Only hardware, pass-through or paravirtual, hangs below a bus.
+        if sysfs.join("device").exists() {
+            return None;
+        }
+        if sysfs.join("tun_flags").exists() {
+            return Some("a tunnel or tap device".into());
+        }
+        let uevent = fs::read_to_string(sysfs.join("uevent")).unwrap_or_default();
+        let kind = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
+        if let Some(kind) = kind.filter(|kind| DETOURS.contains(kind)) {
+            return Some(match tool(name) {
+                Some(tool) => format!("a {kind}, by its name of {tool}"),
+                None => format!("a {kind}"),
+            });
+        }
+    }
+    if let Some(tool) = tool(name) {
+        return Some(format!("by its name made by {tool}"));
+    }
+    let numbered = |prefix: &str| {
+        let number = name.strip_prefix(prefix);
+        number.is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+        })
+    };
+    DRIVER_NAMES
+        .iter()
+        .find(|(prefix, _)| numbered(prefix))
+        .map(|(_, what)| format!("by its name {what}"))
+}
+
+fn tool(name: &str) -> Option<&'static str> {
+    TOOL_NAMES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, tool)| *tool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_has_a_loopback() {
+        let nics = nics().unwrap();
+        let loopback = nics.iter().find(|nic| nic.name == "lo").expect("every namespace has lo");
+        assert!(loopback.loopback && loopback.index > 0);
+        assert!(nics.windows(2).all(|pair| pair[0].index < pair[1].index));
+        if loopback.up {
+            assert!(loopback.mtu.is_some_and(|mtu| mtu > 0));
+        }
+    }
+
+    #[test]
+    fn names_are_read_from_the_table() {
+        let table = "Inter-|   Receive\n face |bytes\n    lo: 1 2 3\n  eth0:12 0\nrail0.7: 0\n";
+        assert_eq!(device_names(table).collect::<Vec<_>>(), ["lo", "eth0", "rail0.7"]);
+        assert_eq!(device_names("").count(), 0);
+    }
+
+    /// Lays out a `/sys/class/net` with one NIC in it.
+    fn sysfs(name: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(name)).unwrap();
+        for (file, text) in files {
+            fs::write(root.path().join(name).join(file), text).unwrap();
+        }
+        root
+    }
+
+    const UP: [(&str, &str); 4] =
+        [("ifindex", "7\n"), ("flags", "0x1003\n"), ("operstate", "up\n"), ("mtu", "9000\n")];
+
+    #[test]
+    fn hardware_is_told_from_the_rest() {
+        let with = |name: &str, more: &[(&str, &str)]| {
+            let root = sysfs(name, &[&UP[..], more].concat());
+            describe(name.into(), 7, Addresses::default(), root.path())
+        };
+        let hardware = with("eth0", &[("device", ""), ("speed", "25000\n")]);
+        assert!(hardware.up && hardware.virtual_.is_none());
+        assert_eq!((hardware.speed_mbps, hardware.mtu), (Some(25_000), Some(9000)));
+        // Hardware keeps its rights whatever somebody called it.
+        assert_eq!(with("vnet0", &[("device", "")]).virtual_, None);
+        assert_eq!(with("rail0", &[("speed", "-1\n")]).virtual_, None);
+        assert_eq!(with("rail0", &[("speed", "-1\n")]).speed_mbps, None);
+        assert_eq!(with("bond0", &[("uevent", "DEVTYPE=bond\n")]).virtual_, None);
+        assert_eq!(with("eth0.7", &[("uevent", "DEVTYPE=vlan\n")]).virtual_, None);
+        for (name, file, text) in [
+            ("lan", "uevent", "INTERFACE=lan\nDEVTYPE=bridge\n"),
+            ("home", "tun_flags", "0x1"),
+            ("docker0", "uevent", "DEVTYPE=bridge\n"),
+            ("vethab12", "uevent", ""),
+            ("dummy0", "uevent", ""),
+        ] {
+            assert!(with(name, &[(file, text)]).virtual_.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_nic_without_carrier_or_switched_off_is_down() {
+        for (file, text) in [("operstate", "down\n"), ("flags", "0x1002\n"), ("flags", "junk")] {
+            let root = sysfs("eth0", &UP);
+            fs::write(root.path().join("eth0").join(file), text).unwrap();
+            assert!(!describe("eth0".into(), 7, Addresses::default(), root.path()).up, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sysfs_of_another_namespace_is_not_believed() {
+        let root = sysfs("eth0", &[&UP[..], &[("speed", "10")]].concat());
+        let found = Addresses { running: false, ..Addresses::default() };
+        let nic = describe("eth0".into(), 8, found, root.path());
+        assert!(!nic.up);
+        assert_eq!(nic.speed_mbps, None);
+    }
+
+    #[test]
+    fn names_speak_where_sysfs_is_silent() {
+        for name in ["docker0", "br-12ab", "virbr0", "cni0", "flannel.1", "vetha1", "tun3"] {
+            assert!(virtual_reason(name, None).is_some(), "{name}");
+        }
+        for name in ["eth0", "rail0", "enp3s0f1np1", "ib0", "tunnelling", "bond0"] {
+            assert_eq!(virtual_reason(name, None), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_most_useful_address_stands_first() {
+        let texts = ["fe80::1", "169.254.1.1", "fd00::1", "10.0.0.1"];
+        let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let found = Addresses { addresses, ..Addresses::default() };
+        let nic = describe("x".into(), 1, found, Path::new("/nonexistent"));
+        let shown: Vec<_> = nic.addresses.iter().map(IpAddr::to_string).collect();
+        assert_eq!(shown, ["10.0.0.1", "fd00::1", "169.254.1.1", "fe80::1"]);
+    }
+}

@@ -1,0 +1,266 @@
+//! Endpoints over loopback: every kind of message, with the driver that `RINGRAIL_LANES` names.
+
+mod common;
+
+use common::{pair, pattern};
+use ringrail::{Buffer, Envelope, Error, Layout, Level, Peer, Selector, SendOptions};
+
+fn tag(tag: u64) -> Envelope {
+    Envelope::tag(tag)
+}
+
+#[test]
+fn messages_of_all_sizes_arrive_whole() {
+    let sizes = [0, 1, 7, 8, 1000, 4096, 16_384, 16_385, 65_537, 1 << 20, (8 << 20) + 13];
+    pair(
+        &[],
+        move |endpoint, peer| {
+            for (number, size) in sizes.into_iter().enumerate() {
+                let bytes = pattern(number as u64, size);
+                endpoint.send_blocking(peer, tag(number as u64), &bytes, Level::Matched).unwrap();
+            }
+        },
+        move |endpoint, peer| {
+            for (number, size) in sizes.into_iter().enumerate() {
+                let mut into = vec![0; size];
+                let selector = Selector::from(peer, tag(number as u64));
+                let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+                assert_eq!((status.length, status.peer), (size, Some(peer)));
+                assert!(into == pattern(number as u64, size), "size {size}");
+            }
+        },
+    );
+}
+
+#[test]
+fn receives_posted_in_reverse_order_get_their_own_message() {
+    const COUNT: u64 = 10_000;
+    pair(
+        &[],
+        |endpoint, peer| {
+            endpoint.receive_blocking(Selector::any(tag(u64::MAX)), &mut []).unwrap();
+            for number in 0..COUNT {
+                let bytes = number.to_le_bytes();
+                endpoint.send_blocking(peer, tag(number), &bytes, Level::default()).unwrap();
+            }
+            endpoint.receive_blocking(Selector::any(tag(u64::MAX)), &mut []).unwrap();
+        },
+        |endpoint, peer| {
+            for number in (0..COUNT).rev() {
+                endpoint.post_receive(Selector::any(tag(number)), vec![0u8; 8], number).unwrap();
+            }
+            endpoint.send_blocking(peer, tag(u64::MAX), &[], Level::default()).unwrap();
+            let mut done = Vec::new();
+            while done.len() < COUNT as usize {
+                endpoint.wait(&mut done, 1000, None).unwrap();
+            }
+            for completion in done {
+                let buffer = completion.buffer.unwrap();
+                assert_eq!(buffer.as_slice().unwrap(), completion.context.to_le_bytes());
+                assert_eq!(completion.result.unwrap().envelope.tag, completion.context);
+            }
+            endpoint.send_blocking(peer, tag(u64::MAX), &[], Level::default()).unwrap();
+        },
+    );
+}
+
+#[test]
+fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
+    pair(
+        &[],
+        |endpoint, peer| {
+            for number in 0..3000u64 {
+                let bytes = number.to_le_bytes();
+                endpoint.send_blocking(peer, tag(number % 3), &bytes, Level::Delivered).unwrap();
+            }
+            endpoint.receive_blocking(Selector::any(tag(9)), &mut []).unwrap();
+        },
+        |endpoint, peer| {
+            let probe = Selector::any(tag(2));
+            while endpoint.peek(probe).unwrap().is_none() {}
+            assert_eq!(endpoint.peek(probe).unwrap().unwrap().length, 8);
+            let mut last = [None; 3];
+            for number in 0..3000u64 {
+                let mut into = [0; 8];
+                let any = Selector::any(tag(0)).ignoring(u64::MAX);
+                let selector = if number < 1500 { any } else { Selector::from(peer, tag(2)) };
+                if number >= 2000 {
+                    break;
+                }
+                let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+                let got = u64::from_le_bytes(into);
+                let which = status.envelope.tag as usize;
+                assert_eq!(got % 3, status.envelope.tag);
+                assert!(last[which] < Some(got), "order within a tag");
+                last[which] = Some(got);
+            }
+            endpoint.send_blocking(peer, tag(9), &[], Level::default()).unwrap();
+        },
+    );
+}
+
+#[test]
+fn truncation_names_both_lengths() {
+    for size in [100usize, 1 << 20] {
+        pair(
+            &[],
+            move |endpoint, peer| {
+                let bytes = pattern(1, size);
+                endpoint.send_blocking(peer, tag(1), &bytes, Level::Matched).unwrap();
+            },
+            move |endpoint, peer| {
+                let selector = Selector::from(peer, tag(1));
+                let outcome = endpoint.receive(selector, vec![0u8; 60]).unwrap().wait().unwrap();
+                let error = outcome.result.unwrap_err();
+                assert!(
+                    matches!(error, Error::Truncated { sent, capacity: 60 } if sent == size as u64),
+                    "{error}"
+                );
+                assert_eq!(outcome.buffer.as_slice().unwrap(), &pattern(1, size)[..60]);
+            },
+        );
+    }
+}
+
+#[test]
+fn layouts_scatter_and_gather() {
+    let block = 24;
+    let count = 5000;
+    pair(
+        &[],
+        move |endpoint, peer| {
+            let memory = pattern(3, block * count * 2);
+            let layout = Layout::Strided {
+                offset: block,
+                block_bytes: block,
+                stride_bytes: block * 2,
+                count,
+            };
+            let buffer = Buffer::shaped(memory, layout);
+            let options = SendOptions::default();
+            let outcome = endpoint.send(peer, tag(1), buffer, options).unwrap().wait().unwrap();
+            outcome.result.unwrap();
+        },
+        move |endpoint, peer| {
+            let list = Buffer::list((0..2500).map(|_| Buffer::from(vec![0u8; block * 2])));
+            let selector = Selector::from(peer, tag(1));
+            let mut outcome = endpoint.receive(selector, list).unwrap().wait().unwrap();
+            assert_eq!(outcome.result.unwrap().length, block * count);
+            let whole = pattern(3, block * count * 2);
+            let expected: Vec<u8> =
+                whole.chunks(block).skip(1).step_by(2).flatten().copied().collect();
+            assert!(outcome.buffer.gather().unwrap() == expected);
+        },
+    );
+}
+
+#[test]
+fn head_to_head_exchanges_of_long_messages_do_not_lock_up() {
+    let exchange = |endpoint: &ringrail::Endpoint<ringrail::Owned>, peer: Peer| {
+        for round in 0..4u64 {
+            let bytes = pattern(round, 3 << 20);
+            // Both send first.
+            let receive = endpoint.receive(Selector::from(peer, tag(round)), vec![0; 3 << 20]);
+            endpoint.send_blocking(peer, tag(round), &bytes, Level::Matched).unwrap();
+            let outcome = receive.unwrap().wait().unwrap();
+            outcome.result.unwrap();
+            assert!(outcome.buffer.as_slice().unwrap() == bytes);
+        }
+    };
+    pair(&[], exchange, exchange);
+}
+
+#[test]
+fn mutual_floods_at_credit_one_go_through() {
+    let flood = |endpoint: &ringrail::Endpoint<ringrail::Owned>, peer: Peer| {
+        let sends: Vec<_> = (0..500u64)
+            .map(|number| {
+                let bytes = number.to_le_bytes().to_vec();
+                endpoint.send(peer, tag(1), bytes, SendOptions::default()).unwrap()
+            })
+            .collect();
+        for number in 0..500u64 {
+            let mut into = [0; 8];
+            endpoint.receive_blocking(Selector::any(tag(1)), &mut into).unwrap();
+            assert_eq!(u64::from_le_bytes(into), number);
+        }
+        for send in sends {
+            send.wait().unwrap().result.unwrap();
+        }
+    };
+    pair(&[("envelope_credits", "1"), ("eager_credit_bytes", "8")], flood, flood);
+}
+
+#[test]
+fn first_bytes_travel_with_the_request_and_nothing_else_is_copied() {
+    let size = 4 << 20;
+    pair(
+        &[("rts_bytes", "1000")],
+        move |endpoint, peer| {
+            let before = endpoint.counters().copied_bytes;
+            let bytes = pattern(5, size);
+            endpoint.send_blocking(peer, tag(1), &bytes, Level::Matched).unwrap();
+            assert_eq!(endpoint.counters().copied_bytes - before, 1000);
+        },
+        move |endpoint, peer| {
+            let mut into = vec![0; size];
+            let receive = Selector::from(peer, tag(1));
+            endpoint.receive_blocking(receive, &mut into).unwrap();
+            assert!(into == pattern(5, size));
+            // Once more if it was unexpected: out of the pool of frames that waited.
+            assert!(endpoint.counters().copied_bytes <= 2000);
+        },
+    );
+}
+
+#[test]
+fn cancelled_receives_end_as_cancelled_and_matched_ones_do_not() {
+    pair(
+        &[],
+        |endpoint, peer| {
+            endpoint.receive_blocking(Selector::any(tag(7)), &mut []).unwrap();
+            endpoint.send_blocking(peer, tag(1), b"x", Level::Matched).unwrap();
+        },
+        |endpoint, peer| {
+            let never = endpoint.receive(Selector::from(peer, tag(2)), vec![0; 4]);
+            let mut never = never.unwrap();
+            let once = endpoint.receive(Selector::from(peer, tag(1)), vec![0; 4]).unwrap();
+            assert!(never.cancel());
+            assert!(!never.cancel());
+            assert!(matches!(never.wait().unwrap().result, Err(Error::Cancelled)));
+            endpoint.send_blocking(peer, tag(7), &[], Level::default()).unwrap();
+            let outcome = once.wait().unwrap();
+            assert_eq!(outcome.result.unwrap().length, 1);
+        },
+    );
+}
+
+#[test]
+fn untagged_messages_and_siblings_keep_to_themselves() {
+    pair(
+        &[],
+        |endpoint, peer| {
+            let options = SendOptions::level(Level::Matched);
+            let untagged = endpoint.send_untagged(peer, b"plain".to_vec(), options).unwrap();
+            endpoint.send_blocking(peer, tag(0), b"tagged", Level::Matched).unwrap();
+            untagged.wait().unwrap().result.unwrap();
+            let mut address = [0; ringrail::Address::BYTES];
+            endpoint.receive_blocking(Selector::any(tag(5)), &mut address).unwrap();
+            let sibling = ringrail::Address::from_bytes(&address).unwrap();
+            let sibling = endpoint.insert(&sibling).unwrap();
+            endpoint.send_blocking(sibling, tag(0), b"to the sibling", Level::Matched).unwrap();
+        },
+        |endpoint, peer| {
+            let mut into = [0; 16];
+            let status = endpoint.receive_blocking(Selector::any(tag(0)), &mut into).unwrap();
+            assert_eq!(&into[..status.length], b"tagged");
+            let outcome = endpoint.receive_untagged(None, vec![0; 16]).unwrap().wait().unwrap();
+            assert_eq!(outcome.result.unwrap().length, 5);
+            let sibling = endpoint.open_sibling(false).unwrap();
+            let address = sibling.address().to_bytes();
+            endpoint.send_blocking(peer, tag(5), &address, Level::default()).unwrap();
+            let status = sibling.receive_blocking(Selector::any(tag(0)), &mut into).unwrap();
+            assert_eq!(&into[..status.length], b"to the sibling");
+        },
+    );
+}
