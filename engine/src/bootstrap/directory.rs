@@ -1,0 +1,540 @@
+//! Bootstrap through files in a directory that all ranks see.
+//!
+//! Every file appears whole, by renaming. In the job's directory:
+//!
+//! ```text
+//! lock-R            held (flock) by the live rank R: its instance and label
+//! join-R            rank R is here: instance, number of ranks, label
+//! session           of rank 0: its instance, the number of ranks, the instances of all ranks
+//! refuse-INSTANCE   an error for that process: the writer's instance, encoded error
+//! session-I/ack-R          rank R has found its instance in the session of rank 0's instance I
+//! session-I/part-N-R       the part of rank R in round N
+//! session-I/abort          the job failed: encoded error
+//! session-I/left-R         rank R needs nothing any more
+//! ```
+//!
+//! What an earlier job left behind names instances that no longer run: it acknowledges nothing,
+//! and its session lists nobody alive, so nobody follows it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::collective::{Collective, Gather};
+use super::error::rank_list;
+use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
+
+/// Bootstrap through files in a directory that all ranks see.
+///
+/// Below the directory each job has one of its own, `ringrail-JOB`, which the last rank to leave
+/// removes. Files of an earlier job that died, of the same name even, do no harm. Two live
+/// processes that claim one rank both get [`BootstrapError::DuplicateRank`]; between hosts this
+/// takes a file system with locks (NFS has them unless mounted `nolock`).
+#[derive(Debug)]
+pub struct SharedDirectory(pub(super) Collective<Session>);
+
+impl SharedDirectory {
+    /// Joins the job below `directory`, which is made if it is missing. Returns when all ranks
+    /// are there.
+    ///
+    /// # Errors
+    /// The directory cannot be used, two processes claim one rank, ranks disagree about their
+    /// number, or somebody did not come before the timeout.
+    pub fn join(directory: impl AsRef<Path>, member: &Member) -> Result<Self, BootstrapError> {
+        member.check()?;
+        let mut session = Session::open(directory.as_ref(), member)?;
+        let met = if member.rank == 0 { session.convene() } else { session.attend() };
+        if let Err(error) = met {
+            session.abort(&error);
+            return Err(error);
+        }
+        Ok(Self(Collective::join(session)?))
+    }
+}
+
+/// The first pause between two looks at the directory; it grows up to the longest.
+const PAUSE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a process of the same rank may take to end after it has left its job.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+
+/// No file here is larger: a part, or the list of all instances.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+const CURE: &str = "see that the directory is on a file system that all ranks see, writable, with \
+    room and locks";
+
+/// A rank's hold on the job's directory.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// `ringrail-JOB`.
+    job: PathBuf,
+    /// `session-I`, known once rank 0's session is.
+    room: PathBuf,
+    member: Member,
+    instance: String,
+    label: String,
+    round: u64,
+    files: u64,
+    /// Held as long as this rank lives; the lock is the kernel's, so it does not outlive us.
+    _lock: File,
+}
+
+fn system(doing: &str, path: &Path) -> impl Fn(io::Error) -> BootstrapError {
+    let doing = format!("{doing} {}", path.display());
+    move |error| BootstrapError::System {
+        doing: doing.clone(),
+        problem: error.to_string(),
+        cure: CURE.into(),
+    }
+}
+
+fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    match file.take(FILE_BYTES_MAX).read_to_end(&mut bytes) {
+        Ok(_) => Ok(Some(bytes)),
+        // Replaced while it was read, over NFS: look again later.
+        Err(error) if error.kind() == io::ErrorKind::StaleNetworkFileHandle => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The names in a directory; none if it is not there.
+fn list(path: &Path) -> Result<HashSet<String>, BootstrapError> {
+    let failed = system("cannot list", path);
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(HashSet::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut names = HashSet::new();
+    for entry in entries {
+        // A name that is not UTF-8 is none of ours.
+        names.extend(entry.map_err(&failed)?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
+/// What a `join-R` says: instance, number of ranks, label.
+fn parse_join(bytes: &[u8]) -> Option<(String, usize, String)> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let mut words = text.splitn(3, ' ');
+    let (instance, size) = (words.next()?, words.next()?.parse().ok()?);
+    is_instance(instance).then(|| (instance.into(), size, words.next().unwrap_or("").into()))
+}
+
+/// Instances become parts of file names, so they may hold nothing else.
+fn is_instance(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+impl Session {
+    /// Makes the job's directory and takes this rank's lock in it.
+    fn open(directory: &Path, member: &Member) -> Result<Self, BootstrapError> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        let name: String = member.job.chars().map(plain).take(128).collect();
+        let job = directory.join(format!("ringrail-{name}"));
+        let instance = format!("{:032x}", rand::random::<u128>());
+        let label = own_label();
+        let lock = take_lock(&job, member, &instance, &label)?;
+        let mut session = Self {
+            room: PathBuf::new(),
+            member: member.clone(),
+            instance,
+            label,
+            round: 0,
+            files: 0,
+            _lock: lock,
+            job,
+        };
+        let join = format!("{} {} {}", session.instance, member.size, session.label);
+        let path = session.join_path(member.rank);
+        session.publish(&path, join.as_bytes())?;
+        Ok(session)
+    }
+
+    fn join_path(&self, rank: usize) -> PathBuf {
+        self.job.join(format!("join-{rank}"))
+    }
+
+    /// Makes a file appear whole.
+    fn publish(&mut self, path: &Path, bytes: &[u8]) -> Result<(), BootstrapError> {
+        let temporary = self.job.join(format!("new-{}-{}", self.instance, self.files));
+        self.files += 1;
+        let written = File::create(&temporary)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| fs::rename(&temporary, path));
+        written.map_err(|error| {
+            // It may not even exist; the error that counts is the first.
+            let _ = fs::remove_file(&temporary);
+            system("cannot write", path)(error)
+        })
+    }
+
+    /// Looks at the directory until `look` finds what it wants, with `what` it waits for when
+    /// time runs out.
+    fn poll<T>(
+        &mut self,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, BootstrapError>,
+        what: impl FnOnce(&Self) -> String,
+    ) -> Result<T, BootstrapError> {
+        let deadline = Instant::now().checked_add(self.member.timeout);
+        let mut pause = PAUSE;
+        loop {
+            self.check_refused()?;
+            if let Some(found) = look(self)? {
+                return Ok(found);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let cure = format!(
+                    "see whether they were started with the same directory ({}) and job id, and \
+                     what they say",
+                    self.job.display()
+                );
+                let (what, after) = (what(self), self.member.timeout);
+                return Err(BootstrapError::Timeout { what, after, cure });
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether another process has something against this one.
+    fn check_refused(&mut self) -> Result<(), BootstrapError> {
+        let path = self.job.join(format!("refuse-{}", self.instance));
+        let read = read_small(&path).map_err(system("cannot read", &path))?;
+        let Some(refusal) = read else { return Ok(()) };
+        let (writer, report) = refusal.split_at_checked(32).unwrap_or((&refusal, &[]));
+        let error = BootstrapError::decode(report);
+        // A dead process's file could disagree with us about the size as well as a live one's;
+        // answering shows that we live, and then both know.
+        if let (Ok(writer), BootstrapError::SizeMismatch { .. }) =
+            (std::str::from_utf8(writer), &error)
+            && is_instance(writer)
+            && self.member.rank != 0
+        {
+            refuse(&self.job, writer, &self.instance, &error)?;
+        }
+        Err(error)
+    }
+
+    /// Rank 0: finds a live process for every rank.
+    fn convene(&mut self) -> Result<(), BootstrapError> {
+        // With rank 0's lock in hand no other job runs here: older sessions are dead.
+        for name in list(&self.job)?.iter().filter(|name| name.starts_with("session")) {
+            let path = self.job.join(name);
+            // Of what cannot be removed nobody takes notice anyway.
+            let _ =
+                if name == "session" { fs::remove_file(path) } else { fs::remove_dir_all(path) };
+        }
+        self.room = self.job.join(format!("session-{}", self.instance));
+        fs::create_dir(&self.room).map_err(system("cannot create", &self.room))?;
+        let size = self.member.size;
+        let mut known: Vec<Option<String>> = vec![None; size];
+        let mut acknowledged: Vec<bool> = vec![false; size];
+        (known[0], acknowledged[0]) = (Some(self.instance.clone()), true);
+        let mut asked = HashSet::new();
+        let mut published = Vec::new();
+        let mut missing = Vec::new();
+        let found = self.poll(
+            |session| {
+                let (present, acks) = (list(&session.job)?, list(&session.room)?);
+                for rank in beyond(&present, size) {
+                    session.joined(rank, &mut asked)?;
+                }
+                for rank in 1..size {
+                    if acknowledged[rank] || !present.contains(&format!("join-{rank}")) {
+                        continue;
+                    }
+                    known[rank] = session.joined(rank, &mut asked)?;
+                    if acks.contains(&format!("ack-{rank}")) {
+                        let path = session.room.join(format!("ack-{rank}"));
+                        let ack = read_small(&path).map_err(system("cannot read", &path))?;
+                        acknowledged[rank] = ack.is_some()
+                            && ack.as_deref() == known[rank].as_deref().map(str::as_bytes);
+                    }
+                }
+                missing = (0..size).filter(|rank| !acknowledged[*rank]).collect();
+                if missing.is_empty() {
+                    return Ok(Some(()));
+                }
+                if known.iter().all(Option::is_some) && known != published {
+                    let instances: Vec<_> = known.iter().flatten().map(String::as_str).collect();
+                    let text = format!("{}\n{size}\n{}", session.instance, instances.join("\n"));
+                    session.publish(&session.job.join("session"), text.as_bytes())?;
+                    published.clone_from(&known);
+                }
+                Ok(None)
+            },
+            |_| String::new(),
+        );
+        found.map_err(|error| match error {
+            BootstrapError::Timeout { after, cure, .. } => {
+                let mut what = format!("for ranks {}", rank_list(missing));
+                if let Some((_, rank, theirs)) = asked.iter().next() {
+                    what += &format!(" (rank {rank} was there with WORLD_SIZE = {theirs})");
+                }
+                BootstrapError::Timeout { what, after, cure }
+            }
+            other => other,
+        })
+    }
+
+    /// The instance of a rank that has joined. One with another number of ranks is asked to
+    /// answer for it, once: if it lives, it does, and `check_refused` finds the answer.
+    fn joined(
+        &self,
+        rank: usize,
+        asked: &mut HashSet<(String, usize, usize)>,
+    ) -> Result<Option<String>, BootstrapError> {
+        let path = self.join_path(rank);
+        let read = read_small(&path).map_err(system("cannot read", &path))?;
+        let Some((instance, size, label)) = read.as_deref().and_then(parse_join) else {
+            return Ok(None);
+        };
+        if size == self.member.size {
+            return Ok(Some(instance));
+        }
+        if asked.insert((instance.clone(), rank, size)) {
+            let detail = format!(
+                "rank 0 ({}) has WORLD_SIZE = {}, but rank {rank} ({label}) has {size}",
+                self.label, self.member.size
+            );
+            let error = BootstrapError::SizeMismatch { detail };
+            refuse(&self.job, &instance, &self.instance, &error)?;
+        }
+        Ok(None)
+    }
+
+    /// The other ranks: find themselves in rank 0's session.
+    fn attend(&mut self) -> Result<(), BootstrapError> {
+        self.poll(
+            |session| {
+                let path = session.job.join("session");
+                let read = read_small(&path).map_err(system("cannot read", &path))?;
+                let Some(text) = read.and_then(|bytes| String::from_utf8(bytes).ok()) else {
+                    return Ok(None);
+                };
+                let mut lines = text.lines();
+                let (Some(host), Some(size)) = (lines.next(), lines.next()) else {
+                    return Ok(None);
+                };
+                let listed = lines.nth(session.member.rank) == Some(&session.instance);
+                if !listed || !is_instance(host) || size.parse() != Ok(session.member.size) {
+                    return Ok(None);
+                }
+                session.room = session.job.join(format!("session-{host}"));
+                let ack = session.room.join(format!("ack-{}", session.member.rank));
+                let instance = session.instance.clone();
+                session.publish(&ack, instance.as_bytes()).map(Some)
+            },
+            |_| "for rank 0 to open the session".into(),
+        )
+    }
+
+    /// Tells the others why this rank gives up.
+    fn abort(&mut self, error: &BootstrapError) {
+        if self.room != Path::new("") {
+            let path = self.room.join("abort");
+            // If even that cannot be written, the others find out by their deadline.
+            let _ = self.publish(&path, &error.encode());
+        }
+    }
+
+    fn part_path(&self, round: u64, rank: usize) -> PathBuf {
+        self.room.join(format!("part-{round}-{rank}"))
+    }
+
+    fn collect(&mut self, part: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let (round, size) = (self.round, self.member.size);
+        let own = self.part_path(round, self.member.rank);
+        self.publish(&own, part)?;
+        let mut missing = Vec::new();
+        let mut parts: HashMap<usize, Vec<u8>> = HashMap::new();
+        let found = self.poll(
+            |session| {
+                let present = list(&session.room)?;
+                if present.contains("abort") {
+                    let path = session.room.join("abort");
+                    let read = read_small(&path).map_err(system("cannot read", &path))?;
+                    return Err(BootstrapError::decode(&read.unwrap_or_default()));
+                }
+                missing.clear();
+                for rank in 0..size {
+                    if parts.contains_key(&rank) {
+                        continue;
+                    }
+                    if !present.contains(&format!("part-{round}-{rank}")) {
+                        if present.contains(&format!("left-{rank}")) {
+                            let detail = format!("rank {rank} left while others wait for it");
+                            return Err(BootstrapError::PeerLost { detail });
+                        }
+                        missing.push(rank);
+                        continue;
+                    }
+                    let path = session.part_path(round, rank);
+                    match read_small(&path).map_err(system("cannot read", &path))? {
+                        Some(part) if part.len() > PART_BYTES_MAX => {
+                            let detail = format!("the part of rank {rank} is too long");
+                            return Err(BootstrapError::Malformed { detail });
+                        }
+                        Some(part) => drop(parts.insert(rank, part)),
+                        None => missing.push(rank),
+                    }
+                }
+                Ok(missing.is_empty().then_some(()))
+            },
+            |_| String::new(),
+        );
+        found.map_err(|error| match error {
+            BootstrapError::Timeout { after, cure, .. } => {
+                let what = format!("for ranks {}", rank_list(missing.iter().copied()));
+                BootstrapError::Timeout { what, after, cure }
+            }
+            other => other,
+        })?;
+        self.round += 1;
+        // All have come to this round, so all have read the one before.
+        if let Some(before) = round.checked_sub(1) {
+            let _ = fs::remove_file(self.part_path(before, self.member.rank));
+        }
+        Ok((0..size).filter_map(|rank| parts.remove(&rank)).collect())
+    }
+}
+
+/// The ranks that have joined although there should not be so many.
+fn beyond(present: &HashSet<String>, size: usize) -> Vec<usize> {
+    let joined = present.iter().filter_map(|name| name.strip_prefix("join-")?.parse().ok());
+    joined.filter(|rank| *rank >= size).collect()
+}
+
+/// Leaves an error for the process that is `instance`.
+fn refuse(
+    job: &Path,
+    instance: &str,
+    writer: &str,
+    error: &BootstrapError,
+) -> Result<(), BootstrapError> {
+    let path = job.join(format!("refuse-{instance}"));
+    let temporary = job.join(format!("new-{writer}-for-{instance}"));
+    let bytes = [writer.as_bytes(), &error.encode()].concat();
+    fs::write(&temporary, bytes)
+        .and_then(|()| fs::rename(&temporary, &path))
+        .map_err(system("cannot write", &path))
+}
+
+/// Takes the lock of a rank, or tells both this process and the one that holds it.
+fn take_lock(
+    job: &Path,
+    member: &Member,
+    instance: &str,
+    label: &str,
+) -> Result<File, BootstrapError> {
+    let path = job.join(format!("lock-{}", member.rank));
+    let failed = system("cannot lock", &path);
+    let patience = Instant::now() + LOCK_PATIENCE.min(member.timeout);
+    loop {
+        DirBuilder::new().recursive(true).mode(0o700).create(job).map_err(&failed)?;
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
+        let mut file = match opened {
+            Ok(file) => file,
+            // The last rank of an earlier job removed the directory just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < patience => {
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        match file.try_lock() {
+            Ok(()) => {
+                // An earlier owner may have removed the file between opening and locking it.
+                let same = |there: fs::Metadata| {
+                    file.metadata()
+                        .map(|here| (here.dev(), here.ino()) == (there.dev(), there.ino()))
+                };
+                if !fs::metadata(&path).and_then(same).unwrap_or(false) {
+                    continue;
+                }
+                let text = format!("{instance} {} {label}", member.size);
+                file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(&failed)?;
+                return Ok(file);
+            }
+            Err(TryLockError::WouldBlock) if Instant::now() < patience => {
+                std::thread::sleep(LONGEST_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let held = read_small(&path).map_err(&failed)?;
+                let holder = held.as_deref().and_then(parse_join);
+                let other = holder.as_ref().map_or("an unknown process", |(_, _, label)| label);
+                let who = format!("{other}, and {label}");
+                let error = BootstrapError::DuplicateRank { rank: member.rank, who };
+                if let Some((holder, _, _)) = &holder {
+                    refuse(job, holder, instance, &error)?;
+                }
+                return Err(error);
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+    }
+}
+
+impl Gather for Session {
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn size(&self) -> usize {
+        self.member.size
+    }
+
+    fn gather(&mut self, part: Vec<u8>) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let result = self.collect(&part);
+        if let Err(error) = &result {
+            self.abort(error);
+        }
+        result
+    }
+}
+
+impl Drop for Session {
+    /// Removes what is this rank's, and as the last one what is everybody's. Nothing here can be
+    /// mended, and leftovers do no harm, so errors are passed over.
+    fn drop(&mut self) {
+        let rank = self.member.rank;
+        let _ = fs::remove_file(self.join_path(rank));
+        let _ = fs::remove_file(self.job.join(format!("refuse-{}", self.instance)));
+        if self.room != Path::new("") {
+            let left = self.room.join(format!("left-{rank}"));
+            let _ = self.publish(&left, &[]);
+            let gone = list(&self.room).unwrap_or_default();
+            if (0..self.member.size).all(|rank| gone.contains(&format!("left-{rank}"))) {
+                let _ = fs::remove_dir_all(&self.room);
+                // The next job's session may be there already.
+                let path = self.job.join("session");
+                let own = self.room.to_string_lossy().rsplit('-').next().map(str::to_string);
+                let text = read_small(&path).ok().flatten().unwrap_or_default();
+                if own.is_some_and(|own| text.starts_with(own.as_bytes())) {
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+        // Removed while still locked: whoever waits for it finds that its file is gone.
+        let _ = fs::remove_file(self.job.join(format!("lock-{rank}")));
+        // Succeeds for the last one, when nothing of anybody is left.
+        let _ = fs::remove_dir(&self.job);
+    }
+}

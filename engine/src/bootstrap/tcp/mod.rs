@@ -1,0 +1,394 @@
+//! Bootstrap over TCP: rank 0 serves, everybody (rank 0 too) connects to it.
+
+mod frame;
+mod server;
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use super::collective::{Collective, Gather};
+use super::{BootstrapError, Member, own_label};
+use frame::{
+    FRAME_HEADER_BYTES, Hello, Instance, MAGIC, RESULT_BYTES_MAX, decode_result, frame, kind,
+    parse_header,
+};
+use server::Server;
+
+/// Bootstrap over TCP, with the variables of `torch.distributed`.
+///
+/// Rank 0 serves at the port; ranks may start in any order, and retry until the timeout. Things
+/// that are not ranks of this job may connect to the port without harm.
+///
+/// Every process has a random instance number. Two processes that claim one rank, rank 0
+/// included, meet at the address that they were given, and both get
+/// [`BootstrapError::DuplicateRank`]: rank 0 too connects to the address that all were given and so
+/// finds out whether it is itself that answers there.
+#[derive(Debug)]
+pub struct Tcp(pub(super) Collective<Link>);
+
+impl Tcp {
+    /// Joins the job whose rank 0 runs at `host` (a name or an address) and serves at `port`.
+    /// Returns when all ranks are there.
+    ///
+    /// # Errors
+    /// Two processes claim one rank, ranks disagree about their number, or somebody did not come
+    /// before the timeout.
+    pub fn join(host: &str, port: u16, member: &Member) -> Result<Self, BootstrapError> {
+        Self::join_with(host, port, member, None)
+    }
+
+    /// As `join`; rank 0 may bring a listener.
+    pub(super) fn join_with(
+        host: &str,
+        port: u16,
+        member: &Member,
+        listener: Option<TcpListener>,
+    ) -> Result<Self, BootstrapError> {
+        member.check()?;
+        if port == 0 {
+            return Err(BootstrapError::Invalid { problem: "port 0 cannot be reached".into() });
+        }
+        let mut joining = Joining {
+            host,
+            port,
+            member,
+            instance: rand::random(),
+            label: own_label(),
+            deadline: Instant::now().checked_add(member.timeout),
+            trouble: "nobody answered".into(),
+        };
+        let server = match (member.rank, listener) {
+            (0, Some(listener)) => Some(joining.serve(listener)?),
+            (0, None) => Some(joining.serve(joining.open_port()?)?),
+            _ => None,
+        };
+        let stream = match joining.connect() {
+            Ok(stream) => stream,
+            Err(error) => {
+                if let Some(server) = server {
+                    server.abort(&error);
+                }
+                return Err(error);
+            }
+        };
+        // From here on the server reports what goes wrong.
+        let link =
+            Link { stream, rank: member.rank, size: member.size, timeout: member.timeout, server };
+        Ok(Self(Collective::join(link)?))
+    }
+}
+
+/// Opens the port of rank 0: at the address if the host is given as one, else at all addresses,
+/// because a host's own name often resolves to its loopback only.
+fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    let literal = match host {
+        "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+        _ => host.trim_matches(['[', ']']).parse().ok(),
+    };
+    let bind = |address: IpAddr| {
+        let domain = if address.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = Socket::new(domain, Type::STREAM, None)?;
+        // A job may follow another on the same port while the old connections fade away.
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() && address.is_unspecified() {
+            socket.set_only_v6(false)?;
+        }
+        socket.bind(&SocketAddr::new(address, port).into())?;
+        socket.listen(1024)?;
+        Ok(TcpListener::from(socket))
+    };
+    match literal {
+        Some(address) => bind(address),
+        None => bind(IpAddr::from([0u16; 8])).or_else(|error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => Err(error),
+            // No IPv6 on this host.
+            _ => bind(IpAddr::from([0u8; 4])),
+        }),
+    }
+}
+
+struct Joining<'a> {
+    host: &'a str,
+    port: u16,
+    member: &'a Member,
+    instance: Instance,
+    label: String,
+    deadline: Option<Instant>,
+    /// What went wrong last.
+    trouble: String,
+}
+
+/// What came of one attempt.
+enum Attempt {
+    Joined(TcpStream),
+    Again(String),
+    Failed(BootstrapError),
+}
+
+/// The first pause between two attempts; it doubles up to the longest.
+const PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long one attempt may take to connect, and then to be answered.
+const ATTEMPT_TIME: Duration = Duration::from_secs(5);
+
+/// How much longer than rank 0 the others wait: rank 0 knows who is missing and says so.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Joining<'_> {
+    fn serve(&self, listener: TcpListener) -> Result<Server, BootstrapError> {
+        let server = Server::start(listener, self.member, self.instance, self.label.clone());
+        server.map_err(|error| BootstrapError::System {
+            doing: "cannot serve the other ranks".into(),
+            problem: error.to_string(),
+            cure: "free threads or file descriptors (ulimit -u, ulimit -n)".into(),
+        })
+    }
+
+    fn remaining(&self) -> Duration {
+        self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Rank 0's port. Where it cannot be had, asks who has it: if that is another rank 0 of this
+    /// job, both are to know; if it is an earlier job that is about to end, waits for that.
+    fn open_port(&self) -> Result<TcpListener, BootstrapError> {
+        let patience = Instant::now() + self.remaining().min(ATTEMPT_TIME);
+        loop {
+            let bind_error = match listen(self.host, self.port) {
+                Ok(listener) => return Ok(listener),
+                Err(error) => error,
+            };
+            let trouble = match self.attempt() {
+                Attempt::Failed(error) => return Err(error),
+                // Whoever takes in a second rank 0 does not check ranks.
+                Attempt::Joined(_) => "something that takes anybody in".into(),
+                Attempt::Again(trouble) => trouble,
+            };
+            if Instant::now() < patience {
+                std::thread::sleep(LONGEST_PAUSE);
+                continue;
+            }
+            return Err(BootstrapError::System {
+                doing: format!("rank 0 cannot listen at {}:{}", self.host, self.port),
+                problem: format!("{bind_error} (asked who is there: {trouble})"),
+                cure: match bind_error.kind() {
+                    io::ErrorKind::AddrInUse => "choose a MASTER_PORT that nobody uses",
+                    io::ErrorKind::AddrNotAvailable => {
+                        "set MASTER_ADDR to an address of the host that runs rank 0, or run rank 0 \
+                         there"
+                    }
+                    _ => "choose another MASTER_PORT (above 1023)",
+                }
+                .into(),
+            });
+        }
+    }
+
+    fn connect(&mut self) -> Result<TcpStream, BootstrapError> {
+        let mut pause = PAUSE;
+        loop {
+            match self.attempt() {
+                Attempt::Joined(stream) => return Ok(stream),
+                Attempt::Failed(error) => return Err(error),
+                Attempt::Again(trouble) => self.trouble = trouble,
+            }
+            let remaining = self.remaining();
+            if remaining.is_zero() {
+                return Err(BootstrapError::Timeout {
+                    what: format!(
+                        "for rank 0 at {}:{} to answer (last: {})",
+                        self.host, self.port, self.trouble
+                    ),
+                    after: self.member.timeout,
+                    cure: "see whether rank 0 runs there and what it says, and whether \
+                           MASTER_ADDR, MASTER_PORT and the firewall are right"
+                        .into(),
+                });
+            }
+            std::thread::sleep(pause.min(remaining));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn attempt(&self) -> Attempt {
+        let addresses = match self.resolve() {
+            Ok(addresses) => addresses,
+            Err(trouble) => return Attempt::Again(trouble),
+        };
+        let mut trouble = format!("{} has no address", self.host);
+        for address in addresses {
+            let limit = self.remaining().min(ATTEMPT_TIME).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&address, limit) {
+                Ok(stream) => match self.introduce(stream, limit) {
+                    Attempt::Again(reason) => trouble = format!("{address}: {reason}"),
+                    other => return other,
+                },
+                Err(error) => trouble = format!("{address}: {error}"),
+            }
+        }
+        Attempt::Again(trouble)
+    }
+
+    /// The addresses of the host. A resolver may take its time, so it gets a thread of its own.
+    fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
+        if let Ok(address) = self.host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, self.port)]);
+        }
+        let (answer, answered) = mpsc::channel();
+        let (host, port) = (self.host.to_string(), self.port);
+        let ask = move || {
+            let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+            // Nobody listens any more when it took too long.
+            let _ = answer.send(found);
+        };
+        let thread = std::thread::Builder::new().name("ringrail-dns".into()).spawn(ask);
+        thread.map_err(|error| format!("no thread to resolve names: {error}"))?;
+        match answered.recv_timeout(self.remaining().min(ATTEMPT_TIME)) {
+            Ok(Ok(addresses)) => Ok(addresses),
+            Ok(Err(error)) => Err(format!("cannot resolve {}: {error}", self.host)),
+            Err(_) => Err(format!("resolving {} takes too long", self.host)),
+        }
+    }
+
+    /// Says who this is and hears what rank 0 makes of it.
+    fn introduce(&self, mut stream: TcpStream, limit: Duration) -> Attempt {
+        let hello = Hello {
+            rank: self.member.rank,
+            size: self.member.size,
+            instance: self.instance,
+            label: self.label.clone(),
+            job: self.member.job.clone(),
+        };
+        let greeting = [&MAGIC[..], &frame(kind::HELLO, &hello.encode())].concat();
+        let deadline = Instant::now() + limit;
+        let sent = stream
+            .set_nodelay(true)
+            .and_then(|()| stream.set_write_timeout(Some(limit)))
+            .and_then(|()| stream.write_all(&greeting));
+        if let Err(error) = sent {
+            return Attempt::Again(error.to_string());
+        }
+        match read_frame(&mut stream, Some(deadline), 64 << 10) {
+            Ok((kind::WELCOME, _)) => Attempt::Joined(stream),
+            Ok((kind::ABORT, body)) => Attempt::Failed(BootstrapError::decode(&body)),
+            Ok((kind::REFUSED, body)) => Attempt::Again(String::from_utf8_lossy(&body).into()),
+            Ok(_) => Attempt::Again("what answers there is no rank of such a job".into()),
+            Err(error) => Attempt::Again(format!("connected, but got no proper answer: {error}")),
+        }
+    }
+}
+
+/// Reads a frame whose body has at most `limit` bytes.
+fn read_frame(
+    stream: &mut TcpStream,
+    deadline: Option<Instant>,
+    limit: usize,
+) -> io::Result<(u8, Vec<u8>)> {
+    let mut header = [0; FRAME_HEADER_BYTES];
+    read_exact(stream, deadline, &mut header)?;
+    let (length, kind) = parse_header(header);
+    if length > limit {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not our protocol"));
+    }
+    let mut body = Vec::new();
+    // Memory grows with what really comes, not with what a header says.
+    while body.len() < length {
+        let start = body.len();
+        body.resize(length.min(start + (1 << 20)), 0);
+        read_exact(stream, deadline, &mut body[start..])?;
+    }
+    Ok((kind, body))
+}
+
+fn read_exact(
+    stream: &mut TcpStream,
+    deadline: Option<Instant>,
+    mut buffer: &mut [u8],
+) -> io::Result<()> {
+    while !buffer.is_empty() {
+        let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if remaining.is_some_and(|remaining| remaining.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(remaining)?;
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => buffer = &mut buffer[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A rank's connection to rank 0, and at rank 0 the server as well.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: TcpStream,
+    rank: usize,
+    size: usize,
+    timeout: Duration,
+    server: Option<Server>,
+}
+
+impl Link {
+    fn trouble(&self, error: &io::Error) -> BootstrapError {
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => BootstrapError::Timeout {
+                what: "for rank 0 to answer".into(),
+                after: self.timeout,
+                cure: "see whether rank 0 still runs and is reachable".into(),
+            },
+            _ => BootstrapError::PeerLost { detail: format!("lost rank 0: {error}") },
+        }
+    }
+}
+
+impl Gather for Link {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn gather(&mut self, part: Vec<u8>) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let limit = self.timeout.saturating_add(GRACE);
+        let deadline = Instant::now().checked_add(limit);
+        let sent = self
+            .stream
+            .set_write_timeout(Some(limit))
+            .and_then(|()| self.stream.write_all(&frame(kind::PART, &part)));
+        // A failed job closes its connections, but its reason can still be read.
+        let answer = read_frame(&mut self.stream, deadline, RESULT_BYTES_MAX);
+        match (sent, answer) {
+            (_, Ok((kind::ABORT, body))) => Err(BootstrapError::decode(&body)),
+            (Ok(()), Ok((kind::RESULT, body))) => decode_result(&body, self.size),
+            (Err(error), _) | (Ok(()), Err(error)) => Err(self.trouble(&error)),
+            (Ok(()), Ok((kind, _))) => {
+                let detail = format!("rank 0 sent a frame of the unknown kind {kind}");
+                Err(BootstrapError::Malformed { detail })
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // If it does not arrive, the end of the connection says as much.
+        let _ = self.stream.set_write_timeout(Some(Duration::from_millis(100)));
+        let _ = self.stream.write_all(&frame(kind::GOODBYE, &[]));
+        // After a failure our own server waits for this end too.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        // Rank 0 ends serving after its own goodbye, when the others have got what is theirs.
+        drop(self.server.take());
+    }
+}

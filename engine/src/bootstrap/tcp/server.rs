@@ -1,0 +1,558 @@
+//! Rank 0's side: one thread that registers the ranks and gathers their parts.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::frame::{
+    CLIENT_BYTES_MAX, FRAME_HEADER_BYTES, HELLO_BYTES_MAX, Hello, Instance, MAGIC,
+    RESULT_BYTES_MAX, frame, kind, parse_header, push_field,
+};
+use crate::bootstrap::error::rank_list;
+use crate::bootstrap::{BootstrapError, Member};
+
+/// How long a connection may take to say who it is.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+
+/// Connections that have not said who they are; beyond, the oldest is closed.
+const UNKNOWN_MAX: usize = 256;
+
+/// How long the last words may take to leave.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The thread; it ends when this is dropped, after what it owes the others has left.
+#[derive(Debug)]
+pub(super) struct Server {
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves ranks of `member`'s job on `listener`. `instance` and `label` are those of the
+    /// process that this is: nobody else may be rank 0.
+    pub(super) fn start(
+        listener: TcpListener,
+        member: &Member,
+        instance: Instance,
+        label: String,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let (stop, stopped) = UnixStream::pair()?;
+        let job = Job {
+            member: member.clone(),
+            instance,
+            label,
+            ranks: (0..member.size).map(|_| Rank::default()).collect(),
+            registered: 0,
+            given: 0,
+            since: Instant::now(),
+            failed: None,
+        };
+        let connections = HashMap::new();
+        let serving = Serving { listener, stopped, job, connections, next: 0 };
+        let thread =
+            std::thread::Builder::new().name("ringrail-boot".into()).spawn(|| serving.run())?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Server {
+    /// Stops, and tells the ranks that have come why.
+    pub(super) fn abort(mut self, error: &BootstrapError) {
+        if let Some(mut stop) = self.stop.take() {
+            // Short enough for the socket's buffer, so this does not wait for the thread.
+            let _ = stop.write_all(&error.encode());
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Closing our end is the sign to stop.
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there was printed by the thread itself; nothing is left to do about it.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    opened: Instant,
+    magic_seen: bool,
+    rank: Option<usize>,
+    incoming: Vec<u8>,
+    /// What is still to be sent, with how much of the first is gone already.
+    outgoing: VecDeque<Arc<[u8]>>,
+    sent: usize,
+    /// Nothing more is read as frames; the connection ends when all is sent and the other end
+    /// has closed, or at this time.
+    closing: Option<Instant>,
+    write_closed: bool,
+    dead: bool,
+}
+
+impl Connection {
+    fn push(&mut self, bytes: &Arc<[u8]>) {
+        self.outgoing.push_back(Arc::clone(bytes));
+    }
+
+    /// Says a last word.
+    fn close_with(&mut self, bytes: &Arc<[u8]>) {
+        if self.closing.is_none() {
+            self.push(bytes);
+            self.closing = Some(Instant::now() + LINGER);
+        }
+    }
+
+    /// Sends what the kernel takes.
+    fn flush(&mut self) {
+        while let Some(first) = self.outgoing.front() {
+            match self.stream.write(&first[self.sent..]) {
+                Ok(0) => self.dead = true,
+                Ok(count) => {
+                    self.sent += count;
+                    if self.sent == first.len() {
+                        self.outgoing.pop_front();
+                        self.sent = 0;
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => self.dead = true,
+            }
+            return;
+        }
+        if self.closing.is_some() && !self.write_closed {
+            self.write_closed = true;
+            self.dead |= self.stream.shutdown(Shutdown::Write).is_err();
+        }
+    }
+
+    /// Reads what is there; `false` at the end of the stream. Bounded, so that one sender cannot
+    /// keep the others waiting.
+    fn fill(&mut self) -> bool {
+        let mut buffer = [0; 16 << 10];
+        // Strangers get little memory.
+        for _ in 0..if self.rank.is_some() { 16 } else { 1 } {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                // What a closing connection still says is read only so that the kernel does not
+                // answer it with a reset, which would overtake the last word.
+                Ok(_) if self.closing.is_some() => {}
+                Ok(count) => self.incoming.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        true
+    }
+
+    /// The next whole frame, if there is one.
+    fn next_frame(&mut self) -> Result<Option<(u8, Vec<u8>)>, ()> {
+        if !self.magic_seen {
+            let length = self.incoming.len().min(MAGIC.len());
+            if self.incoming[..length] != MAGIC[..length] {
+                return Err(());
+            }
+            if length < MAGIC.len() {
+                return Ok(None);
+            }
+            self.magic_seen = true;
+            self.incoming.drain(..MAGIC.len());
+        }
+        let Some(header) = self.incoming.first_chunk::<FRAME_HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let (length, kind) = parse_header(*header);
+        let limit = if self.rank.is_some() { CLIENT_BYTES_MAX } else { HELLO_BYTES_MAX };
+        if length > limit {
+            return Err(());
+        }
+        if self.incoming.len() < FRAME_HEADER_BYTES + length {
+            return Ok(None);
+        }
+        let frame: Vec<u8> = self.incoming.drain(..FRAME_HEADER_BYTES + length).collect();
+        Ok(Some((kind, frame[FRAME_HEADER_BYTES..].to_vec())))
+    }
+}
+
+/// What the server knows of a rank.
+#[derive(Default)]
+struct Rank {
+    hello: Option<Hello>,
+    connection: Option<u64>,
+    part: Option<Vec<u8>>,
+    left: bool,
+}
+
+struct Job {
+    member: Member,
+    instance: Instance,
+    label: String,
+    ranks: Vec<Rank>,
+    registered: usize,
+    /// Parts of the round under way.
+    given: usize,
+    /// Since when the ranks still missing are waited for.
+    since: Instant,
+    failed: Option<BootstrapError>,
+}
+
+impl Job {
+    /// Whether a newcomer may be the rank it says; the outer error concerns it alone.
+    fn admit(&self, hello: &Hello) -> Result<Result<(), BootstrapError>, String> {
+        let member = &self.member;
+        if hello.job != member.job {
+            return Err(format!(
+                "this port serves the job `{}`, not `{}`; choose another MASTER_PORT",
+                member.job, hello.job
+            ));
+        }
+        let owner = match hello.rank {
+            0 if hello.instance != self.instance => Some(&self.label),
+            _ => self.ranks.get(hello.rank).and_then(|rank| rank.hello.as_ref()).map(|h| &h.label),
+        };
+        if let Some(owner) = owner {
+            let who = format!("{owner}, and {}", hello.label);
+            return Ok(Err(BootstrapError::DuplicateRank { rank: hello.rank, who }));
+        }
+        if hello.size != member.size || hello.rank >= member.size {
+            let detail = format!(
+                "rank 0 ({}) has WORLD_SIZE = {}, but rank {} ({}) has {}",
+                self.label, member.size, hello.rank, hello.label, hello.size
+            );
+            return Ok(Err(BootstrapError::SizeMismatch { detail }));
+        }
+        Ok(Ok(()))
+    }
+
+    fn name(&self, rank: usize) -> String {
+        match &self.ranks[rank].hello {
+            Some(hello) => format!("rank {rank} ({})", hello.label),
+            None => format!("rank {rank}"),
+        }
+    }
+
+    /// The error when somebody has been waiting for too long.
+    fn overdue(&self) -> Option<BootstrapError> {
+        let started = self.registered < self.member.size || self.given > 0;
+        if !started || self.since.elapsed() < self.member.timeout {
+            return None;
+        }
+        let missing = |present: fn(&Rank) -> bool| {
+            rank_list((0..self.member.size).filter(|rank| !present(&self.ranks[*rank])))
+        };
+        let (what, cure) = if self.registered < self.member.size {
+            let missing = missing(|rank| rank.hello.is_some());
+            (
+                format!("for ranks {missing} to reach rank 0 ({})", self.label),
+                "see whether they were started, and with the same MASTER_ADDR and MASTER_PORT, \
+                 and whether a firewall stands between",
+            )
+        } else {
+            let missing = missing(|rank| rank.part.is_some());
+            (
+                format!("for ranks {missing} to make the same collective call as the others"),
+                "see what these ranks do instead",
+            )
+        };
+        Some(BootstrapError::Timeout { what, after: self.member.timeout, cure: cure.into() })
+    }
+}
+
+struct Serving {
+    listener: TcpListener,
+    stopped: UnixStream,
+    job: Job,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+}
+
+impl Serving {
+    fn run(mut self) {
+        loop {
+            let ids: Vec<u64> = self.connections.keys().copied().collect();
+            let Some((stop, newcomers, ready)) = self.wait(&ids) else { break };
+            if stop {
+                let mut report = Vec::new();
+                let read = self.stopped.read_to_end(&mut report);
+                if read.is_ok_and(|length| length > 0) {
+                    self.fail(BootstrapError::decode(&report));
+                }
+                break;
+            }
+            if newcomers {
+                self.accept();
+            }
+            for id in ready {
+                self.serve(id);
+            }
+            if self.job.failed.is_none()
+                && let Some(error) = self.job.overdue()
+            {
+                self.fail(error);
+            }
+            self.sweep();
+        }
+        self.say_last_words();
+    }
+
+    /// Whether to stop, whether somebody connects, and which connections have something to do.
+    fn wait(&self, ids: &[u64]) -> Option<(bool, bool, Vec<u64>)> {
+        let mut watched = vec![
+            PollFd::from_borrowed_fd(self.stopped.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+        ];
+        for id in ids {
+            let connection = &self.connections[id];
+            let mut wanted = PollFlags::IN;
+            if !connection.outgoing.is_empty() {
+                wanted |= PollFlags::OUT;
+            }
+            watched.push(PollFd::from_borrowed_fd(connection.stream.as_fd(), wanted));
+        }
+        let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+        match poll(&mut watched, Some(&tick)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+        let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let active = ids.iter().zip(&ready[2..]).filter(|(_, ready)| **ready).map(|(id, _)| *id);
+        Some((ready[0], ready[1], active.collect()))
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Out of descriptors, most likely: strangers go first.
+                    tracing::warn!(%error, "bootstrap cannot accept a connection");
+                    self.drop_oldest_unknown();
+                    std::thread::sleep(Duration::from_millis(5));
+                    return;
+                }
+            };
+            if stream.set_nonblocking(true).is_err() || stream.set_nodelay(true).is_err() {
+                continue;
+            }
+            if self.connections.values().filter(|one| one.rank.is_none()).count() >= UNKNOWN_MAX {
+                self.drop_oldest_unknown();
+            }
+            let connection = Connection {
+                stream,
+                opened: Instant::now(),
+                magic_seen: false,
+                rank: None,
+                incoming: Vec::new(),
+                outgoing: VecDeque::new(),
+                sent: 0,
+                closing: None,
+                write_closed: false,
+                dead: false,
+            };
+            self.connections.insert(self.next, connection);
+            self.next += 1;
+        }
+    }
+
+    fn drop_oldest_unknown(&mut self) {
+        let unknown = self.connections.iter().filter(|(_, one)| one.rank.is_none());
+        if let Some(oldest) = unknown.map(|(id, _)| *id).min() {
+            self.connections.remove(&oldest);
+        }
+    }
+
+    /// Moves one connection on.
+    fn serve(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.flush();
+        let open = connection.fill();
+        if connection.closing.is_some() {
+            connection.dead |= !open;
+            return;
+        }
+        loop {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            match connection.next_frame() {
+                Ok(Some((kind, body))) => {
+                    if !self.handle(id, kind, &body) {
+                        return;
+                    }
+                }
+                Ok(None) if open => return,
+                Ok(None) => return self.lost(id, false),
+                Err(()) => return self.lost(id, true),
+            }
+        }
+    }
+
+    /// Takes a frame; `false` when the connection may not say any more.
+    fn handle(&mut self, id: u64, kind: u8, body: &[u8]) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        match (kind, connection.rank) {
+            (kind::HELLO, None) => match Hello::decode(body) {
+                Some(hello) => self.register(id, hello),
+                None => connection.dead = true,
+            },
+            (kind::PART, Some(rank)) => self.take_part(rank, body.to_vec()),
+            (kind::GOODBYE, Some(rank)) => {
+                self.job.ranks[rank].left = true;
+                self.job.ranks[rank].connection = None;
+                connection.dead = true;
+                self.check_left();
+            }
+            // Strangers are just closed; a rank that talks nonsense is noticed as lost.
+            _ => {
+                self.lost(id, true);
+                return false;
+            }
+        }
+        self.connections.get(&id).is_some_and(|one| one.closing.is_none() && !one.dead)
+    }
+
+    fn register(&mut self, id: u64, hello: Hello) {
+        let abort = self.job.failed.as_ref().map(|error| frame(kind::ABORT, &error.encode()));
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(abort) = abort {
+            return connection.close_with(&abort.into());
+        }
+        match self.job.admit(&hello) {
+            Err(text) => connection.close_with(&frame(kind::REFUSED, text.as_bytes()).into()),
+            Ok(Err(error)) => {
+                connection.close_with(&frame(kind::ABORT, &error.encode()).into());
+                self.fail(error);
+            }
+            Ok(Ok(())) => {
+                connection.rank = Some(hello.rank);
+                connection.push(&frame(kind::WELCOME, &[]).into());
+                connection.flush();
+                let rank = &mut self.job.ranks[hello.rank];
+                rank.hello = Some(hello);
+                rank.connection = Some(id);
+                self.job.registered += 1;
+                if self.job.registered == self.job.member.size {
+                    self.job.since = Instant::now();
+                }
+            }
+        }
+    }
+
+    fn take_part(&mut self, rank: usize, part: Vec<u8>) {
+        if self.job.failed.is_some() {
+            return;
+        }
+        if self.job.ranks[rank].part.is_some() {
+            let detail = format!("{} gave two parts in one round", self.job.name(rank));
+            return self.fail(BootstrapError::Malformed { detail });
+        }
+        // Before all are there, the time runs for those who have not come at all.
+        if self.job.given == 0 && self.job.registered == self.job.member.size {
+            self.job.since = Instant::now();
+        }
+        self.job.ranks[rank].part = Some(part);
+        self.job.given += 1;
+        if self.job.given < self.job.member.size {
+            return self.check_left();
+        }
+        self.job.given = 0;
+        let mut result = Vec::new();
+        for rank in &mut self.job.ranks {
+            push_field(&mut result, &rank.part.take().unwrap_or_default());
+            if result.len() > RESULT_BYTES_MAX {
+                let problem = format!("more than {RESULT_BYTES_MAX} bytes put by all ranks");
+                return self.fail(BootstrapError::Invalid { problem });
+            }
+        }
+        let result: Arc<[u8]> = frame(kind::RESULT, &result).into();
+        for id in self.job.ranks.iter().filter_map(|rank| rank.connection) {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.push(&result);
+                connection.flush();
+            }
+        }
+    }
+
+    /// Nobody may wait for a rank that has left.
+    fn check_left(&mut self) {
+        let left = self.job.ranks.iter().position(|rank| rank.left && rank.part.is_none());
+        if let (Some(rank), true) = (left, self.job.given > 0) {
+            let detail = format!("{} left while others wait for it", self.job.name(rank));
+            self.fail(BootstrapError::PeerLost { detail });
+        }
+    }
+
+    /// A connection ended, or said something that makes no sense.
+    fn lost(&mut self, id: u64, nonsense: bool) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.dead = true;
+        let Some(rank) = connection.rank else { return };
+        if self.job.ranks[rank].left || self.job.failed.is_some() {
+            return;
+        }
+        self.job.ranks[rank].connection = None;
+        let what = if nonsense { "sent something unreadable" } else { "went away" };
+        let detail = format!("{} {what}", self.job.name(rank));
+        self.fail(BootstrapError::PeerLost { detail });
+    }
+
+    /// Ends the job for everybody, those to come included.
+    fn fail(&mut self, error: BootstrapError) {
+        if self.job.failed.is_some() {
+            return;
+        }
+        let abort: Arc<[u8]> = frame(kind::ABORT, &error.encode()).into();
+        self.job.failed = Some(error);
+        for connection in self.connections.values_mut().filter(|one| one.rank.is_some()) {
+            connection.close_with(&abort);
+            connection.flush();
+        }
+    }
+
+    /// Removes what has ended.
+    fn sweep(&mut self) {
+        self.connections.retain(|_, connection| {
+            connection.flush();
+            let late = match connection.closing {
+                Some(limit) => Instant::now() >= limit,
+                None => connection.rank.is_none() && connection.opened.elapsed() > HELLO_TIME,
+            };
+            !connection.dead && !late
+        });
+    }
+
+    /// Sends what is owed, and after a failure waits a moment for the others to have read it.
+    fn say_last_words(mut self) {
+        let limit = Instant::now() + LINGER;
+        let failed = self.job.failed.is_some();
+        // Nobody new: their connection is refused, so that they try again or find the next job.
+        drop(self.listener);
+        self.connections
+            .retain(|_, connection| connection.rank.is_some() || connection.closing.is_some());
+        while Instant::now() < limit {
+            self.connections.retain(|_, connection| {
+                connection.flush();
+                let open = !connection.dead && connection.fill();
+                open && (failed || !connection.outgoing.is_empty())
+            });
+            if self.connections.is_empty() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
