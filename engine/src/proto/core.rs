@@ -537,7 +537,10 @@ impl Core {
             }
             match &mut operation.state {
                 State::Serving(serving) if serving.unreleased > 0 => {
-                    serving.failed = Some(failure.clone());
+                    // After DONE the message has arrived, whatever becomes of the peer.
+                    if serving.done.is_none() {
+                        serving.failed = Some(failure.clone());
+                    }
                     continue;
                 }
                 State::Pulling(pulling) if pulling.targeted > 0 => {

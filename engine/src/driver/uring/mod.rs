@@ -1,1 +1,592 @@
 //! The io_uring driver.
+//!
+//! Control lanes are read and written by direct calls (they measure faster for the hottest
+//! socket); the ring watches the others, moves the chunks of bulk lanes, and makes [`Driver::poll`]
+//! free of system calls while nothing happens: with `TASKRUN_FLAG` the kernel announces work in
+//! shared memory.
+//!
+//! A request's slot retires at a completion without `F_MORE` and never before: an error can be
+//! followed by a notification, too. Memory that a request points to is boxed in its lane, and a
+//! lane stays until its last request has retired.
+
+mod chunks;
+mod features;
+mod lane;
+mod slots;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use self::chunks::Chunks;
+use self::features::Name;
+pub(crate) use self::features::UringFeatures;
+use self::lane::Lane;
+use self::slots::{Kind, Slots};
+use super::table::Table;
+use super::{
+    ArenaRange, DriverConfig, already_outstanding, no_such_lane, not_open, refuse_send, stopped,
+    table_full, tcp,
+};
+use crate::memory::Shape;
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+};
+
+/// `IORING_ENTER_GETEVENTS`.
+const GETEVENTS: u32 = 1;
+
+/// See the module.
+pub(crate) struct UringDriver {
+    // Dropped first: closing the ring ends what shutdown could not reap.
+    ring: IoUring,
+    features: UringFeatures,
+    options: tcp::LaneOptions,
+    arena: Option<ArenaRange>,
+    /// Whether the arena is registered: decided at the first zero-copy send from it.
+    is_registered: Option<bool>,
+    can_zero_copy: bool,
+    has_files: bool,
+    lanes: Table<Lane>,
+    listeners: Vec<TcpListener>,
+    slots: Slots,
+    chunks: Chunks,
+    staged: u32,
+    ready: Vec<Event>,
+    completions: Vec<(u64, i32, u32)>,
+    counters: DriverCounters,
+    is_stopped: bool,
+}
+
+impl UringDriver {
+    /// Opens a ring for the calling thread.
+    ///
+    /// # Safety
+    ///
+    /// `arena` stays mapped until the driver is dropped.
+    pub(crate) unsafe fn open(
+        config: &DriverConfig,
+        features: UringFeatures,
+        arena: Option<ArenaRange>,
+    ) -> io::Result<Self> {
+        let lanes = config.max_lanes.min(32 * 1024);
+        let ring = features.build(config.ring_entries, (config.ring_entries * 4).max(1024))?;
+        let has_files = features.has(Name::RegisteredFiles)
+            && ring.submitter().register_files_sparse(lanes).is_ok();
+        Ok(Self {
+            ring,
+            options: tcp::LaneOptions::new(config.peer_timeout),
+            arena: arena.filter(|_| features.has(Name::RegisteredBuffers)),
+            is_registered: None,
+            can_zero_copy: features.has(Name::SendZc),
+            features,
+            has_files,
+            lanes: Table::new(lanes as usize),
+            listeners: Vec::new(),
+            slots: Slots::default(),
+            chunks: Chunks::default(),
+            staged: 0,
+            ready: Vec::new(),
+            completions: Vec::new(),
+            counters: DriverCounters::default(),
+            is_stopped: false,
+        })
+    }
+
+    // ---- The ring ----
+
+    /// Enters the kernel: submits what is staged and runs what it has deferred.
+    fn enter(&mut self) -> io::Result<()> {
+        loop {
+            self.counters.syscalls += 1;
+            // SAFETY: no argument is passed; the flag only asks for completions.
+            let entered = unsafe {
+                self.ring.submitter().enter::<libc::sigset_t>(self.staged, 0, GETEVENTS, None)
+            };
+            match entered {
+                Ok(submitted) => {
+                    self.staged -= (submitted as u32).min(self.staged);
+                    if self.staged == 0 {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The completion queue is full: what is in it must be handled first.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
+                    self.copy_completions();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Stages a request.
+    ///
+    /// # Safety
+    ///
+    /// What the entry points to stays valid until its slot retires.
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        loop {
+            // SAFETY: passed on to the caller.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                self.staged += 1;
+                return Ok(());
+            }
+            self.enter()?;
+        }
+    }
+
+    fn copy_completions(&mut self) {
+        let Self { ring, completions, .. } = self;
+        let queue = ring.completion();
+        completions.extend(queue.map(|entry| (entry.user_data(), entry.result(), entry.flags())));
+        if self.ring.submission().cq_overflow() {
+            self.counters.cq_overflows += 1;
+        }
+    }
+
+    fn needs_call(&mut self) -> bool {
+        if self.staged > 0 {
+            return true;
+        }
+        if self.features.announces() {
+            let queue = self.ring.submission();
+            return queue.taskrun() || queue.cq_overflow();
+        }
+        // Without the announcement only a call tells, where completions are deferred.
+        self.features.defers() || self.features.has(Name::CoopTaskrun)
+    }
+
+    fn reap(&mut self) -> io::Result<()> {
+        if self.needs_call() {
+            self.enter()?;
+        }
+        self.copy_completions();
+        let mut completions = std::mem::take(&mut self.completions);
+        for (user_data, result, flags) in completions.drain(..) {
+            self.complete(user_data, result, flags);
+        }
+        self.completions = completions;
+        Ok(())
+    }
+
+    fn complete(&mut self, user_data: u64, result: i32, flags: u32) {
+        let Some(kind) = self.slots.get(user_data) else {
+            self.counters.stale_completions += 1;
+            return;
+        };
+        let has_more = cqueue::more(flags);
+        if !has_more {
+            self.slots.remove(user_data);
+        }
+        match kind {
+            Kind::Cancel => {}
+            Kind::Listen(listener) => {
+                if result >= 0 {
+                    self.accept_all(listener);
+                }
+                if !has_more && !self.is_stopped && result != -libc::ECANCELED {
+                    self.watch_listener(listener);
+                }
+            }
+            Kind::Connect(lane) => self.connect_decided(lane),
+            Kind::Watch(lane, way) => {
+                let Some(found) = self.retire(lane) else { return };
+                found.watched[way] = false;
+                if found.closing.is_none() && result != -libc::ECANCELED {
+                    self.ready.push(match way {
+                        0 => Event::Readable { lane },
+                        _ => Event::Writable { lane },
+                    });
+                }
+                self.finish_close(lane);
+            }
+            Kind::Receive(lane) => self.received(lane, result),
+            Kind::Send { lane, chunk, .. } if cqueue::notif(flags) => {
+                // The upper bit of a notification's result says that the kernel copied.
+                self.released(lane, chunk, result < 0);
+            }
+            Kind::Send { lane, chunk, zero_copy } => {
+                if has_more {
+                    self.slots.await_notification(user_data);
+                }
+                self.sent(lane, chunk, zero_copy, has_more, result);
+            }
+        }
+    }
+
+    /// One request of a lane has its result.
+    fn retire(&mut self, lane: LaneKey) -> Option<&mut Lane> {
+        let found = self.lanes.get_mut(lane)?;
+        found.requests -= 1;
+        Some(found)
+    }
+
+    // ---- Lanes ----
+
+    fn insert(&mut self, socket: OwnedFd, is_connecting: bool) -> io::Result<LaneKey> {
+        let fd = socket.as_raw_fd();
+        let Some(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
+            return Err(table_full(self.lanes.limit()));
+        };
+        if self.has_files {
+            self.counters.syscalls += 1;
+            let updated = self.ring.submitter().register_files_update(key.index, &[fd]);
+            if updated.is_ok()
+                && let Some(lane) = self.lanes.get_mut(key)
+            {
+                lane.fixed = Some(key.index);
+            }
+        }
+        Ok(key)
+    }
+
+    fn poll_entry(&self, key: LaneKey, events: i16) -> Option<squeue::Entry> {
+        let lane = self.lanes.get(key)?;
+        let events = events as u32;
+        Some(match (lane.fixed, &lane.socket) {
+            (Some(index), _) => opcode::PollAdd::new(types::Fixed(index), events).build(),
+            (None, Some(socket)) => {
+                opcode::PollAdd::new(types::Fd(socket.as_raw_fd()), events).build()
+            }
+            (None, None) => return None,
+        })
+    }
+
+    fn request_poll(&mut self, key: LaneKey, kind: Kind, events: i16) -> io::Result<()> {
+        let entry = self.poll_entry(key, events).ok_or_else(no_such_lane)?;
+        let user_data = self.slots.insert(kind);
+        // SAFETY: a poll request points to nothing.
+        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
+            self.slots.remove(user_data);
+            return Err(error);
+        }
+        if let Some(lane) = self.lanes.get_mut(key) {
+            lane.requests += 1;
+        }
+        Ok(())
+    }
+
+    fn watch_listener(&mut self, listener: usize) {
+        let fd: RawFd = self.listeners[listener].as_raw_fd();
+        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32)
+            .multi(self.features.has(Name::MultishotPoll))
+            .build();
+        let user_data = self.slots.insert(Kind::Listen(listener));
+        // SAFETY: a poll request points to nothing.
+        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
+            self.slots.remove(user_data);
+            tracing::error!("no more connections can be accepted: {error}");
+        }
+    }
+
+    fn accept_all(&mut self, listener: usize) {
+        loop {
+            self.counters.syscalls += 1;
+            match tcp::accept(&self.listeners[listener]) {
+                Ok(None) => return,
+                Ok(Some((socket, remote))) => match self.adopt(socket) {
+                    Ok(lane) => self.ready.push(Event::Accepted { lane, remote }),
+                    Err(error) => tracing::warn!("refused a connection from {remote}: {error}"),
+                },
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection now: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn connect_decided(&mut self, key: LaneKey) {
+        let Some(lane) = self.retire(key) else { return };
+        if lane.closing.is_some() {
+            self.finish_close(key);
+            return;
+        }
+        let outcome = lane.socket.as_ref().and_then(tcp::connect_error);
+        self.counters.syscalls += 1;
+        self.connect_ended(key, outcome);
+    }
+
+    fn connect_ended(&mut self, key: LaneKey, error: Option<io::Error>) {
+        if let Some(lane) = self.lanes.get_mut(key) {
+            lane.is_connecting = false;
+        }
+        match error {
+            None => self.ready.push(Event::Connected { lane: key }),
+            Some(error) => {
+                self.ready.push(Event::ConnectFailed { lane: key, error });
+                self.close(key, CloseMode::Reset);
+            }
+        }
+    }
+
+    fn cancel(&mut self, targets: Vec<u64>) {
+        for target in targets {
+            let user_data = self.slots.insert(Kind::Cancel);
+            let entry = opcode::AsyncCancel::new(target).build().user_data(user_data);
+            // SAFETY: a cancel request points to nothing.
+            if let Err(error) = unsafe { self.push(&entry) } {
+                self.slots.remove(user_data);
+                tracing::error!("a request cannot be cancelled: {error}");
+            }
+        }
+    }
+
+    /// Closes the socket of a closing lane once no request uses it, and reports the end once
+    /// its last chunk is released.
+    fn finish_close(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        let Some(mode) = lane.closing else { return };
+        if lane.requests > 0 {
+            return;
+        }
+        if let Some(socket) = lane.socket.take() {
+            let fixed = lane.fixed.take();
+            self.counters.syscalls += 1 + match mode {
+                CloseMode::Graceful => tcp::finish(&socket),
+                CloseMode::Reset => tcp::abort(&socket),
+            };
+            if let Some(index) = fixed {
+                self.counters.syscalls += 1;
+                if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
+                    tracing::warn!("a registered socket stays open: {error}");
+                }
+            }
+        }
+        if self.lanes.get(key).is_some_and(|lane| lane.unreleased == 0) {
+            self.lanes.remove(key);
+            self.ready.push(Event::Closed { lane: key });
+        }
+    }
+}
+
+impl Driver for UringDriver {
+    fn name(&self) -> &'static str {
+        "uring"
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.listeners.push(listener);
+        self.watch_listener(self.listeners.len() - 1);
+        Ok(())
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let opening = tcp::open(remote, local, &self.options)?;
+        self.counters.syscalls += opening.syscalls;
+        let key = self.insert(opening.socket, true)?;
+        match opening.outcome {
+            Ok(true) => self.connect_ended(key, None),
+            Ok(false) => self.request_poll(key, Kind::Connect(key), libc::POLLOUT)?,
+            Err(error) => self.connect_ended(key, Some(error)),
+        }
+        Ok(key)
+    }
+
+    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.counters.syscalls += 8;
+        tcp::prepare(&socket, &self.options)?;
+        self.insert(socket, false)
+    }
+
+    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        let socket = lane.socket.as_ref().ok_or_else(not_open)?;
+        self.counters.syscalls += 1;
+        tcp::send(socket.as_raw_fd(), bytes)
+    }
+
+    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        let socket = lane.socket.as_ref().ok_or_else(not_open)?;
+        self.counters.syscalls += 1;
+        tcp::receive(socket.as_raw_fd(), into)
+    }
+
+    fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
+        let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
+        if lane.is_connecting || lane.closing.is_some() {
+            return Err(not_open());
+        }
+        let (way, events) = match interest {
+            Interest::Readable => (0, libc::POLLIN | libc::POLLRDHUP),
+            Interest::Writable => (1, libc::POLLOUT),
+        };
+        if lane.watched[way] {
+            return Ok(());
+        }
+        lane.watched[way] = true;
+        let requested = self.request_poll(key, Kind::Watch(key, way), events);
+        if requested.is_err()
+            && let Some(lane) = self.lanes.get_mut(key)
+        {
+            lane.watched[way] = false;
+        }
+        requested
+    }
+
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        // SAFETY: passed on to the caller.
+        if let Err(error) =
+            unsafe { self.start_send(lane, token, header, source, offset, length, mode) }
+        {
+            refuse_send(&mut self.ready, lane, token, error);
+        }
+    }
+
+    unsafe fn recv_chunk(
+        &mut self,
+        key: LaneKey,
+        token: u64,
+        target: &Shape,
+        offset: usize,
+        length: usize,
+    ) {
+        let started = match self.lanes.get_mut(key) {
+            None => Err(no_such_lane()),
+            Some(lane) if lane.is_connecting || lane.closing.is_some() => Err(not_open()),
+            Some(lane) if lane.is_receiving => Err(already_outstanding()),
+            Some(lane) => lane.receive.begin(token, target, offset, length),
+        };
+        let started = started.and_then(|()| self.submit_receive(key));
+        if let Err(error) = started {
+            self.ready.push(Event::ChunkReceived { lane: key, token, result: Err(error) });
+        }
+    }
+
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.closing.is_some() {
+            return;
+        }
+        lane.closing = Some(mode);
+        let targets = self.slots.select(|kind| match kind {
+            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
+            Kind::Send { lane, .. } => lane == key,
+            Kind::Listen(_) | Kind::Cancel => false,
+        });
+        self.cancel(targets);
+        self.finish_close(key);
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.reap()?;
+        events.append(&mut self.ready);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.reap()?;
+        if self.ready.is_empty() && self.staged == 0 {
+            let timeout = types::Timespec::from(timeout);
+            let arguments = types::SubmitArgs::new().timespec(&timeout);
+            self.counters.syscalls += 1;
+            match self.ring.submitter().submit_with_args(1, &arguments) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+            self.reap()?;
+        }
+        events.append(&mut self.ready);
+        Ok(())
+    }
+
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        let socket = lane.socket.as_ref().ok_or_else(not_open)?;
+        self.counters.syscalls += 1;
+        tcp::unanswered(socket.as_raw_fd())
+    }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        self.is_stopped = true;
+        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.close(key, CloseMode::Reset);
+        }
+        let listening = self.slots.select(|kind| matches!(kind, Kind::Listen(_)));
+        self.cancel(listening);
+        while self.slots.len() > 0 {
+            if Instant::now() >= deadline || self.reap().is_err() {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        let is_busy = |lane: &Lane| {
+            lane.is_connecting
+                || lane.is_receiving
+                || lane.is_sending
+                || lane.unreleased > 0
+                || lane.closing.is_some()
+        };
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| is_busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.is_stopped = true;
+        let waiting = self.slots.select(|_| true);
+        self.cancel(waiting);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while self.slots.len() > 0 {
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.reap()?;
+        }
+        self.ready.clear();
+        self.listeners.clear();
+        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
+        let sockets = keys.into_iter().filter_map(|key| {
+            let socket = self.lanes.remove(key)?.socket?;
+            Some((key, socket))
+        });
+        Ok(sockets.collect())
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,98 @@
+//! One lane of the io_uring driver.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::super::beyond_shape;
+use super::super::pieces::Pieces;
+use crate::memory::{Shape, Span};
+use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode};
+
+/// What the kernel reads of a chunk request: boxed, so that it never moves while one is in
+/// flight.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) token: u64,
+    pub(super) header: [u8; CHUNK_HEADER_BYTES],
+    pub(super) message: libc::msghdr,
+    pub(super) pieces: Pieces,
+}
+
+// SAFETY: the pointers in `message` lead into `pieces` and are only handed to the kernel.
+unsafe impl Send for Transfer {}
+
+impl Transfer {
+    pub(super) fn new() -> Box<Self> {
+        // SAFETY: a msghdr of zeros is valid: no name, no pieces, no control data.
+        let message = unsafe { std::mem::zeroed() };
+        let header = [0; CHUNK_HEADER_BYTES];
+        Box::new(Self { token: 0, header, message, pieces: Pieces::default() })
+    }
+
+    /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.
+    pub(super) fn begin(
+        &mut self,
+        token: u64,
+        shape: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        if offset.checked_add(length).is_none_or(|end| end > shape.len()) {
+            return Err(beyond_shape());
+        }
+        self.token = token;
+        self.pieces.clear();
+        self.pieces.push(Span { ptr: self.header.as_mut_ptr(), len: CHUNK_HEADER_BYTES });
+        for span in shape.spans(offset, length) {
+            self.pieces.push(span);
+        }
+        Ok(())
+    }
+
+    /// Points the message at the next pieces, `max_bytes` of them at the most.
+    pub(super) fn next_message(&mut self, max_bytes: usize) -> *mut libc::msghdr {
+        let (pieces, count) = self.pieces.window(max_bytes);
+        self.message.msg_iov = pieces;
+        self.message.msg_iovlen = count as _;
+        &raw mut self.message
+    }
+}
+
+/// A socket and what is outstanding on it.
+#[derive(Debug)]
+pub(super) struct Lane {
+    /// `None` once it is closed, while notifications are outstanding.
+    pub(super) socket: Option<OwnedFd>,
+    /// Its index in the table of registered files.
+    pub(super) fixed: Option<u32>,
+    pub(super) is_connecting: bool,
+    /// A request waits until it is readable (0), writable (1).
+    pub(super) watched: [bool; 2],
+    pub(super) receive: Box<Transfer>,
+    pub(super) is_receiving: bool,
+    pub(super) send: Box<Transfer>,
+    pub(super) is_sending: bool,
+    /// Requests whose result has not come.
+    pub(super) requests: u32,
+    /// Chunks that are not released.
+    pub(super) unreleased: u32,
+    pub(super) closing: Option<CloseMode>,
+}
+
+impl Lane {
+    pub(super) fn new(socket: OwnedFd, is_connecting: bool) -> Self {
+        Self {
+            socket: Some(socket),
+            fixed: None,
+            is_connecting,
+            watched: [false; 2],
+            receive: Transfer::new(),
+            is_receiving: false,
+            send: Transfer::new(),
+            is_sending: false,
+            requests: 0,
+            unreleased: 0,
+            closing: None,
+        }
+    }
+}
