@@ -1,6 +1,9 @@
 //! ringrail moves messages between HPC processes over commodity Ethernet NICs.
 
 mod api;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 pub mod bootstrap;
 mod driver;
 mod memory;

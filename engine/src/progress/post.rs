@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// What a receive would get now.
-    pub(crate) fn peek(&self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
+    pub(crate) fn peek(&mut self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
         let found = self.state.core.peek(request);
         let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
         Ok(found.map(|arrival| Status {

@@ -125,7 +125,6 @@ pub(crate) struct CoreCounters {
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) engine: u64,

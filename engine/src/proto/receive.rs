@@ -117,9 +117,13 @@ impl Core {
     }
 
     /// The oldest unexpected message that a receive would get now, left where it is.
-    pub(crate) fn peek(&self, request: &ReceiveRequest) -> Result<Option<Arrival>, SendRefusal> {
+    pub(crate) fn peek(
+        &mut self,
+        request: &ReceiveRequest,
+    ) -> Result<Option<Arrival>, SendRefusal> {
         let (selector, _) = self.selector(request)?;
-        let matcher = self.endpoints.get(usize::from(request.endpoint)).and_then(Option::as_ref);
+        let endpoint = usize::from(request.endpoint);
+        let matcher = self.endpoints.get_mut(endpoint).and_then(Option::as_mut);
         let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
         let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
             return Ok(None);

@@ -1,151 +1,357 @@
-//! The bins against a model that walks two lists.
+//! Random sequences of operations against a model that keeps two plain lists.
 
+use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Envelope, Matcher, PostedKey, Selector};
+use super::bins::{Bins, Key, Link};
+use super::*;
 
+/// The rules of matching with nothing clever about them.
 #[derive(Default)]
 struct Model {
     posted: Vec<(Selector, u32)>,
     unexpected: Vec<(Envelope, u32)>,
 }
 
-fn accepts(selector: &Selector, envelope: &Envelope) -> bool {
-    selector.context == envelope.context
-        && selector.tag & !selector.ignore == envelope.tag & !selector.ignore
-        && (selector.source.is_none() || selector.source == Some(envelope.source))
-}
-
 impl Model {
-    fn arrive(&mut self, envelope: Envelope, message: u32) -> Option<u32> {
-        match self.posted.iter().position(|(selector, _)| accepts(selector, &envelope)) {
-            Some(index) => Some(self.posted.remove(index).1),
-            None => {
-                self.unexpected.push((envelope, message));
-                None
-            }
-        }
+    fn take_posted(&mut self, e: &Envelope) -> Option<u32> {
+        let at = self.posted.iter().position(|(s, _)| s.accepts(e))?;
+        Some(self.posted.remove(at).1)
     }
 
-    fn post(&mut self, selector: Selector, receive: u32) -> Option<u32> {
-        match self.unexpected.iter().position(|(envelope, _)| accepts(&selector, envelope)) {
-            Some(index) => Some(self.unexpected.remove(index).1),
-            None => {
-                self.posted.push((selector, receive));
-                None
-            }
-        }
+    fn find_unexpected(&self, s: &Selector) -> Option<usize> {
+        self.unexpected.iter().position(|(e, _)| s.accepts(e))
+    }
+
+    fn peek_unexpected(&self, s: &Selector) -> Option<u32> {
+        Some(self.unexpected[self.find_unexpected(s)?].1)
+    }
+
+    fn take_unexpected(&mut self, s: &Selector) -> Option<u32> {
+        let at = self.find_unexpected(s)?;
+        Some(self.unexpected.remove(at).1)
+    }
+
+    fn cancel_posted(&mut self, receive: u32) -> Option<u32> {
+        let at = self.posted.iter().position(|&(_, handle)| handle == receive)?;
+        Some(self.posted.remove(at).1)
+    }
+
+    fn remove_unexpected(&mut self, message: u32) -> Option<u32> {
+        let at = self.unexpected.iter().position(|&(_, handle)| handle == message)?;
+        Some(self.unexpected.remove(at).1)
+    }
+
+    fn drain_posted(&mut self, wanted: impl Fn(&Selector) -> bool) -> Vec<u32> {
+        self.posted.extract_if(.., |(s, _)| wanted(s)).map(|(_, handle)| handle).collect()
+    }
+
+    fn drain_unexpected(&mut self, wanted: impl Fn(&Envelope) -> bool) -> Vec<u32> {
+        self.unexpected.extract_if(.., |(e, _)| wanted(e)).map(|(_, handle)| handle).collect()
     }
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum Op {
     Arrive(Envelope),
     Post(Selector),
     Peek(Selector),
-    Cancel(usize),
-    DrainUnexpected(u32),
-    DrainPosted,
+    /// Cancels one of the receives posted so far, in whatever state it is.
+    Cancel(prop::sample::Index),
+    Remove(prop::sample::Index),
+    DrainPostedFrom(u32),
+    DrainUnexpectedFrom(u32),
+    DrainAllPosted,
+    DrainAllUnexpected,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let envelope = (0u32..3, 0u64..2, 0u64..4).prop_map(|(source, context, tag)| Envelope {
-        source,
-        context,
-        tag,
-    });
-    let ignore = prop_oneof![4 => Just(0), 1 => Just(1), 1 => Just(u64::MAX)];
-    let selector = (proptest::option::of(0u32..3), 0u64..2, 0u64..4, ignore)
-        .prop_map(|(source, context, tag, ignore)| Selector { source, context, tag, ignore });
+fn envelope() -> impl Strategy<Value = Envelope> {
+    (0..3u32, 0..2u64, 0..6u64).prop_map(|(source, context, tag)| Envelope { source, context, tag })
+}
+
+fn selector(ignore: impl Strategy<Value = u64>) -> impl Strategy<Value = Selector> {
+    (prop::option::of(0..3u32), 0..2u64, 0..6u64, ignore)
+        .prop_map(|(source, context, tag, ignore)| Selector { source, context, tag, ignore })
+}
+
+fn op<I: Strategy<Value = u64> + Clone + 'static>(ignore: I) -> impl Strategy<Value = Op> {
     prop_oneof![
-        40 => envelope.prop_map(Step::Arrive),
-        40 => selector.clone().prop_map(Step::Post),
-        8 => selector.prop_map(Step::Peek),
-        8 => any::<usize>().prop_map(Step::Cancel),
-        2 => (0u32..3).prop_map(Step::DrainUnexpected),
-        1 => Just(Step::DrainPosted),
+        40 => envelope().prop_map(Op::Arrive),
+        40 => selector(ignore.clone()).prop_map(Op::Post),
+        8 => selector(ignore).prop_map(Op::Peek),
+        8 => any::<prop::sample::Index>().prop_map(Op::Cancel),
+        4 => any::<prop::sample::Index>().prop_map(Op::Remove),
+        2 => (0..3u32).prop_map(Op::DrainPostedFrom),
+        2 => (0..3u32).prop_map(Op::DrainUnexpectedFrom),
+        1 => Just(Op::DrainAllPosted),
+        1 => Just(Op::DrainAllUnexpected),
     ]
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
-    #[test]
-    fn bins_and_lists_agree(seed in any::<u64>(), steps in proptest::collection::vec(step(), 1..300)) {
-        let mut matcher = Matcher::new(seed);
-        let mut model = Model::default();
-        let mut keys: Vec<(PostedKey, u32)> = Vec::new();
-        for (number, step) in steps.into_iter().enumerate() {
-            let number = number as u32;
-            match step {
-                Step::Arrive(envelope) => {
-                    let taken = matcher.take_posted(&envelope);
-                    if taken.is_none() {
-                        matcher.insert_unexpected(&envelope, number);
-                    }
-                    prop_assert_eq!(taken, model.arrive(envelope, number));
-                }
-                Step::Post(selector) => {
-                    let taken = matcher.take_unexpected(&selector);
-                    if taken.is_none() {
-                        keys.push((matcher.insert_posted(&selector, number), number));
-                    }
-                    prop_assert_eq!(taken, model.post(selector, number));
-                }
-                Step::Peek(selector) => {
-                    let expected = model
-                        .unexpected
-                        .iter()
-                        .find(|(envelope, _)| accepts(&selector, envelope))
-                        .map(|&(_, message)| message);
-                    prop_assert_eq!(matcher.peek_unexpected(&selector), expected);
-                }
-                Step::Cancel(which) => {
-                    if let Some(&(key, receive)) = keys.get(which % keys.len().max(1)) {
-                        let index = model.posted.iter().position(|&(_, r)| r == receive);
-                        let expected = index.map(|index| model.posted.remove(index).1);
-                        prop_assert_eq!(matcher.cancel_posted(key), expected);
-                        prop_assert_eq!(matcher.cancel_posted(key), None);
-                    }
-                }
-                Step::DrainUnexpected(source) => {
-                    let mut drained = Vec::new();
-                    matcher.drain_unexpected_from(source, |message| drained.push(message));
-                    let is_hit = |entry: &(Envelope, u32)| entry.0.source == source;
-                    let expected: Vec<u32> =
-                        model.unexpected.iter().filter(|e| is_hit(e)).map(|e| e.1).collect();
-                    model.unexpected.retain(|entry| !is_hit(entry));
-                    prop_assert_eq!(drained, expected);
-                }
-                Step::DrainPosted => {
-                    let mut drained = Vec::new();
-                    matcher.drain_all_posted(|receive| drained.push(receive));
-                    let expected: Vec<u32> = model.posted.drain(..).map(|e| e.1).collect();
-                    prop_assert_eq!(drained, expected);
+/// Runs `ops` on the matcher and on the model and compares every answer.
+fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut matcher = Matcher::new(seed);
+    let mut model = Model::default();
+    let mut receives = Vec::new();
+    let mut messages = Vec::new();
+    for op in ops {
+        match op {
+            Op::Arrive(e) => {
+                let taken = matcher.take_posted(e);
+                prop_assert_eq!(taken, model.take_posted(e));
+                if taken.is_none() {
+                    let handle = messages.len() as u32;
+                    messages.push(matcher.insert_unexpected(e, handle));
+                    model.unexpected.push((*e, handle));
                 }
             }
-            prop_assert_eq!(matcher.posted_len(), model.posted.len());
-            prop_assert_eq!(matcher.unexpected_len(), model.unexpected.len());
+            Op::Post(s) => {
+                let taken = matcher.take_unexpected(s);
+                prop_assert_eq!(taken, model.take_unexpected(s));
+                if taken.is_none() {
+                    let handle = receives.len() as u32;
+                    receives.push(matcher.insert_posted(s, handle));
+                    model.posted.push((*s, handle));
+                }
+            }
+            Op::Peek(s) => prop_assert_eq!(matcher.peek_unexpected(s), model.peek_unexpected(s)),
+            Op::Cancel(at) if !receives.is_empty() => {
+                let at = at.index(receives.len());
+                prop_assert_eq!(
+                    matcher.cancel_posted(receives[at]),
+                    model.cancel_posted(at as u32)
+                );
+            }
+            Op::Remove(at) if !messages.is_empty() => {
+                let at = at.index(messages.len());
+                prop_assert_eq!(
+                    matcher.remove_unexpected(messages[at]),
+                    model.remove_unexpected(at as u32)
+                );
+            }
+            Op::Cancel(_) | Op::Remove(_) => {}
+            Op::DrainPostedFrom(source) => {
+                let mut drained = Vec::new();
+                matcher.drain_posted_from(*source, |handle| drained.push(handle));
+                prop_assert_eq!(drained, model.drain_posted(|s| s.source == Some(*source)));
+            }
+            Op::DrainUnexpectedFrom(source) => {
+                let mut drained = Vec::new();
+                matcher.drain_unexpected_from(*source, |handle| drained.push(handle));
+                prop_assert_eq!(drained, model.drain_unexpected(|e| e.source == *source));
+            }
+            Op::DrainAllPosted => {
+                let mut drained = Vec::new();
+                matcher.drain_all_posted(|handle| drained.push(handle));
+                prop_assert_eq!(drained, model.drain_posted(|_| true));
+            }
+            Op::DrainAllUnexpected => {
+                let mut drained = Vec::new();
+                matcher.drain_all_unexpected(|handle| drained.push(handle));
+                prop_assert_eq!(drained, model.drain_unexpected(|_| true));
+            }
+        }
+        prop_assert_eq!(matcher.posted_len(), model.posted.len());
+        prop_assert_eq!(matcher.unexpected_len(), model.unexpected.len());
+    }
+    Ok(())
+}
+
+/// No files beside the sources: a failure prints its smallest sequence.
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
+
+    #[test]
+    fn few_shapes_match_as_the_model_does(
+        seed: u64,
+        ops in vec(op(prop::sample::select(&[0, 0, 0, 1, u64::MAX][..])), 0..100),
+    ) {
+        compare(seed, &ops)?;
+    }
+
+    #[test]
+    fn more_shapes_than_bins_match_as_the_model_does(
+        seed: u64,
+        ops in vec(op(prop_oneof![0..8u64, Just(u64::MAX)]), 0..120),
+    ) {
+        compare(seed, &ops)?;
+    }
+
+    /// Hashes chosen by the test: everything collides, at the end of the table too.
+    #[test]
+    fn bins_keep_their_lists_when_hashes_collide(
+        hashes in vec(prop::sample::select(&[0, 1, 2, 14, 15, 31, u32::MAX][..]), 24),
+        ops in vec((any::<bool>(), 0..24usize, any::<prop::sample::Index>()), 0..120),
+    ) {
+        let key = |number| Key { context: 0, tag: number as u64, source: 0 };
+        let mut bins = Bins::default();
+        let mut links = vec![Link::NONE; ops.len()];
+        let mut lists: Vec<Vec<u32>> = vec![Vec::new(); hashes.len()];
+        for (node, (push, number, at)) in ops.into_iter().enumerate() {
+            let list = &mut lists[number];
+            if push || list.is_empty() {
+                bins.push_back(&mut links, &key(number), hashes[number], node as u32);
+                list.push(node as u32);
+            } else {
+                let at = at.index(list.len());
+                bins.unlink(&mut links, list.remove(at));
+            }
+            for (number, list) in lists.iter().enumerate() {
+                let mut found = Vec::new();
+                if let Some(at) = bins.find(&key(number), hashes[number]) {
+                    let mut node = bins.head(at);
+                    while node != slab::NIL {
+                        found.push(node);
+                        node = links[node as usize].next();
+                    }
+                }
+                prop_assert_eq!(&found, list);
+            }
+            prop_assert_eq!(bins.is_empty(), lists.iter().all(Vec::is_empty));
+        }
+    }
+}
+
+const DEPTH: u32 = 10_000;
+
+/// Envelopes as programs choose them; each list has `DEPTH` different ones.
+fn regular_envelopes() -> Vec<Vec<Envelope>> {
+    let all = |f: fn(u32) -> Envelope| (0..DEPTH).map(f).collect();
+    vec![
+        all(|i| Envelope { source: 0, context: 0, tag: u64::from(i) }),
+        all(|i| Envelope { source: i, context: 0, tag: 7 }),
+        all(|i| Envelope { source: 0, context: u64::from(i), tag: 0 }),
+        all(|i| Envelope { source: 3, context: 1, tag: u64::from(i) << 32 }),
+        all(|i| Envelope { source: 3, context: 1, tag: u64::from(i) << 50 }),
+        all(|i| Envelope { source: i % 100, context: u64::from(i % 7), tag: u64::from(i / 100) }),
+        all(|i| Envelope { source: i, context: u64::from(i), tag: u64::from(i) }),
+    ]
+}
+
+#[test]
+fn regular_envelopes_spread_under_every_seed() {
+    for seed in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+        for envelopes in regular_envelopes() {
+            let mut matcher = Matcher::new(seed);
+            for (e, handle) in envelopes.iter().zip(0..) {
+                matcher.insert_unexpected(e, handle);
+            }
+            let (first, last) = (envelopes[0], envelopes[DEPTH as usize - 1]);
+            let s = |e: Envelope| Selector {
+                source: Some(e.source),
+                context: e.context,
+                tag: e.tag,
+                ignore: 0,
+            };
+            // The first look builds the bins.
+            assert_eq!(matcher.peek_unexpected(&s(first)), Some(0));
+            assert_eq!(matcher.peek_unexpected(&s(last)), Some(DEPTH - 1));
+            // Half full, linear probing: the longest of 10 000 is around 20 for a random function.
+            let longest = matcher.unexpected.longest_probe();
+            assert!(longest <= 60, "seed {seed}, {first:?} ..: a probe of {longest} steps");
         }
     }
 }
 
 #[test]
-fn ten_thousand_in_reverse_order_match_across_growth() {
-    let mut matcher = Matcher::new(7);
-    for tag in 0..10_000u64 {
-        let source = (tag % 2 == 0).then_some(1);
-        let selector = Selector { source, context: 0, tag, ignore: 0 };
-        matcher.insert_posted(&selector, tag as u32);
+fn tags_that_collide_under_one_seed_do_not_under_another() {
+    let key = |tag| Key { context: 0, tag, source: 0 };
+    let known = Hasher::new(1);
+    // Tags that fall into the same 1/1024 of every table with the known seed.
+    let flood: Vec<u64> =
+        (0..).filter(|&tag| known.hash(&key(tag)) & 1023 == 0).take(1000).collect();
+    let fill = |seed| {
+        let mut matcher = Matcher::new(seed);
+        for (&tag, handle) in flood.iter().zip(0..) {
+            let s = Selector { source: None, context: 0, tag, ignore: 0 };
+            matcher.insert_posted(&s, handle);
+        }
+        matcher.posted.longest_probe()
+    };
+    assert!(fill(1) >= 400, "the flood must work on the seed it was made for");
+    for seed in [0, 2, 3, 4] {
+        let longest = fill(seed);
+        assert!(longest <= 60, "seed {seed}: a probe of {longest} steps");
     }
-    for tag in (0..10_000u64).rev() {
-        let envelope = Envelope { source: 1, context: 0, tag };
-        assert_eq!(matcher.take_posted(&envelope), Some(tag as u32));
-        matcher.insert_unexpected(&envelope, tag as u32);
+}
+
+fn any_source(tag: u64, ignore: u64) -> Selector {
+    Selector { source: None, context: 0, tag, ignore }
+}
+
+#[test]
+fn the_oldest_receive_wins_whatever_its_kind() {
+    let e = Envelope { source: 5, context: 0, tag: 0x21 };
+    let kinds = [
+        Selector { source: Some(5), ..any_source(0x21, 0) },
+        any_source(0x21, 0),
+        any_source(0x2f, 0xf),
+        any_source(0, u64::MAX),
+        Selector { source: Some(5), ..any_source(0, u64::MAX) },
+    ];
+    for first in 0..kinds.len() {
+        let mut matcher = Matcher::new(9);
+        // Newer receives of every kind, and one that accepts only another tag, change nothing.
+        let order = kinds[first..].iter().chain(&kinds[..first]);
+        matcher.insert_posted(&any_source(0x22, 0), 100);
+        for (s, receive) in order.zip(0..) {
+            matcher.insert_posted(s, receive);
+        }
+        for receive in 0..kinds.len() as u32 {
+            assert_eq!(matcher.take_posted(&e), Some(receive), "oldest kind {first}");
+        }
+        assert_eq!(matcher.take_posted(&e), None);
+        assert_eq!(matcher.posted_len(), 1);
     }
-    for tag in 0..10_000u64 {
-        let selector = Selector { source: None, context: 0, tag, ignore: 0 };
-        assert_eq!(matcher.take_unexpected(&selector), Some(tag as u32));
+}
+
+#[test]
+fn a_key_outlives_its_receive_without_harm() {
+    let mut matcher = Matcher::new(0);
+    let e = Envelope { source: 0, context: 0, tag: 1 };
+    let matched = matcher.insert_posted(&any_source(1, 0), 10);
+    assert_eq!(matcher.take_posted(&e), Some(10));
+    assert_eq!(matcher.cancel_posted(matched), None);
+    // The slot is used again; the old key must not cancel its new content.
+    let reposted = matcher.insert_posted(&any_source(1, 0), 11);
+    assert_eq!(matcher.cancel_posted(matched), None);
+    assert_eq!(matcher.cancel_posted(reposted), Some(11));
+    assert_eq!(matcher.cancel_posted(reposted), None);
+    assert_eq!(matcher.posted_len(), 0);
+    // So for messages.
+    let taken = matcher.insert_unexpected(&e, 20);
+    assert_eq!(matcher.take_unexpected(&any_source(1, 0)), Some(20));
+    let kept = matcher.insert_unexpected(&e, 21);
+    assert_eq!(matcher.remove_unexpected(taken), None);
+    assert_eq!(matcher.remove_unexpected(kept), Some(21));
+}
+
+#[test]
+fn views_that_nobody_asks_for_end() {
+    let mut matcher = Matcher::new(0);
+    let e = Envelope { source: 0, context: 0, tag: 1 };
+    let directed = Selector { source: Some(0), ..any_source(1, 0) };
+    matcher.insert_unexpected(&e, 0);
+    assert_eq!(matcher.unexpected.live_views(), 0, "no receive has asked for anything yet");
+    assert_eq!(matcher.peek_unexpected(&any_source(1, 0)), Some(0));
+    assert_eq!(matcher.take_unexpected(&directed), Some(0));
+    assert_eq!(matcher.unexpected.live_views(), 2);
+    for message in 0..50 {
+        matcher.insert_unexpected(&e, message);
+        assert_eq!(matcher.take_unexpected(&directed), Some(message));
     }
-    assert_eq!((matcher.posted_len(), matcher.unexpected_len()), (0, 0));
+    assert_eq!(matcher.unexpected.live_views(), 1, "only directed receives have come for long");
+    matcher.insert_unexpected(&e, 50);
+    assert_eq!(matcher.take_unexpected(&any_source(1, 0)), Some(50));
+}
+
+#[test]
+fn an_empty_matcher_holds_no_memory_outside() {
+    let matcher = Matcher::new(0);
+    assert!(size_of_val(&matcher) <= 256);
+    assert_eq!(matcher.posted.longest_probe() + matcher.unexpected.longest_probe(), 0);
 }

@@ -1,0 +1,237 @@
+//! A hash table of FIFO bins over intrusive doubly linked lists.
+//!
+//! Open addressing with linear probing, at most half full; a bin that runs empty leaves at once
+//! and those behind it move up, so there are no tombstones and the table never needs cleaning.
+//! A bin holds all nodes of one key: however many messages share a key, other keys do not wait.
+
+use super::slab::NIL;
+
+/// Capacity at the first insertion; a power of two.
+const FIRST_CAPACITY: usize = 16;
+
+/// What the nodes of a bin have in common. Parts that a shape leaves open are zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) context: u64,
+    pub(super) tag: u64,
+    pub(super) source: u32,
+}
+
+/// The place of a node in the list of its bin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    prev: u32,
+    next: u32,
+    /// The hash of the bin's key, to find the bin again.
+    hash: u32,
+}
+
+impl Link {
+    /// In no list.
+    pub(super) const NONE: Self = Self { prev: NIL, next: NIL, hash: 0 };
+
+    /// The node behind this one.
+    #[inline]
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+}
+
+/// Something that has a place in one bin.
+pub(super) trait Linked {
+    fn link(&self) -> &Link;
+    fn link_mut(&mut self) -> &mut Link;
+}
+
+impl Linked for Link {
+    #[inline]
+    fn link(&self) -> &Link {
+        self
+    }
+
+    #[inline]
+    fn link_mut(&mut self) -> &mut Link {
+        self
+    }
+}
+
+/// A key and its list; no bin when `head` is `NIL`. Two to a cache line, with 32 bytes each.
+#[derive(Clone, Copy, Debug)]
+struct Bin {
+    key: Key,
+    hash: u32,
+    head: u32,
+    tail: u32,
+}
+
+const EMPTY: Bin =
+    Bin { key: Key { context: 0, tag: 0, source: 0 }, hash: 0, head: NIL, tail: NIL };
+
+/// The bins of one shape. Nodes live with the caller, who passes the same slice every time.
+#[derive(Debug, Default)]
+pub(super) struct Bins {
+    /// Empty, or a power of two.
+    table: Vec<Bin>,
+    used: usize,
+}
+
+impl Bins {
+    /// Whether no node is in any bin.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// The table index of the bin for `key`. Valid until the next change.
+    #[inline]
+    pub(super) fn find(&self, key: &Key, hash: u32) -> Option<usize> {
+        let mask = self.table.len().wrapping_sub(1);
+        let mut at = hash as usize & mask;
+        loop {
+            // Misses only when the table is empty: the mask keeps `at` inside otherwise.
+            let bin = self.table.get(at)?;
+            if bin.head == NIL {
+                return None;
+            }
+            if bin.hash == hash && bin.key == *key {
+                return Some(at);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// The oldest node of a bin that [`find`](Self::find) found.
+    #[inline]
+    pub(super) fn head(&self, at: usize) -> u32 {
+        self.table[at].head
+    }
+
+    /// Puts `node` behind all others of `key`.
+    #[inline]
+    pub(super) fn push_back<N: Linked>(
+        &mut self,
+        nodes: &mut [N],
+        key: &Key,
+        hash: u32,
+        node: u32,
+    ) {
+        if self.used * 2 >= self.table.len() {
+            self.grow();
+        }
+        let mask = self.table.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let bin = &mut self.table[at & mask];
+            if bin.head == NIL {
+                *bin = Bin { key: *key, hash, head: node, tail: node };
+                *nodes[node as usize].link_mut() = Link { prev: NIL, next: NIL, hash };
+                self.used += 1;
+                return;
+            }
+            if bin.hash == hash && bin.key == *key {
+                *nodes[node as usize].link_mut() = Link { prev: bin.tail, next: NIL, hash };
+                nodes[bin.tail as usize].link_mut().next = node;
+                bin.tail = node;
+                return;
+            }
+            at += 1;
+        }
+    }
+
+    /// Takes the oldest node out of a bin that [`find`](Self::find) found.
+    #[inline]
+    pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) {
+        let bin = &mut self.table[at];
+        let next = nodes[bin.head as usize].link().next;
+        if next == NIL {
+            self.vacate(at);
+        } else {
+            bin.head = next;
+            nodes[next as usize].link_mut().prev = NIL;
+        }
+    }
+
+    /// Takes `node`, which is in some bin, out of it.
+    #[inline]
+    pub(super) fn unlink<N: Linked>(&mut self, nodes: &mut [N], node: u32) {
+        let Link { prev, next, hash } = *nodes[node as usize].link();
+        if prev != NIL && next != NIL {
+            nodes[prev as usize].link_mut().next = next;
+            nodes[next as usize].link_mut().prev = prev;
+            return;
+        }
+        let at = self.find_by_end(node, hash);
+        let bin = &mut self.table[at];
+        if next != NIL {
+            bin.head = next;
+            nodes[next as usize].link_mut().prev = NIL;
+        } else if prev != NIL {
+            bin.tail = prev;
+            nodes[prev as usize].link_mut().next = NIL;
+        } else {
+            self.vacate(at);
+        }
+    }
+
+    /// The bin whose list begins or ends with `node`: a node is in one bin, so that is the one.
+    #[inline]
+    fn find_by_end(&self, node: u32, hash: u32) -> usize {
+        let mask = self.table.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let bin = &self.table[at & mask];
+            if bin.head == node || bin.tail == node {
+                return at & mask;
+            }
+            debug_assert!(bin.head != NIL, "node {node} is in no bin");
+            at += 1;
+        }
+    }
+
+    /// Empties table index `at` and moves bins behind it up, so that no probe meets a gap.
+    #[inline]
+    fn vacate(&mut self, at: usize) {
+        let mask = self.table.len() - 1;
+        let mut gap = at;
+        let mut at = at;
+        loop {
+            at = (at + 1) & mask;
+            let bin = self.table[at];
+            if bin.head == NIL {
+                break;
+            }
+            let from_home = at.wrapping_sub(bin.hash as usize) & mask;
+            let from_gap = at.wrapping_sub(gap) & mask;
+            if from_home >= from_gap {
+                self.table[gap] = bin;
+                gap = at;
+            }
+        }
+        self.table[gap].head = NIL;
+        self.used -= 1;
+    }
+
+    /// Doubles the table. Nodes do not know where their bin is, so only bins move.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let capacity = (self.table.len() * 2).max(FIRST_CAPACITY);
+        let old = std::mem::replace(&mut self.table, vec![EMPTY; capacity]);
+        let mask = capacity - 1;
+        for bin in old.into_iter().filter(|bin| bin.head != NIL) {
+            let mut at = bin.hash as usize & mask;
+            while self.table[at].head != NIL {
+                at = (at + 1) & mask;
+            }
+            self.table[at] = bin;
+        }
+    }
+
+    /// The longest way from a bin's home to its place, in steps.
+    #[cfg(test)]
+    pub(super) fn longest_probe(&self) -> usize {
+        let mask = self.table.len().wrapping_sub(1);
+        let used = self.table.iter().enumerate().filter(|(_, bin)| bin.head != NIL);
+        used.map(|(at, bin)| at.wrapping_sub(bin.hash as usize) & mask).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,216 @@
+//! Unexpected messages: each in one bin of every view.
+//!
+//! A view orders all unexpected messages by the key of one shape. Receives bring views to life:
+//! the first one of a shape that meets unexpected messages pays for indexing them, later messages
+//! are indexed as they come. A program that uses one shape pays for one view.
+
+use super::bins::{Bins, Link};
+use super::slab::{NIL, Slab, SlotKey};
+use super::{Envelope, Hasher, MAX_SHAPES, Selector, Shape};
+
+/// The view with the shape [`Shape::CONTEXT`]; selectors whose shape found no view of its own walk
+/// its bins.
+const ARRIVAL_ORDER: usize = 0;
+
+/// A view that no receive has asked for during so many arrivals ends when the queue is next empty.
+/// High enough that phases of a program do not make views come and go: a view in use costs some
+/// tens of nanoseconds per message, its return costs an indexing of what is queued then.
+/// Low in unit tests, so that random sequences meet it.
+const IDLE_ARRIVALS: u64 = if cfg!(test) { 8 } else { 1 << 14 };
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    sequence: u64,
+    envelope: Envelope,
+    message: u32,
+}
+
+#[derive(Debug)]
+struct View {
+    shape: Shape,
+    bins: Bins,
+    /// The places of the messages in this view, by slot.
+    links: Vec<Link>,
+    /// The arrival sequence when a receive last asked.
+    asked: u64,
+}
+
+impl View {
+    #[inline]
+    fn push_back(&mut self, hasher: &Hasher, e: &Envelope, index: u32) {
+        if self.links.len() <= index as usize {
+            self.links.resize(index as usize + 1, Link::NONE);
+        }
+        let key = self.shape.key_of_envelope(e);
+        self.bins.push_back(&mut self.links, &key, hasher.hash(&key), index);
+    }
+}
+
+/// Unexpected messages in arrival order.
+#[derive(Debug, Default)]
+pub(super) struct Unexpected {
+    nodes: Slab<Node>,
+    views: Vec<View>,
+    /// Bit i: view i holds every message. The others hold none and keep only their memory.
+    live: u32,
+    next_sequence: u64,
+}
+
+impl Unexpected {
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    #[inline]
+    pub(super) fn insert(&mut self, hasher: &Hasher, e: &Envelope, message: u32) -> SlotKey {
+        if self.nodes.len() == 0 {
+            self.retire_idle_views();
+        }
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let key = self.nodes.insert(Node { sequence, envelope: *e, message });
+        let mut live = self.live;
+        while live != 0 {
+            let view = live.trailing_zeros() as usize;
+            live &= live - 1;
+            self.views[view].push_back(hasher, e, key.index);
+        }
+        key
+    }
+
+    /// Ends the views that no receive has asked for lately. The queue is empty, and so are they.
+    #[inline]
+    fn retire_idle_views(&mut self) {
+        let mut live = self.live;
+        while live != 0 {
+            let view = live.trailing_zeros() as usize;
+            live &= live - 1;
+            if self.next_sequence - self.views[view].asked > IDLE_ARRIVALS {
+                self.live &= !(1 << view);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, hasher: &Hasher, s: &Selector) -> Option<u32> {
+        let (view, at, index) = self.find(hasher, s)?;
+        let others = self.live & !(1 << view);
+        let View { bins, links, .. } = &mut self.views[view];
+        if bins.head(at) == index {
+            bins.pop_front(links, at);
+        } else {
+            bins.unlink(links, index);
+        }
+        Some(self.remove_from(others, index))
+    }
+
+    pub(super) fn peek(&mut self, hasher: &Hasher, s: &Selector) -> Option<u32> {
+        let (_, _, index) = self.find(hasher, s)?;
+        Some(self.nodes.get(index).message)
+    }
+
+    /// The oldest message that `s` accepts: the view it was found in, the bin there, the slot.
+    #[inline]
+    fn find(&mut self, hasher: &Hasher, s: &Selector) -> Option<(usize, usize, u32)> {
+        if self.nodes.len() == 0 {
+            return None;
+        }
+        let shape = Shape::of(s);
+        let known = self.views.iter().position(|view| view.shape == shape);
+        let view = match known {
+            Some(view) if self.live & 1 << view != 0 => view,
+            _ => self.bring_to_life(hasher, shape, known),
+        };
+        let View { shape: found, bins, links, asked } = &mut self.views[view];
+        *asked = self.next_sequence;
+        let key = found.key_of_selector(s);
+        let at = bins.find(&key, hasher.hash(&key))?;
+        let mut index = bins.head(at);
+        if *found != shape {
+            // Not a view of this shape, but the one of all messages in the context.
+            while !s.accepts(&self.nodes.get(index).envelope) {
+                index = links[index as usize].next();
+                if index == NIL {
+                    return None;
+                }
+            }
+        }
+        Some((view, at, index))
+    }
+
+    /// A live view for receives of `shape`: its own where one can be had, or the arrival order.
+    /// `known` is a view of this shape that is not live.
+    #[cold]
+    fn bring_to_life(&mut self, hasher: &Hasher, shape: Shape, known: Option<usize>) -> usize {
+        if self.views.is_empty() {
+            self.views.reserve_exact(MAX_SHAPES);
+            self.add_view(Shape::CONTEXT);
+        }
+        let idle = |live: u32| (ARRIVAL_ORDER + 1..MAX_SHAPES).find(|&i| live & 1 << i == 0);
+        let view = if let Some(view) = known {
+            view
+        } else if shape == Shape::CONTEXT {
+            ARRIVAL_ORDER
+        } else if self.views.len() < MAX_SHAPES {
+            self.add_view(shape)
+        } else if let Some(view) = idle(self.live) {
+            self.views[view].shape = shape;
+            view
+        } else {
+            ARRIVAL_ORDER
+        };
+        if self.live & 1 << view == 0 {
+            self.live |= 1 << view;
+            let arrived = self.nodes.in_order(|node| Some(node.sequence));
+            for &(_, index) in &arrived {
+                self.views[view].push_back(hasher, &self.nodes.get(index).envelope, index);
+            }
+            self.nodes.done_with(arrived);
+        }
+        view
+    }
+
+    fn add_view(&mut self, shape: Shape) -> usize {
+        self.views.push(View { shape, bins: Bins::default(), links: Vec::new(), asked: 0 });
+        self.views.len() - 1
+    }
+
+    pub(super) fn cancel(&mut self, key: SlotKey) -> Option<u32> {
+        self.nodes.contains(key).then(|| self.remove_from(self.live, key.index))
+    }
+
+    /// Takes an occupied slot out of the views in `views` and vacates it; returns the message.
+    #[inline]
+    fn remove_from(&mut self, mut views: u32, index: u32) -> u32 {
+        while views != 0 {
+            let view = views.trailing_zeros() as usize;
+            views &= views - 1;
+            let View { bins, links, .. } = &mut self.views[view];
+            bins.unlink(links, index);
+        }
+        self.nodes.remove(index).message
+    }
+
+    /// Removes the messages of `source`, or all, in arrival order.
+    pub(super) fn drain(&mut self, source: Option<u32>, mut f: impl FnMut(u32)) {
+        let drained = self.nodes.in_order(|node| {
+            let wanted = source.is_none_or(|source| node.envelope.source == source);
+            wanted.then_some(node.sequence)
+        });
+        for &(_, index) in &drained {
+            f(self.remove_from(self.live, index));
+        }
+        self.nodes.done_with(drained);
+    }
+}
+
+#[cfg(test)]
+impl Unexpected {
+    pub(super) fn longest_probe(&self) -> usize {
+        self.views.iter().map(|view| view.bins.longest_probe()).max().unwrap_or(0)
+    }
+
+    pub(super) fn live_views(&self) -> u32 {
+        self.live.count_ones()
+    }
+}
