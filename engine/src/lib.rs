@@ -15,9 +15,13 @@ pub mod topology;
 mod types;
 mod wire;
 
-pub use api::{Counters, Detached, Domain, Endpoint, Operation, Owned, Rejected, SendOptions};
+pub use api::{
+    Detached, Domain, Endpoint, KernelFeature, Operation, Owned, Rejected, SendOptions,
+    kernel_features,
+};
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::Level;
+pub use telemetry::Counters;
 pub use types::{
     Address, Completion, Envelope, Error, Event, OperationId, OperationKind, Outcome, Peer,
     PeerFailure, Selector, Status,

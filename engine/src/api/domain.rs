@@ -53,6 +53,7 @@ impl Domain {
         });
         let arena = Arena::new(bytes)
             .map_err(|error| Error::system("cannot map the arena (setting arena_bytes)", error))?;
+        tracing::debug!("arena of {} KiB, {} pages", arena.len() / 1024, arena.kind());
         Ok(Self(Arc::new(Inner { settings, arena })))
     }
 

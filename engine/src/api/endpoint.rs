@@ -20,6 +20,7 @@ use crate::proto::effects::Level;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::settings::Lanes;
+use crate::telemetry::Counters;
 use crate::topology;
 use crate::types::{
     Address, Completion, Envelope, Error, Event, OperationId, Outcome, Peer, Selector, Status,
@@ -37,6 +38,23 @@ pub struct Owned {
     engine: Rc<RefCell<Live>>,
     endpoint: u16,
     queue: u32,
+    _sibling: Option<Sibling>,
+}
+
+/// Closes an endpoint that is not the first of its engine when it is dropped.
+struct Sibling {
+    engine: Rc<RefCell<Live>>,
+    endpoint: u16,
+}
+
+impl Drop for Sibling {
+    fn drop(&mut self) {
+        // In a panic inside the engine its own end closes everything.
+        if let Ok(mut engine) = self.engine.try_borrow_mut() {
+            let state = &mut *engine.state;
+            state.core.close_endpoint(self.endpoint, &mut state.completions);
+        }
+    }
 }
 
 /// A place to send from and to receive at, with an address of its own.
@@ -60,37 +78,6 @@ impl<Mode> fmt::Debug for Endpoint<Mode> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint").finish_non_exhaustive()
     }
-}
-
-/// What an endpoint's engine has counted. Plain numbers; differences of two readings mean
-/// something.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Counters {
-    /// System calls, those that found nothing to do included.
-    pub syscalls: u64,
-    /// Bytes copied in user space: into and out of staging and receive buffers.
-    pub copied_bytes: u64,
-    /// Segments received on control lanes.
-    pub segments_received: u64,
-    /// Frames received.
-    pub frames_received: u64,
-    /// Messages that came before their receive.
-    pub unexpected_messages: u64,
-    /// Chunks sent with zero copy, and how many of them the kernel copied after all.
-    pub zero_copy_sends: u64,
-    /// Of these, how many the kernel copied after all.
-    pub zero_copy_copied: u64,
-    /// Chunks sent by the registration of their memory.
-    pub registered_sends: u64,
-    /// Bulk lanes that failed.
-    pub lane_failures: u64,
-    /// Frames for operations that are not outstanding, and messages for endpoints not open.
-    pub dropped_frames: u64,
-    /// Most bytes that unexpected messages ever took.
-    pub unexpected_bytes_max: u64,
-    /// Bytes of all staging buffers made so far.
-    pub staging_bytes: u64,
 }
 
 impl Endpoint<Detached> {
@@ -129,7 +116,7 @@ impl Endpoint<Detached> {
             .map_err(|error| Error::system("cannot attach the endpoint", error))?;
         let engine = Engine::attach(mode.state, driver, mode.sockets)?;
         let engine = Rc::new(RefCell::new(Live::new(engine)));
-        Ok(Endpoint { domain, mode: Owned { engine, endpoint: 0, queue: 0 } })
+        Ok(Endpoint { domain, mode: Owned { engine, endpoint: 0, queue: 0, _sibling: None } })
     }
 }
 
@@ -167,7 +154,9 @@ impl Endpoint<Owned> {
             true => self.mode.queue,
             false => engine.state.completions.open_queue(),
         };
-        let mode = Owned { engine: Rc::clone(&self.mode.engine), endpoint, queue };
+        let owner = Rc::clone(&self.mode.engine);
+        let sibling = Sibling { engine: Rc::clone(&owner), endpoint };
+        let mode = Owned { engine: owner, endpoint, queue, _sibling: Some(sibling) };
         Ok(Self { domain: self.domain.clone(), mode })
     }
 
@@ -187,7 +176,7 @@ impl Endpoint<Owned> {
         let engine = match Rc::try_unwrap(mode.engine) {
             Ok(engine) => engine.into_inner().into_engine(),
             Err(engine) => {
-                let mode = Owned { engine, endpoint, queue };
+                let mode = Owned { engine, endpoint, queue, _sibling: None };
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };
@@ -195,7 +184,7 @@ impl Endpoint<Owned> {
             Ok((state, sockets)) => Ok(Endpoint { domain, mode: Detached { state, sockets } }),
             Err((engine, error)) => {
                 let engine = Rc::new(RefCell::new(Live::new(engine)));
-                let mode = Owned { engine, endpoint, queue };
+                let mode = Owned { engine, endpoint, queue, _sibling: None };
                 Err((Self { domain, mode }, error))
             }
         }
@@ -748,6 +737,8 @@ impl Endpoint<Owned> {
             zero_copy_sends: driver.zero_copy_sends,
             zero_copy_copied: driver.zero_copy_copied,
             registered_sends: driver.registered_sends,
+            stale_completions: driver.stale_completions,
+            cq_overflows: driver.cq_overflows,
             lane_failures: core.lane_failures,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
             unexpected_bytes_max: engine.state.core.unexpected.held_bytes().1 as u64,

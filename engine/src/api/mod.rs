@@ -2,10 +2,12 @@
 
 mod domain;
 mod endpoint;
+mod kernel;
 mod operation;
 mod options;
 
 pub use domain::Domain;
-pub use endpoint::{Counters, Detached, Endpoint, Owned};
+pub use endpoint::{Detached, Endpoint, Owned};
+pub use kernel::{KernelFeature, kernel_features};
 pub use operation::Operation;
 pub use options::{Rejected, SendOptions};

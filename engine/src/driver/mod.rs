@@ -155,8 +155,8 @@ unsafe fn open_uring(
 
 /// Answers a `send_chunk` that could not start.
 fn refuse_send(events: &mut Vec<Event>, lane: LaneKey, token: u64, error: io::Error) {
-    events.push(Event::ChunkSent { lane, token, result: Err(error) });
-    events.push(Event::ChunkReleased { lane, token, copied: false });
+    events.push(Event::ChunkSent { lane, result: Err(error) });
+    events.push(Event::ChunkReleased { token });
 }
 
 /// A lane key that names nothing.

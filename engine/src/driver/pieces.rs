@@ -111,13 +111,13 @@ mod tests {
             takes in prop::collection::vec(1usize..4000, 1..20),
         ) {
             let mut pieces = Pieces::default();
-            let mut expected = Vec::new();
+            let mut expected: Vec<usize> = Vec::new();
             for (i, &len) in lengths.iter().enumerate() {
                 let base = 0x1000 * (i + 1);
                 pieces.push(Span { ptr: ptr::without_provenance_mut(base), len });
                 expected.extend(base..base + len);
             }
-            let mut seen = Vec::new();
+            let mut seen: Vec<usize> = Vec::new();
             for round in 0.. {
                 let (begin, count) = pieces.window(limit);
                 prop_assert!(count <= PIECES_PER_CALL);

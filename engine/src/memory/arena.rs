@@ -95,6 +95,7 @@ impl Arena {
         self.blocks().free_bytes()
     }
 
+    #[cfg(test)]
     /// Whether all of `ptr..ptr + len` lies inside.
     #[inline]
     pub(crate) fn contains(&self, ptr: *const u8, len: usize) -> bool {

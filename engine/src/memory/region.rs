@@ -15,7 +15,7 @@ enum Home {
     /// Back to the arena, with the size the arena counts.
     Arena { arena: Arc<Arena>, block: NonNull<u8>, bytes: usize },
     /// Unmapped with it.
-    Own(Mapping),
+    Own { _mapping: Mapping },
 }
 
 /// The memory that the slices of one region share out among them.
@@ -93,7 +93,7 @@ pub(crate) fn alloc_region(
                 bytes: len,
                 os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::NOMEM.raw_os_error()),
             })?;
-            (mapping.base(), Home::Own(mapping))
+            (mapping.base(), Home::Own { _mapping: mapping })
         }
     };
     Ok(RegionSlice { ptr, len, region: Arc::new(Region { home }) })

@@ -117,6 +117,7 @@ impl Shape {
         }
     }
 
+    #[cfg(test)]
     /// Whether the message has no bytes.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -129,6 +130,7 @@ impl Shape {
         matches!(self, Self::Contiguous(_))
     }
 
+    #[cfg(test)]
     /// The one piece of a contiguous message.
     #[inline]
     pub(crate) fn as_span(&self) -> Option<Span> {

@@ -45,10 +45,10 @@ impl Engine {
             traffic.receiving = Some(chunk);
         }
         let Some(target) = self.state.completions.shape(chunk.operation) else { return false };
-        let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize);
+        let offset = chunk.offset as usize;
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no receive
         // while a chunk targets it; granted ranges of a receive never overlap.
-        unsafe { self.driver.recv_chunk(key, token, target, offset, chunk.length as usize) };
+        unsafe { self.driver.recv_chunk(key, target, offset, chunk.length as usize) };
         true
     }
 

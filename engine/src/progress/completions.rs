@@ -160,11 +160,6 @@ impl Completions {
         self.events.push_back(event);
     }
 
-    /// Operations outstanding and completions unread.
-    pub(crate) fn reserved(&self) -> usize {
-        self.reserved
-    }
-
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
         let Slot { kind, route, buffer, .. } = slot;
         match route {

@@ -190,16 +190,12 @@ impl Engine {
             Some(Role::AwaitReply { .. } | Role::LaneAwaitReply { .. }) => HELLO_REPLY_BYTES,
             _ => return,
         };
-        let mut bytes = [0; HELLO_BYTES];
-        let have = match self.state.roles.get_mut(key) {
+        let (mut bytes, have) = match self.state.roles.get_mut(key) {
             Some(
                 Role::AwaitHello { greeting, .. }
                 | Role::AwaitReply { greeting, .. }
                 | Role::LaneAwaitReply { greeting, .. },
-            ) => {
-                bytes = greeting.bytes;
-                greeting.length
-            }
+            ) => (greeting.bytes, greeting.length),
             _ => return,
         };
         match self.driver.recv(key, &mut bytes[have..wanted]) {

@@ -62,7 +62,6 @@ pub(crate) struct State {
     pub(super) lane_keys: Vec<Option<LaneKey>>,
     pub(super) receive_buffer: Vec<u8>,
     pub(super) handshakes_pending: usize,
-    pub(super) accepted_bytes_max: usize,
     pub(super) polls: u64,
     pub(super) now_ns: u64,
     started: Instant,
@@ -102,7 +101,6 @@ impl State {
                 config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
             ],
             handshakes_pending: 0,
-            accepted_bytes_max: crate::wire::SEGMENT_BYTES_MAX,
             polls: 0,
             now_ns: 0,
             started: Instant::now(),
@@ -299,13 +297,13 @@ impl Engine {
                 }
                 Event::Readable { lane } => self.handle_readable(lane),
                 Event::Writable { lane } => self.handle_writable(lane),
-                Event::ChunkSent { lane, token: _, result } => self.handle_sent(lane, result),
-                Event::ChunkReleased { token, .. } => {
+                Event::ChunkSent { lane, result } => self.handle_sent(lane, result),
+                Event::ChunkReleased { token } => {
                     let state = &mut *self.state;
                     let id = Id::from_u64(token);
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
-                Event::ChunkReceived { lane, result, .. } => self.handle_received(lane, result),
+                Event::ChunkReceived { lane, result } => self.handle_received(lane, result),
                 Event::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }

@@ -98,27 +98,19 @@ pub(crate) enum Event {
     ChunkSent {
         /// The bulk lane.
         lane: LaneKey,
-        /// The caller's name for the chunk.
-        token: u64,
         /// `Err` means that the stream position of the lane is unknown: close it.
         result: io::Result<()>,
     },
     /// The kernel no longer references the memory of a sent chunk.
     ChunkReleased {
-        /// The bulk lane.
-        lane: LaneKey,
         /// The caller's name for the chunk.
         token: u64,
-        /// The kernel copied although zero copy was asked for.
-        copied: bool,
     },
     /// Header and payload of a chunk arrived, or receiving failed; the kernel no longer
     /// references the memory.
     ChunkReceived {
         /// The bulk lane.
         lane: LaneKey,
-        /// The caller's name for the chunk.
-        token: u64,
         /// The header as received. `Err` means that the stream position is unknown.
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
     },
@@ -195,14 +187,7 @@ pub(crate) trait Driver {
     ///
     /// The memory behind `target` stays valid, and nothing else accesses it, until
     /// `ChunkReceived`. The `Shape` value itself is only read during the call.
-    unsafe fn recv_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        target: &Shape,
-        offset: usize,
-        length: usize,
-    );
+    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize);
 
     /// Ends a lane: outstanding chunks are cancelled and reaped, then `Closed` is reported.
     fn close(&mut self, lane: LaneKey, mode: CloseMode);

@@ -376,11 +376,6 @@ impl Core {
         }
     }
 
-    /// The bounds that credits given out so far imply: envelopes and eager bytes.
-    pub(crate) fn reserved(&self) -> (u64, u64) {
-        (self.reserved_envelopes, self.reserved_bytes)
-    }
-
     /// A hello for a control lane came in. With `Accepted` the session of the returned slot is
     /// established and the loop answers with `ours`.
     pub(crate) fn handle_hello(
@@ -633,7 +628,7 @@ impl Core {
                 Frame::Done(done) => self.handle_done(slot, done, effects),
                 Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
                 Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
-                Frame::LanesWanted(_) => self.handle_lanes_wanted(slot, now_ns),
+                Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
                 Frame::Goodbye(goodbye) => {
                     let failure = match goodbye.reason {
                         crate::wire::goodbye::REASON_PROTOCOL => PeerFailure::Rejected,

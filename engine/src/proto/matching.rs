@@ -182,12 +182,14 @@ impl Matcher {
         self.posted.cancel(key.0)
     }
 
+    #[cfg(test)]
     /// Drops a message whose sender withdrew it. `None` when it was taken, removed or drained
     /// before. O(shapes in use).
     pub(crate) fn remove_unexpected(&mut self, key: UnexpectedKey) -> Option<u32> {
         self.unexpected.cancel(key.0)
     }
 
+    #[cfg(test)]
     /// A peer is gone: removes the receives that accept only messages of `source`, oldest first.
     /// Any-source receives stay. Looks at every receive and sorts: not for the data path.
     pub(crate) fn drain_posted_from(&mut self, source: u32, f: impl FnMut(u32)) {
@@ -210,6 +212,7 @@ impl Matcher {
         self.unexpected.drain(None, f);
     }
 
+    #[cfg(any(test, feature = "bench"))]
     /// Receives posted and not yet matched.
     pub(crate) fn posted_len(&self) -> usize {
         self.posted.len()

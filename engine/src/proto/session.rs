@@ -87,6 +87,9 @@ impl Control {
     }
 }
 
+/// Header, body and whole length of a segment.
+pub(crate) type Whole<'a> = (&'a SegmentHeader, &'a [u8], usize);
+
 /// What the two sides tell each other in the hello exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -263,7 +266,8 @@ impl Session {
             }
             self.control.pop_front();
         }
-        if !self.outbox.has_open_segment() && !(self.has_news() && self.outbox.push_empty(pool)) {
+        let is_open = self.outbox.has_open_segment();
+        if !is_open && (!self.has_news() || !self.outbox.push_empty(pool)) {
             return;
         }
         let waits = !self.awaiting_delivery.is_empty();
@@ -295,9 +299,7 @@ impl Session {
 
     /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
     #[inline]
-    pub(crate) fn split_segment<'a>(
-        bytes: &'a [u8],
-    ) -> Result<Option<(&'a SegmentHeader, &'a [u8], usize)>, FrameError> {
+    pub(crate) fn split_segment(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
         let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
         let length = header.length.get() as usize;
         if !(SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_MAX).contains(&length) {

@@ -74,11 +74,6 @@ impl Unexpected {
         }
     }
 
-    /// How many messages wait.
-    pub(crate) fn len(&self) -> usize {
-        self.messages.len()
-    }
-
     /// Bytes of the buffers in use now, and the most there ever were.
     pub(crate) fn held_bytes(&self) -> (usize, usize) {
         (self.held_bytes, self.held_bytes_max)

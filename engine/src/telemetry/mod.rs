@@ -1,1 +1,36 @@
-//! Counters.
+//! What an engine counts.
+
+/// What an endpoint's engine has counted. Plain numbers; differences of two readings mean
+/// something.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Counters {
+    /// System calls, those that found nothing to do included.
+    pub syscalls: u64,
+    /// Bytes copied in user space: into and out of staging and receive buffers.
+    pub copied_bytes: u64,
+    /// Segments received on control lanes.
+    pub segments_received: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// Messages that came before their receive.
+    pub unexpected_messages: u64,
+    /// Chunks sent with zero copy, and how many of them the kernel copied after all.
+    pub zero_copy_sends: u64,
+    /// Of these, how many the kernel copied after all.
+    pub zero_copy_copied: u64,
+    /// Chunks sent by the registration of their memory.
+    pub registered_sends: u64,
+    /// Completions that belonged to nothing any more; dropped.
+    pub stale_completions: u64,
+    /// Overflows of the completion ring; more than 0 asks for a larger `ring_entries`.
+    pub cq_overflows: u64,
+    /// Bulk lanes that failed.
+    pub lane_failures: u64,
+    /// Frames for operations that are not outstanding, and messages for endpoints not open.
+    pub dropped_frames: u64,
+    /// Most bytes that unexpected messages ever took.
+    pub unexpected_bytes_max: u64,
+    /// Bytes of all staging buffers made so far.
+    pub staging_bytes: u64,
+}

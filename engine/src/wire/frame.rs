@@ -38,7 +38,7 @@ pub(crate) enum Frame<'a> {
     /// An eager message was matched.
     Matched(&'a Matched),
     /// Bulk lanes are wanted.
-    LanesWanted(&'a LanesWanted),
+    LanesWanted,
     /// The peer leaves.
     Goodbye(&'a Goodbye),
 }
@@ -126,7 +126,10 @@ impl<'a> Frames<'a> {
             KIND_DONE => Frame::Done(self.header()?),
             KIND_REFUSED => Frame::Refused(self.header()?),
             KIND_MATCHED => Frame::Matched(self.header()?),
-            KIND_LANES_WANTED => Frame::LanesWanted(self.header()?),
+            KIND_LANES_WANTED => {
+                let _: &LanesWanted = self.header()?;
+                Frame::LanesWanted
+            }
             KIND_GOODBYE => Frame::Goodbye(self.header()?),
             other => return Err(FrameError::UnknownType(other)),
         }))

@@ -22,8 +22,6 @@ pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use address::WireAddress;
-pub(crate) use chunk::ChunkHeader;
 pub(crate) use done::Done;
 pub(crate) use eager::Eager;
 pub(crate) use frame::{Frame, FrameError, Frames};
@@ -34,7 +32,6 @@ pub(crate) use lanes::LanesWanted;
 pub(crate) use matched::Matched;
 pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;
-pub(crate) use segment::SegmentHeader;
 
 /// Version of everything in this room; peers of another version are refused by name.
 pub(crate) const VERSION: u16 = 1;

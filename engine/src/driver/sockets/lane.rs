@@ -80,8 +80,6 @@ impl Lane {
 pub(super) struct Transfer {
     pub(super) active: bool,
     pub(super) token: u64,
-    /// Zero copy was asked for.
-    pub(super) copied: bool,
     /// Boxed: the pieces point to it, and lanes move.
     pub(super) header: Box<[u8; CHUNK_HEADER_BYTES]>,
     pieces: Pieces,
@@ -106,7 +104,7 @@ impl Transfer {
         if total != length {
             return Err(beyond_shape());
         }
-        (self.active, self.token, self.copied) = (true, token, false);
+        (self.active, self.token) = (true, token);
         Ok(())
     }
 }

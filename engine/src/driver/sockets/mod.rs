@@ -255,10 +255,10 @@ fn report(
     let token = transfer.token;
     if way == READ {
         let result = result.map(|()| *transfer.header);
-        events.push(Event::ChunkReceived { lane: key, token, result });
+        events.push(Event::ChunkReceived { lane: key, result });
     } else {
-        events.push(Event::ChunkSent { lane: key, token, result });
-        events.push(Event::ChunkReleased { lane: key, token, copied: transfer.copied });
+        events.push(Event::ChunkSent { lane: key, result });
+        events.push(Event::ChunkReleased { token });
     }
 }
 
@@ -348,12 +348,11 @@ impl Driver for SocketsDriver {
         source: &Shape,
         offset: usize,
         length: usize,
-        mode: SendMode,
+        _mode: SendMode,
     ) {
         let started = self.begin(lane, WRITE, |transfer| {
             transfer.begin(token, source, offset, length)?;
             *transfer.header = *header;
-            transfer.copied = mode == SendMode::ZeroCopy;
             Ok(())
         });
         if let Err(error) = started {
@@ -361,18 +360,10 @@ impl Driver for SocketsDriver {
         }
     }
 
-    unsafe fn recv_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        target: &Shape,
-        offset: usize,
-        length: usize,
-    ) {
-        let started =
-            self.begin(lane, READ, |transfer| transfer.begin(token, target, offset, length));
+    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
+        let started = self.begin(lane, READ, |transfer| transfer.begin(0, target, offset, length));
         if let Err(error) = started {
-            self.ready.push(Event::ChunkReceived { lane, token, result: Err(error) });
+            self.ready.push(Event::ChunkReceived { lane, result: Err(error) });
         }
     }
 

@@ -10,4 +10,4 @@ mod setup;
 pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_pieces};
 pub(crate) use info::unanswered;
 pub(crate) use listen::{accept, listener};
-pub(crate) use setup::{LaneOptions, Opening, connect_error, open, prepare};
+pub(crate) use setup::{LaneOptions, connect_error, open, prepare};

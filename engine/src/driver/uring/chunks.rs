@@ -113,8 +113,7 @@ impl UringDriver {
         };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.is_receiving = false;
-            let token = lane.receive.token;
-            self.ready.push(Event::ChunkReceived { lane: key, token, result: outcome });
+            self.ready.push(Event::ChunkReceived { lane: key, result: outcome });
         }
         self.finish_close(key);
     }
@@ -142,7 +141,7 @@ impl UringDriver {
         if lane.is_sending {
             return Err(already_outstanding());
         }
-        lane.send.begin(token, source, offset, length)?;
+        lane.send.begin(source, offset, length)?;
         lane.send.header = *header;
         let is_single = lane.send.pieces.remaining().len() <= 2 && length > 0;
         let wants_zero_copy = mode == SendMode::ZeroCopy && self.can_zero_copy && is_single;
@@ -293,8 +292,7 @@ impl UringDriver {
         }
         if let Some(chunk) = self.chunks.get(number) {
             chunk.is_sent = true;
-            let token = chunk.token;
-            self.ready.push(Event::ChunkSent { lane: key, token, result: outcome });
+            self.ready.push(Event::ChunkSent { lane: key, result: outcome });
         }
         self.release_if_done(key, number);
     }
@@ -314,9 +312,9 @@ impl UringDriver {
     fn release_if_done(&mut self, key: LaneKey, number: usize) {
         let Some(chunk) = self.chunks.get(number) else { return };
         if chunk.is_sent && chunk.notifications == 0 {
-            let (token, copied) = (chunk.token, chunk.copied);
+            let token = chunk.token;
             self.chunks.remove(number);
-            self.ready.push(Event::ChunkReleased { lane: key, token, copied });
+            self.ready.push(Event::ChunkReleased { token });
             if let Some(lane) = self.lanes.get_mut(key) {
                 lane.unreleased -= 1;
             }

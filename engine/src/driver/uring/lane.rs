@@ -12,7 +12,6 @@ use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode};
 /// flight.
 #[derive(Debug)]
 pub(super) struct Transfer {
-    pub(super) token: u64,
     pub(super) header: [u8; CHUNK_HEADER_BYTES],
     pub(super) message: libc::msghdr,
     pub(super) pieces: Pieces,
@@ -26,21 +25,14 @@ impl Transfer {
         // SAFETY: a msghdr of zeros is valid: no name, no pieces, no control data.
         let message = unsafe { std::mem::zeroed() };
         let header = [0; CHUNK_HEADER_BYTES];
-        Box::new(Self { token: 0, header, message, pieces: Pieces::default() })
+        Box::new(Self { header, message, pieces: Pieces::default() })
     }
 
     /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.
-    pub(super) fn begin(
-        &mut self,
-        token: u64,
-        shape: &Shape,
-        offset: usize,
-        length: usize,
-    ) -> io::Result<()> {
+    pub(super) fn begin(&mut self, shape: &Shape, offset: usize, length: usize) -> io::Result<()> {
         if offset.checked_add(length).is_none_or(|end| end > shape.len()) {
             return Err(beyond_shape());
         }
-        self.token = token;
         self.pieces.clear();
         self.pieces.push(Span { ptr: self.header.as_mut_ptr(), len: CHUNK_HEADER_BYTES });
         for span in shape.spans(offset, length) {

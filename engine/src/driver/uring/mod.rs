@@ -455,30 +455,22 @@ impl Driver for UringDriver {
         mode: SendMode,
     ) {
         // SAFETY: passed on to the caller.
-        if let Err(error) =
-            unsafe { self.start_send(lane, token, header, source, offset, length, mode) }
-        {
+        let started = unsafe { self.start_send(lane, token, header, source, offset, length, mode) };
+        if let Err(error) = started {
             refuse_send(&mut self.ready, lane, token, error);
         }
     }
 
-    unsafe fn recv_chunk(
-        &mut self,
-        key: LaneKey,
-        token: u64,
-        target: &Shape,
-        offset: usize,
-        length: usize,
-    ) {
+    unsafe fn recv_chunk(&mut self, key: LaneKey, target: &Shape, offset: usize, length: usize) {
         let started = match self.lanes.get_mut(key) {
             None => Err(no_such_lane()),
             Some(lane) if lane.is_connecting || lane.closing.is_some() => Err(not_open()),
             Some(lane) if lane.is_receiving => Err(already_outstanding()),
-            Some(lane) => lane.receive.begin(token, target, offset, length),
+            Some(lane) => lane.receive.begin(target, offset, length),
         };
         let started = started.and_then(|()| self.submit_receive(key));
         if let Err(error) = started {
-            self.ready.push(Event::ChunkReceived { lane: key, token, result: Err(error) });
+            self.ready.push(Event::ChunkReceived { lane: key, result: Err(error) });
         }
     }
 

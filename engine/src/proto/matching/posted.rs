@@ -57,6 +57,7 @@ pub(super) struct Posted {
 }
 
 impl Posted {
+    #[cfg(any(test, feature = "bench"))]
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
