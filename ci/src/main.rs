@@ -1,2 +1,38 @@
-//! cargo xtask.
-fn main() {}
+//! `cargo xtask`: set-up, demo, tests and checks, the same here and in CI.
+
+mod check;
+mod demo;
+mod run;
+mod setup;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask COMMAND
+
+  setup   installs the system packages that are missing, and says which
+  demo    the heat equation on two ranks, then latency and bandwidth of this host
+  test    all tests (calls setup); prints `N passed, N failed, N skipped` at the end
+  check   format, lints, documentation, tidy rules, licences";
+
+fn main() -> ExitCode {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    let done = match command.as_str() {
+        "setup" => setup::run(),
+        "demo" => demo::run(),
+        "test" => test::run(),
+        "check" => check::run(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {command}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -10,6 +10,9 @@ use ringrail::{Address, Domain, Endpoint, Owned, Peer};
 pub(crate) fn domain(settings: &[(&str, &str)]) -> Domain {
     let lanes = std::env::var("RINGRAIL_TEST_LANES").unwrap_or_else(|_| "auto".to_owned());
     let mut builder = Settings::isolated().set("listen_address", "127.0.0.1").set("lanes", &lanes);
+    if let Ok(names) = std::env::var("RINGRAIL_TEST_URING_DISABLE") {
+        builder = builder.set("uring_disable", &names);
+    }
     for (name, value) in settings {
         builder = builder.set(name, value);
     }

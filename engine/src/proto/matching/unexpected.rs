@@ -175,6 +175,7 @@ impl Unexpected {
         self.views.len() - 1
     }
 
+    #[cfg(test)]
     pub(super) fn cancel(&mut self, key: SlotKey) -> Option<u32> {
         self.nodes.contains(key).then(|| self.remove_from(self.live, key.index))
     }

@@ -1,0 +1,29 @@
+//! Everything that can be said about the tree without running it.
+
+use crate::run::{cargo, has, root, run as execute};
+use crate::tidy;
+
+/// Format, lints, documentation, tidy, licences.
+pub(crate) fn run() -> Result<(), String> {
+    execute(&mut cargo(&["fmt", "--all", "--check"]))?;
+    let lints =
+        ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    execute(&mut cargo(&lints))?;
+    execute(&mut cargo(&["check", "--quiet", "-p", "ringrail", "--no-default-features"]))?;
+    let documentation = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    execute(cargo(&documentation).env("RUSTDOCFLAGS", "-D warnings"))?;
+    let complaints = tidy::complaints(&root());
+    for complaint in &complaints {
+        println!("tidy: {complaint}");
+    }
+    if !complaints.is_empty() {
+        return Err(format!("{} complaints of tidy", complaints.len()));
+    }
+    println!("tidy: nothing to complain about");
+    if has("cargo-deny") {
+        execute(&mut cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
+    } else {
+        println!("cargo-deny is not installed: licences, bans and sources were not checked");
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Running other programs.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The top of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or(here.clone(), PathBuf::from)
+}
+
+/// A cargo command at the top of the repository.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).args(arguments);
+    command
+}
+
+/// Runs a command; its failure is an error that names it.
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
+    println!("+ {command:?}");
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}
+
+/// Runs a command, passes its output through line by line, and shows each line to `look`.
+pub(crate) fn run_watched(
+    command: &mut Command,
+    mut look: impl FnMut(&str),
+) -> Result<bool, String> {
+    println!("+ {command:?}");
+    command.stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
+    if let Some(output) = child.stdout.take() {
+        for line in BufReader::new(output).lines() {
+            let line = line.map_err(|error| format!("{command:?}: {error}"))?;
+            println!("{line}");
+            look(&line);
+        }
+    }
+    let status = child.wait().map_err(|error| format!("{command:?}: {error}"))?;
+    Ok(status.success())
+}
+
+/// Whether this process is root.
+pub(crate) fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+/// Whether a program is on the path.
+pub(crate) fn has(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok()
+}
