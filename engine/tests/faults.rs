@@ -1,0 +1,292 @@
+//! What users see when peers die, lie, leave or never were there.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{domain, pair, pattern};
+use ringrail::{
+    Address, Endpoint, Envelope, Error, Event, Level, Owned, PeerFailure, Selector, SendOptions,
+};
+
+fn failure_of(error: &Error) -> &PeerFailure {
+    match error {
+        Error::Peer { failure, .. } => failure,
+        other => panic!("not a failure of a peer: {other}"),
+    }
+}
+
+/// Progresses until an event passes `is_it`.
+fn wait_event(endpoint: &Endpoint<Owned>, mut is_it: impl FnMut(&Event) -> bool) -> Event {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        endpoint.progress().unwrap();
+        while let Some(event) = endpoint.next_event() {
+            if is_it(&event) {
+                return event;
+            }
+        }
+    }
+    panic!("the event did not come");
+}
+
+#[test]
+fn a_refused_connection_fails_operations_with_peer_and_cause() {
+    let domain = domain(&[("connect_retries", "2"), ("connect_retry_delay", "1ms")]);
+    let gone = domain.endpoint().unwrap();
+    let address = gone.address();
+    drop(gone);
+    let endpoint = domain.endpoint().unwrap().attach().unwrap();
+    let peer = endpoint.insert(&address).unwrap();
+    let receive = endpoint.receive(Selector::from(peer, Envelope::tag(1)), vec![0; 8]).unwrap();
+    let error =
+        endpoint.send_blocking(peer, Envelope::tag(1), b"hello", Level::default()).unwrap_err();
+    assert!(matches!(failure_of(&error), PeerFailure::Unreachable { attempts: 3, .. }), "{error}");
+    assert!(error.to_string().contains(&address.locator().to_string()), "{error}");
+    let error = receive.wait().unwrap().result.unwrap_err();
+    assert!(matches!(failure_of(&error), PeerFailure::Unreachable { .. }), "{error}");
+    // Failed for good until the user tries again.
+    let again = endpoint.send(peer, Envelope::tag(1), vec![1], SendOptions::default());
+    assert!(matches!(again.unwrap_err().error, Error::Peer { .. }));
+    assert!(endpoint.connect(peer).is_err());
+}
+
+#[test]
+fn another_process_at_the_same_address_is_told_apart() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let domain = domain(&[("port_range", &port)]);
+    let first = domain.endpoint().unwrap();
+    let stale = first.address();
+    drop(first);
+    let second = domain.endpoint().unwrap();
+    let fresh = second.address();
+    assert_eq!(stale.locator(), fresh.locator());
+    let server = std::thread::spawn(move || {
+        let second = second.attach().unwrap();
+        let mut into = [0; 2];
+        second.receive_blocking(Selector::any(Envelope::tag(1)), &mut into).unwrap();
+    });
+    let client = common::domain(&[]).endpoint().unwrap().attach().unwrap();
+    let old = client.insert(&stale).unwrap();
+    let error = client.connect(old).unwrap_err();
+    assert_eq!(failure_of(&error), &PeerFailure::Restarted);
+    let new = client.insert(&fresh).unwrap();
+    client.send_blocking(new, Envelope::tag(1), b"ok", Level::Matched).unwrap();
+    server.join().unwrap();
+}
+
+#[test]
+fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
+    pair(
+        &[("connect_timeout", "500ms")],
+        |endpoint, peer| {
+            let mut strangers = Vec::new();
+            for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"RINGRAIN", &[0xff; 300]] {
+                let mut stranger = TcpStream::connect(endpoint.address().locator()).unwrap();
+                stranger.write_all(bytes).unwrap();
+                wait_event(endpoint, |event| matches!(event, Event::Refused { .. }));
+                strangers.push(stranger);
+            }
+            // One that says nothing is dropped in time.
+            let silent = TcpStream::connect(endpoint.address().locator()).unwrap();
+            wait_event(endpoint, |event| matches!(event, Event::Refused { .. }));
+            drop(silent);
+            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+        },
+        |endpoint, peer| {
+            let selector = Selector::from(peer, Envelope::tag(1));
+            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+        },
+    );
+}
+
+/// A hello as a peer of this version would send it, to be bent.
+fn hello(target: &Address, own: &Address) -> Vec<u8> {
+    let engine = |address: &Address| address.to_bytes()[32..40].to_vec();
+    let mut hello = b"RINGRAIL".to_vec();
+    hello.extend_from_slice(&[1, 0, 1, 0]);
+    hello.extend_from_slice(&65_536u32.to_le_bytes());
+    hello.extend_from_slice(&engine(own));
+    hello.extend_from_slice(&engine(target));
+    hello.extend_from_slice(&77u64.to_le_bytes());
+    for word in [0u32, 16_384, 16, 4096] {
+        hello.extend_from_slice(&word.to_le_bytes());
+    }
+    hello.extend_from_slice(&own.to_bytes());
+    assert_eq!(hello.len(), 96);
+    hello
+}
+
+/// Sends bytes to the endpoint from a thread of its own and returns all that came back.
+fn stranger(to: Address, bytes: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(to.locator()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        for part in bytes {
+            stream.write_all(&part).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut answer = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(got) = stream.read(&mut buffer)
+            && got > 0
+        {
+            answer.extend_from_slice(&buffer[..got]);
+        }
+        answer
+    })
+}
+
+#[test]
+fn another_version_is_answered_and_named() {
+    let domain = domain(&[]);
+    let endpoint = domain.endpoint().unwrap().attach().unwrap();
+    let own = domain.endpoint().unwrap().address();
+    let mut bytes = hello(&endpoint.address(), &own);
+    bytes[8] = 99;
+    let answer = stranger(endpoint.address(), vec![bytes]);
+    let event = wait_event(&endpoint, |event| matches!(event, Event::Refused { .. }));
+    assert!(format!("{event:?}").contains("99"), "{event:?}");
+    let answer = answer.join().unwrap();
+    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 1, 4));
+}
+
+#[test]
+fn malformed_segments_close_their_session_only() {
+    let segment = |frames: u16, body: &[u8]| {
+        let mut bytes = (24 + body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&frames.to_le_bytes());
+        bytes.extend_from_slice(&[0; 10]);
+        bytes.extend_from_slice(&[1, 0, 0, 0, 0, 1, 0, 0]);
+        bytes.extend_from_slice(body);
+        bytes
+    };
+    let mut endless_rts = vec![2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    endless_rts.extend_from_slice(&[0; 16]);
+    endless_rts.extend_from_slice(&u64::MAX.to_le_bytes());
+    let mut long_eager = vec![1u8; 32];
+    long_eager[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    let cases: Vec<Vec<u8>> = vec![
+        u32::MAX.to_le_bytes().repeat(6),
+        segment(1, &[200; 40]),
+        segment(1, &long_eager),
+        segment(1, &endless_rts),
+        segment(7, &[7, 0, 0, 0, 0, 0, 0, 0]),
+    ];
+    pair(
+        &[],
+        move |endpoint, peer| {
+            for bytes in cases {
+                let own = domain(&[]).endpoint().unwrap().address();
+                let hello = hello(&endpoint.address(), &own);
+                let answer = stranger(endpoint.address(), vec![hello, bytes]);
+                let event =
+                    wait_event(endpoint, |event| matches!(event, Event::Disconnected { .. }));
+                let Event::Disconnected { failure, .. } = event else { unreachable!() };
+                assert!(matches!(failure, PeerFailure::Protocol(_)), "{failure}");
+                assert!(!answer.join().unwrap().is_empty());
+            }
+            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+        },
+        |endpoint, peer| {
+            let selector = Selector::from(peer, Envelope::tag(1));
+            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_peer_that_leaves_ends_what_waits_for_it() {
+    pair(
+        &[],
+        |endpoint, peer| {
+            endpoint.send_blocking(peer, Envelope::tag(1), b"bye", Level::Delivered).unwrap();
+        },
+        |endpoint, peer| {
+            let selector = Selector::from(peer, Envelope::tag(2));
+            let never = endpoint.receive(selector, vec![0; 8]).unwrap();
+            let error = never.wait().unwrap().result.unwrap_err();
+            assert_eq!(failure_of(&error), &PeerFailure::Left);
+            // What it had sent is still there.
+            let mut into = [0; 3];
+            let selector = Selector::from(peer, Envelope::tag(1));
+            endpoint.receive_blocking(selector, &mut into).unwrap();
+            assert_eq!(&into, b"bye");
+        },
+    );
+}
+
+/// The other process of [`a_killed_peer_ends_everything_within_two_seconds`].
+#[test]
+fn child_that_is_killed() {
+    if std::env::var_os("RINGRAIL_FAULT_CHILD").is_none() {
+        return;
+    }
+    let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
+    let hex: String = endpoint.address().to_bytes().iter().map(|b| format!("{b:02x}")).collect();
+    println!("\nADDRESS {hex}");
+    let any = Selector::any(Envelope::tag(1));
+    // Long messages back and forth until the end.
+    let mut into = vec![0; 32 << 20];
+    loop {
+        let status = endpoint.receive_blocking(any, &mut into).unwrap();
+        let Some(peer) = status.peer else { continue };
+        let send = endpoint.send(peer, Envelope::tag(2), vec![1; 32 << 20], SendOptions::default());
+        drop(send.unwrap());
+    }
+}
+
+#[test]
+fn a_killed_peer_ends_everything_within_two_seconds() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child_that_is_killed", "--exact", "--nocapture"])
+        .env("RINGRAIL_FAULT_CHILD", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let hex = loop {
+        let line = lines.next().expect("the child says its address").unwrap();
+        if let Some(hex) = line.strip_prefix("ADDRESS ") {
+            break hex.to_owned();
+        }
+    };
+    let bytes: Vec<u8> = (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+        .collect();
+    let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
+    let peer = endpoint.insert(&Address::from_bytes(&bytes).unwrap()).unwrap();
+    let receive = |tag| {
+        let selector = Selector::from(peer, Envelope::tag(tag));
+        endpoint.receive(selector, vec![0; 32 << 20]).unwrap()
+    };
+    let send = |tag| {
+        let options = SendOptions::level(Level::Matched);
+        endpoint.send(peer, Envelope::tag(tag), pattern(1, 32 << 20), options).unwrap()
+    };
+    send(1).wait().unwrap().result.unwrap();
+    receive(2).wait().unwrap().result.unwrap();
+    // One in flight each way, and some that wait.
+    let mut pending = vec![send(1), receive(2), send(1), send(3), receive(4)];
+    for _ in 0..200 {
+        endpoint.progress().unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = Instant::now();
+    for operation in pending.drain(..) {
+        // What was through before the kill may have succeeded.
+        if let Err(error) = operation.wait().unwrap().result {
+            assert!(matches!(failure_of(&error), PeerFailure::Lost(_)), "{error}");
+        }
+    }
+    assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+    let error = endpoint.connect(peer).unwrap_err();
+    assert!(matches!(error, Error::Peer { .. }));
+}
