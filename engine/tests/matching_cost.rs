@@ -136,7 +136,8 @@ impl Load {
             let _ = matching.post(None, 1, u64::MAX, 0, u32::MAX);
         }
         let left_over = matching.posted_len();
-        // Neither the first nor the last that waits, and every one once: depth and step are coprime.
+        // Neither the first nor the last that waits, and every one once: depth and step are
+        // coprime.
         let step = if self.depth > 1 { self.depth / 3 * 2 + 1 } else { 1 };
         for _ in 0..rounds {
             for i in 0..self.depth {

@@ -1,0 +1,214 @@
+//! The command line.
+
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+/// Measures ringrail and the raw floors below it.
+///
+/// Two processes: `--listen` on one side, `--connect` on the other; or both at once with `--lab`
+/// (two network namespaces, root) or `--loopback`.
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub(crate) struct Cli {
+    /// What to measure.
+    pub(crate) test: TestName,
+    /// Which floor, after `floor`.
+    pub(crate) floor: Option<FloorName>,
+    /// Message size, or a range A:B that doubles; K and M are 2^10 and 2^20.
+    #[arg(long, value_parser = sizes)]
+    pub(crate) size: Option<Sizes>,
+    /// Iterations (latency: round trips; bw, mr: messages).
+    #[arg(long)]
+    pub(crate) iters: Option<u64>,
+    /// Messages in flight; shrinks so that their buffers fit 4 MiB (bw) unless given.
+    #[arg(long)]
+    pub(crate) window: Option<usize>,
+    /// Threads per side; only 1 is offered yet.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// Registered or ordinary memory.
+    #[arg(long, value_enum, default_value_t = Buffers::Region)]
+    pub(crate) buffers: Buffers,
+    /// Compare every byte, not only the stamps in every 4 KiB.
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// One JSON object per line.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Comma-separated values.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    /// NICs to use.
+    #[arg(long)]
+    pub(crate) nics: Option<String>,
+    /// What moves the messages.
+    #[arg(long, value_enum, default_value_t = Lanes::Auto)]
+    pub(crate) lanes: Lanes,
+    /// Be the server, on this address and port.
+    #[arg(long, conflicts_with = "connect")]
+    pub(crate) listen: Option<String>,
+    /// Be the client of the server at this address and port.
+    #[arg(long)]
+    pub(crate) connect: Option<String>,
+    /// Build a two-host lab (root) and run both sides in it, for example `rails=1`.
+    #[arg(long, conflicts_with_all = ["listen", "connect", "loopback"])]
+    pub(crate) lab: Option<String>,
+    /// Run both sides on the loopback address.
+    #[arg(long, conflicts_with_all = ["listen", "connect"])]
+    pub(crate) loopback: bool,
+    /// Keep root and its capabilities in the lab.
+    #[arg(long)]
+    pub(crate) keep_root: bool,
+    /// Rounds; the median one is reported.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Set a setting of ringrail, NAME=VALUE; any number of times.
+    #[arg(long = "set")]
+    pub(crate) settings: Vec<String>,
+}
+
+/// The tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TestName {
+    /// Tagged ping-pong, half round trip.
+    Latency,
+    /// Tagged stream with a window.
+    Bw,
+    /// The same in both directions at once.
+    Bibw,
+    /// Rate of small tagged messages, one direction.
+    Mr,
+    /// Ping-pong while four 16 MiB transfers are in flight between the same endpoints.
+    LatencyUnderLoad,
+    /// Raw floors.
+    Floor,
+    /// What this host can do, and the settings in force.
+    Info,
+}
+
+/// The floors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FloorName {
+    /// Non-blocking send and recv, spinning.
+    TcpLatency,
+    /// send and recv.
+    TcpStream,
+    /// The ring, polled.
+    UringLatency,
+    /// Registered SEND_ZC.
+    UringStream,
+    /// Copying memory.
+    Memcpy,
+    /// An empty system call.
+    Syscall,
+    /// Waking a thread on another core.
+    Wake,
+}
+
+/// Kinds of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Buffers {
+    /// From the registered arena.
+    Region,
+    /// From the allocator.
+    Heap,
+}
+
+/// Kinds of lanes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Lanes {
+    /// TCP control lane, bulk by io_uring.
+    Uring,
+    /// No io_uring at all.
+    Sockets,
+    /// What a user gets by default.
+    Auto,
+    /// Not offered yet.
+    Udp,
+    /// Not offered yet.
+    Xdp,
+    /// Not offered yet.
+    Hybrid,
+    /// Not offered yet.
+    XdpOnly,
+}
+
+impl Lanes {
+    /// The value of ringrail's setting.
+    pub(crate) fn setting(self) -> Result<&'static str, String> {
+        match self {
+            Self::Uring => Ok("uring"),
+            Self::Sockets => Ok("sockets"),
+            Self::Auto => Ok("auto"),
+            other => {
+                Err(format!("lanes {other:?} are not offered yet: use uring, sockets or auto"))
+            }
+        }
+    }
+}
+
+/// Sizes from the first to the last, doubling.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+}
+
+impl Sizes {
+    pub(crate) fn list(self) -> Vec<usize> {
+        let mut list = vec![self.first];
+        while let Some(&size) = list.last() {
+            let next = if size == 0 { 1 } else { size * 2 };
+            if next > self.last {
+                break;
+            }
+            list.push(next);
+        }
+        list
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        _ => (text, 0),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("`{text}` is not a size"))?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|&size| size <= 1 << 30)
+        .ok_or_else(|| format!("`{text}` is over 1 GiB"))
+}
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    match text.split_once(':') {
+        None => size(text).map(|size| Sizes { first: size, last: size }),
+        Some((first, last)) => {
+            let sizes = Sizes { first: size(first)?, last: size(last)? };
+            if sizes.first > sizes.last {
+                return Err(format!("{first} is more than {last}"));
+            }
+            Ok(sizes)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_double() {
+        assert_eq!(sizes("8:64").unwrap().list(), [8, 16, 32, 64]);
+        assert_eq!(sizes("0:2").unwrap().list(), [0, 1, 2]);
+        assert_eq!(sizes("1M").unwrap().list(), [1 << 20]);
+        assert!(sizes("8:4").is_err());
+        assert!(sizes("2048M").is_err());
+        assert!(sizes("x").is_err());
+    }
+}

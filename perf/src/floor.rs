@@ -1,0 +1,76 @@
+//! Raw floors: nothing of the engine in them, each at its best setting.
+
+mod local;
+mod tcp;
+mod uring;
+
+use crate::cli::{Cli, FloorName};
+use crate::link::{Job, Link};
+use crate::output::{Printer, Report, Style};
+
+/// Whether a floor needs no other side.
+pub(crate) fn is_local(floor: FloorName) -> bool {
+    matches!(floor, FloorName::Memcpy | FloorName::Syscall | FloorName::Wake)
+}
+
+/// Whether a floor measures bandwidth.
+pub(crate) fn is_stream(floor: FloorName) -> bool {
+    matches!(floor, FloorName::TcpStream | FloorName::UringStream)
+}
+
+/// Runs a floor that needs no other side.
+pub(crate) fn local(cli: &Cli, floor: FloorName) -> Result<(), String> {
+    let style = if cli.json { Style::Json } else { Style::Table };
+    let mut printer = Printer::new(style);
+    for report in local::run(floor)? {
+        printer.print(&report);
+    }
+    Ok(())
+}
+
+/// Runs all rounds of a floor with another side.
+pub(crate) fn run(
+    link: &mut Link,
+    job: &Job,
+    floor: FloorName,
+    is_server: bool,
+) -> Result<Vec<Report>, String> {
+    let mut reports = Vec::new();
+    // The first round warms up.
+    for round in 0..=job.rounds {
+        let stream = link.raw(is_server)?;
+        link.barrier()?;
+        let mut report = match floor {
+            FloorName::TcpLatency => tcp::latency(stream, job, is_server),
+            FloorName::TcpStream => tcp::stream(stream, job, is_server),
+            FloorName::UringLatency => uring::latency(&stream, job, is_server),
+            _ => uring::stream(&stream, job, is_server),
+        }
+        .map_err(|error| format!("floor: {error}"))?;
+        link.put(&report.verified)?;
+        let theirs: bool = link.get()?;
+        report.verified &= theirs;
+        if round > 0 {
+            reports.push(report);
+        }
+    }
+    Ok(reports)
+}
+
+/// An empty report of a floor.
+fn report(job: &Job, name: &str) -> Report {
+    Report {
+        test: format!("floor {name}"),
+        size_bytes: job.size,
+        iterations: job.iters,
+        threads: 1,
+        lanes: vec!["raw:tcp".to_owned()],
+        ..Report::default()
+    }
+}
+
+/// Bandwidth of a stream.
+fn bandwidth(report: &mut Report, job: &Job, seconds: f64) {
+    let bytes = job.size as f64 * job.iters as f64;
+    report.bandwidth_mb_s = Some(bytes / seconds.max(1e-9) / 1e6);
+}

@@ -1,0 +1,100 @@
+//! Floors of one host alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::cli::FloorName;
+use crate::output::{Report, histogram};
+
+/// Runs one of them.
+pub(super) fn run(floor: FloorName) -> Result<Vec<Report>, String> {
+    Ok(match floor {
+        FloorName::Memcpy => [4 << 10, 256 << 10, 64 << 20].map(memcpy).to_vec(),
+        FloorName::Syscall => vec![syscall()],
+        _ => vec![wake()?],
+    })
+}
+
+fn named(name: &str, size: usize, iterations: u64) -> Report {
+    Report {
+        test: format!("floor {name}"),
+        size_bytes: size,
+        iterations,
+        threads: 1,
+        verified: true,
+        ..Report::default()
+    }
+}
+
+fn memcpy(size: usize) -> Report {
+    let iterations = ((1u64 << 30) / size as u64).max(4);
+    let (source, mut target) = (vec![7u8; size], vec![0u8; size]);
+    let start = Instant::now();
+    for _ in 0..iterations {
+        std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&source));
+    }
+    let seconds = start.elapsed().as_secs_f64().max(1e-9);
+    let mut report = named("memcpy", size, iterations);
+    report.bandwidth_mb_s = Some(size as f64 * iterations as f64 / seconds / 1e6);
+    report.verified = source == target;
+    report
+}
+
+fn syscall() -> Report {
+    let iterations = 1_000_000;
+    let mut histogram = histogram();
+    for _ in 0..iterations / 100 {
+        let start = Instant::now();
+        for _ in 0..100 {
+            // SAFETY: getppid takes nothing and cannot fail.
+            std::hint::black_box(unsafe { libc::getppid() });
+        }
+        histogram.saturating_record((start.elapsed().as_nanos() / 100) as u64);
+    }
+    let mut report = named("syscall", 0, iterations);
+    report.latencies(&histogram);
+    report
+}
+
+/// From the call that wakes a sleeping thread on another core until that thread runs.
+fn wake() -> Result<Report, String> {
+    let iterations = 2000u64;
+    let base = Instant::now();
+    let woken_at = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&woken_at);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let other = cores.get(1).copied();
+    let sleeper = std::thread::spawn(move || {
+        if let Some(core) = other {
+            core_affinity::set_for_current(core);
+        }
+        for _ in 0..iterations {
+            std::thread::park();
+            seen.store(base.elapsed().as_nanos() as u64, Ordering::Release);
+        }
+    });
+    if let Some(&core) = cores.first() {
+        core_affinity::set_for_current(core);
+    }
+    let mut histogram = histogram();
+    for _ in 0..iterations {
+        // Long enough for the other side to fall asleep.
+        std::thread::sleep(Duration::from_micros(100));
+        woken_at.store(0, Ordering::Release);
+        let begin = base.elapsed().as_nanos() as u64;
+        sleeper.thread().unpark();
+        loop {
+            let at = woken_at.load(Ordering::Acquire);
+            if at != 0 {
+                histogram.saturating_record(at.saturating_sub(begin).max(1));
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    }
+    sleeper.join().map_err(|_| "the sleeper panicked".to_owned())?;
+    let mut report = named("wake", 0, iterations);
+    report.latencies(&histogram);
+    Ok(report)
+}

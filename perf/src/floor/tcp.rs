@@ -1,0 +1,105 @@
+//! Plain sockets.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use super::{bandwidth, report};
+use crate::link::Job;
+use crate::output::{Report, histogram};
+use crate::stamp;
+
+/// Reads all of `into`, spinning.
+fn read_spinning(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
+    let mut have = 0;
+    while have < into.len() {
+        match stream.read(&mut into[have..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(got) => have += got,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes`, spinning.
+fn write_spinning(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Non-blocking ping-pong.
+pub(super) fn latency(mut stream: TcpStream, job: &Job, is_server: bool) -> io::Result<Report> {
+    stream.set_nonblocking(true)?;
+    let size = job.size.max(1);
+    let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
+    let mut histogram = histogram();
+    let mut verified = true;
+    for number in 0..job.iters + 200 {
+        let start = Instant::now();
+        stamp::write(&mut bytes, number);
+        if !is_server {
+            write_spinning(&mut stream, &bytes)?;
+        }
+        read_spinning(&mut stream, &mut back)?;
+        let elapsed = start.elapsed();
+        verified &= stamp::check(&back, number);
+        if is_server {
+            write_spinning(&mut stream, &back)?;
+        } else if number >= 200 {
+            histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
+        }
+    }
+    let mut report = report(job, "tcp-latency");
+    report.latencies(&histogram);
+    report.verified = verified;
+    Ok(report)
+}
+
+/// One direction, blocking calls, a window of buffers in turn.
+pub(super) fn stream(mut stream: TcpStream, job: &Job, is_server: bool) -> io::Result<Report> {
+    let mut buffers = vec![vec![0u8; job.size.max(1)]; job.window];
+    let mut verified = true;
+    let start = Instant::now();
+    for number in 0..job.iters {
+        let buffer = &mut buffers[number as usize % job.window];
+        if is_server {
+            stream.read_exact(buffer)?;
+            verified &= check(job, buffer, number);
+        } else {
+            write(job, buffer, number);
+            stream.write_all(buffer)?;
+        }
+    }
+    finish(&mut stream, is_server)?;
+    let mut report = report(job, "tcp-stream");
+    bandwidth(&mut report, job, start.elapsed().as_secs_f64());
+    report.verified = verified;
+    Ok(report)
+}
+
+/// The clock stops when the receiver has everything.
+pub(super) fn finish(stream: &mut (impl Read + Write), is_server: bool) -> io::Result<()> {
+    if is_server { stream.write_all(&[1]) } else { stream.read_exact(&mut [0]) }
+}
+
+pub(super) fn write(job: &Job, bytes: &mut [u8], number: u64) {
+    match job.verify {
+        true => stamp::fill(bytes, number),
+        false => stamp::write(bytes, number),
+    }
+}
+
+pub(super) fn check(job: &Job, bytes: &[u8], number: u64) -> bool {
+    match job.verify {
+        true => stamp::check_all(bytes, number),
+        false => stamp::check(bytes, number),
+    }
+}

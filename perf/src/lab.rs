@@ -1,0 +1,184 @@
+//! Who runs where: client, server, both on loopback, both in a lab.
+
+use std::process::{Child, Command, Stdio};
+
+use ringrail_tests::lab::{Host, Lab, LabSpec};
+
+use crate::cli::{Cli, TestName};
+use crate::link::{Job, Link};
+use crate::output::{Printer, Report, Style, median};
+use crate::{floor, stamp, test};
+
+const PORT: u16 = 18_515;
+
+/// Does what the command line says.
+pub(crate) fn run(cli: &Cli) -> Result<(), String> {
+    cli.lanes.setting()?;
+    if cli.threads != 1 {
+        return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
+    }
+    if let Some(spec) = &cli.lab {
+        return in_lab(cli, spec);
+    }
+    if cli.test == TestName::Info {
+        return test::info::run(cli);
+    }
+    if let Some(floor) = cli.floor.filter(|_| cli.test == TestName::Floor) {
+        if floor::is_local(floor) {
+            return floor::local(cli, floor);
+        }
+    } else if cli.test == TestName::Floor {
+        return Err("which floor? e.g. `ringrail-perf floor tcp-latency`".to_owned());
+    }
+    if cli.loopback {
+        return on_loopback(cli);
+    }
+    match (&cli.listen, &cli.connect) {
+        (Some(address), None) => serve(&mut Link::listen(address)?),
+        (None, Some(address)) => client(cli, &mut Link::connect(address)?),
+        _ => Err("say where the other side is: --listen ADDR:PORT on the server, --connect \
+                  ADDR:PORT on the client, or --lab rails=1 (root), or --loopback"
+            .to_owned()),
+    }
+}
+
+/// Kills the server when the client is done, whatever happens.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has ended by itself unless something went wrong.
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn on_loopback(cli: &Cli) -> Result<(), String> {
+    let address = format!("127.0.0.1:{}", free_port()?);
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let server = Command::new(program)
+        .args(["latency", "--listen", &address])
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("cannot start the server: {error}"))?;
+    let _server = Server(server);
+    pin(0);
+    client(cli, &mut Link::connect(&address)?)
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0");
+    let address = listener.and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
+}
+
+fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
+    let spec: LabSpec = spec.parse().map_err(|error| format!("--lab {spec}: {error}"))?;
+    let lab = Lab::build(&spec).map_err(|error| error.to_string())?;
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let address = format!("{}:{PORT}", lab.addr(Host::B, 0));
+    let mut server = lab.host(Host::B).command(&program);
+    server.args(["latency", "--listen", &address]);
+    let mut client = lab.host(Host::A).command(&program);
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--lab") {
+        arguments.drain(at..at + 2);
+    }
+    arguments.retain(|argument| !argument.starts_with("--lab="));
+    client.args(arguments).args(["--connect", &address]);
+    if !cli.keep_root {
+        server.drop_privileges();
+        client.drop_privileges();
+    }
+    let mut server = server.spawn().map_err(|error| error.to_string())?;
+    let mut client = client.spawn().map_err(|error| error.to_string())?;
+    let status = client.wait().map_err(|error| error.to_string())?;
+    server.kill().map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err("the client in the lab failed".to_owned()) }
+}
+
+/// Pins to a core if there is one of that number; a lab pins from outside.
+fn pin(index: usize) {
+    if let Some(cores) = core_affinity::get_core_ids()
+        && cores.len() > 1
+        && let Some(&core) = cores.get(index % cores.len())
+    {
+        core_affinity::set_for_current(core);
+    }
+}
+
+fn jobs(cli: &Cli) -> Vec<Job> {
+    let (size, iters) = match cli.test {
+        TestName::Bw | TestName::Bibw => (1 << 20, 0),
+        TestName::Floor if cli.floor.is_some_and(floor::is_stream) => (1 << 20, 0),
+        TestName::Mr => (8, 3_000_000),
+        TestName::LatencyUnderLoad => (8, 5_000),
+        _ => (8, 20_000),
+    };
+    let sizes = cli.size.map_or_else(|| vec![size], |sizes| sizes.list());
+    let job = |size: usize| {
+        // About half a second per round: 2 GiB, or fewer long messages.
+        let iters = match iters {
+            0 => ((2 << 30) / size.max(1) as u64).clamp(8, 200_000),
+            _ if size > 65_536 => 500,
+            iters => iters,
+        };
+        Job {
+            test: cli.test,
+            floor: cli.floor,
+            size,
+            iters: cli.iters.unwrap_or(iters).max(1),
+            window: match cli.test {
+                TestName::Mr => cli.window.unwrap_or(1024),
+                _ => stamp::window(cli.window, size),
+            },
+            buffers: cli.buffers,
+            verify: cli.verify,
+            lanes: cli.lanes,
+            nics: cli.nics.clone(),
+            settings: cli.settings.clone(),
+            rounds: cli.rounds.max(1),
+        }
+    };
+    sizes.into_iter().map(job).collect()
+}
+
+fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
+    let style = match (cli.json, cli.csv) {
+        (true, _) => Style::Json,
+        (_, true) => Style::Csv,
+        _ => Style::Table,
+    };
+    let mut printer = Printer::new(style);
+    for job in jobs(cli) {
+        link.put(&job)?;
+        let rounds: Vec<Report> = measure(link, &job, false)?;
+        let report = median(rounds).ok_or("no round was measured")?;
+        printer.print(&report);
+        if !report.verified {
+            return Err(format!(
+                "{} at {} bytes: content was wrong; please report it",
+                report.test, report.size_bytes
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn serve(link: &mut Link) -> Result<(), String> {
+    // In a lab the core was set from outside; elsewhere the second one is free.
+    pin(1);
+    while let Some(job) = link.get_or_end::<Job>()? {
+        measure(link, &job, true)?;
+    }
+    Ok(())
+}
+
+fn measure(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Report>, String> {
+    match (job.test, job.floor) {
+        (TestName::Floor, Some(name)) => floor::run(link, job, name, is_server),
+        _ => test::run(link, job, is_server),
+    }
+}

@@ -1,0 +1,113 @@
+//! The control connection: parameters, addresses, barriers and results, as lines of JSON.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{Buffers, FloorName, Lanes, TestName};
+
+/// What both sides measure.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) test: TestName,
+    pub(crate) floor: Option<FloorName>,
+    pub(crate) size: usize,
+    pub(crate) iters: u64,
+    pub(crate) window: usize,
+    pub(crate) buffers: Buffers,
+    pub(crate) verify: bool,
+    pub(crate) lanes: Lanes,
+    pub(crate) nics: Option<String>,
+    pub(crate) settings: Vec<String>,
+    pub(crate) rounds: usize,
+}
+
+/// One side's end of the connection.
+pub(crate) struct Link {
+    reader: BufReader<TcpStream>,
+    writer: TcpStream,
+    /// The address of this side, which endpoints listen on as well.
+    pub(crate) local: IpAddr,
+    /// The address of the other side.
+    pub(crate) remote: IpAddr,
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    format!("the control connection failed: {error}; is the other side still running?")
+}
+
+impl Link {
+    /// Waits for the client.
+    pub(crate) fn listen(address: &str) -> Result<Self, String> {
+        let listener = TcpListener::bind(address)
+            .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+        let (stream, _) = listener.accept().map_err(text)?;
+        Self::new(stream)
+    }
+
+    /// Connects to the server, which may take a moment to start.
+    pub(crate) fn connect(address: &str) -> Result<Self, String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => return Self::new(stream),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(format!("no server at {address}: {error}; start it with --listen"));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    fn new(stream: TcpStream) -> Result<Self, String> {
+        stream.set_nodelay(true).map_err(text)?;
+        let local = stream.local_addr().map_err(text)?.ip();
+        let remote = stream.peer_addr().map_err(text)?.ip();
+        let reader = BufReader::new(stream.try_clone().map_err(text)?);
+        Ok(Self { reader, writer: stream, local, remote })
+    }
+
+    /// Sends one value.
+    pub(crate) fn put(&mut self, value: &impl Serialize) -> Result<(), String> {
+        let mut line = serde_json::to_string(value).map_err(text)?;
+        line.push('\n');
+        self.writer.write_all(line.as_bytes()).map_err(text)
+    }
+
+    /// Receives one value; `None` at the end of the connection.
+    pub(crate) fn get_or_end<T: DeserializeOwned>(&mut self) -> Result<Option<T>, String> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line).map_err(text)? == 0 {
+            return Ok(None);
+        }
+        serde_json::from_str(&line).map(Some).map_err(text)
+    }
+
+    /// Receives one value.
+    pub(crate) fn get<T: DeserializeOwned>(&mut self) -> Result<T, String> {
+        self.get_or_end()?.ok_or_else(|| text("it was closed"))
+    }
+
+    /// Both sides are here.
+    pub(crate) fn barrier(&mut self) -> Result<(), String> {
+        self.put(&0)?;
+        self.get::<u32>().map(drop)
+    }
+
+    /// A raw TCP connection for a floor: the server listens, the client connects.
+    pub(crate) fn raw(&mut self, is_server: bool) -> Result<TcpStream, String> {
+        let stream = if is_server {
+            let listener = TcpListener::bind(SocketAddr::new(self.local, 0)).map_err(text)?;
+            self.put(&listener.local_addr().map_err(text)?.port())?;
+            listener.accept().map_err(text)?.0
+        } else {
+            let port: u16 = self.get()?;
+            TcpStream::connect(SocketAddr::new(self.remote, port)).map_err(text)?
+        };
+        stream.set_nodelay(true).map_err(text)?;
+        Ok(stream)
+    }
+}

@@ -1,0 +1,149 @@
+//! Results, as tables, JSON or CSV.
+
+use serde::{Deserialize, Serialize};
+
+/// One line of results; keys as in the performance contract.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) test: String,
+    pub(crate) size_bytes: usize,
+    pub(crate) iterations: u64,
+    pub(crate) threads: usize,
+    pub(crate) lanes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_us_min: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_us_p50: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_us_p99: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency_us_p999: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bandwidth_mb_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message_rate_per_s: Option<f64>,
+    pub(crate) verified: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) syscalls_per_message: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) syscalls_per_message_peer: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) zero_copy: Option<String>,
+}
+
+/// A histogram of nanoseconds.
+pub(crate) type Histogram = hdrhistogram::Histogram<u64>;
+
+/// An empty histogram.
+pub(crate) fn histogram() -> Histogram {
+    // Up to 60 s with three digits; the arguments are valid.
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|_| unreachable!())
+}
+
+impl Report {
+    /// Puts latencies in; the histogram holds nanoseconds.
+    pub(crate) fn latencies(&mut self, histogram: &Histogram) {
+        let us = |ns: u64| Some(ns as f64 / 1000.0);
+        self.latency_us_min = us(histogram.min());
+        self.latency_us_p50 = us(histogram.value_at_quantile(0.5));
+        self.latency_us_p99 = us(histogram.value_at_quantile(0.99));
+        self.latency_us_p999 = us(histogram.value_at_quantile(0.999));
+    }
+
+    /// What rounds are compared by: smaller is better.
+    fn cost(&self) -> f64 {
+        match (self.latency_us_p50, self.bandwidth_mb_s, self.message_rate_per_s) {
+            (Some(latency), ..) => latency,
+            (None, Some(bandwidth), _) => -bandwidth,
+            (None, None, rate) => -rate.unwrap_or(0.0),
+        }
+    }
+}
+
+/// The median of several rounds; verified only if all are.
+pub(crate) fn median(mut rounds: Vec<Report>) -> Option<Report> {
+    let verified = rounds.iter().all(|report| report.verified);
+    rounds.sort_by(|a, b| a.cost().total_cmp(&b.cost()));
+    let middle = rounds.len() / 2;
+    let mut report = rounds.into_iter().nth(middle)?;
+    report.verified = verified;
+    Some(report)
+}
+
+/// How to print.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Style {
+    Table,
+    Json,
+    Csv,
+}
+
+/// Prints reports one after the other.
+pub(crate) struct Printer {
+    style: Style,
+    has_header: bool,
+}
+
+impl Printer {
+    pub(crate) fn new(style: Style) -> Self {
+        Self { style, has_header: false }
+    }
+
+    pub(crate) fn print(&mut self, report: &Report) {
+        let columns = [
+            ("Latency (us)", report.latency_us_p50),
+            ("p99 (us)", report.latency_us_p99),
+            ("Bandwidth (MB/s)", report.bandwidth_mb_s),
+            ("Messages/s", report.message_rate_per_s),
+            ("Syscalls/message", report.syscalls_per_message),
+        ];
+        let columns: Vec<_> = columns.into_iter().filter_map(|(n, v)| Some((n, v?))).collect();
+        if !self.has_header && self.style != Style::Json {
+            self.has_header = true;
+            if self.style == Style::Table {
+                let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+                let kernel = kernel.unwrap_or_default();
+                let lanes = report.lanes.join(",");
+                println!("# ringrail-perf {}, kernel {}, {lanes}", report.test, kernel.trim());
+                print!("{:<10}", "# Size");
+                columns.iter().for_each(|(name, _)| print!("{name:>20}"));
+            } else {
+                print!("size");
+                columns.iter().for_each(|(name, _)| print!(",{name}"));
+            }
+            println!();
+        }
+        match self.style {
+            Style::Json => match serde_json::to_string(report) {
+                Ok(line) => println!("{line}"),
+                Err(error) => eprintln!("ringrail-perf: {error}"),
+            },
+            Style::Csv => {
+                print!("{}", report.size_bytes);
+                columns.iter().for_each(|(_, value)| print!(",{value}"));
+                println!();
+            }
+            Style::Table => {
+                print!("{:<10}", report.size_bytes);
+                columns.iter().for_each(|(_, value)| print!("{value:>20.2}"));
+                println!("{}", if report.verified { "" } else { "   NOT VERIFIED" });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_round_is_reported_and_one_bad_one_taints_it() {
+        let round = |rate: f64, verified| Report {
+            message_rate_per_s: Some(rate),
+            verified,
+            ..Report::default()
+        };
+        let report = median(vec![round(1.0, true), round(9.0, false), round(5.0, true)]).unwrap();
+        assert_eq!((report.message_rate_per_s, report.verified), (Some(5.0), false));
+    }
+}

@@ -1,0 +1,90 @@
+//! Content that proves which message it is and where it belongs: cheap enough for timed paths.
+
+/// Bytes from one stamp to the next.
+const STRIDE: usize = 4096;
+
+fn stamp_at(message: u64, offset: usize) -> u64 {
+    message.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ offset as u64
+}
+
+fn offsets(length: usize) -> impl Iterator<Item = usize> {
+    let last = length.checked_sub(8);
+    (0..length.saturating_sub(7)).step_by(STRIDE).chain(last)
+}
+
+/// Stamps a message: at every 4 KiB and in its last 8 bytes. Fewer than 8 bytes get the low bytes
+/// of the message's number.
+pub(crate) fn write(bytes: &mut [u8], message: u64) {
+    if bytes.len() < 8 {
+        let length = bytes.len();
+        bytes.copy_from_slice(&message.to_le_bytes()[..length]);
+        return;
+    }
+    for offset in offsets(bytes.len()) {
+        bytes[offset..offset + 8].copy_from_slice(&stamp_at(message, offset).to_le_bytes());
+    }
+}
+
+/// Whether all stamps are those of this message.
+pub(crate) fn check(bytes: &[u8], message: u64) -> bool {
+    if bytes.len() < 8 {
+        return bytes == &message.to_le_bytes()[..bytes.len()];
+    }
+    // The last stamp may overlap the one before it, and wins.
+    let last = bytes.len() - 8;
+    offsets(bytes.len()).all(|offset| {
+        let overlaps = offset != last && offset + 8 > last;
+        overlaps || bytes[offset..offset + 8] == stamp_at(message, offset).to_le_bytes()
+    })
+}
+
+/// Fills all of a message, for `--verify`.
+pub(crate) fn fill(bytes: &mut [u8], message: u64) {
+    for (offset, byte) in bytes.iter_mut().enumerate() {
+        *byte = (offset as u64 ^ (offset as u64 >> 9) ^ message) as u8;
+    }
+}
+
+/// Whether every byte is as [`fill`] wrote it.
+pub(crate) fn check_all(bytes: &[u8], message: u64) -> bool {
+    bytes
+        .iter()
+        .enumerate()
+        .all(|(offset, &byte)| byte == (offset as u64 ^ (offset as u64 >> 9) ^ message) as u8)
+}
+
+/// Bytes that one side's buffers may take by default: both sides of a lab belong to one user,
+/// whose memlock is 8 MiB on stock systems.
+const FOOTPRINT_BYTES: usize = 4 << 20;
+
+/// Messages in flight: as asked, or as many as fit the footprint, 2 to 64.
+pub(crate) fn window(asked: Option<usize>, size: usize) -> usize {
+    asked.unwrap_or_else(|| (FOOTPRINT_BYTES / size.max(1)).clamp(2, 64)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_message_or_place_does_not_pass() {
+        for length in [0, 1, 7, 8, 9, 15, 4096, 4100, 10_000] {
+            let mut bytes = vec![0; length];
+            write(&mut bytes, 5);
+            assert!(check(&bytes, 5), "{length}");
+            if length > 0 {
+                assert!(!check(&bytes, 6), "{length}");
+                bytes[length - 1] ^= 1;
+                assert!(!check(&bytes, 5), "{length}");
+            }
+            fill(&mut bytes, 9);
+            assert!(check_all(&bytes, 9));
+        }
+    }
+
+    #[test]
+    fn windows_shrink_with_size() {
+        assert_eq!((window(None, 8), window(None, 1 << 20), window(None, 1 << 28)), (64, 4, 2));
+        assert_eq!(window(Some(7), 1 << 28), 7);
+    }
+}

@@ -1,0 +1,182 @@
+//! Tests of ringrail itself.
+
+mod bw;
+pub(crate) mod info;
+mod latency;
+mod load;
+mod mr;
+
+use std::time::Instant;
+
+use ringrail::settings::Settings;
+use ringrail::{
+    Address, Buffer, Completion, Counters, Domain, Endpoint, Envelope, Error, Owned, Peer,
+};
+
+use crate::cli::{Buffers, TestName};
+use crate::link::{Job, Link};
+use crate::output::Report;
+
+/// One side of a test.
+pub(crate) struct Side<'a> {
+    pub(crate) link: &'a mut Link,
+    pub(crate) job: &'a Job,
+    pub(crate) endpoint: Endpoint<Owned>,
+    pub(crate) peer: Peer,
+    pub(crate) is_server: bool,
+    completions: Vec<Completion>,
+}
+
+/// Settings for a job, or for `info`.
+pub(crate) fn settings(
+    lanes: &str,
+    nics: Option<&str>,
+    local: Option<std::net::IpAddr>,
+    arena_bytes: Option<usize>,
+    extra: &[String],
+) -> Result<Settings, String> {
+    let mut builder = Settings::builder().set("lanes", lanes);
+    if let Some(nics) = nics {
+        builder = builder.set("nics", nics);
+    } else if let Some(local) = local {
+        builder = builder.set("listen_address", &local.to_string());
+    }
+    if let Some(bytes) = arena_bytes {
+        builder = builder.set("arena_bytes", &bytes.to_string());
+    }
+    for setting in extra {
+        let (name, value) =
+            setting.split_once('=').ok_or_else(|| format!("--set {setting}: NAME=VALUE"))?;
+        builder = builder.set(name, value);
+    }
+    builder.build().map_err(|error| error.to_string())
+}
+
+fn message(error: Error) -> String {
+    error.to_string()
+}
+
+/// Runs all rounds of a job; the client's reports mean something.
+pub(crate) fn run(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Report>, String> {
+    let arena = match (job.test, job.buffers) {
+        (TestName::Bw | TestName::Bibw, Buffers::Region) => {
+            Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
+        }
+        _ => None,
+    };
+    let settings = settings(
+        job.lanes.setting()?,
+        job.nics.as_deref(),
+        Some(link.local),
+        arena,
+        &job.settings,
+    )?;
+    let domain = Domain::with_settings(settings).map_err(message)?;
+    let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
+    link.put(&endpoint.address().to_bytes().to_vec())?;
+    let address: Vec<u8> = link.get()?;
+    let address = Address::from_bytes(&address).map_err(message)?;
+    let peer = endpoint.insert(&address).map_err(message)?;
+    let completions = Vec::with_capacity(4096);
+    let mut side = Side { link, job, endpoint, peer, is_server, completions };
+    if is_server {
+        side.greet()?;
+    } else {
+        side.endpoint.connect(side.peer).map_err(message)?;
+    }
+    let mut reports = Vec::new();
+    // The first round warms up.
+    for round in 0..=job.rounds {
+        side.link.barrier()?;
+        let report = match job.test {
+            TestName::Bw => bw::run(&mut side, false)?,
+            TestName::Bibw => bw::run(&mut side, true)?,
+            TestName::Mr => mr::run(&mut side)?,
+            TestName::LatencyUnderLoad => load::run(&mut side)?,
+            _ => latency::run(&mut side)?,
+        };
+        if round > 0 {
+            reports.push(report);
+        }
+    }
+    // Neither side leaves while the other still waits for something.
+    side.link.barrier()?;
+    Ok(reports)
+}
+
+/// The tag of everything but bulk under load.
+pub(crate) const TAG: Envelope = Envelope::tag(1);
+
+impl Side<'_> {
+    /// The server makes progress until the client is connected.
+    fn greet(&mut self) -> Result<(), String> {
+        self.endpoint.connect(self.peer).map_err(message)
+    }
+
+    /// A buffer of the job's kind.
+    fn buffer(&self, length: usize) -> Result<Buffer, String> {
+        match self.job.buffers {
+            Buffers::Region => {
+                self.endpoint.domain().alloc(length).map(Buffer::from).map_err(message)
+            }
+            Buffers::Heap => Ok(Buffer::from(vec![0u8; length])),
+        }
+    }
+
+    /// Waits for completions, spinning; they are handed out one by one.
+    fn next_completions(&mut self) -> Result<std::vec::Drain<'_, Completion>, String> {
+        while self.endpoint.completions(&mut self.completions, 4096).map_err(message)? == 0 {
+            std::hint::spin_loop();
+        }
+        Ok(self.completions.drain(..))
+    }
+
+    /// An empty report of this job.
+    fn report(&self) -> Report {
+        let nic = self.endpoint.address().locator().ip();
+        Report {
+            test: serde_json::to_value(self.job.test)
+                .ok()
+                .and_then(|value| value.as_str().map(str::to_owned))
+                .unwrap_or_default(),
+            size_bytes: self.job.size,
+            iterations: self.job.iters,
+            threads: 1,
+            lanes: vec![format!("{}:{nic}", self.endpoint.driver())],
+            ..Report::default()
+        }
+    }
+
+    /// Fills in what both sides counted: verification, system calls, zero copy.
+    fn conclude(
+        &mut self,
+        report: &mut Report,
+        before: &Counters,
+        messages: u64,
+        verified: bool,
+    ) -> Result<(), String> {
+        let after = self.endpoint.counters();
+        let per_message = (after.syscalls - before.syscalls) as f64 / messages.max(1) as f64;
+        self.link.put(&(per_message, verified))?;
+        let (theirs, their_verified): (f64, bool) = self.link.get()?;
+        report.syscalls_per_message = Some(per_message);
+        report.syscalls_per_message_peer = Some(theirs);
+        report.verified = verified && their_verified;
+        let sent = after.zero_copy_sends - before.zero_copy_sends;
+        let copied = after.zero_copy_copied - before.zero_copy_copied;
+        let kind = if sent == 0 {
+            "off"
+        } else if copied > 0 {
+            "copied"
+        } else {
+            "on"
+        };
+        report.zero_copy = Some(kind.to_owned());
+        Ok(())
+    }
+}
+
+/// Time since `start` in seconds, never 0.
+pub(crate) fn seconds_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64().max(1e-9)
+}

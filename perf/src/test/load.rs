@@ -1,0 +1,198 @@
+//! Ping-pong while four 16 MiB transfers, client to server, are in flight between the same two
+//! endpoints. Only samples that began and ended with all four in flight count.
+
+use std::time::Instant;
+
+use ringrail::{Buffer, Envelope, OperationKind, Selector, SendOptions};
+
+use super::{Side, TAG, message, seconds_since};
+use crate::output::{Report, histogram};
+use crate::stamp;
+
+const TRANSFERS: usize = 4;
+const TRANSFER_BYTES: usize = 16 << 20;
+const BULK: Envelope = Envelope::tag(3);
+/// Context of ping-pong operations; bulk ones have their number.
+const PING: u64 = u64::MAX;
+/// The content of the last ping.
+const STOP: u64 = u64::MAX / 2;
+
+pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+    let size = side.job.size.max(8);
+    let ping = Selector::from(side.peer, TAG);
+    side.endpoint.post_receive(ping, vec![0u8; size], PING).map_err(|error| error.to_string())?;
+    if side.is_server { serve(side) } else { client(side, size) }
+}
+
+fn post_bulk_receive(side: &Side<'_>, buffer: Buffer, number: u64) -> Result<(), String> {
+    let selector = Selector::from(side.peer, BULK);
+    side.endpoint.post_receive(selector, buffer, number).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
+    loop {
+        match side.endpoint.inject(side.peer, TAG, bytes) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_would_block() => {
+                side.endpoint.progress().map_err(message)?;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+fn serve(side: &mut Side<'_>) -> Result<Report, String> {
+    let mut posted = 0;
+    for _ in 0..TRANSFERS {
+        let buffer = Buffer::from(vec![0u8; TRANSFER_BYTES]);
+        post_bulk_receive(side, buffer, posted)?;
+        posted += 1;
+    }
+    side.link.barrier()?;
+    let before = side.endpoint.counters();
+    let mut verified = true;
+    let (mut bulk, mut stop_at) = (0u64, None);
+    let mut pings = 0;
+    let mut batch = Vec::new();
+    while stop_at != Some(bulk) {
+        batch.extend(side.next_completions()?);
+        for completion in batch.drain(..) {
+            completion.result.map_err(message)?;
+            let Some(mut buffer) = completion.buffer else { continue };
+            let bytes = buffer.as_mut_slice().ok_or("the buffer is in pieces")?;
+            if completion.context == PING {
+                let number = u64::from_le_bytes(bytes[..8].try_into().unwrap_or([0; 8]));
+                pong(side, bytes)?;
+                if number >= STOP {
+                    // The rest of the last ping says how many transfers there were.
+                    stop_at = Some(number - STOP);
+                } else {
+                    pings += 1;
+                    let ping = Selector::from(side.peer, TAG);
+                    side.endpoint
+                        .post_receive(ping, buffer, PING)
+                        .map_err(|error| error.to_string())?;
+                }
+            } else {
+                verified &= stamp::check(bytes, completion.context);
+                bulk += 1;
+                post_bulk_receive(side, buffer, posted)?;
+                posted += 1;
+            }
+        }
+    }
+    // The receives that are left over are fed, so that the next round starts clean.
+    use_rest(side, posted - bulk)?;
+    let mut report = side.report();
+    side.conclude(&mut report, &before, pings, verified)?;
+    Ok(report)
+}
+
+fn use_rest(side: &mut Side<'_>, count: u64) -> Result<(), String> {
+    side.link.barrier()?;
+    for _ in 0..count {
+        side.link.put(&0)?;
+    }
+    let mut left = count;
+    while left > 0 {
+        for completion in side.next_completions()? {
+            completion.result.map_err(message)?;
+            left -= 1;
+        }
+    }
+    Ok(())
+}
+
+fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
+    let mut histogram = histogram();
+    let mut idle: Vec<Buffer> =
+        (0..TRANSFERS).map(|_| Buffer::from(vec![0u8; TRANSFER_BYTES])).collect();
+    side.link.barrier()?;
+    let before = side.endpoint.counters();
+    let start = Instant::now();
+    let (mut sent, mut finished, mut samples, mut pings) = (0u64, 0u64, 0, 0u64);
+    let mut verified = true;
+    let mut bytes = vec![0; size];
+    while samples < side.job.iters {
+        start_bulk(side, &mut idle, &mut sent)?;
+        let had_all = sent - finished == TRANSFERS as u64;
+        bytes[..8].copy_from_slice(&pings.to_le_bytes());
+        let begin = Instant::now();
+        pong(side, &bytes)?;
+        let mut answer = None;
+        let mut ended = 0;
+        while answer.is_none() {
+            for completion in side.next_completions()? {
+                completion.result.map_err(message)?;
+                match (completion.kind, completion.buffer) {
+                    (OperationKind::Receive, buffer) => answer = buffer,
+                    (OperationKind::Send, Some(buffer)) => {
+                        idle.push(buffer);
+                        ended += 1;
+                    }
+                    (OperationKind::Send, None) => {}
+                }
+            }
+            // A transfer that ended is replaced at once: four stay in flight.
+            finished += ended;
+            let refill = ended;
+            ended = 0;
+            if refill > 0 {
+                start_bulk(side, &mut idle, &mut sent)?;
+            }
+        }
+        let elapsed = begin.elapsed();
+        let buffer = answer.ok_or("no answer")?;
+        verified &= buffer.as_slice() == Some(&bytes[..]);
+        pings += 1;
+        let ping = Selector::from(side.peer, TAG);
+        side.endpoint.post_receive(ping, buffer, PING).map_err(|error| error.to_string())?;
+        if had_all && sent - finished == TRANSFERS as u64 {
+            histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
+            samples += 1;
+        }
+    }
+    // The transfers in flight end, then the server is told how many there were.
+    while finished < sent {
+        for completion in side.next_completions()? {
+            completion.result.map_err(message)?;
+            finished += 1;
+        }
+    }
+    let seconds = seconds_since(start);
+    bytes[..8].copy_from_slice(&(STOP + sent).to_le_bytes());
+    pong(side, &bytes)?;
+    for completion in side.next_completions()? {
+        completion.result.map_err(message)?;
+    }
+    feed_rest(side)?;
+    let mut report = side.report();
+    report.latencies(&histogram);
+    report.bandwidth_mb_s = Some(sent as f64 * TRANSFER_BYTES as f64 / seconds / 1e6);
+    side.conclude(&mut report, &before, pings, verified)?;
+    Ok(report)
+}
+
+fn start_bulk(side: &Side<'_>, idle: &mut Vec<Buffer>, sent: &mut u64) -> Result<(), String> {
+    while let Some(mut buffer) = idle.pop() {
+        stamp::write(buffer.as_mut_slice().ok_or("the buffer is in pieces")?, *sent);
+        let options = SendOptions::default();
+        side.endpoint
+            .post_send(side.peer, BULK, buffer, options, *sent)
+            .map_err(|error| error.to_string())?;
+        *sent += 1;
+    }
+    Ok(())
+}
+
+/// Feeds the receives that the server has left over, as many as it says.
+fn feed_rest(side: &mut Side<'_>) -> Result<(), String> {
+    side.link.barrier()?;
+    for _ in 0..TRANSFERS {
+        let _: u32 = side.link.get()?;
+        let level = ringrail::Level::Matched;
+        side.endpoint.send_blocking(side.peer, BULK, &[], level).map_err(message)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Rate of small tagged messages.
+
+use std::time::Instant;
+
+use ringrail::{Envelope, Selector};
+
+use super::{Side, TAG, message, seconds_since};
+use crate::output::Report;
+use crate::stamp;
+
+/// The client learns by this that the server has everything.
+const DONE: Envelope = Envelope::tag(2);
+
+pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+    let (size, total) = (side.job.size, side.job.iters);
+    if size > 16_384 {
+        return Err("mr is for small messages, of 16384 bytes at most".to_owned());
+    }
+    let before;
+    let mut verified = true;
+    let start;
+    if side.is_server {
+        let posts = (4 * side.job.window as u64).min(total);
+        let selector = Selector::from(side.peer, TAG);
+        for number in 0..posts {
+            let buffer = side.buffer(size)?;
+            side.endpoint
+                .post_receive(selector, buffer, number)
+                .map_err(|error| error.to_string())?;
+        }
+        side.link.barrier()?;
+        before = side.endpoint.counters();
+        start = Instant::now();
+        let mut posted = posts;
+        let mut received = 0;
+        let mut batch = Vec::with_capacity(4096);
+        while received < total {
+            side.endpoint.completions(&mut batch, 4096).map_err(message)?;
+            for completion in batch.drain(..) {
+                completion.result.map_err(message)?;
+                let Some(buffer) = completion.buffer else { continue };
+                let bytes = buffer.as_slice().unwrap_or(&[]);
+                verified &= stamp::check(bytes, completion.context);
+                received += 1;
+                if posted < total {
+                    side.endpoint
+                        .post_receive(selector, buffer, posted)
+                        .map_err(|error| error.to_string())?;
+                    posted += 1;
+                }
+            }
+        }
+        send_all(side, DONE, &[])?;
+    } else {
+        side.link.barrier()?;
+        before = side.endpoint.counters();
+        start = Instant::now();
+        let mut bytes = vec![0; size];
+        let window = side.job.window as u64;
+        for number in 0..total {
+            stamp::write(&mut bytes, number);
+            let more = number % window != window - 1;
+            loop {
+                match side.endpoint.inject_with(side.peer, TAG, &bytes, more) {
+                    Ok(()) => break,
+                    Err(error) if error.is_would_block() => {
+                        side.endpoint.progress().map_err(message)?;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            if !more {
+                side.endpoint.progress().map_err(message)?;
+            }
+        }
+        let selector = Selector::from(side.peer, DONE);
+        side.endpoint.receive_blocking(selector, &mut []).map_err(message)?;
+    }
+    let seconds = seconds_since(start);
+    let mut report = side.report();
+    report.message_rate_per_s = Some(total as f64 / seconds);
+    side.conclude(&mut report, &before, total, verified)?;
+    Ok(report)
+}
+
+fn send_all(side: &Side<'_>, envelope: Envelope, bytes: &[u8]) -> Result<(), String> {
+    let level = ringrail::Level::Delivered;
+    side.endpoint.send_blocking(side.peer, envelope, bytes, level).map(drop).map_err(message)
+}
