@@ -89,8 +89,9 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
     arguments.retain(|argument| !argument.starts_with("--lab="));
     client.args(arguments).args(["--connect", &address]);
     if !cli.keep_root {
-        server.drop_privileges();
-        client.drop_privileges();
+        // An ordinary user has no business in root's home, where settings would be looked for.
+        server.drop_privileges().env("HOME", "/nonexistent");
+        client.drop_privileges().env("HOME", "/nonexistent");
     }
     let mut server = server.spawn().map_err(|error| error.to_string())?;
     let mut client = client.spawn().map_err(|error| error.to_string())?;

@@ -7,8 +7,9 @@ use super::lanes::{Interest, LaneKey};
 use crate::proto::failure::PeerFailure;
 use crate::proto::send::Staged;
 
-/// Turns without bytes after which a hot lane cools down when others want its place.
-const COLD_TURNS: u32 = 256;
+/// Turns without bytes after which a hot lane cools down: many more than pass between the
+/// messages of an exchange, few enough that a long wait is not spent in system calls.
+const COLD_TURNS: u32 = 64;
 
 /// The loop's side of a session.
 #[derive(Debug, Default)]
@@ -46,10 +47,11 @@ impl Engine {
         while let Some(&session) = self.state.hot.get(index) {
             let got = self.read_control(session);
             happened |= got;
-            let crowded = self.state.hot.len() > 1;
+            // A driver whose empty polls cost a system call gains nothing by watching one lane.
+            let may_cool = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
-            let is_cold = crowded && control.idle_turns > COLD_TURNS;
+            let is_cold = may_cool && control.idle_turns > COLD_TURNS;
             if is_cold || !control.is_hot {
                 self.cool(session);
             } else {

@@ -143,6 +143,9 @@ pub(crate) trait Driver {
     /// `"uring"` or `"sockets"`.
     fn name(&self) -> &'static str;
 
+    /// Whether a [`Self::poll`] that finds nothing makes no system call.
+    fn polls_for_free(&self) -> bool;
+
     /// Accepts connections from now on. The listener is non-blocking already.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 

@@ -102,7 +102,7 @@ pub(super) fn stream(stream: &TcpStream, job: &Job, is_server: bool) -> io::Resu
     let mut memory = vec![0u8; size * job.window];
     let mut verified = true;
     let mut stream = stream;
-    let start = Instant::now();
+    let mut start = Instant::now();
     let mut report = report(job, "uring-stream");
     if is_server {
         for number in 0..job.iters {
@@ -124,7 +124,7 @@ pub(super) fn stream(stream: &TcpStream, job: &Job, is_server: bool) -> io::Resu
             verified &= check(job, buffer, number);
         }
     } else {
-        send_all(stream, job, &mut memory, &mut report)?;
+        start = send_all(stream, job, &mut memory, &mut report)?;
     }
     finish(&mut stream, is_server)?;
     bandwidth(&mut report, job, start.elapsed().as_secs_f64());
@@ -137,18 +137,28 @@ fn send_all(
     job: &Job,
     memory: &mut [u8],
     report: &mut Report,
-) -> io::Result<()> {
+) -> io::Result<Instant> {
     let size = job.size.max(1);
     let mut ring = ring()?;
     ring.submitter().register_files(&[stream.as_raw_fd()])?;
     let whole = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
     // SAFETY: `memory` outlives the ring, which is dropped at the end of this function.
-    let registered = unsafe { ring.submitter().register_buffers(&[whole]) }.is_ok();
+    let mut registered = unsafe { ring.submitter().register_buffers(&[whole]) }.is_ok();
+    // The kernel gives locked memory of an earlier ring back a little after that is closed.
+    for _ in 0..100 {
+        if registered {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        // SAFETY: as above.
+        registered = unsafe { ring.submitter().register_buffers(&[whole]) }.is_ok();
+    }
     let index = registered.then_some(0u16);
     report.zero_copy = Some(if registered { "on" } else { "on, unregistered" }.to_owned());
     // Notifications that are outstanding, by buffer of the window.
     let mut pending = vec![0u32; job.window];
     let mut chunks = Calibration::new();
+    let start = Instant::now();
     for number in 0..job.iters {
         let slot = number as usize % job.window;
         while pending[slot] > 0 {
@@ -187,7 +197,7 @@ fn send_all(
         pending[of] -= 1;
     }
     report.lanes = vec![format!("raw:tcp, {} KiB per call", chunks.length() / 1024)];
-    Ok(())
+    Ok(start)
 }
 
 fn tagged(ring: &mut IoUring) -> io::Result<(i32, u32, usize)> {

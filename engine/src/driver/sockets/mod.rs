@@ -271,6 +271,10 @@ impl Driver for SocketsDriver {
         "sockets"
     }
 
+    fn polls_for_free(&self) -> bool {
+        false
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());

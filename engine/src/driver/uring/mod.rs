@@ -375,6 +375,10 @@ impl Driver for UringDriver {
         "uring"
     }
 
+    fn polls_for_free(&self) -> bool {
+        self.features.announces()
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
