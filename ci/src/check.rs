@@ -6,12 +6,6 @@ use crate::tidy;
 /// Format, lints, documentation, tidy, licences.
 pub(crate) fn run() -> Result<(), String> {
     execute(&mut cargo(&["fmt", "--all", "--check"]))?;
-    let lints =
-        ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
-    execute(&mut cargo(&lints))?;
-    execute(&mut cargo(&["check", "--quiet", "-p", "ringrail", "--no-default-features"]))?;
-    let documentation = ["doc", "--workspace", "--no-deps", "--document-private-items"];
-    execute(cargo(&documentation).env("RUSTDOCFLAGS", "-D warnings"))?;
     let complaints = tidy::complaints(&root());
     for complaint in &complaints {
         println!("tidy: {complaint}");
@@ -20,8 +14,16 @@ pub(crate) fn run() -> Result<(), String> {
         return Err(format!("{} complaints of tidy", complaints.len()));
     }
     println!("tidy: nothing to complain about");
+    let lints =
+        ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    execute(&mut cargo(&lints))?;
+    execute(&mut cargo(&["check", "--quiet", "-p", "ringrail", "--no-default-features"]))?;
+    let documentation =
+        ["doc", "--workspace", "--all-features", "--no-deps", "--document-private-items"];
+    execute(cargo(&documentation).env("RUSTDOCFLAGS", "-D warnings"))?;
     if has("cargo-deny") {
-        execute(&mut cargo(&["deny", "check", "licenses", "bans", "sources"]))?;
+        let rules = ["deny", "--all-features", "check", "licenses", "bans", "sources"];
+        execute(&mut cargo(&rules))?;
     } else {
         println!("cargo-deny is not installed: licences, bans and sources were not checked");
     }

@@ -6,6 +6,7 @@ mod run;
 mod setup;
 mod test;
 mod tidy;
+mod watch;
 
 use std::process::ExitCode;
 

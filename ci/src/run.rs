@@ -1,6 +1,5 @@
 //! Running other programs.
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -22,25 +21,6 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     println!("+ {command:?}");
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
-}
-
-/// Runs a command, passes its output through line by line, and shows each line to `look`.
-pub(crate) fn run_watched(
-    command: &mut Command,
-    mut look: impl FnMut(&str),
-) -> Result<bool, String> {
-    println!("+ {command:?}");
-    command.stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines() {
-            let line = line.map_err(|error| format!("{command:?}: {error}"))?;
-            println!("{line}");
-            look(&line);
-        }
-    }
-    let status = child.wait().map_err(|error| format!("{command:?}: {error}"))?;
-    Ok(status.success())
 }
 
 /// Whether this process is root.

@@ -1,0 +1,218 @@
+//! A program watched while it runs: both outputs line by line, a time limit, and what it leaves.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Silence after which a line says that the program still runs.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long processes may take to end by themselves after the program that started them.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How a watched program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    Success,
+    Failure,
+    /// The deadline came first; it and what it started were killed.
+    TimedOut,
+}
+
+/// Marks processes by a variable in their environment, which what they start inherits.
+pub(crate) struct Mark {
+    value: String,
+}
+
+impl Mark {
+    const KEY: &str = "RINGRAIL_TEST_RUN";
+
+    /// A mark that no other run has.
+    pub(crate) fn new() -> Self {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        Self { value: format!("{}-{}", std::process::id(), since.as_nanos()) }
+    }
+
+    /// Runs `command` and shows each line of its outputs to `look` as it passes them on.
+    ///
+    /// `look` returns what a progress line is to say.
+    pub(crate) fn run(
+        &self,
+        command: &mut Command,
+        deadline: Instant,
+        mut look: impl FnMut(&str) -> String,
+    ) -> Result<End, String> {
+        println!("+ {command:?}");
+        let command_line = format!("{command:?}");
+        let spawned = command
+            .env(Self::KEY, &self.value)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = spawned.map_err(|error| format!("{command_line}: {error}"))?;
+        let (sender, lines) = channel();
+        pass_on(child.stdout.take(), std::io::stdout(), sender.clone());
+        pass_on(child.stderr.take(), std::io::stderr(), sender);
+        let in_time = follow(&lines, deadline, &mut look);
+        if !in_time {
+            println!("test: out of time; killing what runs");
+            let _ = child.kill();
+            kill(&self.processes());
+        }
+        let status = child.wait().map_err(|error| format!("{command_line}: {error}"))?;
+        Ok(match (in_time, status.success()) {
+            (false, _) => End::TimedOut,
+            (true, true) => End::Success,
+            (true, false) => End::Failure,
+        })
+    }
+
+    /// Kills the processes that outlived the runs, and names them.
+    pub(crate) fn left_over(&self) -> Vec<String> {
+        let deadline = Instant::now() + GRACE;
+        loop {
+            let left = self.processes();
+            if left.is_empty() || Instant::now() >= deadline {
+                let names = left.iter().map(|&pid| describe(pid)).collect();
+                kill(&left);
+                return names;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Processes with this mark.
+    fn processes(&self) -> Vec<u32> {
+        let wanted = format!("{}={}", Self::KEY, self.value);
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| {
+                let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                variables.split(|&byte| byte == 0).any(|each| each == wanted.as_bytes())
+            })
+            .collect()
+    }
+}
+
+/// Named network namespaces, and others that a mount keeps alive.
+pub(crate) fn mounted_namespaces() -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<String> = mounts
+        .lines()
+        .filter(|line| line.contains(" - nsfs "))
+        .filter_map(|line| line.split(' ').nth(4).map(str::to_owned))
+        .collect();
+    points.sort_unstable();
+    points.dedup();
+    points
+}
+
+/// Copies lines from `from` to `to` and to the channel, on a thread of its own.
+fn pass_on(
+    from: Option<impl Read + Send + 'static>,
+    mut to: impl Write + Send + 'static,
+    lines: Sender<String>,
+) {
+    let Some(from) = from else { return };
+    thread::spawn(move || {
+        // A test may print what is not UTF-8.
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            // A closed output is no reason to stop the tests.
+            let _ = writeln!(to, "{line}");
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+/// Shows all lines to `look` until both outputs end; false when the deadline comes first.
+fn follow(
+    lines: &Receiver<String>,
+    deadline: Instant,
+    look: &mut impl FnMut(&str) -> String,
+) -> bool {
+    let start = Instant::now();
+    let mut progress = String::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left.min(SILENCE)) {
+            Ok(line) => progress = look(&line),
+            Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) if left <= SILENCE => return false,
+            Err(RecvTimeoutError::Timeout) => {
+                println!("test: running for {} s; {progress}", start.elapsed().as_secs());
+            }
+        }
+    }
+}
+
+fn describe(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    format!("{pid} ({})", line.trim())
+}
+
+fn kill(pids: &[u32]) {
+    if pids.is_empty() {
+        return;
+    }
+    let mut command = Command::new("sh");
+    command.args(["-c", "kill -KILL \"$@\"", "kill"]).args(pids.iter().map(u32::to_string));
+    // One that has just ended is no failure.
+    let _ = command.stderr(Stdio::null()).status();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn both_outputs_are_seen() {
+        let mut seen = Vec::new();
+        let mut command = shell("echo one; echo two >&2; printf '\\377three'; exit 3");
+        let end = Mark::new().run(&mut command, Instant::now() + SOON, |line| {
+            seen.push(line.to_owned());
+            String::new()
+        });
+        seen.sort();
+        assert_eq!(end, Ok(End::Failure));
+        assert_eq!(seen, ["one", "two", "\u{fffd}three"]);
+    }
+
+    #[test]
+    fn time_runs_out_for_whole_trees() {
+        let mark = Mark::new();
+        let start = Instant::now();
+        let mut command = shell("setsid sleep 1000 & sleep 1000");
+        let end = mark.run(&mut command, start + Duration::from_millis(300), |_| String::new());
+        assert_eq!(end, Ok(End::TimedOut));
+        assert!(start.elapsed() < SOON);
+        assert_eq!(mark.left_over(), [""; 0]);
+    }
+
+    #[test]
+    fn a_process_that_stays_is_named_and_killed() {
+        let (mark, other) = (Mark::new(), Mark::new());
+        let mut command = shell("setsid sleep 1003 >/dev/null 2>&1 &");
+        let end = mark.run(&mut command, Instant::now() + SOON, |_| String::new());
+        assert_eq!(end, Ok(End::Success));
+        assert_eq!(other.processes(), [0; 0]);
+        let left = mark.left_over();
+        assert!(matches!(left.as_slice(), [one] if one.contains("sleep 1003")), "{left:?}");
+        assert_eq!(mark.left_over(), [""; 0]);
+    }
+}
