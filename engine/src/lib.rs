@@ -1,4 +1,11 @@
 //! ringrail moves messages between HPC processes over commodity Ethernet NICs.
+//!
+//! A [`Domain`] holds settings and registered memory; its [`Domain::endpoint`] listens and has an
+//! [`Address`]; a thread that attaches it ([`Endpoint::attach`]) owns it, makes all its progress,
+//! and sends and receives without a lock. Addresses travel by any means, [`bootstrap`] has three.
+//!
+//! Buffers in flight belong to the engine: operations take a [`Buffer`] by move and give it back,
+//! blocking calls borrow, and raw memory goes through `unsafe` functions.
 
 mod api;
 #[cfg(feature = "bench")]
@@ -26,3 +33,7 @@ pub use types::{
     Address, Completion, Envelope, Error, Event, OperationId, OperationKind, Outcome, Peer,
     PeerFailure, Selector, Status,
 };
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct ReadmeDoctests;

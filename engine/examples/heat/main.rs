@@ -235,8 +235,8 @@ fn conclude(
     }
     picture::write(&options.output, whole, options.width)?;
     println!(
-        "{}x{} field, {} steps: {seconds:.2} s on {ranks} ranks over {driver}, {seconds_alone:.2} s \
-         on one; equal bit for bit; picture: {}",
+        "{}x{} field, {} steps: {seconds:.2} s on {ranks} ranks over {driver}, \
+         {seconds_alone:.2} s on one; equal bit for bit; picture: {}",
         options.width,
         options.height,
         options.steps,
