@@ -106,10 +106,10 @@ pub(crate) fn run() -> Result<(), String> {
     // Documentation tests come with this one.
     go(&mut cargo(&BUILD))?;
     let endpoint = ["--test", "endpoint"];
-    let sockets = [("RINGRAIL_TEST_LANES", "sockets")];
+    let sockets = [("TEST_OF_RINGRAIL_LANES", "sockets")];
     go(cargo(&BUILD).args(endpoint).args(["--test", "faults"]).envs(sockets))?;
     for feature in FORCED_OFF {
-        let without = [("RINGRAIL_TEST_URING_DISABLE", feature)];
+        let without = [("TEST_OF_RINGRAIL_URING_DISABLE", feature)];
         go(cargo(&BUILD).args(endpoint).arg("--quiet").envs(without))?;
     }
     let left = mark.left_over();

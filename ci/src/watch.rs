@@ -28,7 +28,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    const KEY: &str = "RINGRAIL_TEST_RUN";
+    const KEY: &str = "TEST_OF_RINGRAIL_RUN";
 
     /// A mark that no other run has.
     pub(crate) fn new() -> Self {

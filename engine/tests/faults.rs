@@ -224,7 +224,7 @@ fn a_peer_that_leaves_ends_what_waits_for_it() {
 /// The other process of [`a_killed_peer_ends_everything_within_two_seconds`].
 #[test]
 fn child_that_is_killed() {
-    if std::env::var_os("RINGRAIL_FAULT_CHILD").is_none() {
+    if std::env::var_os("TEST_OF_RINGRAIL_CHILD").is_none() {
         return;
     }
     let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
@@ -245,7 +245,7 @@ fn child_that_is_killed() {
 fn a_killed_peer_ends_everything_within_two_seconds() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["child_that_is_killed", "--exact", "--nocapture"])
-        .env("RINGRAIL_FAULT_CHILD", "1")
+        .env("TEST_OF_RINGRAIL_CHILD", "1")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

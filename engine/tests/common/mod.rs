@@ -8,9 +8,9 @@ use ringrail::{Address, Domain, Endpoint, Owned, Peer};
 
 /// A domain on loopback with settings of its own.
 pub(crate) fn domain(settings: &[(&str, &str)]) -> Domain {
-    let lanes = std::env::var("RINGRAIL_TEST_LANES").unwrap_or_else(|_| "auto".to_owned());
+    let lanes = std::env::var("TEST_OF_RINGRAIL_LANES").unwrap_or_else(|_| "auto".to_owned());
     let mut builder = Settings::isolated().set("listen_address", "127.0.0.1").set("lanes", &lanes);
-    if let Ok(names) = std::env::var("RINGRAIL_TEST_URING_DISABLE") {
+    if let Ok(names) = std::env::var("TEST_OF_RINGRAIL_URING_DISABLE") {
         builder = builder.set("uring_disable", &names);
     }
     for (name, value) in settings {
