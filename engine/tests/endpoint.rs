@@ -264,3 +264,38 @@ fn untagged_messages_and_siblings_keep_to_themselves() {
         },
     );
 }
+
+#[test]
+fn more_peers_than_bulk_lanes_take_turns() {
+    use std::sync::mpsc;
+    // One engine with room for two bulk lanes receives long messages from five others.
+    let domain = common::domain(&[("bulk_lanes_max", "2")]);
+    let hub = domain.endpoint().unwrap();
+    let address = hub.address();
+    let (done, finished) = mpsc::channel();
+    for number in 0..5u64 {
+        let endpoint = domain.endpoint().unwrap();
+        let done = done.clone();
+        std::thread::spawn(move || {
+            let endpoint = endpoint.attach().unwrap();
+            let hub = endpoint.insert(&address).unwrap();
+            for round in 0..3 {
+                let bytes = pattern(number + round, 300_000);
+                endpoint.send_blocking(hub, tag(number), &bytes, Level::Matched).unwrap();
+            }
+            done.send(number).unwrap();
+        });
+    }
+    let hub = hub.attach().unwrap();
+    let mut into = vec![0; 300_000];
+    for round in 0..3 {
+        for number in 0..5u64 {
+            let status = hub.receive_blocking(Selector::any(tag(number)), &mut into).unwrap();
+            assert_eq!(status.length, into.len());
+            assert!(into == pattern(number + round, 300_000));
+        }
+    }
+    for _ in 0..5 {
+        finished.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+    }
+}

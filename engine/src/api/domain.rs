@@ -131,7 +131,12 @@ impl Domain {
             disabled_features: settings.uring_disable().to_vec(),
             peer_timeout: settings.peer_timeout(),
             ring_entries: settings.ring_entries() as u32,
-            ..driver::DriverConfig::default()
+            // One lane per session, the bulk lanes, and those that are not one or the other yet.
+            max_lanes: clamp_u32(
+                settings.sessions_max()
+                    + settings.bulk_lanes_max()
+                    + settings.handshake_pending_max(),
+            ),
         }
     }
 
@@ -158,6 +163,7 @@ fn core_config(settings: &Settings) -> Config {
         busy_chunk_bytes: clamp_u32(settings.busy_chunk_bytes().min(chunk_max)),
         horizon_chunks: clamp_u32(settings.grant_horizon_chunks()),
         bulk_lanes: clamp_u32(settings.bulk_lanes()),
+        bulk_lanes_max: settings.bulk_lanes_max(),
         envelope_credits: clamp_u32(settings.envelope_credits()),
         eager_credit_bytes: clamp_u32(settings.eager_credit_bytes()),
         unexpected_bytes: settings.unexpected_bytes() as u64,

@@ -252,6 +252,12 @@ impl Engine {
                 if let Ok(&reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
                     if reply.status == HelloStatus::Accepted as u8 {
                         self.lane_joined(key, lane);
+                    } else if reply.status == HelloStatus::Busy as u8 {
+                        self.set_lane_key(lane, None);
+                        self.state.core.lane_refused(lane);
+                        let closing = Role::Closing { lane: None, traffic: Traffic::default() };
+                        self.state.roles.insert(key, closing);
+                        self.driver.close(key, CloseMode::Graceful);
                     } else {
                         self.handle_connect_failed(key, "the peer refused a bulk lane");
                     }

@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) horizon_chunks: u32,
     /// Bulk lanes per session.
     pub(crate) bulk_lanes: u32,
+    /// Bulk lanes of the engine.
+    pub(crate) bulk_lanes_max: usize,
     /// Envelope credit per peer.
     pub(crate) envelope_credits: u32,
     /// Eager byte credit per peer.
@@ -143,6 +145,8 @@ pub(crate) struct Core {
     pub(crate) unblocked: Vec<u32>,
     /// Sessions that may grant.
     pub(crate) granting: Vec<u32>,
+    /// Sessions that wait for another session's bulk lane to close.
+    pub(crate) starved: Vec<u32>,
     pub(crate) counters: CoreCounters,
     reserved_bytes: u64,
     reserved_envelopes: u64,
@@ -164,11 +168,12 @@ impl Core {
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
-            lanes: Table::new(config.sessions_max),
+            lanes: Table::new(config.bulk_lanes_max),
             actions: VecDeque::new(),
             dirty: Vec::new(),
             unblocked: Vec::new(),
             granting: Vec::new(),
+            starved: Vec::new(),
             counters: CoreCounters::default(),
             reserved_bytes: 0,
             reserved_envelopes: 0,

@@ -400,7 +400,14 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let number = session.next_lane;
         session.next_lane = number.wrapping_add(1);
-        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, now_ns)) else { return };
+        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, now_ns)) else {
+            // At the bound: the lane that was idle for longest makes room, and the session is
+            // looked at again when it is gone.
+            session.lanes_requested = false;
+            self.starved.push(slot);
+            self.close_oldest_idle_lane();
+            return;
+        };
         session.lanes.push(lane);
         self.actions.push_back(Action::OpenLane { session: slot, lane });
     }
@@ -435,9 +442,29 @@ impl Core {
             return Err(HelloStatus::Busy);
         }
         let bulk = BulkLane::new(slot, number, now_ns);
-        let lane = self.lanes.insert(bulk).map_err(|_| HelloStatus::Busy)?;
+        let Ok(lane) = self.lanes.insert(bulk) else {
+            self.close_oldest_idle_lane();
+            return Err(HelloStatus::Busy);
+        };
         session.lanes.push(lane);
         Ok(lane)
+    }
+
+    fn close_oldest_idle_lane(&mut self) {
+        let idle = self.lanes.iter().filter(|(_, bulk)| bulk.is_ready && bulk.is_idle());
+        if let Some((lane, _)) = idle.min_by_key(|(_, bulk)| bulk.used_ns) {
+            self.actions.push_back(Action::CloseLane { lane, is_failure: false });
+        }
+    }
+
+    /// The peer has no room for a lane now; it is tried again a little later.
+    pub(crate) fn lane_refused(&mut self, lane: Id) {
+        let Some(bulk) = self.lanes.remove(lane) else { return };
+        if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
+            session.lanes.retain(|&other| other != lane);
+            session.lanes_requested = false;
+            self.starved.push(bulk.session);
+        }
     }
 
     /// Both sides agree on a lane; it carries chunks from now on.
@@ -508,8 +535,15 @@ impl Core {
         }
     }
 
-    /// Lanes that this side opened and that nobody has used for a while.
+    /// Lanes that this side opened and that nobody has used for a while; sessions that found no
+    /// room for theirs try again.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
+        for slot in std::mem::take(&mut self.starved) {
+            let session = self.sessions.at(slot as usize);
+            if session.is_some_and(|session| session.is_connected() && session.lanes.is_empty()) {
+                self.request_lanes(slot, now_ns);
+            }
+        }
         for (lane, bulk) in self.lanes.iter() {
             let session = self.sessions.at(bulk.session as usize);
             let is_ours = session.is_some_and(|session| {

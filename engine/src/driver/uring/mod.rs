@@ -39,6 +39,9 @@ use crate::progress::lanes::{
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
 
+/// Size of the table of registered files; lanes beyond it use ordinary descriptors.
+const FILES: u32 = 4096;
+
 /// See the module.
 pub(crate) struct UringDriver {
     // Dropped first: closing the ring ends what shutdown could not reap.
@@ -72,10 +75,10 @@ impl UringDriver {
         features: UringFeatures,
         arena: Option<ArenaRange>,
     ) -> io::Result<Self> {
-        let lanes = config.max_lanes.min(32 * 1024);
+        let lanes = config.max_lanes;
         let ring = features.build(config.ring_entries, (config.ring_entries * 4).max(1024))?;
         let has_files = features.has(Name::RegisteredFiles)
-            && ring.submitter().register_files_sparse(lanes).is_ok();
+            && ring.submitter().register_files_sparse(FILES.min(lanes)).is_ok();
         Ok(Self {
             ring,
             options: tcp::LaneOptions::new(config.peer_timeout),
@@ -233,7 +236,7 @@ impl UringDriver {
         let Some(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
-        if self.has_files {
+        if self.has_files && key.index < FILES {
             self.counters.syscalls += 1;
             let updated = self.ring.submitter().register_files_update(key.index, &[fd]);
             if updated.is_ok()

@@ -1,0 +1,101 @@
+//! Once warm, no message allocates: neither small ones nor long ones.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use ringrail::settings::Settings;
+use ringrail::{
+    Buffer, Completion, Domain, Endpoint, Envelope, OperationKind, Owned, Peer, Selector,
+    SendOptions,
+};
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.with(|count| count.set(count.get() + 1));
+        // SAFETY: passed on to the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: passed on to the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Two engines on this thread, so that every allocation is counted.
+struct Two {
+    left: Endpoint<Owned>,
+    right: Endpoint<Owned>,
+    to_right: Peer,
+    from_left: Peer,
+    done: Vec<Completion>,
+}
+
+impl Two {
+    fn new() -> Self {
+        let mut builder = Settings::isolated().set("listen_address", "127.0.0.1");
+        if let Ok(lanes) = std::env::var("TEST_OF_RINGRAIL_LANES") {
+            builder = builder.set("lanes", &lanes);
+        }
+        let domain = Domain::with_settings(builder.build().unwrap()).unwrap();
+        let left = domain.endpoint().unwrap().attach().unwrap();
+        let right = domain.endpoint().unwrap().attach().unwrap();
+        let to_right = left.insert(&right.address()).unwrap();
+        let from_left = right.insert(&left.address()).unwrap();
+        Self { left, right, to_right, from_left, done: Vec::with_capacity(64) }
+    }
+
+    /// Sends `count` messages in turn; the buffers come back and are returned.
+    fn exchange(&mut self, mut send: Buffer, mut receive: Buffer, count: u64) -> (Buffer, Buffer) {
+        for number in 0..count {
+            let envelope = Envelope::tag(number % 5);
+            let selector = Selector::from(self.from_left, envelope);
+            self.right.post_receive(selector, receive, number).unwrap();
+            let options = SendOptions::default();
+            self.left.post_send(self.to_right, envelope, send, options, number).unwrap();
+            let (mut sent, mut received) = (None, None);
+            while sent.is_none() || received.is_none() {
+                self.left.completions(&mut self.done, 8).unwrap();
+                self.right.completions(&mut self.done, 8).unwrap();
+                for completion in self.done.drain(..) {
+                    assert_eq!(completion.context, number);
+                    completion.result.unwrap();
+                    match completion.kind {
+                        OperationKind::Send => sent = completion.buffer,
+                        OperationKind::Receive => received = completion.buffer,
+                    }
+                }
+            }
+            (send, receive) = (sent.unwrap(), received.unwrap());
+        }
+        (send, receive)
+    }
+}
+
+#[test]
+fn warm_messages_do_not_allocate() {
+    let mut two = Two::new();
+    for length in [8, 16_000, 1 << 20] {
+        let region = two.left.domain().alloc(length).unwrap();
+        let buffers = (Buffer::from(region), Buffer::from(vec![0u8; length]));
+        let (send, receive) = two.exchange(buffers.0, buffers.1, 500);
+        let before = COUNT.with(Cell::get);
+        let copied = two.left.counters().copied_bytes;
+        two.exchange(send, receive, 500);
+        let allocated = COUNT.with(Cell::get) - before;
+        assert_eq!(allocated, 0, "allocations in 500 messages of {length} bytes");
+        let copied = two.left.counters().copied_bytes - copied;
+        let expected = if length <= 16_384 { 500 * length as u64 } else { 0 };
+        assert_eq!(copied, expected, "bytes copied for 500 messages of {length} bytes");
+    }
+}
