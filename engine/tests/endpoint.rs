@@ -1,4 +1,5 @@
-//! Endpoints over loopback: every kind of message, with the driver that `TEST_OF_RINGRAIL_LANES` names.
+//! Endpoints over loopback: every kind of message, with the driver that
+//! `TEST_OF_RINGRAIL_LANES` names.
 
 mod common;
 

@@ -69,6 +69,25 @@ impl Drop for Sibling {
 /// moves unless the owning thread calls something that makes progress: every blocking call
 /// ([`Endpoint::wait`], [`Operation::wait`], `*_blocking`) progresses everything, so exchanges
 /// in any order cannot lock up.
+///
+/// # Threads
+///
+/// A detached endpoint can be sent to another thread, an owned one cannot:
+///
+/// ```
+/// fn send<T: Send>() {}
+/// send::<ringrail::Endpoint<ringrail::Detached>>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn send<T: Send>() {}
+/// send::<ringrail::Endpoint<ringrail::Owned>>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn share<T: Sync>() {}
+/// share::<ringrail::Endpoint<ringrail::Owned>>();
+/// ```
 pub struct Endpoint<Mode> {
     domain: Domain,
     mode: Mode,

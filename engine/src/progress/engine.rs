@@ -4,6 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::Backoff;
+
 use super::completions::Completions;
 use super::control::Control;
 use super::lanes::{Driver, Event, Interest, LaneKey};
@@ -357,6 +359,7 @@ impl Engine {
     ) -> Result<Option<T>, Error> {
         let mut idle_since: Option<Instant> = None;
         let mut turns = 0u32;
+        let backoff = Backoff::new();
         loop {
             let happened = self.progress()?;
             if let Some(value) = done(self) {
@@ -365,6 +368,7 @@ impl Engine {
             if happened {
                 idle_since = None;
                 turns = 0;
+                backoff.reset();
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(None);
                 }
@@ -383,6 +387,9 @@ impl Engine {
             if now - since >= self.state.config.spin {
                 self.park(deadline.map(|deadline| deadline - now))?;
                 turns = 0;
+            } else {
+                // Where threads outnumber cores, the one that is waited for gets a turn.
+                backoff.snooze();
             }
         }
     }
