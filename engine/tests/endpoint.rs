@@ -300,3 +300,42 @@ fn more_peers_than_bulk_lanes_take_turns() {
         finished.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
     }
 }
+
+#[test]
+fn a_detached_endpoint_goes_on_in_another_thread() {
+    let domain = common::domain(&[]);
+    let (moving, fixed) = (domain.endpoint().unwrap(), domain.endpoint().unwrap());
+    let (moving_address, fixed_address) = (moving.address(), fixed.address());
+    let other = std::thread::spawn(move || {
+        let fixed = fixed.attach().unwrap();
+        let peer = fixed.insert(&moving_address).unwrap();
+        for round in 0..4 {
+            let bytes = pattern(round, 200_000);
+            fixed.send_blocking(peer, tag(round), &bytes, Level::Matched).unwrap();
+        }
+    });
+    let mut detached = moving;
+    for round in 0..4 {
+        detached = std::thread::spawn(move || {
+            let endpoint = detached.attach().unwrap();
+            let peer = endpoint.insert(&fixed_address).unwrap();
+            let mut into = vec![0; 200_000];
+            let selector = Selector::from(peer, tag(round));
+            endpoint.receive_blocking(selector, &mut into).unwrap();
+            assert!(into == pattern(round, 200_000));
+            let mut endpoint = endpoint;
+            loop {
+                // What the last message left to be sent goes out first.
+                endpoint.progress().unwrap();
+                endpoint = match endpoint.detach() {
+                    Ok(detached) => break detached,
+                    Err((endpoint, _)) => endpoint,
+                };
+            }
+        })
+        .join()
+        .unwrap();
+    }
+    drop(detached);
+    other.join().unwrap();
+}
