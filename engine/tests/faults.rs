@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{domain, pair, pattern};
+use common::{domain, hello, pair, pattern};
 use ringrail::{
     Address, Endpoint, Envelope, Error, Event, Level, Owned, PeerFailure, Selector, SendOptions,
 };
@@ -103,23 +103,6 @@ fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
             endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
         },
     );
-}
-
-/// A hello as a peer of this version would send it, to be bent.
-fn hello(target: &Address, own: &Address) -> Vec<u8> {
-    let engine = |address: &Address| address.to_bytes()[32..40].to_vec();
-    let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[1, 0, 1, 0]);
-    hello.extend_from_slice(&65_536u32.to_le_bytes());
-    hello.extend_from_slice(&engine(own));
-    hello.extend_from_slice(&engine(target));
-    hello.extend_from_slice(&77u64.to_le_bytes());
-    for word in [0u32, 16_384, 16, 4096] {
-        hello.extend_from_slice(&word.to_le_bytes());
-    }
-    hello.extend_from_slice(&own.to_bytes());
-    assert_eq!(hello.len(), 96);
-    hello
 }
 
 /// Sends bytes to the endpoint from a thread of its own and returns all that came back.

@@ -1,5 +1,7 @@
 //! Two endpoints on two threads of this process, over loopback.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::sync::mpsc;
 use std::thread;
 
@@ -61,4 +63,21 @@ pub(crate) fn pair(
 /// Bytes that differ from message to message and from place to place.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed) as u8).collect()
+}
+
+/// A hello as a peer of this version would send it, to be bent.
+pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
+    let engine = |address: &Address| address.to_bytes()[32..40].to_vec();
+    let mut hello = b"RINGRAIL".to_vec();
+    hello.extend_from_slice(&[1, 0, 1, 0]);
+    hello.extend_from_slice(&65_536u32.to_le_bytes());
+    hello.extend_from_slice(&engine(own));
+    hello.extend_from_slice(&engine(target));
+    hello.extend_from_slice(&77u64.to_le_bytes());
+    for word in [0u32, 16_384, 16, 4096] {
+        hello.extend_from_slice(&word.to_le_bytes());
+    }
+    hello.extend_from_slice(&own.to_bytes());
+    assert_eq!(hello.len(), 96);
+    hello
 }
