@@ -123,7 +123,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         // About half a second per round: 2 GiB, or fewer long messages.
         let iters = match iters {
             0 => ((2 << 30) / size.max(1) as u64).clamp(8, 200_000),
-            _ if size > 65_536 => 500,
+            _ if size > 16_384 => 1000,
             iters => iters,
         };
         Job {
