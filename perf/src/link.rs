@@ -108,6 +108,19 @@ impl Link {
             TcpStream::connect(SocketAddr::new(self.remote, port)).map_err(text)?
         };
         stream.set_nodelay(true).map_err(text)?;
+        unpace(&stream);
         Ok(stream)
+    }
+}
+
+/// Replaces a paced congestion control, as the engine does on a local path: a floor is measured
+/// at its best setting.
+fn unpace(stream: &TcpStream) {
+    let socket = socket2::SockRef::from(stream);
+    if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
+        // The first that this process may use; where it may use neither, the host's own stays.
+        let _ = ["cubic", "reno"]
+            .iter()
+            .find(|name| socket.set_tcp_congestion(name.as_bytes()).is_ok());
     }
 }

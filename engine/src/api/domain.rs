@@ -130,6 +130,7 @@ impl Domain {
         driver::DriverConfig {
             disabled_features: settings.uring_disable().to_vec(),
             peer_timeout: settings.peer_timeout(),
+            tcp_congestion: settings.tcp_congestion(),
             ring_entries: settings.ring_entries() as u32,
             // One lane per session, the bulk lanes, and those that are not one or the other yet.
             max_lanes: clamp_u32(

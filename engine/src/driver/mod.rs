@@ -14,6 +14,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::progress::lanes::{Driver, Event, LaneKey};
+use crate::settings::TcpCongestion;
 
 /// Bytes that one call moves at most: what a call holds the engine for is what small messages
 /// wait for (about 25 µs per 128 KiB), and calls beyond 256 KiB are slower per byte as well.
@@ -43,6 +44,8 @@ pub(crate) struct DriverConfig {
     /// Silence after which an idle peer counts as dead; keep-alive is derived from it.
     /// Default: 10 s.
     pub(crate) peer_timeout: Duration,
+    /// Congestion control of lanes. Default: auto.
+    pub(crate) tcp_congestion: TcpCongestion,
     /// Entries of the submission queue; rounded up to a power of two and clamped by the kernel.
     /// Default: 256.
     pub(crate) ring_entries: u32,
@@ -55,6 +58,7 @@ impl Default for DriverConfig {
         Self {
             disabled_features: Vec::new(),
             peer_timeout: Duration::from_secs(10),
+            tcp_congestion: TcpCongestion::Auto,
             ring_entries: 256,
             max_lanes: 4096,
         }

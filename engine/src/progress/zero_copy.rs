@@ -1,12 +1,22 @@
 //! Copy or zero copy: decided per path by measuring (the kernel's "copied" flag says little:
-//! registered sends over veth report it and are still faster).
+//! registered sends over veth report it and can still be faster).
+//!
+//! What is measured is the time in which a run of chunks leaves, waiting for room in the socket
+//! included: a single call's time says how fast the kernel takes bytes, not how fast the path
+//! drains them.
 
 use super::lanes::SendMode;
 
-/// Chunks timed per mode before deciding.
-const TRIALS: u32 = 8;
-/// Chunks after which the loser is tried again, for a path can change.
-const RETRY_CHUNKS: u32 = 4096;
+/// Bytes at the start of a run that are not counted: the socket still holds the other mode's.
+const SETTLE_BYTES: u64 = 1 << 20;
+/// Bytes of a run that are timed.
+const TIMED_BYTES: u64 = 4 << 20;
+/// Runs of either mode before deciding; the better one counts, for a disturbance only slows.
+const RUNS: u32 = 3;
+/// Bytes after which both are tried again, for a path can change.
+const RETRY_BYTES: u64 = 4 << 30;
+/// Chunks shorter than this say nothing about the rate.
+const CHUNK_BYTES_MIN: u32 = 16 << 10;
 
 /// What the user wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,10 +31,14 @@ pub(crate) enum Policy {
 #[derive(Debug)]
 pub(crate) struct ZeroCopy {
     policy: Policy,
-    /// Least nanoseconds per MiB seen, by mode.
-    best: [u64; 2],
-    trials: [u32; 2],
-    since_decision: u32,
+    mode: SendMode,
+    /// Runs that are over, both modes together; `2 * RUNS`: decided.
+    runs: u32,
+    /// Bytes since the run, or the decision, began.
+    bytes: u64,
+    elapsed_ns: u64,
+    /// Least nanoseconds for `TIMED_BYTES`: copy, zero copy.
+    best_ns: [u64; 2],
 }
 
 fn index(mode: SendMode) -> usize {
@@ -36,38 +50,56 @@ fn index(mode: SendMode) -> usize {
 
 impl ZeroCopy {
     pub(crate) fn new(policy: Policy) -> Self {
-        Self { policy, best: [u64::MAX; 2], trials: [0; 2], since_decision: 0 }
+        let mode = match policy {
+            Policy::Measure => SendMode::ZeroCopy,
+            Policy::Always(mode) => mode,
+        };
+        Self { policy, mode, runs: 0, bytes: 0, elapsed_ns: 0, best_ns: [u64::MAX; 2] }
     }
 
     /// How the next chunk is to be sent.
     pub(crate) fn mode(&self) -> SendMode {
-        match self.policy {
-            Policy::Always(mode) => mode,
-            Policy::Measure if self.trials[1] < TRIALS && self.trials[1] <= self.trials[0] => {
-                SendMode::ZeroCopy
+        self.mode
+    }
+
+    /// A chunk of `length` bytes that was sent by `mode` went out in `elapsed_ns`.
+    pub(crate) fn handle_sent(&mut self, mode: SendMode, length: u32, elapsed_ns: u64) {
+        // The last chunk of a run may end after the next run began.
+        let is_of_this_run = mode == self.mode && length >= CHUNK_BYTES_MIN;
+        if self.policy != Policy::Measure || !is_of_this_run {
+            return;
+        }
+        self.bytes += u64::from(length);
+        if self.runs == 2 * RUNS {
+            if self.bytes >= RETRY_BYTES {
+                *self = Self::new(self.policy);
             }
-            Policy::Measure if self.trials[0] < TRIALS => SendMode::Copy,
-            Policy::Measure if self.best[1] <= self.best[0] => SendMode::ZeroCopy,
-            Policy::Measure => SendMode::Copy,
+            return;
+        }
+        if self.bytes <= SETTLE_BYTES {
+            return;
+        }
+        self.elapsed_ns += elapsed_ns;
+        if self.bytes >= SETTLE_BYTES + TIMED_BYTES {
+            self.end_run();
         }
     }
 
-    /// A chunk of `length` bytes went out in `elapsed_ns`.
-    pub(crate) fn handle_sent(&mut self, mode: SendMode, length: u32, elapsed_ns: u64) {
-        // Short chunks say nothing about the rate.
-        if length < 16 * 1024 {
-            return;
-        }
-        let cost = elapsed_ns.saturating_mul(1 << 20) / u64::from(length);
-        let mode = index(mode);
-        if self.trials[mode] < TRIALS {
-            self.trials[mode] += 1;
-            self.best[mode] = self.best[mode].min(cost);
-        }
-        self.since_decision += 1;
-        if self.since_decision == RETRY_CHUNKS {
-            *self = Self::new(self.policy);
-        }
+    fn end_run(&mut self) {
+        // Runs differ a little in length: the last chunk may exceed the bound.
+        let timed_bytes = self.bytes - SETTLE_BYTES;
+        let per_run = u128::from(self.elapsed_ns) * u128::from(TIMED_BYTES);
+        let cost_ns = (per_run / u128::from(timed_bytes)) as u64;
+        let best_ns = &mut self.best_ns[index(self.mode)];
+        *best_ns = cost_ns.min(*best_ns);
+        self.runs += 1;
+        (self.bytes, self.elapsed_ns) = (0, 0);
+        self.mode = match self.mode {
+            _ if self.runs == 2 * RUNS && self.best_ns[0] < self.best_ns[1] => SendMode::Copy,
+            _ if self.runs == 2 * RUNS => SendMode::ZeroCopy,
+            SendMode::Copy => SendMode::ZeroCopy,
+            SendMode::ZeroCopy => SendMode::Copy,
+        };
     }
 }
 
@@ -75,23 +107,60 @@ impl ZeroCopy {
 mod tests {
     use super::*;
 
+    const CHUNK: u32 = 1 << 17;
+    /// Chunks until the decision: settling and timed bytes of all runs, rounded up.
+    const TRIAL: u64 = 2 * RUNS as u64 * ((SETTLE_BYTES + TIMED_BYTES) / CHUNK as u64 + 1);
+
     #[test]
     fn the_faster_mode_is_kept_and_tried_again_later() {
         for (copy_ns, zero_copy_ns, winner) in
             [(100, 50, SendMode::ZeroCopy), (50, 100, SendMode::Copy)]
         {
             let mut path = ZeroCopy::new(Policy::Measure);
-            let mut used = [0u32; 2];
-            for _ in 0..RETRY_CHUNKS - 1 {
+            let mut last_loser = 0;
+            let mut chunks = 0;
+            let mut send = |path: &mut ZeroCopy| {
                 let mode = path.mode();
-                used[index(mode)] += 1;
+                if mode != winner {
+                    last_loser = chunks;
+                }
+                chunks += 1;
                 let cost = if mode == SendMode::Copy { copy_ns } else { zero_copy_ns };
-                path.handle_sent(mode, 1 << 17, cost);
+                path.handle_sent(mode, CHUNK, cost * 1000);
+            };
+            while path.runs < 2 * RUNS {
+                send(&mut path);
             }
-            assert_eq!(path.mode(), winner);
-            assert_eq!(used[1 - index(winner)], TRIALS);
-            path.handle_sent(winner, 1 << 17, 1);
-            assert_eq!(path.mode(), SendMode::ZeroCopy);
+            for _ in 1..RETRY_BYTES / u64::from(CHUNK) {
+                send(&mut path);
+                assert_eq!(path.mode(), winner);
+            }
+            send(&mut path);
+            assert_eq!(path.runs, 0, "both are tried again");
+            assert!(last_loser < TRIAL, "{last_loser}");
+        }
+    }
+
+    #[test]
+    fn one_disturbed_run_does_not_decide() {
+        let mut path = ZeroCopy::new(Policy::Measure);
+        for number in 0..TRIAL {
+            let mode = path.mode();
+            let base = if mode == SendMode::Copy { 40_000 } else { 30_000 };
+            // A tick of another process in the first run of the faster mode.
+            path.handle_sent(mode, CHUNK, if number < 20 { base + 4_000_000 } else { base });
+        }
+        assert_eq!(path.mode(), SendMode::ZeroCopy);
+    }
+
+    #[test]
+    fn a_fixed_policy_stays() {
+        for mode in [SendMode::Copy, SendMode::ZeroCopy] {
+            let mut path = ZeroCopy::new(Policy::Always(mode));
+            for _ in 0..4 * TRIAL {
+                path.handle_sent(mode, CHUNK, 1);
+                assert_eq!(path.mode(), mode);
+            }
         }
     }
 }

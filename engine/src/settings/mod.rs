@@ -60,7 +60,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use error::{Origin, SettingsError};
-pub use types::{Lanes, PortRange, ZeroCopy};
+pub use types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
 
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::types::{Lanes, PortRange, ZeroCopy};
+use super::types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
     Address, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
 };
@@ -143,6 +143,8 @@ settings_table! {
     bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
+    /// TCP congestion control of lanes: auto (an unpaced one on a local path), system, cubic, reno, bbr or dctcp.
+    tcp_congestion -> TcpCongestion: OneOf<TcpCongestion> = TcpCongestion::Auto, Range::Any;
     /// Envelopes that a peer may have under way to this engine.
     envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
     /// Eager payload that a peer may have under way to this engine.

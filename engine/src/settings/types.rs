@@ -50,6 +50,52 @@ impl NameSet for ZeroCopy {
         &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
 }
 
+/// Which TCP congestion control lanes use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TcpCongestion {
+    /// The host's own; where that is a paced one (BBR) and the path a local one (round trip below
+    /// 1 ms), the first of `cubic` and `reno` that this process may use.
+    Auto,
+    /// The host's own (`net.ipv4.tcp_congestion_control`).
+    System,
+    /// CUBIC, where the host allows it.
+    Cubic,
+    /// NewReno, which every host has.
+    Reno,
+    /// BBR, where the host allows it.
+    Bbr,
+    /// DCTCP, where the host allows it; only for networks that mark congestion.
+    Dctcp,
+}
+
+impl NameSet for TcpCongestion {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("system", Self::System),
+        ("cubic", Self::Cubic),
+        ("reno", Self::Reno),
+        ("bbr", Self::Bbr),
+        ("dctcp", Self::Dctcp),
+    ];
+}
+
+impl TcpCongestion {
+    /// The kernel's name of the one that is asked for; `None` where none is.
+    pub(crate) fn kernel_name(self) -> Option<&'static str> {
+        match self {
+            Self::Auto | Self::System => None,
+            named => Some(named.name()),
+        }
+    }
+}
+
+impl fmt::Display for TcpCongestion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 impl fmt::Display for Lanes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())

@@ -55,7 +55,7 @@ impl SocketsDriver {
     pub(crate) fn open(config: &DriverConfig) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
-            options: tcp::LaneOptions::new(config.peer_timeout),
+            options: tcp::LaneOptions::new(config.peer_timeout, config.tcp_congestion),
             lanes: Table::new(config.max_lanes.min(i32::MAX as u32) as usize),
             listeners: Vec::new(),
             accepting: Vec::new(),
@@ -164,6 +164,7 @@ impl SocketsDriver {
         } else if let Some(lane) = self.lanes.get_mut(key) {
             lane.connecting = false;
             lane.ready = [true; 2];
+            self.counters.syscalls += tcp::established(&lane.socket, &self.options);
             self.ready.push(Event::Connected { lane: key });
         }
     }
@@ -307,6 +308,7 @@ impl Driver for SocketsDriver {
         }
         self.counters.syscalls += 8;
         tcp::prepare(&socket, &self.options)?;
+        self.counters.syscalls += tcp::established(&socket, &self.options);
         self.insert(socket, false)
     }
 

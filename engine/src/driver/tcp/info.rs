@@ -9,6 +9,11 @@ use std::time::Duration;
 ///
 /// One system call. See [`silence`] for the formula.
 pub(crate) fn unanswered(socket: RawFd) -> io::Result<Option<Duration>> {
+    read(socket).map(|info| silence(&info))
+}
+
+/// What the kernel knows of a connection. One system call.
+pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
     // SAFETY: `tcp_info` is plain integers, for which zero bytes are a value.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -22,7 +27,7 @@ pub(crate) fn unanswered(socket: RawFd) -> io::Result<Option<Duration>> {
             &raw mut length,
         )
     };
-    if rc == 0 { Ok(silence(&info)) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The time since the last acknowledgement, bounded by how long the oldest unanswered packet can

@@ -2,6 +2,7 @@
 //!
 //! Every function that makes system calls says how many, so that drivers can count them.
 
+mod congestion;
 mod direct;
 mod info;
 mod listen;
@@ -10,4 +11,4 @@ mod setup;
 pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_pieces};
 pub(crate) use info::unanswered;
 pub(crate) use listen::{accept, listener};
-pub(crate) use setup::{LaneOptions, connect_error, open, prepare};
+pub(crate) use setup::{LaneOptions, connect_error, established, open, prepare};

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use super::congestion;
+use crate::settings::TcpCongestion;
+
 /// Keep-alive probes that a silent peer may leave unanswered.
 const KEEPALIVE_PROBES: u32 = 3;
 
@@ -15,6 +18,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 pub(crate) struct LaneOptions {
     idle: Duration,
     interval: Duration,
+    congestion: TcpCongestion,
 }
 
 impl LaneOptions {
@@ -22,11 +26,12 @@ impl LaneOptions {
     ///
     /// The kernel counts whole seconds: three probes at a fifth of the timeout follow an idle
     /// time of two fifths, and nothing is shorter than one second.
-    pub(crate) fn new(peer_timeout: Duration) -> Self {
+    pub(crate) fn new(peer_timeout: Duration, congestion: TcpCongestion) -> Self {
         let total = peer_timeout.as_secs().max(1);
         let interval = (total / 5).max(1);
         let idle = total.saturating_sub(interval * u64::from(KEEPALIVE_PROBES)).max(1);
-        Self { idle: Duration::from_secs(idle), interval: Duration::from_secs(interval) }
+        let (idle, interval) = (Duration::from_secs(idle), Duration::from_secs(interval));
+        Self { idle, interval, congestion }
     }
 }
 
@@ -56,6 +61,11 @@ pub(crate) fn prepare(socket: &impl AsFd, options: &LaneOptions) -> io::Result<(
             .with_interval(options.interval)
             .with_retries(KEEPALIVE_PROBES),
     )
+}
+
+/// What can be set only once a lane is connected; returns the number of system calls.
+pub(crate) fn established(socket: &impl AsFd, options: &LaneOptions) -> u64 {
+    congestion::apply(socket, options.congestion)
 }
 
 /// Creates a socket and starts to connect it.
@@ -127,7 +137,7 @@ mod tests {
     #[test]
     fn keepalive_adds_up_to_the_peer_timeout() {
         for (timeout_s, idle_s, interval_s) in [(10, 4, 2), (1, 1, 1), (60, 24, 12), (0, 1, 1)] {
-            let options = LaneOptions::new(Duration::from_secs(timeout_s));
+            let options = LaneOptions::new(Duration::from_secs(timeout_s), TcpCongestion::System);
             assert_eq!(options.idle.as_secs(), idle_s);
             assert_eq!(options.interval.as_secs(), interval_s);
         }
@@ -139,7 +149,7 @@ mod tests {
         let opening = open(
             listener.local_addr().unwrap(),
             Some("127.0.0.2:0".parse().unwrap()),
-            &LaneOptions::new(Duration::from_secs(10)),
+            &LaneOptions::new(Duration::from_secs(10), TcpCongestion::System),
         )
         .unwrap();
         opening.outcome.unwrap();
@@ -159,7 +169,7 @@ mod tests {
         let error = open(
             "127.0.0.1:9".parse().unwrap(),
             Some("192.0.2.1:0".parse().unwrap()),
-            &LaneOptions::new(Duration::from_secs(10)),
+            &LaneOptions::new(Duration::from_secs(10), TcpCongestion::System),
         )
         .unwrap_err();
         assert!(error.to_string().contains("192.0.2.1"), "{error}");

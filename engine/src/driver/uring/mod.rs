@@ -81,7 +81,7 @@ impl UringDriver {
             && ring.submitter().register_files_sparse(FILES.min(lanes)).is_ok();
         Ok(Self {
             ring,
-            options: tcp::LaneOptions::new(config.peer_timeout),
+            options: tcp::LaneOptions::new(config.peer_timeout, config.tcp_congestion),
             arena: arena.filter(|_| features.has(Name::RegisteredBuffers)),
             is_registered: None,
             can_zero_copy: features.has(Name::SendZc),
@@ -323,6 +323,11 @@ impl UringDriver {
     fn connect_ended(&mut self, key: LaneKey, error: Option<io::Error>) {
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.is_connecting = false;
+            if error.is_none()
+                && let Some(socket) = &lane.socket
+            {
+                self.counters.syscalls += tcp::established(socket, &self.options);
+            }
         }
         match error {
             None => self.ready.push(Event::Connected { lane: key }),
@@ -412,6 +417,7 @@ impl Driver for UringDriver {
         }
         self.counters.syscalls += 8;
         tcp::prepare(&socket, &self.options)?;
+        self.counters.syscalls += tcp::established(&socket, &self.options);
         self.insert(socket, false)
     }
 
