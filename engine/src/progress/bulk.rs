@@ -18,11 +18,9 @@ impl Engine {
     /// Gives the driver the next chunks of all lanes that have some.
     pub(super) fn move_chunks(&mut self) -> bool {
         let mut happened = false;
-        for slot in 0..self.state.core.lanes.slots() {
-            if let Some(lane) = self.state.core.lanes.id_at(slot) {
-                happened |= self.receive_next(lane);
-                happened |= self.send_next(lane);
-            }
+        while let Some(lane) = self.state.core.poll_runnable() {
+            happened |= self.receive_next(lane);
+            happened |= self.send_next(lane);
         }
         happened
     }

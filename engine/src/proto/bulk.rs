@@ -90,6 +90,8 @@ pub(crate) struct BulkLane {
     pub(crate) expected_chunk: u32,
     /// When it last carried a chunk.
     pub(crate) used_ns: u64,
+    /// It is in the list of lanes that may have a chunk for the driver.
+    pub(crate) is_runnable: bool,
 }
 
 impl BulkLane {
@@ -106,6 +108,7 @@ impl BulkLane {
             is_sending: false,
             expected_chunk: 0,
             used_ns: now_ns,
+            is_runnable: false,
         }
     }
 

@@ -9,7 +9,8 @@
 //! 2. `handle_*` for what came in: [`Core::handle_bytes`] with the bytes of a control lane, the
 //!    chunk events in [`super::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`Core::poll_action`] until it
-//!    returns `None`, then [`Core::poll_dirty`] and for each of these sessions
+//!    returns `None`, then [`Core::poll_runnable`] for the chunks of bulk lanes, then
+//!    [`Core::poll_dirty`] and for each of these sessions
 //!    [`Core::prepare`] / [`Core::handle_transmitted`].
 //!
 //! `now_ns` never goes backwards. Nothing here is done later on its own: what has a deadline says
@@ -138,6 +139,8 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected,
     pub(crate) staging: StagingPool,
     pub(crate) lanes: Table<BulkLane>,
+    /// Lanes that may have a chunk for the driver.
+    runnable: VecDeque<Id>,
     pub(crate) actions: VecDeque<Action>,
     /// Sessions with something to send.
     pub(crate) dirty: Vec<u32>,
@@ -169,6 +172,7 @@ impl Core {
             unexpected: Unexpected::new(unexpected_max),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
             lanes: Table::new(config.bulk_lanes_max),
+            runnable: VecDeque::new(),
             actions: VecDeque::new(),
             dirty: Vec::new(),
             unblocked: Vec::new(),
@@ -714,6 +718,30 @@ impl Core {
         if !known.waiting.is_empty() {
             self.unblocked.push(session);
         }
+    }
+
+    /// A lane may have a chunk for the driver.
+    #[inline]
+    pub(crate) fn mark_runnable(&mut self, lane: Id) {
+        if let Some(bulk) = self.lanes.get_mut(lane)
+            && !bulk.is_runnable
+        {
+            bulk.is_runnable = true;
+            self.runnable.push_back(lane);
+        }
+    }
+
+    /// The next lane that may have a chunk for the driver ([`Self::next_receive`],
+    /// [`Self::next_send`]), taken off the list.
+    #[inline]
+    pub(crate) fn poll_runnable(&mut self) -> Option<Id> {
+        while let Some(lane) = self.runnable.pop_front() {
+            if let Some(bulk) = self.lanes.get_mut(lane) {
+                bulk.is_runnable = false;
+                return Some(lane);
+            }
+        }
+        None
     }
 
     /// What the loop has to do next.

@@ -152,11 +152,13 @@ impl Core {
             bulk.incoming.push_back(Incoming { operation: id, offset, length, chunk });
             bulk.incoming_bytes += u64::from(length);
             bulk.used_ns = now_ns;
+            let number = bulk.number;
+            self.mark_runnable(lane);
             let grant = Grant {
                 kind: frame::KIND_GRANT,
                 flags: 0,
                 reserved: 0.into(),
-                lane: bulk.number.into(),
+                lane: number.into(),
                 send_operation: send_operation.into(),
                 receive_operation: id.to_u64().into(),
                 offset: offset.into(),
@@ -214,6 +216,7 @@ impl Core {
                     session.lane_failures = 0;
                 }
                 self.mark_granting(slot);
+                self.mark_runnable(lane);
             }
         }
         let is_lane_gone = self.lanes.get(lane).is_none();
@@ -298,6 +301,9 @@ impl Core {
             length,
             chunk: grant.chunk.get(),
         });
+        if let Some(lane) = lane {
+            self.mark_runnable(lane);
+        }
         Ok(())
     }
 
@@ -327,6 +333,7 @@ impl Core {
             bulk.is_sending = false;
             bulk.used_ns = now_ns;
             bulk.outgoing.pop_front();
+            self.mark_runnable(lane);
         }
     }
 
@@ -476,6 +483,7 @@ impl Core {
             session.lanes_requested = false;
         }
         self.mark_granting(slot);
+        self.mark_runnable(lane);
     }
 
     /// A lane is gone (or is being closed): what was granted on it is granted again, except for
