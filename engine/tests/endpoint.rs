@@ -339,3 +339,55 @@ fn a_detached_endpoint_goes_on_in_another_thread() {
     drop(detached);
     other.join().unwrap();
 }
+
+#[test]
+fn injected_messages_keep_to_their_limit_and_arrive_at_peers_of_small_windows() {
+    // A window is an eighth of the total: 8 KiB, less than the longest injected message.
+    let settings = [("unexpected_bytes", "65536"), ("eager_credit_bytes", "65536")];
+    pair(
+        &settings,
+        |endpoint, peer| {
+            endpoint.connect(peer).unwrap();
+            let limit = endpoint.domain().settings().inject_limit_bytes();
+            let error = endpoint.inject(peer, tag(0), &vec![0; limit + 1]).unwrap_err();
+            assert!(error.to_string().contains("inject_limit_bytes"), "{error}");
+            for (number, length) in [0, 8, limit, limit, 100, limit].into_iter().enumerate() {
+                let bytes = pattern(number as u64, length);
+                loop {
+                    match endpoint.inject(peer, tag(number as u64), &bytes) {
+                        Ok(()) => break,
+                        Err(error) => assert!(error.is_would_block(), "{error}"),
+                    }
+                    endpoint.progress().unwrap();
+                }
+            }
+            endpoint.receive_blocking(Selector::from(peer, tag(9)), &mut []).unwrap();
+        },
+        |endpoint, peer| {
+            let limit = endpoint.domain().settings().inject_limit_bytes();
+            for (number, length) in [0, 8, limit, limit, 100, limit].into_iter().enumerate() {
+                let mut into = vec![0; length];
+                let selector = Selector::from(peer, tag(number as u64));
+                endpoint.receive_blocking(selector, &mut into).unwrap();
+                assert!(into == pattern(number as u64, length), "message {number}");
+            }
+            endpoint.send_blocking(peer, tag(9), &[], Level::default()).unwrap();
+        },
+    );
+}
+
+#[test]
+fn attached_threads_take_the_cores_of_the_setting_in_turn() {
+    let allowed = ringrail::topology::cores();
+    let listed: Vec<usize> = allowed.iter().rev().take(2).copied().collect();
+    let setting = listed.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let domain = common::domain(&[("pin_cores", &setting)]);
+    for turn in 0..3 {
+        let endpoint = domain.endpoint().unwrap();
+        let pinned = std::thread::spawn(move || {
+            let _endpoint = endpoint.attach().unwrap();
+            ringrail::topology::cores()
+        });
+        assert_eq!(pinned.join().unwrap(), [listed[turn % listed.len()]]);
+    }
+}

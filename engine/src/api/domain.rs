@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::endpoint::{Detached, Endpoint};
@@ -27,6 +28,8 @@ pub struct Domain(Arc<Inner>);
 struct Inner {
     settings: Settings,
     arena: Arc<Arena>,
+    /// Endpoints attached so far.
+    attached: AtomicUsize,
 }
 
 impl Domain {
@@ -54,7 +57,7 @@ impl Domain {
         let arena = Arena::new(bytes)
             .map_err(|error| Error::system("cannot map the arena (setting arena_bytes)", error))?;
         tracing::debug!("arena of {} KiB, {} pages", arena.len() / 1024, arena.kind());
-        Ok(Self(Arc::new(Inner { settings, arena })))
+        Ok(Self(Arc::new(Inner { settings, arena, attached: AtomicUsize::new(0) })))
     }
 
     /// The settings in force.
@@ -125,6 +128,13 @@ impl Domain {
         Ok(Endpoint::new(self.clone(), Box::new(state)))
     }
 
+    /// The core for the next thread that attaches an endpoint, by the setting `pin_cores`.
+    pub(crate) fn next_core(&self) -> Option<usize> {
+        let cores = self.0.settings.pin_cores();
+        let turn = self.0.attached.fetch_add(1, Ordering::Relaxed).checked_rem(cores.len())?;
+        cores.get(turn).copied()
+    }
+
     pub(crate) fn driver_config(&self) -> driver::DriverConfig {
         let settings = &self.0.settings;
         driver::DriverConfig {
@@ -159,6 +169,7 @@ fn core_config(settings: &Settings) -> Config {
     let chunk_max = CHUNK_BYTES_MAX as usize;
     Config {
         eager_limit: clamp_u32(settings.eager_limit_bytes().min(EAGER_BYTES_MAX)),
+        inject_limit: clamp_u32(settings.inject_limit_bytes().min(EAGER_BYTES_MAX)),
         rts_bytes: clamp_u32(settings.rts_bytes().min(EAGER_BYTES_MAX)),
         chunk_bytes: clamp_u32(settings.chunk_bytes().min(chunk_max)),
         busy_chunk_bytes: clamp_u32(settings.busy_chunk_bytes().min(chunk_max)),

@@ -109,7 +109,8 @@ impl Endpoint<Detached> {
         self.mode.state.address(0)
     }
 
-    /// Binds the endpoint to the calling thread and opens the driver that the setting `lanes`
+    /// Binds the endpoint to the calling thread, pins that to the next core of the setting
+    /// `pin_cores` where there are some, and opens the driver that the setting `lanes`
     /// asks for (`auto`: io_uring, or plain sockets where the kernel refuses it).
     ///
     /// # Errors
@@ -118,7 +119,7 @@ impl Endpoint<Detached> {
     pub fn attach(self) -> Result<Endpoint<Owned>, Error> {
         let Self { domain, mode } = self;
         let settings = domain.settings();
-        if let Some(&core) = settings.pin_cores().first() {
+        if let Some(core) = domain.next_core() {
             topology::pin_current_thread(core)
                 .map_err(|error| Error::system("cannot pin this thread", error))?;
         }
@@ -212,19 +213,14 @@ impl Endpoint<Owned> {
     // ---- Peers ----
 
     /// Adds a peer to the address vector, at any time. The same address gives the same handle.
+    /// Endpoints of the same engine, this one included, are peers like any other; messages to
+    /// them are copied in memory.
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`] at the bound `sessions_max`, [`Error::Misuse`] for an address of
-    /// this engine.
+    /// [`Error::WouldBlock`] at the bound `sessions_max`.
     pub fn insert(&self, address: &Address) -> Result<Peer, Error> {
         let core = &mut self.mode.engine.borrow_mut().state.core;
-        if address.engine() == core.engine {
-            return Err(Error::misuse(
-                "this address belongs to the same engine; messages to oneself are not offered yet: \
-                 copy the data, or use an endpoint on another engine",
-            ));
-        }
         core.insert_peer(address.engine(), address.locator(), address.endpoint())
             .map(Peer)
             .ok_or(Error::WouldBlock("sessions_max"))
@@ -416,8 +412,9 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`] when they cannot go out now (no connection yet, no credit, or longer
-    /// than an eager message): make progress and try again, or use [`Self::send_blocking`].
+    /// [`Error::WouldBlock`] when they cannot go out now (no connection yet, or no credit): make
+    /// progress and try again, or use [`Self::send_blocking`]. [`Error::Misuse`] when they are
+    /// longer than `inject_limit_bytes`.
     #[inline]
     pub fn inject(&self, peer: Peer, envelope: Envelope, bytes: &[u8]) -> Result<(), Error> {
         self.inject_with(peer, envelope, bytes, false)
@@ -440,11 +437,8 @@ impl Endpoint<Owned> {
         let level = Level::BufferReusable;
         let request = self.send_request(peer, context, envelope.tag, bytes.len(), level);
         let mut engine = self.mode.engine.borrow_mut();
-        match engine.send_now(&request, more, |room| room.copy_from_slice(bytes)) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::WouldBlock("connection, credit or staging")),
-            Err(refusal) => Err(engine.error_of(Some(peer), refusal)),
-        }
+        let route = Route::Queue { queue: self.mode.queue, context: 0, on_error_only: true };
+        engine.inject(&request, bytes, route, more)
     }
 
     /// Sends bytes and waits until they can be reused.

@@ -218,6 +218,27 @@ impl Shape {
         }
     }
 
+    /// Copies `length` bytes at `offset` of another message to the same place of this one.
+    ///
+    /// # Safety
+    ///
+    /// The memory of both messages is live and initialised, they share no byte, and nothing else
+    /// accesses these ranges meanwhile, except to read `source`.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside both messages.
+    pub(crate) unsafe fn copy_of(&self, source: &Self, offset: usize, length: usize) {
+        let mut at = offset;
+        for span in source.spans(offset, length) {
+            // SAFETY: `spans` yields pieces of the source's memory, which is live and not written.
+            let piece = unsafe { slice::from_raw_parts(span.ptr, span.len) };
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.copy_from(at, piece) };
+            at += span.len;
+        }
+    }
+
     /// [`Self::copy_from`] for more than one piece.
     #[inline(never)]
     unsafe fn scatter(&self, offset: usize, mut src: &[u8]) {

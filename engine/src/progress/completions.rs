@@ -209,6 +209,16 @@ impl Effects for Completions {
         }
     }
 
+    fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
+        let slots = (self.slots.get(from.index()), self.slots.get(to.index()));
+        let (Some(Some(source)), Some(Some(target))) = slots else { return };
+        // SAFETY: both slots own their buffers (or their posters promised the memory) until the
+        // operations end, a receive's memory is nobody else's, and the protocol keeps the range
+        // within both.
+        unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
+        self.copied_bytes += length;
+    }
+
     #[inline]
     fn complete(&mut self, operation: Id, ended: Ended) {
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);

@@ -221,8 +221,11 @@ impl Engine {
     /// Sends what a session has staged, as far as the kernel takes it.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
+        let Some(lane) = state.controls.get(session as usize).and_then(|control| control.lane)
+        else {
+            return self.flush_loopback(session);
+        };
         let Some(control) = state.controls.get_mut(session as usize) else { return false };
-        let Some(lane) = control.lane else { return false };
         if control.is_blocked {
             return false;
         }
@@ -262,6 +265,18 @@ impl Engine {
             }
         }
         happened
+    }
+
+    /// A session without a lane has something staged: it is not connected, or is with itself.
+    fn flush_loopback(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        if !state.core.is_loopback(session) {
+            return false;
+        }
+        if let Some(known) = state.core.sessions.at_mut(session as usize) {
+            known.flushed_poll = state.polls;
+        }
+        state.core.turn_around(session, state.now_ns, &mut state.completions)
     }
 
     /// Sends at once what was just staged if nothing else was sent in this turn: a lone message

@@ -454,7 +454,10 @@ impl Engine {
         }
         let gone = |engine: &mut Self| {
             let mut sessions = engine.state.core.sessions.iter();
-            sessions.all(|(_, session)| !session.is_connected()).then_some(())
+            let own = engine.state.core.engine;
+            sessions
+                .all(|(_, session)| !session.is_connected() || session.engine == own)
+                .then_some(())
         };
         let _ = self.wait(Some(deadline), gone);
         self.stop();

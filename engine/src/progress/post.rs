@@ -78,6 +78,48 @@ impl Engine {
         Ok(false)
     }
 
+    /// Sends a copy of `bytes`, now or never; an error that comes later goes to `route`.
+    #[inline]
+    pub(crate) fn inject(
+        &mut self,
+        request: &SendRequest,
+        bytes: &[u8],
+        route: Route,
+        more: bool,
+    ) -> Result<(), Error> {
+        let limit = self.state.core.config.inject_limit;
+        if bytes.len() > limit as usize {
+            return Err(Error::misuse(format!(
+                "{} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise \
+                 it, or send them",
+                bytes.len()
+            )));
+        }
+        match self.send_now(request, more, |room| room.copy_from_slice(bytes)) {
+            Ok(true) => Ok(()),
+            Ok(false) if self.state.core.is_beyond_window(request) => {
+                self.inject_by_rendezvous(request, bytes, route, more)
+            }
+            Ok(false) => Err(Error::WouldBlock("connection, credit or staging")),
+            Err(refusal) => Err(self.error_of(Some(Peer(request.peer)), refusal)),
+        }
+    }
+
+    /// A peer of many gives no credit for so long a message, ever: it pulls a copy.
+    #[cold]
+    fn inject_by_rendezvous(
+        &mut self,
+        request: &SendRequest,
+        bytes: &[u8],
+        route: Route,
+        more: bool,
+    ) -> Result<(), Error> {
+        let mut buffer = Buffer::from(bytes.to_vec());
+        let shape = buffer.shape_for_send().map_err(Error::from)?;
+        let memory = Memory { buffer: Some(buffer), shape };
+        self.post_send(request, memory, route, more).map(drop).map_err(|(error, _)| error)
+    }
+
     /// Posts a send.
     pub(crate) fn post_send(
         &mut self,

@@ -88,6 +88,11 @@ impl Connection {
         self.initiator
     }
 
+    /// The peer is this engine itself: nothing needs to be connected.
+    pub(crate) fn loop_back(&mut self) {
+        self.establish(true);
+    }
+
     /// When [`Self::handle_timeout`] is due.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns

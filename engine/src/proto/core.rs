@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 
 use super::bulk::BulkLane;
 use super::connection::{Phase, Retry, Step};
+use super::credit::ReceiveCredit;
 use super::effects::{Effects, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::matching::Matcher;
@@ -28,7 +29,7 @@ use super::operation::{NO_SESSION, Operation, State};
 use super::outbox::StagingPool;
 use super::session::{Control, Limits, Session};
 use super::table::{Id, Table};
-use super::unexpected::{Kind, Unexpected};
+use super::unexpected::{Kind, Message, Unexpected};
 use crate::wire::hello::HelloStatus;
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 
@@ -39,13 +40,15 @@ pub(crate) const UNTAGGED: u64 = 1 << 32;
 pub(crate) const ENDPOINTS_MAX: usize = 1024;
 
 /// Envelope credit that every session gets, however many there are.
-const ENVELOPES_MIN: u32 = 16;
+pub(super) const ENVELOPES_MIN: u32 = 16;
 
 /// What the protocol needs to know of the settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Longest eager payload, in bytes.
     pub(crate) eager_limit: u32,
+    /// Longest message that can be injected, in bytes.
+    pub(crate) inject_limit: u32,
     /// Bytes that go with an RTS.
     pub(crate) rts_bytes: u32,
     /// Chunk length while only bulk data flows, in bytes.
@@ -225,7 +228,7 @@ impl Core {
     /// Drops an unexpected message and tells its sender if that one still waits.
     fn abandon(&mut self, message: u32) {
         let Some(message) = self.unexpected.take(message) else { return };
-        self.return_credit(message.session, message.payload().len());
+        self.return_credit_of(&message);
         let operation = match message.kind {
             Kind::Eager { report } => report,
             Kind::Rendezvous { send_operation } => send_operation,
@@ -260,6 +263,9 @@ impl Core {
         let session = Session::new(engine, locator, self.config.retry);
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
+        if engine == self.engine {
+            self.establish_loopback(slot);
+        }
         Some(slot)
     }
 
@@ -327,6 +333,9 @@ impl Core {
 
     /// Says goodbye on a session; the loop closes the lane once that is sent.
     pub(crate) fn leave(&mut self, session: u32) {
+        if self.is_loopback(session) {
+            return;
+        }
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         if known.is_connected() {
             if !known.is_leaving {
@@ -353,6 +362,9 @@ impl Core {
 
     /// The user tries again after a failure.
     pub(crate) fn reset_failure(&mut self, session: u32) {
+        if self.is_loopback(session) {
+            return;
+        }
         if let Some(known) = self.sessions.at_mut(session as usize) {
             known.failure = None;
             known.connection.reset();
@@ -394,7 +406,8 @@ impl Core {
         ours: Limits,
         theirs: Limits,
     ) -> (HelloStatus, u32) {
-        if engine == 0 || theirs.session == 0 {
+        // Nobody else has this engine's id.
+        if engine == 0 || engine == self.engine || theirs.session == 0 {
             return (HelloStatus::Malformed, NO_SESSION);
         }
         let Some(slot) = self.session_with(engine, locator) else {
@@ -422,10 +435,15 @@ impl Core {
     pub(crate) fn establish(&mut self, session: u32, ours: Limits, theirs: Limits) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.establish(ours, theirs);
-        self.reserved_envelopes += u64::from(ours.envelope_limit);
-        self.reserved_bytes += u64::from(ours.byte_limit);
+        self.reserve(ours);
         self.unblocked.push(session);
         self.actions.push_back(Action::Established { session });
+    }
+
+    /// Counts the windows of a session among what all sessions may have.
+    pub(super) fn reserve(&mut self, ours: Limits) {
+        self.reserved_envelopes += u64::from(ours.envelope_limit);
+        self.reserved_bytes += u64::from(ours.byte_limit);
     }
 
     /// Carries out what a connection decided.
@@ -483,19 +501,26 @@ impl Core {
         let lanes = std::mem::take(&mut session.lanes);
         let remotes: Vec<u32> =
             session.remotes.iter().copied().filter(|&remote| remote != u32::MAX).collect();
-        if was_connected {
-            let envelopes = u64::from(session.envelopes.window());
-            let bytes = u64::from(session.bytes.window());
-            self.reserved_envelopes = self.reserved_envelopes.saturating_sub(envelopes);
-            self.reserved_bytes = self.reserved_bytes.saturating_sub(bytes);
-        }
         for lane in lanes {
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
         }
         self.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
         self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.drop_unexpected_rendezvous(&remotes);
+        if was_connected {
+            self.release_windows(slot);
+        }
         self.fail_operations(|operation| operation.session == slot, &failure, effects);
+    }
+
+    /// The windows of a session that ended are free for others, except for what its unexpected
+    /// messages hold until they are received ([`Self::return_credit_of`]).
+    fn release_windows(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        session.epoch = session.epoch.wrapping_add(1);
+        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
+        self.reserved_envelopes -= unused(&session.envelopes);
+        self.reserved_bytes -= unused(&session.bytes);
     }
 
     /// Whole messages of a dead peer can still be received; what would have to be pulled cannot.
@@ -510,6 +535,7 @@ impl Core {
                     let Some(message) = self.unexpected.at(index) else { continue };
                     if matches!(message.kind, Kind::Rendezvous { .. }) {
                         if let Some(message) = self.unexpected.take(index) {
+                            self.return_credit_of(&message);
                             self.unexpected.recycle(message);
                         }
                     } else if let Some(matcher) = self.endpoints[endpoint].as_mut() {
@@ -678,7 +704,7 @@ impl Core {
         self.mark_dirty(session);
     }
 
-    /// Credit of a message that left the unexpected store, or never went there.
+    /// Credit of a message of a live session that is received, or never had to wait.
     #[inline]
     pub(crate) fn return_credit(&mut self, session: u32, payload_bytes: usize) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
@@ -686,6 +712,19 @@ impl Core {
         known.bytes.consume(payload_bytes as u32);
         if known.has_news() && known.is_connected() {
             self.mark_dirty(session);
+        }
+    }
+
+    /// Credit of a message that leaves the unexpected store.
+    pub(crate) fn return_credit_of(&mut self, message: &Message) {
+        let payload_bytes = message.payload().len();
+        let session = self.sessions.at(message.session as usize);
+        if session.is_some_and(|session| session.epoch == message.epoch) {
+            self.return_credit(message.session, payload_bytes);
+        } else {
+            // Its session is over, but its memory counted until now.
+            self.reserved_envelopes -= 1;
+            self.reserved_bytes -= payload_bytes as u64;
         }
     }
 

@@ -65,6 +65,11 @@ impl ReceiveCredit {
         self.window
     }
 
+    /// What arrived and was not consumed.
+    pub(crate) fn held(&self) -> u32 {
+        self.arrived.wrapping_sub(self.consumed)
+    }
+
     /// The peer used `amount`. `false`: it had no such credit.
     #[inline]
     #[must_use]

@@ -59,6 +59,9 @@ pub(crate) enum Ended {
 pub(crate) trait Effects {
     /// Copies `bytes` to `offset` of the memory of receive `operation`; they fit.
     fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]);
+    /// Copies `length` bytes at `offset` of the memory of send `from` to the same place of receive
+    /// `to`; they fit both.
+    fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64);
     /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
     /// its memory.
     fn complete(&mut self, operation: Id, ended: Ended);

@@ -14,6 +14,7 @@ pub(crate) mod core;
 pub(crate) mod credit;
 pub(crate) mod effects;
 pub(crate) mod failure;
+pub(crate) mod loopback;
 pub(crate) mod matching;
 pub(crate) mod operation;
 pub(crate) mod outbox;

@@ -5,6 +5,8 @@
 //!  |  sent    |  sealed      |  header, frames, ...  |   room       |
 //! ```
 
+use std::ops::Range;
+
 use aligned_vec::{AVec, ConstAlign};
 use zerocopy::IntoBytes;
 
@@ -50,7 +52,8 @@ impl StagingPool {
         !self.idle.is_empty() || self.made < self.limit
     }
 
-    fn give(&mut self, buffer: Staging) {
+    /// Takes a buffer back.
+    pub(crate) fn give(&mut self, buffer: Staging) {
         self.idle.push(buffer);
     }
 
@@ -163,6 +166,18 @@ impl Outbox {
     pub(crate) fn pending(&self) -> &[u8] {
         let end = self.open.unwrap_or(self.end);
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.sent..end])
+    }
+
+    /// Takes the buffer out with the range of [`Self::pending`], which is sent with that; `None`:
+    /// nothing is pending, or a segment is open. Give it back to the pool.
+    pub(crate) fn take_sealed(&mut self) -> Option<(Staging, Range<usize>)> {
+        if self.open.is_some() || self.is_empty() {
+            return None;
+        }
+        let sealed = self.sent..self.end;
+        let buffer = self.buffer.take()?;
+        (self.sent, self.end) = (0, 0);
+        Some((buffer, sealed))
     }
 
     /// `count` bytes of [`Self::pending`] were sent.

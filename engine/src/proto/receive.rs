@@ -99,7 +99,7 @@ impl Core {
             Arrival { peer, context: message.context, tag: message.tag, length: message.length };
         let fits = (operation.length.min(message.payload().len() as u64)) as usize;
         effects.place(id, 0, &message.payload()[..fits]);
-        self.return_credit(message.session, message.payload().len());
+        self.return_credit_of(&message);
         match message.kind {
             Kind::Eager { report } => {
                 self.operations.remove(id);
@@ -148,7 +148,8 @@ impl Core {
     }
 
     /// What both kinds of message need first: credit was there, the source is known, and perhaps
-    /// a receive is. `Ok(None)`: the endpoint is not open.
+    /// a receive is. Gives the remote endpoint and the session's epoch; `Ok(None)`: the endpoint
+    /// is not open.
     #[inline]
     fn admit(
         &mut self,
@@ -156,7 +157,7 @@ impl Core {
         target: u16,
         source: u16,
         payload_bytes: usize,
-    ) -> Result<Option<u32>, FrameError> {
+    ) -> Result<Option<(u32, u32)>, FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
         if !session.envelopes.handle_arrival(1) {
             return Err(FrameError::NoCredit("envelope"));
@@ -164,6 +165,7 @@ impl Core {
         if !session.bytes.handle_arrival(payload_bytes as u32) {
             return Err(FrameError::NoCredit("eager byte"));
         }
+        let epoch = session.epoch;
         let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
         let remote = if known != u32::MAX {
             known
@@ -176,7 +178,7 @@ impl Core {
             self.return_credit(slot, payload_bytes);
             return Ok(None);
         }
-        Ok(Some(remote))
+        Ok(Some((remote, epoch)))
     }
 
     #[inline]
@@ -190,8 +192,8 @@ impl Core {
     ) -> Result<(), FrameError> {
         let report = header.operation.get();
         let target = header.target_endpoint.get();
-        let Some(remote) = self.admit(slot, target, header.source_endpoint.get(), payload.len())?
-        else {
+        let admitted = self.admit(slot, target, header.source_endpoint.get(), payload.len())?;
+        let Some((remote, epoch)) = admitted else {
             if report != 0 {
                 let status = crate::wire::done::STATUS_ABANDONED;
                 self.push_control(slot, Control::done(report, status, 0));
@@ -210,7 +212,9 @@ impl Core {
         let length = payload.len() as u64;
         let Some(receive) = matcher.take_posted(&envelope) else {
             let kind = Kind::Eager { report };
-            let message = self.unexpected.insert(slot, remote, context, tag, length, kind, payload);
+            let came_by = (slot, epoch);
+            let message =
+                self.unexpected.insert(came_by, remote, context, tag, length, kind, payload);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             matcher.insert_unexpected(&envelope, message.index() as u32);
             self.counters.unexpected_messages += 1;
@@ -238,8 +242,8 @@ impl Core {
     ) -> Result<(), FrameError> {
         let send_operation = header.operation.get();
         let target = header.target_endpoint.get();
-        let Some(remote) = self.admit(slot, target, header.source_endpoint.get(), first.len())?
-        else {
+        let admitted = self.admit(slot, target, header.source_endpoint.get(), first.len())?;
+        let Some((remote, epoch)) = admitted else {
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(slot, Control::done(send_operation, status, 0));
             return Ok(());
@@ -252,7 +256,9 @@ impl Core {
         };
         let Some(receive) = matcher.take_posted(&envelope) else {
             let kind = Kind::Rendezvous { send_operation };
-            let message = self.unexpected.insert(slot, remote, context, tag, length, kind, first);
+            let came_by = (slot, epoch);
+            let message =
+                self.unexpected.insert(came_by, remote, context, tag, length, kind, first);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             matcher.insert_unexpected(&envelope, message.index() as u32);
             self.counters.unexpected_messages += 1;

@@ -77,8 +77,12 @@ impl Core {
             targeted: 0,
             failed: None,
         });
-        if in_place == wanted {
+        let is_own = self.is_loopback(slot);
+        if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
             self.finish_pull(id, effects);
+            return;
+        }
+        if is_own {
             return;
         }
         let chunk = u64::from(self.config.chunk_bytes);

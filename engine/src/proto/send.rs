@@ -93,6 +93,17 @@ impl Core {
         Some(payload)
     }
 
+    /// Whether the peer's window for eager bytes is shorter than the whole message, so that it
+    /// can only be pulled.
+    pub(crate) fn is_beyond_window(&self, request: &SendRequest) -> bool {
+        let remote = self.remotes.get(request.peer);
+        let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
+        session.is_some_and(|session| {
+            let window = u64::from(session.eager_window.min(session.eager_limit));
+            session.is_connected() && window < request.length
+        })
+    }
+
     /// Makes an operation for a send that could not go out at once (or that has something to
     /// wait for). Start it with [`Self::enqueue`] when its buffer is in place.
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {

@@ -114,6 +114,8 @@ pub(crate) struct Session {
     pub(crate) connection: Connection,
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
+    /// Counts the beginnings and ends of its connections.
+    pub(crate) epoch: u32,
     /// Name of the session, agreed on in the hello exchange.
     pub(crate) id: u64,
     /// Remote endpoints by their id on the remote engine: index in the table of remotes.
@@ -131,6 +133,8 @@ pub(crate) struct Session {
     pub(crate) byte_credit: SendCredit,
     /// Longest eager payload that the peer accepts.
     pub(crate) eager_limit: u32,
+    /// Eager bytes that the peer lets be under way at once.
+    pub(crate) eager_window: u32,
     next_frame: u32,
     acked_frame: u32,
     /// It is in the list of sessions to be flushed.
@@ -172,6 +176,7 @@ impl Session {
             locator,
             connection: Connection::new(retry),
             failure: None,
+            epoch: 0,
             id: 0,
             remotes: Vec::new(),
             outbox: Outbox::default(),
@@ -181,6 +186,7 @@ impl Session {
             envelope_credit: SendCredit::default(),
             byte_credit: SendCredit::default(),
             eager_limit: 0,
+            eager_window: 0,
             next_frame: 0,
             acked_frame: 0,
             is_dirty: false,
@@ -211,10 +217,11 @@ impl Session {
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
     pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits) {
         self.failure = None;
+        self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
         self.envelope_credit = SendCredit::new(theirs.envelope_limit);
         self.byte_credit = SendCredit::new(theirs.byte_limit);
-        self.eager_limit = theirs.eager_limit;
+        (self.eager_limit, self.eager_window) = (theirs.eager_limit, theirs.byte_limit);
         self.envelopes = ReceiveCredit::new(ours.envelope_limit);
         self.bytes = ReceiveCredit::new(ours.byte_limit);
         (self.next_frame, self.acked_frame) = (0, 0);

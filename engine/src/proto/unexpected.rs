@@ -1,14 +1,22 @@
 //! Messages that came before their receive, kept within bounds.
 //!
 //! Payloads lie in buffers of a few sizes that are reused, so that a warm engine allocates
-//! nothing. How much can be here is bounded by the credits that sessions were given.
+//! nothing. How much can be here is bounded by the credits that sessions were given: a payload
+//! takes less than twice its length, or 64 bytes.
 
 use super::table::{Id, Table};
 
-/// Buffer sizes, in bytes. The last one holds the longest eager payload.
-const CLASS_BYTES: [usize; 4] = [128, 1024, 8192, crate::wire::EAGER_BYTES_MAX];
-/// Idle buffers kept per class; more go back to the allocator.
-const IDLE_MAX: [usize; 4] = [1024, 256, 64, 16];
+/// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
+const CLASS_BYTES_MIN: usize = 64;
+/// Classes, the last of which holds the longest eager payload.
+const CLASSES: usize = class_of(crate::wire::EAGER_BYTES_MAX) + 1;
+/// Bytes of idle buffers kept per class; more go back to the allocator.
+const IDLE_BYTES_MAX: usize = 256 << 10;
+
+/// The class whose buffers hold `length` bytes.
+const fn class_of(length: usize) -> usize {
+    length.div_ceil(CLASS_BYTES_MIN).next_power_of_two().trailing_zeros() as usize
+}
 
 /// What kind of message it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +38,8 @@ pub(crate) enum Kind {
 pub(crate) struct Message {
     /// Slot of the session it came by.
     pub(crate) session: u32,
+    /// Epoch of that session when it came.
+    pub(crate) epoch: u32,
     /// Index of the remote endpoint.
     pub(crate) remote: u32,
     /// Context, with [`super::core::UNTAGGED`] for untagged messages.
@@ -55,20 +65,16 @@ impl Message {
 #[derive(Debug)]
 pub(crate) struct Unexpected {
     messages: Table<Message>,
-    idle: [Vec<Box<[u8]>>; 4],
+    idle: [Vec<Box<[u8]>>; CLASSES],
     held_bytes: usize,
     held_bytes_max: usize,
-}
-
-fn class_of(length: usize) -> usize {
-    CLASS_BYTES.iter().position(|&bytes| length <= bytes).unwrap_or(CLASS_BYTES.len() - 1)
 }
 
 impl Unexpected {
     pub(crate) fn new(messages_max: usize) -> Self {
         Self {
             messages: Table::new(messages_max),
-            idle: Default::default(),
+            idle: [const { Vec::new() }; CLASSES],
             held_bytes: 0,
             held_bytes_max: 0,
         }
@@ -83,7 +89,7 @@ impl Unexpected {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn insert(
         &mut self,
-        session: u32,
+        (session, epoch): (u32, u32),
         remote: u32,
         context: u64,
         tag: u64,
@@ -97,7 +103,7 @@ impl Unexpected {
         let payload = if bytes.is_empty() { Box::default() } else { self.buffer(bytes) };
         let payload_bytes = bytes.len() as u32;
         let message =
-            Message { session, remote, context, tag, length, kind, payload, payload_bytes };
+            Message { session, epoch, remote, context, tag, length, kind, payload, payload_bytes };
         self.messages.insert(message).ok()
     }
 
@@ -105,7 +111,7 @@ impl Unexpected {
         let class = class_of(bytes.len());
         let mut buffer = self.idle[class]
             .pop()
-            .unwrap_or_else(|| vec![0; CLASS_BYTES[class]].into_boxed_slice());
+            .unwrap_or_else(|| vec![0; CLASS_BYTES_MIN << class].into_boxed_slice());
         buffer[..bytes.len()].copy_from_slice(bytes);
         self.held_bytes += buffer.len();
         self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
@@ -131,8 +137,32 @@ impl Unexpected {
         }
         self.held_bytes -= bytes;
         let class = class_of(bytes);
-        if self.idle[class].len() < IDLE_MAX[class] {
+        if (self.idle[class].len() + 1) * bytes <= IDLE_BYTES_MAX.max(bytes) {
             self.idle[class].push(message.payload);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_takes_less_than_twice_its_length() {
+        let mut store = Unexpected::new(10);
+        for length in [1, 63, 64, 65, 128, 129, 1000, 8192, 8193, crate::wire::EAGER_BYTES_MAX] {
+            let bytes = vec![7; length];
+            let kind = Kind::Eager { report: 0 };
+            let id = store.insert((0, 0), 0, 0, 0, length as u64, kind, &bytes).unwrap();
+            let held = store.held_bytes().0;
+            assert!(
+                held >= length && held <= (2 * length).max(CLASS_BYTES_MIN),
+                "{length}: {held}"
+            );
+            let message = store.take(id.index() as u32).unwrap();
+            assert_eq!(message.payload(), bytes);
+            store.recycle(message);
+            assert_eq!(store.held_bytes().0, 0);
         }
     }
 }

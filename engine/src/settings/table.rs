@@ -127,8 +127,8 @@ settings_table! {
     eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=16 * M);
     /// First bytes of a rendezvous message that travel with its request to send.
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=M);
-    /// The largest send that is copied at once, so that its buffer can be reused on return.
-    inject_limit_bytes -> usize: Bytes = 4 * K, Range::Numbers(0..=16 * M);
+    /// The largest message that can be injected: copied at once, its buffer reusable on return.
+    inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=16 * M);
     /// The largest byte range that one grant asks a bulk lane for.
     chunk_bytes -> usize: Bytes = 128 * K, Range::Numbers(4 * K..=16 * M);
     /// The largest chunk while control traffic is live, which has to wait behind it.
@@ -179,7 +179,8 @@ settings_table! {
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// How long closing waits for what was sent to be delivered.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);
-    /// Cores for the threads that attach engines, in the order of attaching.
+    /// Cores for the threads that attach endpoints, in the order of attaching; the first follows
+    /// the last.
     pin_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
     /// Sessions of an engine.
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);

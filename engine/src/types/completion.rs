@@ -5,8 +5,8 @@ use super::error::{Error, PeerFailure};
 use crate::memory::Buffer;
 use crate::proto::table::Id;
 
-/// A peer in the address vector of an endpoint's engine. Also the source of a message; handing
-/// it to another engine's endpoint is an error, never confusion.
+/// A peer in the address vector of an endpoint's engine. Also the source of a message. Only that
+/// engine's endpoints know it: another engine finds nobody under it, or somebody else.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Peer(pub(crate) Id);
 

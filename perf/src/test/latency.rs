@@ -64,7 +64,7 @@ fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(
         true => stamp::fill(bytes, number),
         false => stamp::write(bytes, number),
     }
-    if bytes.len() <= 16_384 {
+    if bytes.len() <= side.endpoint.domain().settings().inject_limit_bytes() {
         loop {
             match side.endpoint.inject(side.peer, TAG, bytes) {
                 Ok(()) => break,
