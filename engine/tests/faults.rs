@@ -4,12 +4,13 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{domain, hello, pair, pattern};
 use ringrail::{
-    Address, Endpoint, Envelope, Error, Event, Level, Owned, PeerFailure, Selector, SendOptions,
+    Address, Endpoint, Envelope, Error, Event, Level, Operation, Owned, Peer, PeerFailure,
+    Selector, SendOptions,
 };
 
 fn failure_of(error: &Error) -> &PeerFailure {
@@ -204,13 +205,12 @@ fn a_peer_that_leaves_ends_what_waits_for_it() {
     );
 }
 
-/// The other process of [`a_killed_peer_ends_everything_within_two_seconds`].
+/// The other process of the tests that kill one. It listens on the port that the variable names.
 #[test]
 fn child_that_is_killed() {
-    if std::env::var_os("TEST_OF_RINGRAIL_CHILD").is_none() {
-        return;
-    }
-    let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
+    let Some(port) = std::env::var_os("TEST_OF_RINGRAIL_CHILD") else { return };
+    let settings = [("port_range", port.to_str().unwrap())];
+    let endpoint = domain(&settings).endpoint().unwrap().attach().unwrap();
     let hex: String = endpoint.address().to_bytes().iter().map(|b| format!("{b:02x}")).collect();
     println!("\nADDRESS {hex}");
     let any = Selector::any(Envelope::tag(1));
@@ -224,52 +224,110 @@ fn child_that_is_killed() {
     }
 }
 
-#[test]
-fn a_killed_peer_ends_everything_within_two_seconds() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child_that_is_killed", "--exact", "--nocapture"])
-        .env("TEST_OF_RINGRAIL_CHILD", "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let hex = loop {
-        let line = lines.next().expect("the child says its address").unwrap();
-        if let Some(hex) = line.strip_prefix("ADDRESS ") {
-            break hex.to_owned();
-        }
-    };
-    let bytes: Vec<u8> = (0..hex.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
-        .collect();
-    let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let peer = endpoint.insert(&Address::from_bytes(&bytes).unwrap()).unwrap();
+/// A process that runs [`child_that_is_killed`], killed at the latest when this is dropped.
+struct Victim {
+    child: Child,
+    address: Address,
+}
+
+impl Victim {
+    fn start(port: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_that_is_killed", "--exact", "--nocapture"])
+            .env("TEST_OF_RINGRAIL_CHILD", port)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let hex = loop {
+            let line = lines.next().expect("the child says its address").unwrap();
+            if let Some(hex) = line.strip_prefix("ADDRESS ") {
+                break hex.to_owned();
+            }
+        };
+        let digits = (0..hex.len()).step_by(2).map(|at| &hex[at..at + 2]);
+        let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect();
+        Self { child, address: Address::from_bytes(&bytes).unwrap() }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // Nothing to do where it was killed already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const LONG: usize = 32 << 20;
+
+/// Long messages in flight both ways, and some that wait.
+fn in_flight(endpoint: &Endpoint<Owned>, peer: Peer) -> Vec<Operation> {
     let receive = |tag| {
         let selector = Selector::from(peer, Envelope::tag(tag));
-        endpoint.receive(selector, vec![0; 32 << 20]).unwrap()
+        endpoint.receive(selector, vec![0; LONG]).unwrap()
     };
     let send = |tag| {
         let options = SendOptions::level(Level::Matched);
-        endpoint.send(peer, Envelope::tag(tag), pattern(1, 32 << 20), options).unwrap()
+        endpoint.send(peer, Envelope::tag(tag), pattern(1, LONG), options).unwrap()
     };
     send(1).wait().unwrap().result.unwrap();
     receive(2).wait().unwrap().result.unwrap();
-    // One in flight each way, and some that wait.
-    let mut pending = vec![send(1), receive(2), send(1), send(3), receive(4)];
+    let pending = vec![send(1), receive(2), send(1), send(3), receive(4)];
     for _ in 0..200 {
         endpoint.progress().unwrap();
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let killed = Instant::now();
-    for operation in pending.drain(..) {
+    pending
+}
+
+/// Every operation ends, those that fail because the peer is lost.
+fn all_are_lost(pending: Vec<Operation>) {
+    for operation in pending {
         // What was through before the kill may have succeeded.
         if let Err(error) = operation.wait().unwrap().result {
             assert!(matches!(failure_of(&error), PeerFailure::Lost(_)), "{error}");
         }
     }
+}
+
+#[test]
+fn a_killed_peer_ends_everything_within_two_seconds() {
+    let mut victim = Victim::start("any");
+    let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
+    let peer = endpoint.insert(&victim.address).unwrap();
+    let pending = in_flight(&endpoint, peer);
+    victim.kill();
+    let killed = Instant::now();
+    all_are_lost(pending);
     assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
     let error = endpoint.connect(peer).unwrap_err();
     assert!(matches!(error, Error::Peer { .. }));
+}
+
+#[test]
+fn a_peer_restarted_at_its_address_in_mid_transfer_is_another_peer() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let mut first = Victim::start(&port);
+    let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
+    let old = endpoint.insert(&first.address).unwrap();
+    let pending = in_flight(&endpoint, old);
+    first.kill();
+    // The successor is up before this side has looked.
+    let second = Victim::start(&port);
+    assert_eq!(first.address.locator(), second.address.locator());
+    all_are_lost(pending);
+    let error = endpoint.connect(old).unwrap_err();
+    assert_eq!(failure_of(&error), &PeerFailure::Restarted);
+    let new = endpoint.insert(&second.address).unwrap();
+    assert_ne!(old, new);
+    let pending = in_flight(&endpoint, new);
+    drop(second);
+    all_are_lost(pending);
 }

@@ -4,12 +4,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// Connections that the kernel completes before they are accepted; it caps the number itself
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
+
+/// How long ports that are all taken are tried again: the kernel closes the sockets in the ring
+/// of a process that was killed a little after the process is gone.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Listens on the first free port of `ports` at `address`; `0..=0` lets the kernel choose.
 ///
@@ -18,7 +23,7 @@ const BACKLOG: i32 = 4096;
 ///
 /// # Errors
 ///
-/// `AddrInUse` when no port of the range is free, `InvalidInput` when the range is empty, and
+/// `AddrInUse` when no port of the range is free for a second, `InvalidInput` when the range is empty, and
 /// otherwise what the kernel says of the address; the text names address and range.
 pub(crate) fn listener(address: IpAddr, ports: RangeInclusive<u16>) -> io::Result<TcpListener> {
     let (first, last) = (*ports.start(), *ports.end());
@@ -31,9 +36,30 @@ pub(crate) fn listener(address: IpAddr, ports: RangeInclusive<u16>) -> io::Resul
             ),
         ));
     }
+    let deadline = Instant::now() + TAKEN_PATIENCE;
+    loop {
+        if let Some(listener) = first_free(address, ports.clone())? {
+            return Ok(listener);
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(io::Error::new(
+        io::ErrorKind::AddrInUse,
+        format!(
+            "every port of {first}-{last} at {address} is taken: widen the port range, or let the \
+             kernel choose with port 0"
+        ),
+    ))
+}
+
+/// Listens on the first port that is not taken.
+fn first_free(address: IpAddr, ports: RangeInclusive<u16>) -> io::Result<Option<TcpListener>> {
     for port in ports {
         match listen_on(SocketAddr::new(address, port)) {
-            Ok(listener) => return Ok(listener),
+            Ok(listener) => return Ok(Some(listener)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => {
                 return Err(io::Error::new(
@@ -43,13 +69,7 @@ pub(crate) fn listener(address: IpAddr, ports: RangeInclusive<u16>) -> io::Resul
             }
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::AddrInUse,
-        format!(
-            "every port of {first}-{last} at {address} is taken: widen the port range, or let the \
-             kernel choose with port 0"
-        ),
-    ))
+    Ok(None)
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
