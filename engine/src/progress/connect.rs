@@ -458,8 +458,8 @@ impl Engine {
     pub(super) fn check_peers(&mut self) {
         for session in 0..self.state.controls.len() {
             let control = &self.state.controls[session];
-            // Only where something is under way; the kernel's keep-alive watches the others.
-            let Some(lane) = control.lane.filter(|_| control.is_blocked || control.is_hot) else {
+            // Where nothing is under way the kernel's keep-alive watches.
+            let Some(lane) = control.lane.filter(|_| control.is_owed_answer) else {
                 continue;
             };
             let limit = self.state.config.peer_timeout;
@@ -468,7 +468,8 @@ impl Engine {
                     let cause = format!("its host has not answered for {} ms", silence.as_millis());
                     self.lose(session as u32, &cause);
                 }
-                Ok(_) => {}
+                Ok(Some(_)) => {}
+                Ok(None) => self.state.controls[session].is_owed_answer = false,
                 Err(error) => self.lose(session as u32, &error.to_string()),
             }
         }

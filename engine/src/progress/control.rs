@@ -23,6 +23,8 @@ pub(crate) struct Control {
     /// The kernel took no more; the driver will tell when it does.
     pub(super) is_blocked: bool,
     pub(super) is_hot: bool,
+    /// Bytes were sent that the peer's kernel may not have acknowledged.
+    pub(super) is_owed_answer: bool,
     pub(super) idle_turns: u32,
     /// The beginning of a segment whose rest has not come.
     pub(super) partial: Vec<u8>,
@@ -239,6 +241,7 @@ impl Engine {
             match self.driver.send(lane, bytes) {
                 Ok(sent) => {
                     happened = true;
+                    control.is_owed_answer = true;
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;
