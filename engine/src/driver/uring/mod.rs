@@ -12,11 +12,13 @@
 mod chunks;
 mod features;
 mod lane;
+mod listen;
+mod ring;
 mod slots;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -35,9 +37,6 @@ use crate::memory::Shape;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-
-/// `IORING_ENTER_GETEVENTS`.
-const GETEVENTS: u32 = 1;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -99,83 +98,7 @@ impl UringDriver {
         })
     }
 
-    // ---- The ring ----
-
-    /// Enters the kernel: submits what is staged and runs what it has deferred.
-    fn enter(&mut self) -> io::Result<()> {
-        loop {
-            self.counters.syscalls += 1;
-            // SAFETY: no argument is passed; the flag only asks for completions.
-            let entered = unsafe {
-                self.ring.submitter().enter::<libc::sigset_t>(self.staged, 0, GETEVENTS, None)
-            };
-            match entered {
-                Ok(submitted) => {
-                    self.staged -= (submitted as u32).min(self.staged);
-                    if self.staged == 0 {
-                        return Ok(());
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The completion queue is full: what is in it must be handled first.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
-                    self.copy_completions();
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Stages a request.
-    ///
-    /// # Safety
-    ///
-    /// What the entry points to stays valid until its slot retires.
-    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        loop {
-            // SAFETY: passed on to the caller.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                self.staged += 1;
-                return Ok(());
-            }
-            self.enter()?;
-        }
-    }
-
-    fn copy_completions(&mut self) {
-        let Self { ring, completions, .. } = self;
-        let queue = ring.completion();
-        completions.extend(queue.map(|entry| (entry.user_data(), entry.result(), entry.flags())));
-        if self.ring.submission().cq_overflow() {
-            self.counters.cq_overflows += 1;
-        }
-    }
-
-    fn needs_call(&mut self) -> bool {
-        if self.staged > 0 {
-            return true;
-        }
-        if self.features.announces() {
-            let queue = self.ring.submission();
-            return queue.taskrun() || queue.cq_overflow();
-        }
-        // Without the announcement only a call tells, where completions are deferred.
-        self.features.defers() || self.features.has(Name::CoopTaskrun)
-    }
-
-    fn reap(&mut self) -> io::Result<()> {
-        if self.needs_call() {
-            self.enter()?;
-        }
-        self.copy_completions();
-        let mut completions = std::mem::take(&mut self.completions);
-        for (user_data, result, flags) in completions.drain(..) {
-            self.complete(user_data, result, flags);
-        }
-        self.completions = completions;
-        Ok(())
-    }
+    // ---- Completions ----
 
     fn complete(&mut self, user_data: u64, result: i32, flags: u32) {
         let Some(kind) = self.slots.get(user_data) else {
@@ -272,41 +195,6 @@ impl UringDriver {
             lane.requests += 1;
         }
         Ok(())
-    }
-
-    fn watch_listener(&mut self, listener: usize) {
-        let fd: RawFd = self.listeners[listener].as_raw_fd();
-        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32)
-            .multi(self.features.has(Name::MultishotPoll))
-            .build();
-        let user_data = self.slots.insert(Kind::Listen(listener));
-        // SAFETY: a poll request points to nothing.
-        if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
-            self.slots.remove(user_data);
-            tracing::error!("no more connections can be accepted: {error}");
-        }
-    }
-
-    fn accept_all(&mut self, listener: usize) {
-        loop {
-            self.counters.syscalls += 1;
-            match tcp::accept(&self.listeners[listener]) {
-                Ok(None) => return,
-                Ok(Some((socket, remote))) => match self.adopt(socket) {
-                    Ok(lane) => self.ready.push(Event::Accepted { lane, remote }),
-                    Err(error) => tracing::warn!("refused a connection from {remote}: {error}"),
-                },
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection now: {error}");
-                    return;
-                }
-            }
-        }
     }
 
     fn connect_decided(&mut self, key: LaneKey) {
