@@ -163,6 +163,11 @@ impl UringFeatures {
         self.has(Name::SingleIssuer) && self.has(Name::DeferTaskrun)
     }
 
+    /// Completions arrive without a call of this thread.
+    pub(super) fn completes_unasked(&self) -> bool {
+        !self.defers() && !self.has(Name::CoopTaskrun)
+    }
+
     /// The kernel tells by a flag in shared memory that a call would find something.
     pub(super) fn announces(&self) -> bool {
         (self.defers() || self.has(Name::CoopTaskrun)) && self.has(Name::TaskrunFlag)

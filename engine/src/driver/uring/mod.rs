@@ -272,7 +272,7 @@ impl Driver for UringDriver {
     }
 
     fn polls_for_free(&self) -> bool {
-        self.features.announces()
+        self.features.announces() || self.features.completes_unasked()
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {

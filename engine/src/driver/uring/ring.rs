@@ -5,7 +5,6 @@ use std::io;
 use io_uring::squeue;
 
 use super::UringDriver;
-use super::features::Name;
 
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
@@ -53,6 +52,7 @@ impl UringDriver {
         }
     }
 
+    /// Takes over what is in the completion queue, after what was taken before.
     fn copy_completions(&mut self) {
         let Self { ring, completions, .. } = self;
         let queue = ring.completion();
@@ -66,24 +66,34 @@ impl UringDriver {
         if self.staged > 0 {
             return true;
         }
+        let queue = self.ring.submission();
+        // What did not fit into the completion queue stays in the kernel until it is called.
+        if queue.cq_overflow() {
+            return true;
+        }
         if self.features.announces() {
-            let queue = self.ring.submission();
-            return queue.taskrun() || queue.cq_overflow();
+            return queue.taskrun();
         }
         // Without the announcement only a call tells, where completions are deferred.
-        self.features.defers() || self.features.has(Name::CoopTaskrun)
+        !self.features.completes_unasked()
     }
 
+    /// Submits what is staged and handles what has completed.
     pub(super) fn reap(&mut self) -> io::Result<()> {
         if self.needs_call() {
             self.enter()?;
         }
         self.copy_completions();
-        let mut completions = std::mem::take(&mut self.completions);
-        for (user_data, result, flags) in completions.drain(..) {
-            self.complete(user_data, result, flags);
+        // Handling stages requests, and a full submission queue collects more completions.
+        while !self.completions.is_empty() {
+            let mut batch = std::mem::take(&mut self.completions);
+            for (user_data, result, flags) in batch.drain(..) {
+                self.complete(user_data, result, flags);
+            }
+            if self.completions.is_empty() {
+                self.completions = batch;
+            }
         }
-        self.completions = completions;
         Ok(())
     }
 }
