@@ -1,49 +1,132 @@
 //! Listeners: watched by the ring, accepted from by direct calls.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
-use super::super::tcp;
+use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
 use super::slots::Kind;
 use crate::progress::lanes::{Driver, Event};
 
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: TcpListener,
+    /// A request waits for connections.
+    is_watched: bool,
+    /// Nothing can be accepted before: the process ran out of descriptors, or the like.
+    rests_until: Option<Instant>,
+}
+
 impl UringDriver {
-    pub(super) fn watch_listener(&mut self, listener: usize) {
-        let fd: RawFd = self.listeners[listener].as_raw_fd();
+    pub(super) fn add_listener(&mut self, socket: TcpListener) -> io::Result<()> {
+        let index = self.listeners.len();
+        self.listeners.push(Listener { socket, is_watched: false, rests_until: None });
+        let watched = self.watch_listener(index);
+        if watched.is_err() {
+            self.listeners.pop();
+        }
+        watched
+    }
+
+    /// Asks for connections, unless that is asked already.
+    pub(super) fn watch_listener(&mut self, index: usize) -> io::Result<()> {
+        if self.listeners[index].is_watched {
+            return Ok(());
+        }
+        let fd = self.listeners[index].socket.as_raw_fd();
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32)
             .multi(self.features.has(Name::MultishotPoll))
             .build();
-        let user_data = self.slots.insert(Kind::Listen(listener));
+        let user_data = self.slots.insert(Kind::Listen(index));
         // SAFETY: a poll request points to nothing.
         if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
             self.slots.remove(user_data);
-            tracing::error!("no more connections can be accepted: {error}");
+            return Err(error);
         }
+        self.listeners[index].is_watched = true;
+        Ok(())
     }
 
-    pub(super) fn accept_all(&mut self, listener: usize) {
+    /// A completion of a listener's request came.
+    pub(super) fn listener_ready(&mut self, index: usize, result: i32, has_more: bool) {
+        let listener = &mut self.listeners[index];
+        listener.is_watched = has_more;
+        // What waits when the driver stops is left for the next one that listens.
+        if self.is_stopped || result == -libc::ECANCELED || listener.rests_until.is_some() {
+            return;
+        }
+        if result < 0 {
+            tracing::warn!(
+                "cannot wait for connections now: {}",
+                io::Error::from_raw_os_error(-result)
+            );
+            self.rest(index);
+            return;
+        }
+        self.accept_all(index);
+    }
+
+    /// Accepts what waits, and sees to it that what comes next is heard of.
+    fn accept_all(&mut self, index: usize) {
         loop {
             self.counters.syscalls += 1;
-            match tcp::accept(&self.listeners[listener]) {
-                Ok(None) => return,
+            match tcp::accept(&self.listeners[index].socket) {
+                Ok(None) => break,
                 Ok(Some((socket, remote))) => match self.adopt(socket) {
                     Ok(lane) => self.ready.push(Event::Accepted { lane, remote }),
                     Err(error) => tracing::warn!("refused a connection from {remote}: {error}"),
                 },
+                // The connection died before it was accepted; the next one may be fine.
                 Err(error)
                     if matches!(
                         error.kind(),
                         io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
                     ) => {}
                 Err(error) => {
-                    tracing::warn!("cannot accept a connection now: {error}");
+                    tracing::warn!("cannot accept connections for now: {error}");
+                    self.rest(index);
                     return;
                 }
             }
         }
+        if let Err(error) = self.watch_listener(index) {
+            tracing::warn!("cannot wait for connections now: {error}");
+            self.rest(index);
+        }
+    }
+
+    fn rest(&mut self, index: usize) {
+        self.listeners[index].rests_until = Some(Instant::now() + ACCEPT_PAUSE);
+        self.has_resting = true;
+    }
+
+    /// Tries listeners again whose rest is over.
+    pub(super) fn wake_listeners(&mut self) {
+        if !self.has_resting {
+            return;
+        }
+        self.has_resting = false;
+        for index in 0..self.listeners.len() {
+            match self.listeners[index].rests_until {
+                Some(until) if until <= Instant::now() => {
+                    self.listeners[index].rests_until = None;
+                    self.accept_all(index);
+                }
+                Some(_) => self.has_resting = true,
+                None => {}
+            }
+        }
+    }
+
+    /// How long until a listener is to be tried again.
+    pub(super) fn next_wake(&self) -> Option<Duration> {
+        let ends = self.listeners.iter().filter_map(|listener| listener.rests_until);
+        ends.min().map(|until| until.saturating_duration_since(Instant::now()))
     }
 }

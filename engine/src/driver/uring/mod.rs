@@ -27,6 +27,7 @@ use self::chunks::Chunks;
 use self::features::Name;
 pub(crate) use self::features::UringFeatures;
 use self::lane::Lane;
+use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::table::Table;
 use super::{
@@ -53,7 +54,9 @@ pub(crate) struct UringDriver {
     can_zero_copy: bool,
     has_files: bool,
     lanes: Table<Lane>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Listener>,
+    /// Some listener rests.
+    has_resting: bool,
     slots: Slots,
     chunks: Chunks,
     staged: u32,
@@ -88,6 +91,7 @@ impl UringDriver {
             has_files,
             lanes: Table::new(lanes as usize),
             listeners: Vec::new(),
+            has_resting: false,
             slots: Slots::default(),
             chunks: Chunks::default(),
             staged: 0,
@@ -111,15 +115,8 @@ impl UringDriver {
         }
         match kind {
             Kind::Cancel => {}
-            Kind::Listen(listener) => {
-                if result >= 0 {
-                    self.accept_all(listener);
-                }
-                if !has_more && !self.is_stopped && result != -libc::ECANCELED {
-                    self.watch_listener(listener);
-                }
-            }
-            Kind::Connect(lane) => self.connect_decided(lane),
+            Kind::Listen(listener) => self.listener_ready(listener, result, has_more),
+            Kind::Connect(lane) => self.connect_decided(lane, result),
             Kind::Watch(lane, way) => {
                 let Some(found) = self.retire(lane) else { return };
                 found.watched[way] = false;
@@ -197,13 +194,16 @@ impl UringDriver {
         Ok(())
     }
 
-    fn connect_decided(&mut self, key: LaneKey) {
+    fn connect_decided(&mut self, key: LaneKey, result: i32) {
         let Some(lane) = self.retire(key) else { return };
         if lane.closing.is_some() {
             self.finish_close(key);
             return;
         }
-        let outcome = lane.socket.as_ref().and_then(tcp::connect_error);
+        let outcome = match result {
+            0.. => lane.socket.as_ref().and_then(tcp::connect_error),
+            _ => Some(io::Error::from_raw_os_error(-result)),
+        };
         self.counters.syscalls += 1;
         self.connect_ended(key, outcome);
     }
@@ -279,9 +279,7 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        self.listeners.push(listener);
-        self.watch_listener(self.listeners.len() - 1);
-        Ok(())
+        self.add_listener(listener)
     }
 
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
@@ -394,6 +392,7 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
+        self.wake_listeners();
         self.reap()?;
         events.append(&mut self.ready);
         Ok(())
@@ -403,24 +402,18 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        self.reap()?;
-        if self.ready.is_empty() && self.staged == 0 {
-            let timeout = types::Timespec::from(timeout);
-            let arguments = types::SubmitArgs::new().timespec(&timeout);
-            self.counters.syscalls += 1;
-            match self.ring.submitter().submit_with_args(1, &arguments) {
-                Ok(_) => {}
-                Err(error)
-                    if matches!(
-                        error.raw_os_error(),
-                        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-                    ) => {}
-                Err(error) => return Err(error),
-            }
+        let deadline = Instant::now() + timeout;
+        loop {
+            self.wake_listeners();
             self.reap()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || left.is_zero() {
+                events.append(&mut self.ready);
+                return Ok(());
+            }
+            // What handling has staged goes with the call that waits.
+            self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
         }
-        events.append(&mut self.ready);
-        Ok(())
     }
 
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {

@@ -1,8 +1,9 @@
 //! Entering the kernel: the submission and the completion queue.
 
 use std::io;
+use std::time::Duration;
 
-use io_uring::squeue;
+use io_uring::{squeue, types};
 
 use super::UringDriver;
 
@@ -34,6 +35,21 @@ impl UringDriver {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Submits what is staged and sleeps until something completes, `limit` at the most.
+    pub(super) fn sleep(&mut self, limit: Duration) -> io::Result<()> {
+        let timeout = types::Timespec::from(limit);
+        let arguments = types::SubmitArgs::new().timespec(&timeout);
+        self.counters.syscalls += 1;
+        match self.ring.submitter().submit_with_args(1, &arguments) {
+            Ok(submitted) => self.staged -= (submitted as u32).min(self.staged),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                _ => return Err(error),
+            },
+        }
+        Ok(())
     }
 
     /// Stages a request.
