@@ -3,6 +3,7 @@
 //! Rules see code without comments and literals, and know tests from the rest. Each has a line in
 //! the tests below that it complains about, and one that it leaves alone.
 
+mod cycles;
 mod modules;
 mod rules;
 mod source;
@@ -52,6 +53,7 @@ fn check(tree: &Tree) -> Vec<String> {
         let is_test = reached.get(name).copied().unwrap_or(false);
         rules::rust(name, source, is_test, &mut found);
     }
+    cycles::check(&tree.rust, &reached, &mut found);
     for (name, text) in &tree.other {
         rules::other(name, text, &mut found);
     }

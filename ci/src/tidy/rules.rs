@@ -54,15 +54,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("proto", &["wire"]),
     ("telemetry", &[]),
     ("memory", &["telemetry"]),
-    ("driver", &["progress::lanes", "memory", "telemetry"]),
-    ("settings", &["bootstrap"]),
+    ("driver", &["progress::lanes", "memory", "settings", "telemetry"]),
+    ("settings", &[]),
     ("bootstrap", &["settings"]),
     ("topology", &["settings"]),
-    ("types", &["wire", "proto", "memory", "bootstrap"]),
-    (
-        "progress",
-        &["proto", "wire", "types", "memory", "driver", "topology", "settings", "telemetry"],
-    ),
+    ("types", &["wire", "proto", "memory"]),
+    ("progress", &["proto", "wire", "types", "memory", "telemetry"]),
 ];
 
 /// Starts of absolute paths that exist on somebody's machine only.
@@ -218,7 +215,7 @@ fn starts_path(path: &str, prefix: &str) -> bool {
 
 /// The paths that start at the crate: `crate::x`, the members of `crate::{...}`, and `super::x`
 /// where it climbs that high. With where they stand.
-fn paths_from_crate(below: &str, code: &str) -> Vec<(usize, String)> {
+pub(super) fn paths_from_crate(below: &str, code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "crate::") {
         collect(at, "", &code[at + "crate::".len()..], &mut found);

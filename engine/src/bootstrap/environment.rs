@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::{Bootstrap, BootstrapError, DEFAULT_TIMEOUT, Member, SharedDirectory, Tcp};
-use crate::settings::parse_time;
+use crate::settings::{
+    BOOTSTRAP_TIMEOUT_VARIABLE, BOOTSTRAP_VARIABLE, JOB_ID_VARIABLE, parse_time,
+};
 
 /// Joins the job that the environment of this process describes.
 ///
@@ -58,7 +60,7 @@ const LAUNCHERS: [(&str, &str, &str); 3] = [
 ];
 
 /// Where schedulers leave the id of the job.
-const JOB_IDS: [&str; 4] = ["RINGRAIL_JOB_ID", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
+const JOB_IDS: [&str; 4] = [JOB_ID_VARIABLE, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
 fn misconfigured(problem: String, cure: impl Into<String>) -> BootstrapError {
     BootstrapError::Misconfigured { problem, cure: cure.into() }
@@ -101,13 +103,13 @@ impl Variables {
 }
 
 fn plan(variables: &Variables) -> Result<Plan, BootstrapError> {
-    let directory = match variables.text("RINGRAIL_BOOTSTRAP")? {
+    let directory = match variables.text(BOOTSTRAP_VARIABLE)? {
         None | Some("tcp") => None,
         Some(other) => match other.strip_prefix("dir:") {
             Some(path) if !path.is_empty() => Some(path),
             _ => {
                 return Err(misconfigured(
-                    format!("RINGRAIL_BOOTSTRAP = `{other}` is neither `tcp` nor `dir:PATH`"),
+                    format!("{BOOTSTRAP_VARIABLE} = `{other}` is neither `tcp` nor `dir:PATH`"),
                     "set it to one of them, or unset it for tcp",
                 ));
             }
@@ -127,13 +129,13 @@ fn plan(variables: &Variables) -> Result<Plan, BootstrapError> {
         ));
     }
     check_launcher(variables, size)?;
-    let timeout = match variables.text("RINGRAIL_BOOTSTRAP_TIMEOUT")? {
+    let timeout = match variables.text(BOOTSTRAP_TIMEOUT_VARIABLE)? {
         None => DEFAULT_TIMEOUT,
         Some(text) => parse_time(text)
             .ok()
             .filter(|time| *time >= Duration::from_millis(1))
             .ok_or(misconfigured(
-                format!("RINGRAIL_BOOTSTRAP_TIMEOUT = `{text}`"),
+                format!("{BOOTSTRAP_TIMEOUT_VARIABLE} = `{text}`"),
                 "give a time of at least 1ms with its unit, such as 120s",
             ))?,
     };
@@ -164,11 +166,11 @@ fn check_complete(variables: &Variables, needed: &[&str]) -> Result<(), Bootstra
         return Ok(());
     }
     let present: Vec<_> = needed.iter().copied().filter(|name| variables.has(name)).collect();
-    let problem = match (present.is_empty(), variables.has("RINGRAIL_BOOTSTRAP")) {
+    let problem = match (present.is_empty(), variables.has(BOOTSTRAP_VARIABLE)) {
         (false, _) => {
             format!("{} set, but not {}", present.join(", "), missing.join(", "))
         }
-        (true, true) => format!("RINGRAIL_BOOTSTRAP is set, but not {}", missing.join(", ")),
+        (true, true) => format!("{BOOTSTRAP_VARIABLE} is set, but not {}", missing.join(", ")),
         (true, false) => "nothing says which rank of which job this process is".into(),
     };
     // Only rank and size can be had from the launcher.

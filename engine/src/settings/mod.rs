@@ -72,9 +72,19 @@ pub(crate) const PREFIX: &str = "RINGRAIL_";
 /// Names the settings file.
 pub(crate) const CONFIG_VARIABLE: &str = "RINGRAIL_CONFIG";
 
-/// Variables of [`bootstrap`](crate::bootstrap): ours, but not settings.
-pub(crate) const BOOTSTRAP_VARIABLES: [&str; 3] =
-    ["RINGRAIL_BOOTSTRAP", "RINGRAIL_BOOTSTRAP_TIMEOUT", "RINGRAIL_JOB_ID"];
+/// Says by which way the ranks of a job find each other.
+pub(crate) const BOOTSTRAP_VARIABLE: &str = "RINGRAIL_BOOTSTRAP";
+
+/// How long they may take for it.
+pub(crate) const BOOTSTRAP_TIMEOUT_VARIABLE: &str = "RINGRAIL_BOOTSTRAP_TIMEOUT";
+
+/// Names the job.
+pub(crate) const JOB_ID_VARIABLE: &str = "RINGRAIL_JOB_ID";
+
+/// Variables with our prefix that are no settings: they differ from process to process or from job
+/// to job, and are read where a process joins one.
+pub(crate) const JOB_VARIABLES: [&str; 3] =
+    [BOOTSTRAP_VARIABLE, BOOTSTRAP_TIMEOUT_VARIABLE, JOB_ID_VARIABLE];
 
 /// The settings in force, each with where it comes from.
 ///

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
 use super::table::{ROWS, position};
-use super::{BOOTSTRAP_VARIABLES, CONFIG_VARIABLE, Origin, PREFIX, SettingsError, glob};
+use super::{CONFIG_VARIABLE, JOB_VARIABLES, Origin, PREFIX, SettingsError, glob};
 
 /// One value that a source gives to one setting.
 pub(crate) struct Assignment {
@@ -53,7 +53,7 @@ pub(crate) fn read_environment(
         // The prefix is ASCII, so replacing what is not UTF-8 cannot make or break it.
         let shown = variable.to_string_lossy();
         let Some(rest) = shown.strip_prefix(PREFIX) else { continue };
-        if shown == CONFIG_VARIABLE || BOOTSTRAP_VARIABLES.contains(&&*shown) {
+        if shown == CONFIG_VARIABLE || JOB_VARIABLES.contains(&&*shown) {
             continue;
         }
         let origin = Origin::Environment { variable: shown.clone().into_owned() };

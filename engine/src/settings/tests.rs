@@ -140,7 +140,7 @@ fn unknown_names_are_errors_everywhere() {
 
 #[test]
 fn variables_that_are_not_settings_pass() {
-    let ours = BOOTSTRAP_VARIABLES.map(|name| (name, "x"));
+    let ours = JOB_VARIABLES.map(|name| (name, "x"));
     let others = [("RINGRAI", "1"), ("ringrail_x", "1"), ("MY_RINGRAIL_X", "1")];
     let environment = ours.into_iter().chain(others);
     assert!(Settings::isolated().with_environment(environment).build().is_ok());
