@@ -55,7 +55,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("memory", &["telemetry"]),
     ("driver", &["progress::lanes", "memory", "settings", "telemetry"]),
-    ("settings", &[]),
+    ("settings", &["wire"]),
     ("bootstrap", &["settings"]),
     ("topology", &["settings"]),
     ("types", &["wire", "proto", "memory"]),

@@ -17,7 +17,6 @@ use crate::proto::core::Config;
 use crate::settings::{Settings, ZeroCopy};
 use crate::topology;
 use crate::types::Error;
-use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
 /// threads; every thread takes its endpoints from it.
@@ -166,13 +165,12 @@ fn clamp_u32(value: usize) -> u32 {
 }
 
 fn core_config(settings: &Settings) -> Config {
-    let chunk_max = CHUNK_BYTES_MAX as usize;
     Config {
-        eager_limit: clamp_u32(settings.eager_limit_bytes().min(EAGER_BYTES_MAX)),
-        inject_limit: clamp_u32(settings.inject_limit_bytes().min(EAGER_BYTES_MAX)),
-        rts_bytes: clamp_u32(settings.rts_bytes().min(EAGER_BYTES_MAX)),
-        chunk_bytes: clamp_u32(settings.chunk_bytes().min(chunk_max)),
-        busy_chunk_bytes: clamp_u32(settings.busy_chunk_bytes().min(chunk_max)),
+        eager_limit: clamp_u32(settings.eager_limit_bytes()),
+        inject_limit: clamp_u32(settings.inject_limit_bytes()),
+        rts_bytes: clamp_u32(settings.rts_bytes()),
+        chunk_bytes: clamp_u32(settings.chunk_bytes()),
+        busy_chunk_bytes: clamp_u32(settings.busy_chunk_bytes()),
         horizon_chunks: clamp_u32(settings.grant_horizon_chunks()),
         bulk_lanes: clamp_u32(settings.bulk_lanes()),
         bulk_lanes_max: settings.bulk_lanes_max(),

@@ -8,6 +8,7 @@ use super::value::{
     Address, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
 };
 use super::{Builder, Origin, Settings};
+use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
 
 /// One row, as the parser and the listings need it.
 pub(crate) struct Row {
@@ -124,15 +125,15 @@ settings_table! {
     /// Pinned memory of an engine for regions and buffers; auto takes a share of the memlock limit.
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);
     /// The largest message that travels with its envelope; larger ones are pulled by the receiver.
-    eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=16 * M);
+    eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// First bytes of a rendezvous message that travel with its request to send.
-    rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=M);
+    rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// The largest message that can be injected: copied at once, its buffer reusable on return.
-    inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=16 * M);
+    inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// The largest byte range that one grant asks a bulk lane for.
-    chunk_bytes -> usize: Bytes = 128 * K, Range::Numbers(4 * K..=16 * M);
+    chunk_bytes -> usize: Bytes = 128 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// The largest chunk while control traffic is live, which has to wait behind it.
-    busy_chunk_bytes -> usize: Bytes = 32 * K, Range::Numbers(4 * K..=16 * M);
+    busy_chunk_bytes -> usize: Bytes = 32 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// Chunks granted ahead on each bulk lane.
     grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024);
     /// Bulk lanes of a session.
@@ -143,7 +144,8 @@ settings_table! {
     bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
-    /// TCP congestion control of lanes: auto (an unpaced one on a local path), system, cubic, reno, bbr or dctcp.
+    /// TCP congestion control of lanes: auto (an unpaced one on a local path), system, cubic, reno,
+    /// bbr or dctcp.
     tcp_congestion -> TcpCongestion: OneOf<TcpCongestion> = TcpCongestion::Auto, Range::Any;
     /// Envelopes that a peer may have under way to this engine.
     envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::types::NameSet;
 use super::value::{Address, AutoBytes, Bytes, Cores, Count, Names, OneOf, Ports, Range, Time};
 use super::*;
+use crate::wire::EAGER_BYTES_MAX;
 
 fn settings_file(text: &str) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -154,6 +155,9 @@ fn wrong_values_say_what_would_be_right() {
         ("spin", "11s", "outside 0s to 10s"),
         ("eager_limit_bytes", "16KB", "not one of K"),
         ("eager_limit_bytes", "-1", "whole number"),
+        ("eager_limit_bytes", "33K", "outside 0 to 32K"),
+        ("rts_bytes", "33K", "outside 0 to 32K"),
+        ("chunk_bytes", "17M", "outside 4K to 16M"),
         ("eager_limit_bytes", "99999999999999999999", "too large"),
         ("arena_bytes", "18446744073709551615T", "too large"),
         ("hot_lanes", "4K", "no unit"),
@@ -264,34 +268,35 @@ fn variables_that_are_not_utf8_are_named() {
 
 #[test]
 fn what_nobody_set_gives_way() {
-    let raised = Settings::isolated().eager_limit_bytes(1 << 20).build().unwrap();
-    assert_eq!(raised.eager_credit_bytes(), 1 << 20);
-    assert_eq!(raised.staging_bytes(), (1 << 20) + 256);
-    assert_eq!(origin(&raised, "staging_bytes"), Origin::Fitted { to: "eager_limit_bytes" });
-    assert_eq!(origin(&raised, "unexpected_bytes"), Origin::Default);
+    let raised = Settings::isolated().eager_limit_bytes(EAGER_BYTES_MAX).build().unwrap();
+    assert_eq!(raised.staging_bytes(), 64 << 10);
+    assert_eq!(origin(&raised, "staging_bytes"), Origin::Default);
+    let chunks = Settings::isolated().busy_chunk_bytes(1 << 20).build().unwrap();
+    assert_eq!(chunks.chunk_bytes(), 1 << 20);
+    assert_eq!(origin(&chunks, "chunk_bytes"), Origin::Fitted { to: "busy_chunk_bytes" });
+    assert_eq!(origin(&chunks, "unexpected_bytes"), Origin::Default);
 
     let lowered = Settings::isolated().staging_bytes(2048).build().unwrap();
     assert_eq!(lowered.eager_limit_bytes(), 2048 - 256);
     assert_eq!(lowered.inject_limit_bytes(), 2048 - 256);
     assert_eq!(origin(&lowered, "inject_limit_bytes"), Origin::Fitted { to: "eager_limit_bytes" });
 
-    let pulled = Settings::isolated().inject_limit_bytes(1 << 17).build().unwrap();
-    assert_eq!(pulled.eager_limit_bytes(), 1 << 17);
-    assert_eq!(pulled.staging_bytes(), (1 << 17) + 256);
+    let pulled = Settings::isolated().inject_limit_bytes(20_000).build().unwrap();
+    assert_eq!(pulled.eager_limit_bytes(), 20_000);
     assert_eq!(Settings::isolated().chunk_bytes(4096).build().unwrap().busy_chunk_bytes(), 4096);
 }
 
 #[test]
 fn contradictions_name_both_sides() {
     let direct = Settings::isolated()
-        .with_environment([("RINGRAIL_EAGER_LIMIT_BYTES", "64K")])
+        .with_environment([("RINGRAIL_EAGER_LIMIT_BYTES", "32K")])
         .eager_credit_bytes(1024);
     let text = message(direct.build());
-    for part in ["eager_limit_bytes = 64K", "RINGRAIL_EAGER_LIMIT_BYTES", "1K (builder)"] {
+    for part in ["eager_limit_bytes = 32K", "RINGRAIL_EAGER_LIMIT_BYTES", "1K (builder)"] {
         assert!(text.contains(part), "{text}");
     }
     // The two ends of a chain are set, the middle is free and cannot please both.
-    let chain = Settings::isolated().inject_limit_bytes(1 << 20).staging_bytes(1 << 16).build();
+    let chain = Settings::isolated().inject_limit_bytes(20_000).staging_bytes(1 << 14).build();
     assert!(matches!(chain, Err(SettingsError::Conflict { .. })), "{chain:?}");
     let cap = Settings::isolated().bulk_lanes(64).bulk_lanes_max(8).build();
     assert!(matches!(cap, Err(SettingsError::Conflict { .. })), "{cap:?}");
