@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{pair, pattern};
 use ringrail::{Buffer, Envelope, Error, Layout, Level, Peer, Selector, SendOptions};
 
@@ -297,7 +299,7 @@ fn more_peers_than_bulk_lanes_take_turns() {
         }
     }
     for _ in 0..5 {
-        finished.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+        finished.recv_timeout(Duration::from_secs(30)).unwrap();
     }
 }
 
@@ -390,4 +392,55 @@ fn attached_threads_take_the_cores_of_the_setting_in_turn() {
         });
         assert_eq!(pinned.join().unwrap(), [listed[turn % listed.len()]]);
     }
+}
+
+#[test]
+fn a_thread_with_two_endpoints_keeps_its_first_core() {
+    let allowed = ringrail::topology::cores();
+    let listed: Vec<usize> = allowed.iter().take(2).copied().collect();
+    let setting = listed.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let domain = common::domain(&[("pin_cores", &setting)]);
+    for turn in 0..2 {
+        let domain = domain.clone();
+        let thread = std::thread::spawn(move || {
+            let _first = domain.endpoint().unwrap().attach().unwrap();
+            let cores = ringrail::topology::cores();
+            let _second = domain.endpoint().unwrap().attach().unwrap();
+            assert_eq!(ringrail::topology::cores(), cores);
+            cores
+        });
+        assert_eq!(thread.join().unwrap(), [listed[turn % listed.len()]]);
+    }
+}
+
+#[test]
+fn misuse_is_named_and_waits_for_nothing() {
+    let endpoint = common::domain(&[("sessions_max", "1")]).endpoint().unwrap().attach().unwrap();
+    // No completion will ever come.
+    assert_eq!(endpoint.wait(&mut Vec::new(), 0, None).unwrap(), 0);
+
+    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let options = SendOptions::default();
+    endpoint.post_send(own, tag(2), vec![1u8], options, 0).unwrap();
+    // The clock does not reach that far.
+    assert_eq!(endpoint.wait(&mut Vec::new(), 9, Some(Duration::MAX)).unwrap(), 1);
+    let stranger = common::domain(&[]).endpoint().unwrap();
+    let full = endpoint.insert(&stranger.address()).unwrap_err();
+    assert!(!full.is_would_block() && full.to_string().contains("sessions_max"), "{full}");
+
+    let mut send = endpoint.send(own, tag(1), vec![1u8], SendOptions::default()).unwrap();
+    while send.test().unwrap().is_none() {}
+    let spent = send.test().unwrap_err();
+    assert!(spent.to_string().contains("taken already"), "{spent}");
+    assert!(!send.cancel());
+
+    endpoint.remove(own).unwrap();
+    let rejected = endpoint.send(own, tag(1), vec![7u8; 3], SendOptions::default()).unwrap_err();
+    assert!(matches!(rejected.error, Error::UnknownPeer));
+    assert_eq!(rejected.to_string(), rejected.error.to_string());
+    assert!(std::error::Error::source(&rejected).is_none(), "the cause is said once");
+    assert_eq!(rejected.buffer.as_slice().unwrap(), [7; 3]);
+    assert!(matches!(endpoint.remove(own), Err(Error::UnknownPeer)));
+    assert!(matches!(endpoint.connect(own), Err(Error::UnknownPeer)));
+    assert_eq!(endpoint.peer_address(own), None);
 }

@@ -1,8 +1,9 @@
 //! The process-wide context.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::endpoint::{Detached, Endpoint};
@@ -27,8 +28,15 @@ pub struct Domain(Arc<Inner>);
 struct Inner {
     settings: Settings,
     arena: Arc<Arena>,
-    /// Endpoints attached so far.
-    attached: AtomicUsize,
+    /// Tells domains apart; never used twice.
+    id: u64,
+    /// Threads that were given a core so far.
+    pinned: AtomicUsize,
+}
+
+thread_local! {
+    /// The domain that pinned this thread last; 0: none.
+    static PINNED_BY: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Domain {
@@ -56,7 +64,9 @@ impl Domain {
         let arena = Arena::new(bytes)
             .map_err(|error| Error::system("cannot map the arena (setting arena_bytes)", error))?;
         tracing::debug!("arena of {} KiB, {} pages", arena.len() / 1024, arena.kind());
-        Ok(Self(Arc::new(Inner { settings, arena, attached: AtomicUsize::new(0) })))
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(Arc::new(Inner { settings, arena, id, pinned: AtomicUsize::new(0) })))
     }
 
     /// The settings in force.
@@ -127,11 +137,24 @@ impl Domain {
         Ok(Endpoint::new(self.clone(), Box::new(state)))
     }
 
-    /// The core for the next thread that attaches an endpoint, by the setting `pin_cores`.
-    pub(crate) fn next_core(&self) -> Option<usize> {
+    /// Pins the calling thread to the next core of the setting `pin_cores`, unless there are none
+    /// or this domain has pinned it before: a thread with several endpoints stays where it is.
+    pub(crate) fn pin_thread(&self) -> Result<(), Error> {
         let cores = self.0.settings.pin_cores();
-        let turn = self.0.attached.fetch_add(1, Ordering::Relaxed).checked_rem(cores.len())?;
-        cores.get(turn).copied()
+        if cores.is_empty() || PINNED_BY.get() == self.0.id {
+            return Ok(());
+        }
+        let turn = self.0.pinned.fetch_add(1, Ordering::Relaxed);
+        if turn == cores.len() {
+            tracing::warn!(
+                "all {turn} cores of the setting pin_cores were given to threads: they are given \
+                 again from the first; name as many cores as threads attach endpoints"
+            );
+        }
+        topology::pin_current_thread(cores[turn % cores.len()])
+            .map_err(|error| Error::system("cannot pin this thread (setting pin_cores)", error))?;
+        PINNED_BY.set(self.0.id);
+        Ok(())
     }
 
     pub(crate) fn driver_config(&self) -> driver::DriverConfig {

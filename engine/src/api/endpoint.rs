@@ -21,7 +21,6 @@ use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::settings::Lanes;
 use crate::telemetry::Counters;
-use crate::topology;
 use crate::types::{
     Address, Completion, Envelope, Error, Event, OperationId, Outcome, Peer, Selector, Status,
 };
@@ -70,6 +69,12 @@ impl Drop for Sibling {
 /// ([`Endpoint::wait`], [`Operation::wait`], `*_blocking`) progresses everything, so exchanges
 /// in any order cannot lock up.
 ///
+/// # Closing
+///
+/// Dropping an owned endpoint closes it. With the last one of an engine the engine closes: it
+/// sends what was posted, up to the setting `close_linger`, says goodbye to its peers, and takes
+/// every buffer back from the kernel. An [`Operation`] keeps its engine open.
+///
 /// # Threads
 ///
 /// A detached endpoint can be sent to another thread, an owned one cannot:
@@ -110,19 +115,18 @@ impl Endpoint<Detached> {
     }
 
     /// Binds the endpoint to the calling thread, pins that to the next core of the setting
-    /// `pin_cores` where there are some, and opens the driver that the setting `lanes`
-    /// asks for (`auto`: io_uring, or plain sockets where the kernel refuses it).
+    /// `pin_cores` where there are some (a thread keeps the core that it got first), and opens
+    /// the driver that the setting `lanes` asks for (`auto`: io_uring, or plain sockets where
+    /// the kernel refuses it).
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the driver cannot be had; the text says what helps.
+    /// [`Error::System`] when the thread cannot be pinned or the driver cannot be had; the text
+    /// says what helps. The endpoint is closed then.
     pub fn attach(self) -> Result<Endpoint<Owned>, Error> {
         let Self { domain, mode } = self;
         let settings = domain.settings();
-        if let Some(core) = domain.next_core() {
-            topology::pin_current_thread(core)
-                .map_err(|error| Error::system("cannot pin this thread", error))?;
-        }
+        domain.pin_thread()?;
         let choice = match settings.lanes() {
             Lanes::Auto => DriverChoice::Auto,
             Lanes::Uring => DriverChoice::Uring,
@@ -165,11 +169,14 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`] at 1024 endpoints.
+    /// [`Error::Limit`] at 1024 endpoints.
     pub fn open_sibling(&self, shares_queue: bool) -> Result<Self, Error> {
         let mut engine = self.mode.engine.borrow_mut();
-        let endpoint =
-            engine.state.core.open_endpoint().ok_or(Error::WouldBlock("endpoints per engine"))?;
+        let endpoint = engine
+            .state
+            .core
+            .open_endpoint()
+            .ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
         let queue = match shares_queue {
             true => self.mode.queue,
             false => engine.state.completions.open_queue(),
@@ -218,12 +225,12 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`] at the bound `sessions_max`.
+    /// [`Error::Limit`] at the bound `sessions_max`, which counts every engine that was ever met.
     pub fn insert(&self, address: &Address) -> Result<Peer, Error> {
         let core = &mut self.mode.engine.borrow_mut().state.core;
         core.insert_peer(address.engine(), address.locator(), address.endpoint())
             .map(Peer)
-            .ok_or(Error::WouldBlock("sessions_max"))
+            .ok_or(Error::Limit("this engine has met sessions_max others; raise the setting"))
     }
 
     /// Removes a peer: what is outstanding with it fails, and the connection is closed when it
@@ -276,7 +283,7 @@ impl Endpoint<Owned> {
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
             };
-            engine.wait(None, done)?.unwrap_or(Ok(()))?;
+            engine.wait(None, done)?.unwrap_or(Err(Error::TimedOut))?;
         }
         Ok(())
     }
@@ -443,6 +450,9 @@ impl Endpoint<Owned> {
 
     /// Sends bytes and waits until they can be reused.
     ///
+    /// If the driver fails for good meanwhile, the process is aborted: the kernel may hold the
+    /// borrowed memory and nothing can be returned to.
+    ///
     /// # Errors
     ///
     /// How the send failed.
@@ -560,6 +570,9 @@ impl Endpoint<Owned> {
 
     /// Receives into bytes of the caller and waits for the message.
     ///
+    /// If the driver fails for good meanwhile, the process is aborted: the kernel may hold the
+    /// borrowed memory and nothing can be returned to.
+    ///
     /// # Errors
     ///
     /// How the receive failed.
@@ -581,29 +594,32 @@ impl Endpoint<Owned> {
     ) -> Result<Status, Error> {
         let mut engine = self.mode.engine.borrow_mut();
         let handle = engine.new_handle().ok_or(Error::WouldBlock("cq_entries"))?;
-        match post(&mut engine, Route::Handle(handle)) {
-            Ok(Posted::Pending(_)) => {}
-            other => {
-                engine.state.completions.handles.remove(handle);
-                return match other? {
-                    Posted::Sent(status, _) => Ok(status),
-                    Posted::Pending(_) => unreachable!("matched above"),
+        // From here on the engine may hold the caller's memory, also while a panic unwinds.
+        let borrowed = Borrowed;
+        let result = match post(&mut engine, Route::Handle(handle)) {
+            Ok(Posted::Pending(_)) => {
+                let ended = |engine: &mut Engine| {
+                    let handles = &mut engine.state.completions.handles;
+                    handles.get(handle)?.outcome.as_ref()?;
+                    handles.remove(handle)?.outcome
                 };
+                match engine.wait(None, ended) {
+                    Ok(Some((result, _))) => result,
+                    Ok(None) => drop_and_abort(borrowed, "the wait ended early"),
+                    Err(error) => drop_and_abort(borrowed, &error.to_string()),
+                }
             }
-        }
-        let ended = |engine: &mut Engine| {
-            let handles = &mut engine.state.completions.handles;
-            handles.get(handle)?.outcome.as_ref()?;
-            handles.remove(handle)?.outcome
+            Ok(Posted::Sent(status, _)) => {
+                engine.state.completions.handles.remove(handle);
+                Ok(status)
+            }
+            Err(error) => {
+                engine.state.completions.handles.remove(handle);
+                Err(error)
+            }
         };
-        match engine.wait(None, ended) {
-            Ok(Some((result, _))) => result,
-            // The memory is borrowed and the kernel may hold it: nothing can be returned to.
-            Ok(None) | Err(_) => {
-                tracing::error!("the engine failed with a borrowed buffer in flight");
-                std::process::abort()
-            }
-        }
+        std::mem::forget(borrowed);
+        result
     }
 
     // ---- Raw memory ----
@@ -710,7 +726,9 @@ impl Endpoint<Owned> {
         Ok(take_completions(&mut engine, self.mode.queue, into, limit))
     }
 
-    /// Like [`Self::completions`], but waits for the first one, up to `timeout`.
+    /// Like [`Self::completions`], but waits for the first one, up to `timeout`; without one, or
+    /// with one beyond what the clock can tell, for as long as it takes. A `limit` of 0 waits for
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -722,8 +740,12 @@ impl Endpoint<Owned> {
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
         let queue = self.mode.queue;
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut engine = self.mode.engine.borrow_mut();
+        if limit == 0 {
+            engine.progress()?;
+            return Ok(0);
+        }
         let got = engine.wait(deadline, |engine| {
             let got = take_completions(engine, queue, into, limit);
             (got > 0).then_some(got)
@@ -758,6 +780,22 @@ impl Endpoint<Owned> {
             staging_bytes: engine.state.core.staging.allocated_bytes() as u64,
         }
     }
+}
+
+/// Ends the process when it is dropped: borrowed memory is in flight, the kernel may write to it,
+/// and whoever lent it is about to use it for something else.
+struct Borrowed;
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+fn drop_and_abort(borrowed: Borrowed, cause: &str) -> ! {
+    tracing::error!("the engine failed with a borrowed buffer in flight: {cause}");
+    drop(borrowed);
+    unreachable!("dropping it has ended the process")
 }
 
 fn rejected((error, buffer): (Error, Option<Buffer>)) -> Rejected {

@@ -4,6 +4,7 @@ use crate::types::Error;
 
 /// One io_uring feature that the driver can use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct KernelFeature {
     /// Its name, as in the setting `uring_disable`.
     pub name: &'static str,

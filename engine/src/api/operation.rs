@@ -66,9 +66,18 @@ impl Operation {
     }
 
     /// Makes progress; the outcome once it is there. After that the handle is spent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] on a spent handle, or the engine cannot make progress at all. How the
+    /// operation ended is in [`Outcome::result`].
     pub fn test(&mut self) -> Result<Option<Outcome>, Error> {
-        if let State::Pending { engine, .. } = &self.state {
-            engine.borrow_mut().progress()?;
+        match &self.state {
+            State::Pending { engine, .. } => {
+                engine.borrow_mut().progress()?;
+            }
+            State::Ready(_) => {}
+            State::Taken => return Err(spent()),
         }
         Ok(self.take())
     }
@@ -88,6 +97,10 @@ impl Operation {
     }
 
     /// Like [`Self::wait`], until `deadline`; `None` when that passes first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::test`].
     pub fn wait_deadline(&mut self, deadline: Instant) -> Result<Option<Outcome>, Error> {
         self.wait_until(Some(deadline))
     }
@@ -100,7 +113,7 @@ impl Operation {
                 let mut engine = engine.borrow_mut();
                 engine.wait(deadline, |engine| take_outcome(engine, handle))
             }
-            State::Taken => Err(Error::misuse("the outcome of this operation was taken already")),
+            State::Taken => Err(spent()),
         }
     }
 
@@ -112,6 +125,10 @@ impl Operation {
         let operation = engine.state.completions.handles.get(*handle).and_then(|h| h.operation);
         operation.is_some_and(|operation| engine.cancel(operation))
     }
+}
+
+fn spent() -> Error {
+    Error::misuse("the outcome of this operation was taken already")
 }
 
 fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {
@@ -127,10 +144,6 @@ impl Future for Operation {
         match self.test() {
             Ok(Some(outcome)) => Poll::Ready(Ok(outcome)),
             Ok(None) => {
-                if matches!(self.state, State::Taken) {
-                    let text = "the outcome of this operation was taken already";
-                    return Poll::Ready(Err(Error::misuse(text)));
-                }
                 // The thread that polls is the one that progresses: there is nobody else to wake.
                 context.waker().wake_by_ref();
                 Poll::Pending

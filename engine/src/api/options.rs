@@ -1,5 +1,7 @@
 //! How operations are posted.
 
+use std::fmt;
+
 use crate::memory::Buffer;
 use crate::proto::effects::Level;
 use crate::types::Error;
@@ -23,14 +25,25 @@ impl SendOptions {
 }
 
 /// A buffer that was not taken, and why.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
+#[derive(Debug)]
 pub struct Rejected {
     /// Why.
-    #[source]
     pub error: Error,
     /// What was handed over.
     pub buffer: Buffer,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+// It says what its error says, so that one is not its source: a report would say it twice.
+impl std::error::Error for Rejected {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 impl From<Rejected> for Error {

@@ -437,14 +437,17 @@ impl Engine {
         let deadline = Instant::now() + self.state.config.linger;
         let flushed = |engine: &mut Self| {
             let core = &engine.state.core;
+            // What waits for a receive of this engine's own waits for ever: nobody posts one now.
             let is_done = core.sessions.iter().all(|(_, session)| {
                 !session.is_connected()
+                    || session.engine == core.engine
                     || (session.outbox.is_empty()
                         && session.waiting.is_empty()
                         && session.control.is_empty())
             });
             let serves = core.operations.iter().any(|(_, operation)| {
                 matches!(operation.state, crate::proto::operation::State::Serving(_))
+                    && !core.is_loopback(operation.session)
             });
             (is_done && !serves).then_some(())
         };

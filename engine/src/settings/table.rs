@@ -181,8 +181,8 @@ settings_table! {
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// How long closing waits for what was sent to be delivered.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);
-    /// Cores for the threads that attach endpoints, in the order of attaching; the first follows
-    /// the last.
+    /// Cores for the threads that attach endpoints, one each, in the order of attaching; after the
+    /// last they are given again from the first, with a warning.
     pin_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
     /// Sessions of an engine.
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);

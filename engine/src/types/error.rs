@@ -12,6 +12,9 @@ pub enum Error {
     /// A bound is reached for now: make progress, then post again.
     #[error("at a limit ({0}): make progress and post again, or raise the setting")]
     WouldBlock(&'static str),
+    /// A bound is reached that no progress lifts.
+    #[error("at a limit that progress does not lift: {0}")]
+    Limit(&'static str),
     /// The peer failed, left or cannot be reached.
     #[error("peer {address} {failure}")]
     Peer {
