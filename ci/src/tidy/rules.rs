@@ -9,12 +9,13 @@ const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 600;
 
 /// Files longer than [`LINES_MAX`], with a ceiling of their own that only goes down.
-const LONG_FILES: [(&str, usize); 2] =
-    [("engine/src/api/endpoint.rs", 800), ("engine/src/proto/core.rs", 730)];
+const LONG_FILES: [(&str, usize); 1] = [("engine/src/proto/core.rs", 730)];
 
 /// Where `unsafe` may stand in the engine (R3): folders, and files one by one.
-const UNSAFE_ROOMS: [&str; 7] = [
+const UNSAFE_ROOMS: [&str; 9] = [
     "engine/src/api/endpoint.rs",
+    "engine/src/api/receive.rs",
+    "engine/src/api/send.rs",
     "engine/src/driver/",
     "engine/src/memory/",
     "engine/src/progress/bulk.rs",

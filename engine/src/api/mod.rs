@@ -1,10 +1,14 @@
 //! What a user touches: domain, endpoint, operations, queues.
 
+mod blocking;
 mod domain;
 mod endpoint;
 mod kernel;
 mod operation;
 mod options;
+mod queues;
+mod receive;
+mod send;
 
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, Owned};
