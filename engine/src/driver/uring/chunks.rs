@@ -55,16 +55,15 @@ impl Chunks {
 
 macro_rules! on_socket {
     ($lane:expr, |$target:ident| $entry:expr) => {
-        match ($lane.fixed, &$lane.socket) {
-            (Some(index), _) => {
+        match $lane.fixed {
+            Some(index) => {
                 let $target = types::Fixed(index);
                 $entry
             }
-            (None, Some(socket)) => {
-                let $target = types::Fd(socket.as_raw_fd());
+            None => {
+                let $target = types::Fd($lane.socket.as_raw_fd());
                 $entry
             }
-            (None, None) => return Err(not_open()),
         }
     };
 }
@@ -147,7 +146,7 @@ impl UringDriver {
         let wants_zero_copy = mode == SendMode::ZeroCopy && self.can_zero_copy && is_single;
         if wants_zero_copy {
             // The header goes ahead by a direct call, held back until the payload joins it.
-            let socket = lane.socket.as_ref().ok_or_else(not_open)?.as_raw_fd();
+            let socket = lane.socket.as_raw_fd();
             let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             self.counters.syscalls += 1;
             let bytes = &lane.send.header;

@@ -53,8 +53,7 @@ impl Transfer {
 /// A socket and what is outstanding on it.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// `None` once it is closed, while notifications are outstanding.
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: OwnedFd,
     /// Its index in the table of registered files.
     pub(super) fixed: Option<u32>,
     pub(super) is_connecting: bool,
@@ -69,12 +68,14 @@ pub(super) struct Lane {
     /// Chunks that are not released.
     pub(super) unreleased: u32,
     pub(super) closing: Option<CloseMode>,
+    /// How its stream was ended, while notifications are outstanding.
+    pub(super) ended: Option<CloseMode>,
 }
 
 impl Lane {
     pub(super) fn new(socket: OwnedFd, is_connecting: bool) -> Self {
         Self {
-            socket: Some(socket),
+            socket,
             fixed: None,
             is_connecting,
             watched: [false; 2],
@@ -85,6 +86,7 @@ impl Lane {
             requests: 0,
             unreleased: 0,
             closing: None,
+            ended: None,
         }
     }
 }

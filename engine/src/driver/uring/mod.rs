@@ -171,12 +171,9 @@ impl UringDriver {
     fn poll_entry(&self, key: LaneKey, events: i16) -> Option<squeue::Entry> {
         let lane = self.lanes.get(key)?;
         let events = events as u32;
-        Some(match (lane.fixed, &lane.socket) {
-            (Some(index), _) => opcode::PollAdd::new(types::Fixed(index), events).build(),
-            (None, Some(socket)) => {
-                opcode::PollAdd::new(types::Fd(socket.as_raw_fd()), events).build()
-            }
-            (None, None) => return None,
+        Some(match lane.fixed {
+            Some(index) => opcode::PollAdd::new(types::Fixed(index), events).build(),
+            None => opcode::PollAdd::new(types::Fd(lane.socket.as_raw_fd()), events).build(),
         })
     }
 
@@ -201,7 +198,7 @@ impl UringDriver {
             return;
         }
         let outcome = match result {
-            0.. => lane.socket.as_ref().and_then(tcp::connect_error),
+            0.. => tcp::connect_error(&lane.socket),
             _ => Some(io::Error::from_raw_os_error(-result)),
         };
         self.counters.syscalls += 1;
@@ -211,10 +208,8 @@ impl UringDriver {
     fn connect_ended(&mut self, key: LaneKey, error: Option<io::Error>) {
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.is_connecting = false;
-            if error.is_none()
-                && let Some(socket) = &lane.socket
-            {
-                self.counters.syscalls += tcp::established(socket, &self.options);
+            if error.is_none() {
+                self.counters.syscalls += tcp::established(&lane.socket, &self.options);
             }
         }
         match error {
@@ -238,30 +233,42 @@ impl UringDriver {
         }
     }
 
-    /// Closes the socket of a closing lane once no request uses it, and reports the end once
-    /// its last chunk is released.
+    /// Ends the stream of a closing lane once no request uses its socket, and reports the end
+    /// once its last chunk is released.
+    ///
+    /// The descriptor stays until then: a peer that answers no more can keep notifications back
+    /// for minutes, and only a reset frees them sooner.
     fn finish_close(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         let Some(mode) = lane.closing else { return };
         if lane.requests > 0 {
             return;
         }
-        if let Some(socket) = lane.socket.take() {
-            let fixed = lane.fixed.take();
-            self.counters.syscalls += 1 + match mode {
-                CloseMode::Graceful => tcp::finish(&socket),
-                CloseMode::Reset => tcp::abort(&socket),
+        let is_released = lane.unreleased == 0;
+        // What came since the stream was ended would turn the FIN into a reset.
+        let is_late = is_released && mode == CloseMode::Graceful;
+        if lane.ended != Some(mode) || is_late {
+            lane.ended = Some(mode);
+            self.counters.syscalls += match mode {
+                CloseMode::Graceful => tcp::finish(&lane.socket),
+                CloseMode::Reset => tcp::abort(&lane.socket),
             };
-            if let Some(index) = fixed {
-                self.counters.syscalls += 1;
-                if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
-                    tracing::warn!("a registered socket stays open: {error}");
-                }
-            }
         }
-        if self.lanes.get(key).is_some_and(|lane| lane.unreleased == 0) {
-            self.lanes.remove(key);
+        if is_released {
+            self.forget(key);
             self.ready.push(Event::Closed { lane: key });
+        }
+    }
+
+    /// Closes the descriptor of a lane and frees its key.
+    fn forget(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.remove(key) else { return };
+        self.counters.syscalls += 1;
+        if let Some(index) = lane.fixed {
+            self.counters.syscalls += 1;
+            if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
+                tracing::warn!("a registered socket stays open: {error}");
+            }
         }
     }
 }
@@ -291,7 +298,12 @@ impl Driver for UringDriver {
         let key = self.insert(opening.socket, true)?;
         match opening.outcome {
             Ok(true) => self.connect_ended(key, None),
-            Ok(false) => self.request_poll(key, Kind::Connect(key), libc::POLLOUT)?,
+            Ok(false) => {
+                if let Err(error) = self.request_poll(key, Kind::Connect(key), libc::POLLOUT) {
+                    self.forget(key);
+                    return Err(error);
+                }
+            }
             Err(error) => self.connect_ended(key, Some(error)),
         }
         Ok(key)
@@ -309,16 +321,20 @@ impl Driver for UringDriver {
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        let socket = lane.socket.as_ref().ok_or_else(not_open)?;
+        if lane.closing.is_some() {
+            return Err(not_open());
+        }
         self.counters.syscalls += 1;
-        tcp::send(socket.as_raw_fd(), bytes)
+        tcp::send(lane.socket.as_raw_fd(), bytes)
     }
 
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        let socket = lane.socket.as_ref().ok_or_else(not_open)?;
+        if lane.closing.is_some() {
+            return Err(not_open());
+        }
         self.counters.syscalls += 1;
-        tcp::receive(socket.as_raw_fd(), into)
+        tcp::receive(lane.socket.as_raw_fd(), into)
     }
 
     fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
@@ -376,6 +392,11 @@ impl Driver for UringDriver {
     fn close(&mut self, key: LaneKey, mode: CloseMode) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         if lane.closing.is_some() {
+            // What is outstanding is cancelled already; a reset may still follow.
+            if mode == CloseMode::Reset {
+                lane.closing = Some(mode);
+                self.finish_close(key);
+            }
             return;
         }
         lane.closing = Some(mode);
@@ -418,9 +439,8 @@ impl Driver for UringDriver {
 
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        let socket = lane.socket.as_ref().ok_or_else(not_open)?;
         self.counters.syscalls += 1;
-        tcp::unanswered(socket.as_raw_fd())
+        tcp::unanswered(lane.socket.as_raw_fd())
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {
@@ -466,8 +486,8 @@ impl Driver for UringDriver {
         self.listeners.clear();
         let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
         let sockets = keys.into_iter().filter_map(|key| {
-            let socket = self.lanes.remove(key)?.socket?;
-            Some((key, socket))
+            let lane = self.lanes.remove(key)?;
+            Some((key, lane.socket))
         });
         Ok(sockets.collect())
     }
