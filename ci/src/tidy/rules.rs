@@ -8,9 +8,6 @@ const COLUMNS_MAX: usize = 100;
 /// Lines of a file (R4); tests that stand in files of their own may be longer.
 const LINES_MAX: usize = 600;
 
-/// Files longer than [`LINES_MAX`], with a ceiling of their own that only goes down.
-const LONG_FILES: [(&str, usize); 1] = [("engine/src/proto/core.rs", 730)];
-
 /// Where `unsafe` may stand in the engine (R3): folders, and files one by one.
 const UNSAFE_ROOMS: [&str; 9] = [
     "engine/src/api/endpoint.rs",
@@ -134,13 +131,8 @@ fn machine_paths(name: &str, text: &str, found: &mut Vec<String>) {
 
 fn length(name: &str, text: &str, is_test: bool, found: &mut Vec<String>) {
     let lines = text.lines().count();
-    let listed = LONG_FILES.iter().find(|(file, _)| *file == name);
-    let limit = listed.map_or(LINES_MAX, |(_, ceiling)| *ceiling);
-    if lines > limit && !is_test {
-        found.push(format!("{name}: {lines} lines, over {limit}: split it by concept"));
-    }
-    if listed.is_some() && lines <= LINES_MAX {
-        found.push(format!("{name}: {lines} lines: take it from the list of long files"));
+    if lines > LINES_MAX && !is_test {
+        found.push(format!("{name}: {lines} lines, over {LINES_MAX}: split it by concept"));
     }
 }
 

@@ -17,20 +17,17 @@
 //! so in [`Core::next_deadline_ns`].
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 
 use super::bulk::BulkLane;
-use super::connection::{Phase, Retry, Step};
-use super::credit::ReceiveCredit;
-use super::effects::{Effects, Ended, RemoteName};
+use super::connection::Retry;
+use super::effects::{Effects, Ended};
 use super::failure::PeerFailure;
 use super::matching::Matcher;
-use super::operation::{NO_SESSION, Operation, State};
+use super::operation::Operation;
 use super::outbox::StagingPool;
-use super::session::{Control, Limits, Session};
+use super::session::{Control, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Kind, Message, Unexpected};
-use crate::wire::hello::HelloStatus;
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 
 /// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
@@ -135,7 +132,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) engine: u64,
     pub(crate) sessions: Table<Session>,
-    by_engine: HashMap<u64, u32>,
+    pub(super) by_engine: HashMap<u64, u32>,
     pub(crate) remotes: Table<Remote>,
     pub(crate) endpoints: Vec<Option<Matcher>>,
     pub(crate) operations: Table<Operation>,
@@ -154,8 +151,8 @@ pub(crate) struct Core {
     /// Sessions that wait for another session's bulk lane to close.
     pub(crate) starved: Vec<u32>,
     pub(crate) counters: CoreCounters,
-    reserved_bytes: u64,
-    reserved_envelopes: u64,
+    pub(super) reserved_bytes: u64,
+    pub(super) reserved_envelopes: u64,
 }
 
 impl Core {
@@ -226,7 +223,7 @@ impl Core {
     }
 
     /// Drops an unexpected message and tells its sender if that one still waits.
-    fn abandon(&mut self, message: u32) {
+    pub(super) fn abandon(&mut self, message: u32) {
         let Some(message) = self.unexpected.take(message) else { return };
         self.return_credit_of(&message);
         let operation = match message.kind {
@@ -238,369 +235,6 @@ impl Core {
             self.push_control(message.session, Control::done(operation, status, 0));
         }
         self.unexpected.recycle(message);
-    }
-
-    // ---- Peers ----
-
-    /// What to call a remote endpoint in errors.
-    pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
-        let remote = self.remotes.at(remote as usize)?;
-        let session = self.sessions.at(remote.session as usize)?;
-        let (engine, locator) = (session.engine, session.locator);
-        Some(RemoteName { engine, locator, endpoint: remote.endpoint })
-    }
-
-    /// The slot of the session with an engine.
-    pub(crate) fn session_of(&self, engine: u64) -> Option<u32> {
-        self.by_engine.get(&engine).copied()
-    }
-
-    /// The session with an engine, made if there is none. `None`: at the limit.
-    fn session_with(&mut self, engine: u64, locator: SocketAddr) -> Option<u32> {
-        if let Some(&session) = self.by_engine.get(&engine) {
-            return Some(session);
-        }
-        let session = Session::new(engine, locator, self.config.retry);
-        let slot = self.sessions.insert(session).ok()?.index() as u32;
-        self.by_engine.insert(engine, slot);
-        if engine == self.engine {
-            self.establish_loopback(slot);
-        }
-        Some(slot)
-    }
-
-    /// The remote endpoint of an address, made if it is new. `None`: a limit is reached.
-    pub(crate) fn insert_peer(
-        &mut self,
-        engine: u64,
-        locator: SocketAddr,
-        endpoint: u16,
-    ) -> Option<Id> {
-        let session = self.session_with(engine, locator)?;
-        let index = self.remote_of(session, endpoint)?;
-        if let Some(known) = self.sessions.at(session as usize)
-            && known.failure == Some(PeerFailure::Removed)
-        {
-            self.reset_failure(session);
-        }
-        self.remotes.id_at(index as usize)
-    }
-
-    /// Index of the remote endpoint `endpoint` of a session.
-    pub(crate) fn remote_of(&mut self, session: u32, endpoint: u16) -> Option<u32> {
-        let known = self.sessions.at_mut(session as usize)?;
-        let slot = usize::from(endpoint);
-        if let Some(&remote) = known.remotes.get(slot)
-            && remote != u32::MAX
-        {
-            return Some(remote);
-        }
-        if slot >= ENDPOINTS_MAX {
-            return None;
-        }
-        let remote = self.remotes.insert(Remote { session, endpoint }).ok()?.index() as u32;
-        if known.remotes.len() <= slot {
-            known.remotes.resize(slot + 1, u32::MAX);
-        }
-        known.remotes[slot] = remote;
-        Some(remote)
-    }
-
-    /// Forgets a remote endpoint. What is outstanding with it fails; a session without remote
-    /// endpoints says goodbye.
-    pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
-        let Some(remote) = self.remotes.remove(peer) else { return false };
-        let index = peer.index() as u32;
-        self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
-        for endpoint in 0..self.endpoints.len() {
-            let mut messages = Vec::new();
-            if let Some(matcher) = self.endpoints[endpoint].as_mut() {
-                matcher.drain_unexpected_from(index, |message| messages.push(message));
-            }
-            for message in messages {
-                self.abandon(message);
-            }
-        }
-        let Some(session) = self.sessions.at_mut(remote.session as usize) else { return true };
-        if let Some(slot) = session.remotes.get_mut(usize::from(remote.endpoint)) {
-            *slot = u32::MAX;
-        }
-        if session.remotes.iter().all(|&remote| remote == u32::MAX) {
-            self.leave(remote.session);
-        }
-        true
-    }
-
-    /// Says goodbye on a session; the loop closes the lane once that is sent.
-    pub(crate) fn leave(&mut self, session: u32) {
-        if self.is_loopback(session) {
-            return;
-        }
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if known.is_connected() {
-            if !known.is_leaving {
-                known.is_leaving = true;
-                self.push_control(session, Control::goodbye(crate::wire::goodbye::REASON_CLOSED));
-            }
-        } else {
-            let action = Action::CloseControl { session, is_failure: false };
-            self.actions.push_back(action);
-            known.connection.fail();
-            known.connection.reset();
-        }
-    }
-
-    // ---- Connections ----
-
-    /// Connects a session if it is not (the user asks, or sends wait).
-    pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if known.connection.want(now_ns) == Step::Connect {
-            self.actions.push_back(Action::Connect { session });
-        }
-    }
-
-    /// The user tries again after a failure.
-    pub(crate) fn reset_failure(&mut self, session: u32) {
-        if self.is_loopback(session) {
-            return;
-        }
-        if let Some(known) = self.sessions.at_mut(session as usize) {
-            known.failure = None;
-            known.connection.reset();
-        }
-    }
-
-    /// What to announce in a hello or a reply, for a session named `id`.
-    pub(crate) fn offer(&mut self, id: u64) -> Limits {
-        let share = |per_peer: u32, total: u64, reserved: u64, least: u32| -> u32 {
-            // An eighth of what is left: many peers find something, few peers find plenty.
-            let left = total.saturating_sub(reserved) / 8;
-            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
-        };
-        let config = &self.config;
-        Limits {
-            session: id,
-            envelope_limit: share(
-                config.envelope_credits,
-                config.unexpected_messages,
-                self.reserved_envelopes,
-                ENVELOPES_MIN.min(config.envelope_credits),
-            ),
-            byte_limit: share(
-                config.eager_credit_bytes,
-                config.unexpected_bytes,
-                self.reserved_bytes,
-                0,
-            ),
-            eager_limit: config.eager_limit,
-        }
-    }
-
-    /// A hello for a control lane came in. With `Accepted` the session of the returned slot is
-    /// established and the loop answers with `ours`.
-    pub(crate) fn handle_hello(
-        &mut self,
-        engine: u64,
-        locator: SocketAddr,
-        ours: Limits,
-        theirs: Limits,
-    ) -> (HelloStatus, u32) {
-        // Nobody else has this engine's id.
-        if engine == 0 || engine == self.engine || theirs.session == 0 {
-            return (HelloStatus::Malformed, NO_SESSION);
-        }
-        let Some(slot) = self.session_with(engine, locator) else {
-            return (HelloStatus::Busy, NO_SESSION);
-        };
-        let own_engine = self.engine;
-        let Some(session) = self.sessions.at_mut(slot as usize) else {
-            return (HelloStatus::Busy, NO_SESSION);
-        };
-        let was_trying =
-            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-        let status = session.connection.handle_hello(own_engine, engine);
-        if status == HelloStatus::Accepted {
-            if was_trying {
-                // The loop drops our attempt, which lost the election.
-                let action = Action::CloseControl { session: slot, is_failure: false };
-                self.actions.push_back(action);
-            }
-            self.establish(slot, ours, theirs);
-        }
-        (status, slot)
-    }
-
-    /// The peer accepted our hello.
-    pub(crate) fn establish(&mut self, session: u32, ours: Limits, theirs: Limits) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        known.establish(ours, theirs);
-        self.reserve(ours);
-        self.unblocked.push(session);
-        self.actions.push_back(Action::Established { session });
-    }
-
-    /// Counts the windows of a session among what all sessions may have.
-    pub(super) fn reserve(&mut self, ours: Limits) {
-        self.reserved_envelopes += u64::from(ours.envelope_limit);
-        self.reserved_bytes += u64::from(ours.byte_limit);
-    }
-
-    /// Carries out what a connection decided.
-    pub(crate) fn apply(&mut self, session: u32, step: Step, effects: &mut impl Effects) {
-        match step {
-            Step::Nothing => {}
-            Step::Connect => self.actions.push_back(Action::Connect { session }),
-            Step::Fail(failure) => self.fail_session(session, failure, effects),
-        }
-    }
-
-    /// The earliest deadline of all connections.
-    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        self.sessions.iter().filter_map(|(_, session)| session.connection.deadline_ns()).min()
-    }
-
-    /// Handles the deadlines that have passed. The loop closes the attempts that timed out when
-    /// it is asked to connect anew or told that the session ended.
-    pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        for slot in 0..self.sessions.slots() {
-            let Some(session) = self.sessions.at_mut(slot) else { continue };
-            if session.connection.deadline_ns().is_none_or(|deadline| now_ns < deadline) {
-                continue;
-            }
-            let slot = slot as u32;
-            let was_trying =
-                matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-            let step = session.connection.handle_timeout(now_ns);
-            if was_trying {
-                let action = Action::CloseControl { session: slot, is_failure: false };
-                self.actions.push_back(action);
-            }
-            self.apply(slot, step, effects);
-        }
-    }
-
-    /// The session is over: everything that is outstanding with the peer fails, at once or as
-    /// soon as the kernel has let go of the memory.
-    pub(crate) fn fail_session(
-        &mut self,
-        slot: u32,
-        failure: PeerFailure,
-        effects: &mut impl Effects,
-    ) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let was_connected = session.is_connected();
-        session.connection.fail();
-        session.failure = Some(failure.clone());
-        session.outbox.clear(&mut self.staging);
-        session.control.clear();
-        session.waiting.clear();
-        session.awaiting_delivery.clear();
-        session.pulls.clear();
-        session.missing.clear();
-        let lanes = std::mem::take(&mut session.lanes);
-        let remotes: Vec<u32> =
-            session.remotes.iter().copied().filter(|&remote| remote != u32::MAX).collect();
-        for lane in lanes {
-            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
-        }
-        self.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
-        self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
-        self.drop_unexpected_rendezvous(&remotes);
-        if was_connected {
-            self.release_windows(slot);
-        }
-        self.fail_operations(|operation| operation.session == slot, &failure, effects);
-    }
-
-    /// The windows of a session that ended are free for others, except for what its unexpected
-    /// messages hold until they are received ([`Self::return_credit_of`]).
-    fn release_windows(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.epoch = session.epoch.wrapping_add(1);
-        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
-        self.reserved_envelopes -= unused(&session.envelopes);
-        self.reserved_bytes -= unused(&session.bytes);
-    }
-
-    /// Whole messages of a dead peer can still be received; what would have to be pulled cannot.
-    fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
-        for endpoint in 0..self.endpoints.len() {
-            for &remote in remotes {
-                let mut messages = Vec::new();
-                if let Some(matcher) = self.endpoints[endpoint].as_mut() {
-                    matcher.drain_unexpected_from(remote, |message| messages.push(message));
-                }
-                for index in messages {
-                    let Some(message) = self.unexpected.at(index) else { continue };
-                    if matches!(message.kind, Kind::Rendezvous { .. }) {
-                        if let Some(message) = self.unexpected.take(index) {
-                            self.return_credit_of(&message);
-                            self.unexpected.recycle(message);
-                        }
-                    } else if let Some(matcher) = self.endpoints[endpoint].as_mut() {
-                        let envelope = super::matching::Envelope {
-                            source: message.remote,
-                            context: message.context,
-                            tag: message.tag,
-                        };
-                        matcher.insert_unexpected(&envelope, index);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Fails the operations that `is_hit` selects.
-    fn fail_operations(
-        &mut self,
-        is_hit: impl Fn(&Operation) -> bool,
-        failure: &PeerFailure,
-        effects: &mut impl Effects,
-    ) {
-        for slot in 0..self.operations.slots() {
-            let Some(id) = self.operations.id_at(slot) else { continue };
-            let Some(operation) = self.operations.get_mut(id) else { continue };
-            if !is_hit(operation) {
-                continue;
-            }
-            match &mut operation.state {
-                State::Serving(serving) if serving.unreleased > 0 => {
-                    // After DONE the message has arrived, whatever becomes of the peer.
-                    if serving.done.is_none() {
-                        serving.failed = Some(failure.clone());
-                    }
-                    continue;
-                }
-                State::Pulling(pulling) if pulling.targeted > 0 => {
-                    pulling.failed = Some(failure.clone());
-                    continue;
-                }
-                State::Posted { key: Some(key), .. } => {
-                    let (key, endpoint) = (*key, usize::from(operation.endpoint));
-                    if let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) {
-                        matcher.cancel_posted(key);
-                    }
-                }
-                _ => {}
-            }
-            let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
-            self.forget_waiting(id);
-            self.operations.remove(id);
-            effects.complete(id, Ended::Failed(failure.clone(), name));
-        }
-    }
-
-    fn forget_waiting(&mut self, id: Id) {
-        let Some(operation) = self.operations.get(id) else { return };
-        let session = operation.session as usize;
-        let is_queued = matches!(operation.state, State::Queued { .. });
-        let Some(session) = self.sessions.at_mut(session) else { return };
-        if is_queued {
-            session.waiting.retain(|&waiting| waiting != id);
-        }
-        session.pulls.retain(|&pull| pull != id);
-        session.missing.retain(|&(pull, ..)| pull != id);
     }
 
     // ---- Incoming bytes ----

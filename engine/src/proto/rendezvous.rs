@@ -14,7 +14,7 @@
 //!    │ the last chunk                          │
 //! ```
 
-use super::bulk::{BulkLane, Incoming, Outgoing};
+use super::bulk::{Incoming, Outgoing};
 use super::core::{Action, Core};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
@@ -23,13 +23,10 @@ use super::session::{Control, Session};
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::hello::HelloStatus;
-use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, Refused, frame};
+use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
-/// Lanes that may fail in a row before the session does.
-const LANE_FAILURES_MAX: u32 = 8;
 
 /// A chunk for the driver to send.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +93,7 @@ impl Core {
         self.mark_granting(slot);
     }
 
-    fn mark_granting(&mut self, slot: u32) {
+    pub(super) fn mark_granting(&mut self, slot: u32) {
         if let Some(session) = self.sessions.at_mut(slot as usize)
             && !session.is_granting
         {
@@ -388,186 +385,6 @@ impl Core {
         };
         self.operations.remove(id);
         effects.complete(id, ended);
-    }
-
-    // ---- Lanes ----
-
-    fn request_lanes(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if session.lanes_requested {
-            return;
-        }
-        session.lanes_requested = true;
-        if !session.connection.is_initiator() {
-            self.push_control(slot, Control::lanes_wanted());
-            return;
-        }
-        for _ in 0..self.config.bulk_lanes.max(1) {
-            self.open_lane(slot, now_ns);
-        }
-    }
-
-    fn open_lane(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let number = session.next_lane;
-        session.next_lane = number.wrapping_add(1);
-        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, now_ns)) else {
-            // At the bound: the lane that was idle for longest makes room, and the session is
-            // looked at again when it is gone.
-            session.lanes_requested = false;
-            self.starved.push(slot);
-            self.close_oldest_idle_lane();
-            return;
-        };
-        session.lanes.push(lane);
-        self.actions.push_back(Action::OpenLane { session: slot, lane });
-    }
-
-    /// The peer has data to move and waits for lanes.
-    pub(crate) fn handle_lanes_wanted(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        if session.connection.is_initiator() && session.lanes.is_empty() {
-            self.request_lanes(slot, now_ns);
-        }
-    }
-
-    /// A peer's connection wants to join its session as bulk lane `number`.
-    pub(crate) fn handle_lane_hello(
-        &mut self,
-        engine: u64,
-        session_id: u64,
-        number: u32,
-        now_ns: u64,
-    ) -> Result<Id, HelloStatus> {
-        let slot = self.session_of(engine).ok_or(HelloStatus::UnknownSession)?;
-        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
-        if !session.is_connected() || session.id != session_id || session.connection.is_initiator()
-        {
-            return Err(HelloStatus::UnknownSession);
-        }
-        let lanes = &self.lanes;
-        let is_taken =
-            session.lanes.iter().any(|&lane| lanes.get(lane).is_some_and(|l| l.number == number));
-        // Twice the usual number leaves room for lanes that replace dying ones.
-        if is_taken || session.lanes.len() >= 2 * self.config.bulk_lanes.max(8) as usize {
-            return Err(HelloStatus::Busy);
-        }
-        let bulk = BulkLane::new(slot, number, now_ns);
-        let Ok(lane) = self.lanes.insert(bulk) else {
-            self.close_oldest_idle_lane();
-            return Err(HelloStatus::Busy);
-        };
-        session.lanes.push(lane);
-        Ok(lane)
-    }
-
-    fn close_oldest_idle_lane(&mut self) {
-        let idle = self.lanes.iter().filter(|(_, bulk)| bulk.is_ready && bulk.is_idle());
-        if let Some((lane, _)) = idle.min_by_key(|(_, bulk)| bulk.used_ns) {
-            self.actions.push_back(Action::CloseLane { lane, is_failure: false });
-        }
-    }
-
-    /// The peer has no room for a lane now; it is tried again a little later.
-    pub(crate) fn lane_refused(&mut self, lane: Id) {
-        let Some(bulk) = self.lanes.remove(lane) else { return };
-        if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
-            session.lanes.retain(|&other| other != lane);
-            session.lanes_requested = false;
-            self.starved.push(bulk.session);
-        }
-    }
-
-    /// Both sides agree on a lane; it carries chunks from now on.
-    pub(crate) fn lane_ready(&mut self, lane: Id) {
-        let Some(bulk) = self.lanes.get_mut(lane) else { return };
-        bulk.is_ready = true;
-        let slot = bulk.session;
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.lanes_requested = false;
-        }
-        self.mark_granting(slot);
-        self.mark_runnable(lane);
-    }
-
-    /// A lane is gone (or is being closed): what was granted on it is granted again, except for
-    /// the range that the kernel may still write, which waits for its event.
-    pub(crate) fn lane_lost(
-        &mut self,
-        lane: Id,
-        is_failure: bool,
-        cause: &str,
-        effects: &mut impl Effects,
-    ) {
-        let Some(bulk) = self.lanes.remove(lane) else { return };
-        let Some(session) = self.sessions.at_mut(bulk.session as usize) else { return };
-        session.lanes.retain(|&other| other != lane);
-        session.lanes_requested = false;
-        if !session.is_connected() {
-            return;
-        }
-        for incoming in bulk.incoming.into_iter().skip(usize::from(bulk.is_receiving)) {
-            session.missing.push_back((
-                incoming.operation,
-                incoming.offset,
-                u64::from(incoming.length),
-            ));
-        }
-        let slot = bulk.session;
-        if is_failure {
-            self.counters.lane_failures += 1;
-            session.lane_failures += 1;
-            if session.lane_failures > LANE_FAILURES_MAX {
-                let text = format!("its bulk lanes fail one after the other: {cause}");
-                self.fail_session(slot, PeerFailure::Lost(text.into()), effects);
-                return;
-            }
-        }
-        self.mark_granting(slot);
-    }
-
-    /// The peer cannot serve a grant: the lane it was for is aborted.
-    pub(crate) fn handle_refused(
-        &mut self,
-        slot: u32,
-        refused: &Refused,
-        _effects: &mut impl Effects,
-    ) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        let lanes = &self.lanes;
-        let number = refused.lane.get();
-        let lane = session
-            .lanes
-            .iter()
-            .copied()
-            .find(|&lane| lanes.get(lane).is_some_and(|lane| lane.number == number));
-        match lane {
-            Some(lane) => self.actions.push_back(Action::CloseLane { lane, is_failure: true }),
-            None => self.counters.stale_frames += 1,
-        }
-    }
-
-    /// Lanes that this side opened and that nobody has used for a while; sessions that found no
-    /// room for theirs try again.
-    pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        for slot in std::mem::take(&mut self.starved) {
-            let session = self.sessions.at(slot as usize);
-            if session.is_some_and(|session| session.is_connected() && session.lanes.is_empty()) {
-                self.request_lanes(slot, now_ns);
-            }
-        }
-        for (lane, bulk) in self.lanes.iter() {
-            let session = self.sessions.at(bulk.session as usize);
-            let is_ours = session.is_some_and(|session| {
-                session.connection.is_initiator()
-                    && session.pulls.is_empty()
-                    && session.missing.is_empty()
-            });
-            let is_old = now_ns.saturating_sub(bulk.used_ns) > self.config.bulk_idle_ns;
-            if is_ours && is_old && bulk.is_ready && bulk.is_idle() {
-                self.actions.push_back(Action::CloseLane { lane, is_failure: false });
-            }
-        }
     }
 }
 

@@ -1,0 +1,252 @@
+//! Peers: addresses, sessions with their engines, how these begin and when they are tried again.
+
+use std::net::SocketAddr;
+
+use super::connection::{Phase, Step};
+use super::core::{Action, Core, ENDPOINTS_MAX, ENVELOPES_MIN, Remote};
+use super::effects::{Effects, RemoteName};
+use super::failure::PeerFailure;
+use super::operation::NO_SESSION;
+use super::session::{Control, Limits, Session};
+use super::table::Id;
+use crate::wire::hello::HelloStatus;
+
+impl Core {
+    /// What to call a remote endpoint in errors.
+    pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
+        let remote = self.remotes.at(remote as usize)?;
+        let session = self.sessions.at(remote.session as usize)?;
+        let (engine, locator) = (session.engine, session.locator);
+        Some(RemoteName { engine, locator, endpoint: remote.endpoint })
+    }
+
+    /// The slot of the session with an engine.
+    pub(crate) fn session_of(&self, engine: u64) -> Option<u32> {
+        self.by_engine.get(&engine).copied()
+    }
+
+    /// The session with an engine, made if there is none. `None`: at the limit.
+    fn session_with(&mut self, engine: u64, locator: SocketAddr) -> Option<u32> {
+        if let Some(&session) = self.by_engine.get(&engine) {
+            return Some(session);
+        }
+        let session = Session::new(engine, locator, self.config.retry);
+        let slot = self.sessions.insert(session).ok()?.index() as u32;
+        self.by_engine.insert(engine, slot);
+        if engine == self.engine {
+            self.establish_loopback(slot);
+        }
+        Some(slot)
+    }
+
+    /// The remote endpoint of an address, made if it is new. `None`: a limit is reached.
+    pub(crate) fn insert_peer(
+        &mut self,
+        engine: u64,
+        locator: SocketAddr,
+        endpoint: u16,
+    ) -> Option<Id> {
+        let session = self.session_with(engine, locator)?;
+        let index = self.remote_of(session, endpoint)?;
+        if let Some(known) = self.sessions.at(session as usize)
+            && known.failure == Some(PeerFailure::Removed)
+        {
+            self.reset_failure(session);
+        }
+        self.remotes.id_at(index as usize)
+    }
+
+    /// Index of the remote endpoint `endpoint` of a session.
+    pub(crate) fn remote_of(&mut self, session: u32, endpoint: u16) -> Option<u32> {
+        let known = self.sessions.at_mut(session as usize)?;
+        let slot = usize::from(endpoint);
+        if let Some(&remote) = known.remotes.get(slot)
+            && remote != u32::MAX
+        {
+            return Some(remote);
+        }
+        if slot >= ENDPOINTS_MAX {
+            return None;
+        }
+        let remote = self.remotes.insert(Remote { session, endpoint }).ok()?.index() as u32;
+        if known.remotes.len() <= slot {
+            known.remotes.resize(slot + 1, u32::MAX);
+        }
+        known.remotes[slot] = remote;
+        Some(remote)
+    }
+
+    /// Forgets a remote endpoint. What is outstanding with it fails; a session without remote
+    /// endpoints says goodbye.
+    pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
+        let Some(remote) = self.remotes.remove(peer) else { return false };
+        let index = peer.index() as u32;
+        self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
+        for endpoint in 0..self.endpoints.len() {
+            let mut messages = Vec::new();
+            if let Some(matcher) = self.endpoints[endpoint].as_mut() {
+                matcher.drain_unexpected_from(index, |message| messages.push(message));
+            }
+            for message in messages {
+                self.abandon(message);
+            }
+        }
+        let Some(session) = self.sessions.at_mut(remote.session as usize) else { return true };
+        if let Some(slot) = session.remotes.get_mut(usize::from(remote.endpoint)) {
+            *slot = u32::MAX;
+        }
+        if session.remotes.iter().all(|&remote| remote == u32::MAX) {
+            self.leave(remote.session);
+        }
+        true
+    }
+
+    /// Says goodbye on a session; the loop closes the lane once that is sent.
+    pub(crate) fn leave(&mut self, session: u32) {
+        if self.is_loopback(session) {
+            return;
+        }
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        if known.is_connected() {
+            if !known.is_leaving {
+                known.is_leaving = true;
+                self.push_control(session, Control::goodbye(crate::wire::goodbye::REASON_CLOSED));
+            }
+        } else {
+            let action = Action::CloseControl { session, is_failure: false };
+            self.actions.push_back(action);
+            known.connection.fail();
+            known.connection.reset();
+        }
+    }
+
+    // ---- Connections ----
+
+    /// Connects a session if it is not (the user asks, or sends wait).
+    pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        if known.connection.want(now_ns) == Step::Connect {
+            self.actions.push_back(Action::Connect { session });
+        }
+    }
+
+    /// The user tries again after a failure.
+    pub(crate) fn reset_failure(&mut self, session: u32) {
+        if self.is_loopback(session) {
+            return;
+        }
+        if let Some(known) = self.sessions.at_mut(session as usize) {
+            known.failure = None;
+            known.connection.reset();
+        }
+    }
+
+    /// What to announce in a hello or a reply, for a session named `id`.
+    pub(crate) fn offer(&mut self, id: u64) -> Limits {
+        let share = |per_peer: u32, total: u64, reserved: u64, least: u32| -> u32 {
+            // An eighth of what is left: many peers find something, few peers find plenty.
+            let left = total.saturating_sub(reserved) / 8;
+            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
+        };
+        let config = &self.config;
+        Limits {
+            session: id,
+            envelope_limit: share(
+                config.envelope_credits,
+                config.unexpected_messages,
+                self.reserved_envelopes,
+                ENVELOPES_MIN.min(config.envelope_credits),
+            ),
+            byte_limit: share(
+                config.eager_credit_bytes,
+                config.unexpected_bytes,
+                self.reserved_bytes,
+                0,
+            ),
+            eager_limit: config.eager_limit,
+        }
+    }
+
+    /// A hello for a control lane came in. With `Accepted` the session of the returned slot is
+    /// established and the loop answers with `ours`.
+    pub(crate) fn handle_hello(
+        &mut self,
+        engine: u64,
+        locator: SocketAddr,
+        ours: Limits,
+        theirs: Limits,
+    ) -> (HelloStatus, u32) {
+        // Nobody else has this engine's id.
+        if engine == 0 || engine == self.engine || theirs.session == 0 {
+            return (HelloStatus::Malformed, NO_SESSION);
+        }
+        let Some(slot) = self.session_with(engine, locator) else {
+            return (HelloStatus::Busy, NO_SESSION);
+        };
+        let own_engine = self.engine;
+        let Some(session) = self.sessions.at_mut(slot as usize) else {
+            return (HelloStatus::Busy, NO_SESSION);
+        };
+        let was_trying =
+            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
+        let status = session.connection.handle_hello(own_engine, engine);
+        if status == HelloStatus::Accepted {
+            if was_trying {
+                // The loop drops our attempt, which lost the election.
+                let action = Action::CloseControl { session: slot, is_failure: false };
+                self.actions.push_back(action);
+            }
+            self.establish(slot, ours, theirs);
+        }
+        (status, slot)
+    }
+
+    /// The peer accepted our hello.
+    pub(crate) fn establish(&mut self, session: u32, ours: Limits, theirs: Limits) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        known.establish(ours, theirs);
+        self.reserve(ours);
+        self.unblocked.push(session);
+        self.actions.push_back(Action::Established { session });
+    }
+
+    /// Counts the windows of a session among what all sessions may have.
+    pub(super) fn reserve(&mut self, ours: Limits) {
+        self.reserved_envelopes += u64::from(ours.envelope_limit);
+        self.reserved_bytes += u64::from(ours.byte_limit);
+    }
+
+    /// Carries out what a connection decided.
+    pub(crate) fn apply(&mut self, session: u32, step: Step, effects: &mut impl Effects) {
+        match step {
+            Step::Nothing => {}
+            Step::Connect => self.actions.push_back(Action::Connect { session }),
+            Step::Fail(failure) => self.fail_session(session, failure, effects),
+        }
+    }
+
+    /// The earliest deadline of all connections.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        self.sessions.iter().filter_map(|(_, session)| session.connection.deadline_ns()).min()
+    }
+
+    /// Handles the deadlines that have passed. The loop closes the attempts that timed out when
+    /// it is asked to connect anew or told that the session ended.
+    pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        for slot in 0..self.sessions.slots() {
+            let Some(session) = self.sessions.at_mut(slot) else { continue };
+            if session.connection.deadline_ns().is_none_or(|deadline| now_ns < deadline) {
+                continue;
+            }
+            let slot = slot as u32;
+            let was_trying =
+                matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
+            let step = session.connection.handle_timeout(now_ns);
+            if was_trying {
+                let action = Action::CloseControl { session: slot, is_failure: false };
+                self.actions.push_back(action);
+            }
+            self.apply(slot, step, effects);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The end of a session: what fails with it, what can still be received, what its windows held.
+
+use super::core::{Action, Core};
+use super::credit::ReceiveCredit;
+use super::effects::{Effects, Ended};
+use super::failure::PeerFailure;
+use super::operation::{Operation, State};
+use super::table::Id;
+use super::unexpected::Kind;
+
+impl Core {
+    /// The session is over: everything that is outstanding with the peer fails, at once or as
+    /// soon as the kernel has let go of the memory.
+    pub(crate) fn fail_session(
+        &mut self,
+        slot: u32,
+        failure: PeerFailure,
+        effects: &mut impl Effects,
+    ) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let was_connected = session.is_connected();
+        session.connection.fail();
+        session.failure = Some(failure.clone());
+        session.outbox.clear(&mut self.staging);
+        session.control.clear();
+        session.waiting.clear();
+        session.awaiting_delivery.clear();
+        session.pulls.clear();
+        session.missing.clear();
+        let lanes = std::mem::take(&mut session.lanes);
+        let remotes: Vec<u32> =
+            session.remotes.iter().copied().filter(|&remote| remote != u32::MAX).collect();
+        for lane in lanes {
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+        }
+        self.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
+        self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
+        self.drop_unexpected_rendezvous(&remotes);
+        if was_connected {
+            self.release_windows(slot);
+        }
+        self.fail_operations(|operation| operation.session == slot, &failure, effects);
+    }
+
+    /// The windows of a session that ended are free for others, except for what its unexpected
+    /// messages hold until they are received ([`Self::return_credit_of`]).
+    fn release_windows(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        session.epoch = session.epoch.wrapping_add(1);
+        let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
+        self.reserved_envelopes -= unused(&session.envelopes);
+        self.reserved_bytes -= unused(&session.bytes);
+    }
+
+    /// Whole messages of a dead peer can still be received; what would have to be pulled cannot.
+    fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
+        for endpoint in 0..self.endpoints.len() {
+            for &remote in remotes {
+                let mut messages = Vec::new();
+                if let Some(matcher) = self.endpoints[endpoint].as_mut() {
+                    matcher.drain_unexpected_from(remote, |message| messages.push(message));
+                }
+                for index in messages {
+                    let Some(message) = self.unexpected.at(index) else { continue };
+                    if matches!(message.kind, Kind::Rendezvous { .. }) {
+                        if let Some(message) = self.unexpected.take(index) {
+                            self.return_credit_of(&message);
+                            self.unexpected.recycle(message);
+                        }
+                    } else if let Some(matcher) = self.endpoints[endpoint].as_mut() {
+                        let envelope = super::matching::Envelope {
+                            source: message.remote,
+                            context: message.context,
+                            tag: message.tag,
+                        };
+                        matcher.insert_unexpected(&envelope, index);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Fails the operations that `is_hit` selects.
+    pub(super) fn fail_operations(
+        &mut self,
+        is_hit: impl Fn(&Operation) -> bool,
+        failure: &PeerFailure,
+        effects: &mut impl Effects,
+    ) {
+        for slot in 0..self.operations.slots() {
+            let Some(id) = self.operations.id_at(slot) else { continue };
+            let Some(operation) = self.operations.get_mut(id) else { continue };
+            if !is_hit(operation) {
+                continue;
+            }
+            match &mut operation.state {
+                State::Serving(serving) if serving.unreleased > 0 => {
+                    // After DONE the message has arrived, whatever becomes of the peer.
+                    if serving.done.is_none() {
+                        serving.failed = Some(failure.clone());
+                    }
+                    continue;
+                }
+                State::Pulling(pulling) if pulling.targeted > 0 => {
+                    pulling.failed = Some(failure.clone());
+                    continue;
+                }
+                State::Posted { key: Some(key), .. } => {
+                    let (key, endpoint) = (*key, usize::from(operation.endpoint));
+                    if let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) {
+                        matcher.cancel_posted(key);
+                    }
+                }
+                _ => {}
+            }
+            let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
+            self.forget_waiting(id);
+            self.operations.remove(id);
+            effects.complete(id, Ended::Failed(failure.clone(), name));
+        }
+    }
+
+    fn forget_waiting(&mut self, id: Id) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let session = operation.session as usize;
+        let is_queued = matches!(operation.state, State::Queued { .. });
+        let Some(session) = self.sessions.at_mut(session) else { return };
+        if is_queued {
+            session.waiting.retain(|&waiting| waiting != id);
+        }
+        session.pulls.retain(|&pull| pull != id);
+        session.missing.retain(|&(pull, ..)| pull != id);
+    }
+}
