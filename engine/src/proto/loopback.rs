@@ -89,3 +89,242 @@ impl Core {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::connection::Retry;
+    use super::super::core::Config;
+    use super::super::effects::Level;
+    use super::super::receive::ReceiveRequest;
+    use super::super::send::{SendRequest, Staged};
+    use super::*;
+
+    const RTS_BYTES: usize = 100;
+    const EAGER_LIMIT: usize = 1000;
+
+    /// An engine with two endpoints, and the memory of its operations.
+    struct Bench {
+        core: Core,
+        own: [Id; 2],
+        memory: Memory,
+    }
+
+    #[derive(Default)]
+    struct Memory {
+        bytes: HashMap<Id, Vec<u8>>,
+        ended: HashMap<Id, Ended>,
+        /// Lengths of the copies from buffer to buffer.
+        copies: Vec<u64>,
+    }
+
+    impl Effects for Memory {
+        fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
+            let memory = self.bytes.get_mut(&operation).unwrap();
+            memory[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
+            self.copies.push(length);
+            let range = offset as usize..(offset + length) as usize;
+            let piece = self.bytes[&from][range.clone()].to_vec();
+            self.bytes.get_mut(&to).unwrap()[range].copy_from_slice(&piece);
+        }
+
+        fn complete(&mut self, operation: Id, ended: Ended) {
+            let earlier = self.ended.insert(operation, ended);
+            assert_eq!(earlier, None, "an operation ends once");
+        }
+    }
+
+    impl Bench {
+        fn new(envelope_credits: u32) -> Self {
+            let config = Config {
+                eager_limit: EAGER_LIMIT as u32,
+                inject_limit: EAGER_LIMIT as u32,
+                rts_bytes: RTS_BYTES as u32,
+                chunk_bytes: 4096,
+                busy_chunk_bytes: 4096,
+                horizon_chunks: 2,
+                bulk_lanes: 1,
+                bulk_lanes_max: 1,
+                envelope_credits,
+                eager_credit_bytes: 4096,
+                unexpected_bytes: 1 << 20,
+                unexpected_messages: 1 << 10,
+                send_queue_ops: 100,
+                operations_max: 1000,
+                sessions_max: 4,
+                staging_bytes: 4096,
+                staging_buffers_max: 4,
+                retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+                bulk_idle_ns: 1000,
+                hash_seed: 1,
+            };
+            let mut core = Core::new(7, config);
+            let locator = "127.0.0.1:1".parse().unwrap();
+            let own = [0, 1].map(|_| {
+                let endpoint = core.open_endpoint().unwrap();
+                core.insert_peer(7, locator, endpoint).unwrap()
+            });
+            Self { core, own, memory: Memory::default() }
+        }
+
+        /// What an engine loop does, until nothing happens any more.
+        fn run(&mut self) {
+            loop {
+                while let Some(id) = self.core.poll_waiting() {
+                    let bytes = &self.memory.bytes[&id];
+                    match self.core.stage(id) {
+                        Staged::Eager { room, completes } => {
+                            room.copy_from_slice(bytes);
+                            if completes {
+                                self.memory.complete(id, Ended::Sent { accepted: 0 });
+                            }
+                        }
+                        Staged::Rts { room } => room.copy_from_slice(&bytes[..room.len()]),
+                        Staged::Blocked => break,
+                    }
+                }
+                let mut happened = false;
+                while let Some(session) = self.core.poll_dirty() {
+                    happened |= self.core.turn_around(session, 0, &mut self.memory);
+                }
+                if !happened {
+                    break;
+                }
+            }
+            assert_eq!(self.core.poll_action(), None, "no lane is asked for");
+            self.core.poll_grants(0);
+            assert!(self.core.poll_runnable().is_none(), "no chunk goes out");
+        }
+
+        fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: Level) -> Id {
+            let length = bytes.len() as u64;
+            let (endpoint, peer) = (0, self.own[to]);
+            let request = SendRequest { endpoint, peer, context: 5, tag, length, level };
+            let id = self.core.new_send(&request).unwrap();
+            self.memory.bytes.insert(id, bytes.to_vec());
+            self.core.enqueue(id, 0);
+            self.run();
+            id
+        }
+
+        fn receive(&mut self, endpoint: u16, tag: u64, capacity: usize) -> Id {
+            let (peer, context, ignore) = (Some(self.own[0]), 5, 0);
+            let capacity_bytes = capacity as u64;
+            let request =
+                ReceiveRequest { endpoint, peer, context, tag, ignore, capacity: capacity_bytes };
+            let id = self.core.new_receive(&request).unwrap();
+            self.memory.bytes.insert(id, vec![0; capacity]);
+            self.core.start_receive(id, &mut self.memory);
+            self.run();
+            id
+        }
+
+        fn is_over(&self, id: Id) -> bool {
+            self.memory.ended.contains_key(&id)
+        }
+    }
+
+    fn bytes(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at * 7 + at / 256) as u8).collect()
+    }
+
+    #[test]
+    fn every_length_and_level_arrives_at_both_endpoints_in_either_order() {
+        let lengths = [0, 1, RTS_BYTES, EAGER_LIMIT, EAGER_LIMIT + 1, 100_000];
+        for (to, is_posted) in [(0, true), (0, false), (1, true), (1, false)] {
+            for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+                for length in lengths {
+                    let mut bench = Bench::new(64);
+                    let early = is_posted.then(|| bench.receive(to as u16, 3, length));
+                    let send = bench.send(to, 3, &bytes(length), level);
+                    let is_long = length > EAGER_LIMIT;
+                    // A long one and one that reports its match wait for the receive.
+                    let waits = !is_posted && (is_long || level == Level::Matched);
+                    assert_eq!(bench.is_over(send), !waits, "{length} {level:?}");
+                    let receive = early.unwrap_or_else(|| bench.receive(to as u16, 3, length));
+                    let arrival =
+                        Arrival { peer: bench.own[0], context: 5, tag: 3, length: length as u64 };
+                    assert_eq!(bench.memory.ended[&receive], Ended::Received(arrival));
+                    assert!(matches!(bench.memory.ended[&send], Ended::Sent { .. }));
+                    assert!(bench.memory.bytes[&receive] == bytes(length), "{length} {level:?}");
+                    let copied: &[u64] = if is_long { &[(length - RTS_BYTES) as u64] } else { &[] };
+                    assert_eq!(bench.memory.copies, copied, "once, and only what did not travel");
+                    assert_eq!(bench.core.operations.len(), 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_message_that_is_cut_copies_what_fits() {
+        for capacity in [0, RTS_BYTES - 1, RTS_BYTES, 5000] {
+            let mut bench = Bench::new(64);
+            let send = bench.send(1, 3, &bytes(9000), Level::BufferReusable);
+            let receive = bench.receive(1, 3, capacity);
+            let Ended::Received(arrival) = bench.memory.ended[&receive] else {
+                panic!("{:?}", bench.memory.ended[&receive])
+            };
+            assert_eq!(arrival.length, 9000, "the length as it was sent");
+            assert_eq!(bench.memory.bytes[&receive], bytes(9000)[..capacity]);
+            let copied: u64 = bench.memory.copies.iter().sum();
+            assert_eq!(copied, capacity.saturating_sub(RTS_BYTES) as u64);
+            assert!(bench.is_over(send));
+        }
+    }
+
+    #[test]
+    fn credit_stops_a_flood_and_receives_let_it_go_on_in_order() {
+        const CREDITS: usize = 16;
+        let mut bench = Bench::new(CREDITS as u32);
+        let flood: Vec<Id> =
+            (0..60u8).map(|number| bench.send(1, 3, &[number], Level::BufferReusable)).collect();
+        let over = flood.iter().filter(|id| bench.is_over(**id)).count();
+        assert_eq!(over, CREDITS, "the rest waits with the sender");
+        for number in 0..60u8 {
+            let receive = bench.receive(1, 3, 1);
+            assert_eq!(bench.memory.bytes[&receive], [number]);
+        }
+        assert!(flood.iter().all(|id| bench.is_over(*id)));
+        assert_eq!(bench.core.operations.len(), 0);
+    }
+
+    #[test]
+    fn sends_to_an_endpoint_that_closes_end_with_an_error_where_they_wait() {
+        for length in [10, 10_000] {
+            let mut bench = Bench::new(64);
+            let early = bench.send(1, 3, &bytes(length), Level::Matched);
+            assert!(!bench.is_over(early));
+            bench.core.close_endpoint(1, &mut bench.memory);
+            bench.run();
+            let late = bench.send(1, 3, &bytes(length), Level::Matched);
+            for send in [early, late] {
+                let ended = &bench.memory.ended[&send];
+                assert!(matches!(ended, Ended::Failed(PeerFailure::Left, Some(_))), "{ended:?}");
+            }
+            assert_eq!(bench.core.operations.len(), 0);
+        }
+    }
+
+    #[test]
+    fn what_has_gone_out_cannot_be_cancelled_and_what_waits_can() {
+        let mut bench = Bench::new(1);
+        let sent = bench.send(1, 1, &bytes(5000), Level::BufferReusable);
+        let waiting: Vec<Id> =
+            (0..40).map(|_| bench.send(1, 2, &[1], Level::BufferReusable)).collect();
+        let last = *waiting.last().unwrap();
+        assert!(!bench.core.cancel_send(sent, &mut bench.memory));
+        assert!(bench.core.cancel_send(last, &mut bench.memory));
+        assert_eq!(bench.memory.ended[&last], Ended::Cancelled);
+        let receive = bench.receive(1, 1, 5000);
+        assert!(bench.memory.bytes[&receive] == bytes(5000));
+        for _ in 1..waiting.len() {
+            bench.receive(1, 2, 1);
+        }
+        assert!(waiting.iter().all(|id| bench.is_over(*id)));
+        assert_eq!(bench.core.operations.len(), 0);
+    }
+}

@@ -23,7 +23,8 @@ const TAKEN_PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// `AddrInUse` when no port of the range is free for a second, `InvalidInput` when the range is empty, and
+/// `AddrInUse` when no port of the range is free for a second, `InvalidInput` when the range is
+/// empty, and
 /// otherwise what the kernel says of the address; the text names address and range.
 pub(crate) fn listener(address: IpAddr, ports: RangeInclusive<u16>) -> io::Result<TcpListener> {
     let (first, last) = (*ports.start(), *ports.end());
