@@ -523,10 +523,16 @@ impl Serving {
         }
     }
 
-    /// Removes what has ended.
+    /// Removes what has ended; that a rank is gone may have been noticed in writing to it.
     fn sweep(&mut self) {
-        self.connections.retain(|_, connection| {
+        for connection in self.connections.values_mut() {
             connection.flush();
+        }
+        let dead = self.connections.iter().filter(|(_, one)| one.dead && one.rank.is_some());
+        for id in dead.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.lost(id, false);
+        }
+        self.connections.retain(|_, connection| {
             let late = match connection.closing {
                 Some(limit) => Instant::now() >= limit,
                 None => connection.rank.is_none() && connection.opened.elapsed() > HELLO_TIME,
