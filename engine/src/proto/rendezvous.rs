@@ -334,6 +334,11 @@ impl Core {
             bulk.is_sending = false;
             bulk.used_ns = now_ns;
             bulk.outgoing.pop_front();
+            // Whether chunks arrive whole is for the receiver to judge; a side that only sends
+            // would add up the failures of its whole life.
+            if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
+                session.lane_failures = 0;
+            }
             self.mark_runnable(lane);
         }
     }

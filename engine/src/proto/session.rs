@@ -160,7 +160,7 @@ pub(crate) struct Session {
     pub(crate) lanes: Vec<Id>,
     /// Lanes were asked for (of the loop, or of the peer) and have not come yet.
     pub(crate) lanes_requested: bool,
-    /// Lanes lost since a chunk last arrived whole.
+    /// Lanes lost since a chunk last arrived whole or was sent whole.
     pub(crate) lane_failures: u32,
     pub(crate) next_lane: u32,
     /// It is in the list of sessions that may grant.
