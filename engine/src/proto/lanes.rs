@@ -24,30 +24,48 @@ impl Core {
             return;
         }
         for _ in 0..self.config.bulk_lanes.max(1) {
-            self.open_lane(slot, now_ns);
+            if !self.open_lane(slot, now_ns) {
+                break;
+            }
         }
     }
 
-    fn open_lane(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+    /// `false`: there is no room for a lane.
+    fn open_lane(&mut self, slot: u32, now_ns: u64) -> bool {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
         let number = session.next_lane;
-        session.next_lane = number.wrapping_add(1);
         let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, now_ns)) else {
-            // At the bound: the lane that was idle for longest makes room, and the session is
-            // looked at again when it is gone.
-            session.lanes_requested = false;
-            self.starved.push(slot);
-            self.close_oldest_idle_lane();
-            return;
+            // At the bound: the lane that was idle for longest makes room, unless there is a lane
+            // already, which serves as well as several.
+            if session.lanes.is_empty() {
+                self.request_lanes_later(slot);
+                self.close_oldest_idle_lane();
+            }
+            return false;
         };
+        session.next_lane = number.wrapping_add(1);
         session.lanes.push(lane);
         self.actions.push_back(Action::OpenLane { session: slot, lane });
+        true
+    }
+
+    /// Nobody asks for lanes of this session until [`Self::close_idle_lanes`] does.
+    fn request_lanes_later(&mut self, slot: u32) {
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.lanes_requested = true;
+            self.starved.push(slot);
+        }
     }
 
     /// The peer has data to move and waits for lanes.
     pub(crate) fn handle_lanes_wanted(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        if session.connection.is_initiator() && session.lanes.is_empty() {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if !session.connection.is_initiator() {
+            return;
+        }
+        // Lanes that are lost there may still look well here.
+        session.lanes_wanted = true;
+        if session.lanes.is_empty() {
             self.request_lanes(slot, now_ns);
         }
     }
@@ -94,8 +112,9 @@ impl Core {
         let Some(bulk) = self.lanes.remove(lane) else { return };
         if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
             session.lanes.retain(|&other| other != lane);
-            session.lanes_requested = false;
-            self.starved.push(bulk.session);
+            if session.lanes.is_empty() {
+                self.request_lanes_later(bulk.session);
+            }
         }
     }
 
@@ -105,7 +124,7 @@ impl Core {
         bulk.is_ready = true;
         let slot = bulk.session;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.lanes_requested = false;
+            (session.lanes_requested, session.lanes_wanted) = (false, false);
         }
         self.mark_granting(slot);
         self.mark_runnable(lane);
@@ -143,6 +162,11 @@ impl Core {
                 self.fail_session(slot, PeerFailure::Lost(text.into()), effects);
                 return;
             }
+            if !bulk.is_ready && session.lanes.is_empty() {
+                // It never came to be: what is in its way needs time to go.
+                self.request_lanes_later(slot);
+                return;
+            }
         }
         self.mark_granting(slot);
     }
@@ -172,8 +196,9 @@ impl Core {
     /// room for theirs try again.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
         for slot in std::mem::take(&mut self.starved) {
-            let session = self.sessions.at(slot as usize);
-            if session.is_some_and(|session| session.is_connected() && session.lanes.is_empty()) {
+            let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
+            if session.is_connected() && session.lanes.is_empty() {
+                session.lanes_requested = false;
                 self.request_lanes(slot, now_ns);
             }
         }

@@ -119,6 +119,9 @@ impl Core {
         loop {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             if session.pulls.is_empty() && session.missing.is_empty() {
+                if session.lanes_wanted && session.lanes.is_empty() {
+                    self.request_lanes(slot, now_ns);
+                }
                 return;
             }
             let is_busy = session.message_ns != 0 && now_ns < session.message_ns + BUSY_NS;

@@ -160,6 +160,8 @@ pub(crate) struct Session {
     pub(crate) lanes: Vec<Id>,
     /// Lanes were asked for (of the loop, or of the peer) and have not come yet.
     pub(crate) lanes_requested: bool,
+    /// The peer asked for lanes, and none has come to be since.
+    pub(crate) lanes_wanted: bool,
     /// Lanes lost since a chunk last arrived whole or was sent whole.
     pub(crate) lane_failures: u32,
     pub(crate) next_lane: u32,
@@ -201,6 +203,7 @@ impl Session {
             missing: VecDeque::new(),
             lanes: Vec::new(),
             lanes_requested: false,
+            lanes_wanted: false,
             lane_failures: 0,
             next_lane: 0,
             is_granting: false,
@@ -226,7 +229,8 @@ impl Session {
         self.bytes = ReceiveCredit::new(ours.byte_limit);
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
-        (self.lanes_requested, self.lane_failures) = (false, 0);
+        (self.lanes_requested, self.lanes_wanted) = (false, false);
+        self.lane_failures = 0;
         self.is_leaving = false;
     }
 
