@@ -270,6 +270,8 @@ impl Engine {
     // ---- The peer connects ----
 
     fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
+        // What the end of an earlier session asks for must not befall the one that begins here.
+        self.carry_out();
         let mut ours = Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
         let own = self.state.core.engine;
         let address = Address::from_wire(&hello.address);

@@ -317,7 +317,7 @@ impl Engine {
         true
     }
 
-    fn carry_out(&mut self) -> bool {
+    pub(super) fn carry_out(&mut self) -> bool {
         let mut happened = false;
         while let Some(action) = self.state.core.poll_action() {
             happened = true;
