@@ -44,6 +44,26 @@ pub(crate) struct LoopConfig {
     pub(crate) linger: Duration,
 }
 
+/// Where an engine's time comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Clock {
+    /// The monotonic clock, since then.
+    Since(Instant),
+    /// What a test says, in nanoseconds.
+    #[cfg(test)]
+    Set(u64),
+}
+
+impl Clock {
+    fn now_ns(self) -> u64 {
+        match self {
+            Self::Since(start) => start.elapsed().as_nanos() as u64,
+            #[cfg(test)]
+            Self::Set(now_ns) => now_ns,
+        }
+    }
+}
+
 /// Everything of an engine but its driver: what moves from thread to thread.
 pub(crate) struct State {
     pub(crate) core: Core,
@@ -66,7 +86,7 @@ pub(crate) struct State {
     pub(super) handshakes_pending: usize,
     pub(super) polls: u64,
     pub(super) now_ns: u64,
-    started: Instant,
+    pub(super) clock: Clock,
     next_tick_ns: u64,
     next_health_ns: u64,
     pub(super) next_session_id: u64,
@@ -105,7 +125,7 @@ impl State {
             handshakes_pending: 0,
             polls: 0,
             now_ns: 0,
-            started: Instant::now(),
+            clock: Clock::Since(Instant::now()),
             next_tick_ns: 0,
             next_health_ns: 0,
             next_session_id: seed | 1,
@@ -243,7 +263,7 @@ impl Engine {
     }
 
     pub(super) fn read_clock(&mut self) {
-        self.state.now_ns = self.state.started.elapsed().as_nanos() as u64;
+        self.state.now_ns = self.state.clock.now_ns();
     }
 
     /// One turn: everything that can be done without waiting. `true`: something happened.

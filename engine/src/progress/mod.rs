@@ -13,4 +13,6 @@ pub(crate) mod engine;
 pub(crate) mod lanes;
 pub(crate) mod post;
 mod roles;
+#[cfg(test)]
+mod tests;
 pub(crate) mod zero_copy;
