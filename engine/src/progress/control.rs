@@ -98,14 +98,14 @@ impl Engine {
         }
     }
 
-    /// Prepares for sleep: everything hot is watched. `false`: bytes came in meanwhile.
-    pub(super) fn watch_hot(&mut self) -> bool {
+    /// Prepares for sleep: everything hot is watched. Bytes that came in meanwhile are news at
+    /// once, because a watch tells of what is there, not of what changes.
+    pub(super) fn watch_hot(&mut self) {
         let hot = std::mem::take(&mut self.state.hot);
         for session in hot {
             self.control(session).is_hot = false;
             self.watch_control(session);
         }
-        true
     }
 
     /// A watched control lane has bytes.

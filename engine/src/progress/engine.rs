@@ -416,9 +416,7 @@ impl Engine {
 
     /// Sleeps until the driver has news, a deadline of the protocol is near, or `limit`.
     pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
-        if !self.watch_hot() {
-            return Ok(());
-        }
+        self.watch_hot();
         self.read_clock();
         let state = &self.state;
         let mut sleep = limit.unwrap_or(Duration::from_millis(100));
