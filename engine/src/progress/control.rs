@@ -175,8 +175,21 @@ impl Engine {
     fn say_protocol_error(&mut self, session: u32) {
         use crate::proto::session::Control as Frame;
         let goodbye = Frame::goodbye(crate::wire::goodbye::REASON_PROTOCOL);
-        self.state.core.push_control(session, goodbye);
-        self.flush(session);
+        let state = &mut *self.state;
+        state.core.push_control(session, goodbye);
+        let Some(lane) = state.controls.get(session as usize).and_then(|control| control.lane)
+        else {
+            return;
+        };
+        // Not `flush`: were the lane broken as well, that would be taken for the cause.
+        loop {
+            let bytes = state.core.prepare(session);
+            if bytes.is_empty() {
+                break;
+            }
+            let Ok(sent) = self.driver.send(lane, bytes) else { break };
+            state.core.handle_transmitted(session, sent);
+        }
     }
 
     /// Stages what waited for the connection, for credit or for room.

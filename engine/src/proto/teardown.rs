@@ -10,7 +10,8 @@ use super::unexpected::Kind;
 
 impl Core {
     /// The session is over: everything that is outstanding with the peer fails, at once or as
-    /// soon as the kernel has let go of the memory.
+    /// soon as the kernel has let go of the memory. Of a session that has failed already the first
+    /// cause stays.
     pub(crate) fn fail_session(
         &mut self,
         slot: u32,
@@ -18,6 +19,9 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if session.failure.is_some() {
+            return;
+        }
         let was_connected = session.is_connected();
         session.connection.fail();
         session.failure = Some(failure.clone());

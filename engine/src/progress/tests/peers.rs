@@ -297,3 +297,17 @@ fn a_new_connection_outlives_the_end_of_the_old_one() {
         engines.iter_mut().for_each(assert_events_alternate);
     });
 }
+
+#[test]
+fn a_session_ends_once_and_for_its_first_cause() {
+    let net = Net::new(1);
+    let mut engines = [engine(&net, 0, config()), engine(&net, 1, config())];
+    talk(&net, &mut engines, [0, 1], "before");
+    engines[0].state.completions.events.clear();
+    engines[0].lose(0, "first");
+    engines[0].lose(0, "second");
+    turns(&mut engines, 10);
+    let events: Vec<_> = engines[0].state.completions.events.drain(..).collect();
+    let [Event::Disconnected { failure, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(*failure, PeerFailure::Lost("first".into()));
+}
