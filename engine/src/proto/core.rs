@@ -148,6 +148,8 @@ pub(crate) struct Core {
     pub(crate) unblocked: Vec<u32>,
     /// Sessions that may grant.
     pub(crate) granting: Vec<u32>,
+    /// Sessions whose connection may have a deadline.
+    pub(super) timed: Vec<u32>,
     /// Sessions that wait for another session's bulk lane to close.
     pub(crate) starved: Vec<u32>,
     pub(crate) counters: CoreCounters,
@@ -177,6 +179,7 @@ impl Core {
             dirty: Vec::new(),
             unblocked: Vec::new(),
             granting: Vec::new(),
+            timed: Vec::new(),
             starved: Vec::new(),
             counters: CoreCounters::default(),
             reserved_bytes: 0,

@@ -126,6 +126,11 @@ impl Core {
     pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         if known.connection.want(now_ns) == Step::Connect {
+            // All deadlines of a connection follow from a first attempt.
+            if !known.is_timed {
+                known.is_timed = true;
+                self.timed.push(session);
+            }
             self.actions.push_back(Action::Connect { session });
         }
     }
@@ -225,28 +230,38 @@ impl Core {
         }
     }
 
-    /// The earliest deadline of all connections.
+    /// The earliest deadline of all connections. Costs nothing for those that are up or down.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        self.sessions.iter().filter_map(|(_, session)| session.connection.deadline_ns()).min()
+        let timed = self.timed.iter().filter_map(|&slot| self.sessions.at(slot as usize));
+        timed.filter_map(|session| session.connection.deadline_ns()).min()
     }
 
     /// Handles the deadlines that have passed. The loop closes the attempts that timed out when
     /// it is asked to connect anew or told that the session ended.
     pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        for slot in 0..self.sessions.slots() {
-            let Some(session) = self.sessions.at_mut(slot) else { continue };
-            if session.connection.deadline_ns().is_none_or(|deadline| now_ns < deadline) {
-                continue;
-            }
-            let slot = slot as u32;
-            let was_trying =
-                matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-            let step = session.connection.handle_timeout(now_ns);
-            if was_trying {
-                let action = Action::CloseControl { session: slot, is_failure: false };
-                self.actions.push_back(action);
-            }
-            self.apply(slot, step, effects);
+        let mut timed = std::mem::take(&mut self.timed);
+        timed.retain(|&slot| {
+            self.handle_timeout(slot, now_ns, effects);
+            let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
+            session.is_timed = session.connection.deadline_ns().is_some();
+            session.is_timed
+        });
+        timed.append(&mut self.timed);
+        self.timed = timed;
+    }
+
+    fn handle_timeout(&mut self, slot: u32, now_ns: u64, effects: &mut impl Effects) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if session.connection.deadline_ns().is_none_or(|deadline| now_ns < deadline) {
+            return;
         }
+        let was_trying =
+            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
+        let step = session.connection.handle_timeout(now_ns);
+        if was_trying {
+            let action = Action::CloseControl { session: slot, is_failure: false };
+            self.actions.push_back(action);
+        }
+        self.apply(slot, step, effects);
     }
 }

@@ -112,6 +112,8 @@ pub(crate) struct Session {
     pub(crate) locator: SocketAddr,
     /// How far the control lane is.
     pub(crate) connection: Connection,
+    /// It is in the list of sessions whose connection may have a deadline.
+    pub(crate) is_timed: bool,
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
     /// Counts the beginnings and ends of its connections.
@@ -177,6 +179,7 @@ impl Session {
             engine,
             locator,
             connection: Connection::new(retry),
+            is_timed: false,
             failure: None,
             epoch: 0,
             id: 0,

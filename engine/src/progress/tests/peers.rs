@@ -79,6 +79,7 @@ fn crossing_connects_make_one_session() {
         talk(&net, &mut engines, [0, 1], "crossing connects");
         for engine in &mut engines {
             assert_eq!(engine.state.core.sessions.len(), 1);
+            assert_eq!(engine.state.core.next_deadline_ns(), None);
             assert_events_alternate(engine);
         }
     });
