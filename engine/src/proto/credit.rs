@@ -125,6 +125,19 @@ mod tests {
         }
     }
 
+    /// What is held may wait for its receive for ever: the rest of the window is all there is.
+    #[test]
+    fn a_peer_without_credit_hears_of_the_first_that_comes_free() {
+        let mut receiver = ReceiveCredit::new(8);
+        assert!(receiver.handle_arrival(7));
+        receiver.consume(1);
+        assert!(!receiver.is_news(), "one is left, and one is less than half");
+        assert!(receiver.handle_arrival(1));
+        assert!(receiver.is_news());
+        assert_eq!(receiver.announce(), 9);
+        assert!(!receiver.is_news());
+    }
+
     #[test]
     fn limits_wrap_and_never_go_back() {
         let mut sender = SendCredit { used: u32::MAX - 1, limit: u32::MAX };
