@@ -11,7 +11,7 @@ pub(crate) mod tcp;
 pub(crate) mod uring;
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::progress::lanes::{Driver, Event, LaneKey};
 use crate::settings::TcpCongestion;
@@ -155,6 +155,12 @@ unsafe fn open_uring(
         io::ErrorKind::Unsupported,
         "this build has no io_uring driver: build with the cargo feature `uring`",
     )))
+}
+
+/// When `limit` is over; a limit beyond what the clock can say is as good as a century.
+fn deadline_after(limit: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 366 * 86_400))
 }
 
 /// Answers a `send_chunk` that could not start.

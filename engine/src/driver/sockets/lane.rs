@@ -21,7 +21,8 @@ pub(super) fn direction(interest: Interest) -> usize {
 pub(super) struct Lane {
     pub(super) socket: OwnedFd,
     pub(super) connecting: bool,
-    /// No call has said `EAGAIN` since the last event.
+    /// An event said so, and no call has said `EAGAIN` since. The first event comes by itself:
+    /// registering a socket announces what it is ready for.
     pub(super) ready: [bool; 2],
     pub(super) watched: [bool; 2],
     pub(super) transfers: [Transfer; 2],
@@ -34,7 +35,7 @@ impl Lane {
         Self {
             socket,
             connecting,
-            ready: [!connecting; 2],
+            ready: [false; 2],
             watched: [false; 2],
             transfers: [Transfer::default(), Transfer::default()],
             queued: false,
@@ -94,15 +95,13 @@ impl Transfer {
         offset: usize,
         length: usize,
     ) -> io::Result<()> {
+        if offset.checked_add(length).is_none_or(|end| end > shape.len()) {
+            return Err(beyond_shape());
+        }
         self.pieces.clear();
         self.pieces.push(Span { ptr: self.header.as_mut_ptr(), len: CHUNK_HEADER_BYTES });
-        let mut total = 0;
         for span in shape.spans(offset, length) {
-            total += span.len;
             self.pieces.push(span);
-        }
-        if total != length {
-            return Err(beyond_shape());
         }
         (self.active, self.token) = (true, token);
         Ok(())

@@ -17,8 +17,8 @@ use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
 use super::table::Table;
 use super::{
-    ACCEPT_PAUSE, DriverConfig, already_outstanding, cancelled, no_such_lane, not_open,
-    refuse_send, stopped, table_full, tcp,
+    ACCEPT_PAUSE, DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane,
+    not_open, refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
 use crate::progress::lanes::{
@@ -148,6 +148,7 @@ impl SocketsDriver {
             if writable || mask & libc::EPOLLERR as u32 != 0 {
                 self.counters.syscalls += 1;
                 let outcome = tcp::connect_error(&lane.socket);
+                lane.ready = [readable || broken, writable || broken];
                 self.connect_decided(key, outcome);
             }
             return;
@@ -163,7 +164,6 @@ impl SocketsDriver {
             self.close(key, CloseMode::Reset);
         } else if let Some(lane) = self.lanes.get_mut(key) {
             lane.connecting = false;
-            lane.ready = [true; 2];
             self.counters.syscalls += tcp::established(&lane.socket, &self.options);
             self.ready.push(Event::Connected { lane: key });
         }
@@ -402,7 +402,7 @@ impl Driver for SocketsDriver {
             return Err(stopped());
         }
         let before = events.len();
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         loop {
             let mut left = deadline.saturating_duration_since(Instant::now());
             if !self.ready.is_empty() || !self.runnable.is_empty() {

@@ -31,8 +31,8 @@ use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::table::Table;
 use super::{
-    ArenaRange, DriverConfig, already_outstanding, no_such_lane, not_open, refuse_send, stopped,
-    table_full, tcp,
+    ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
+    refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
 use crate::progress::lanes::{
@@ -423,7 +423,7 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_after(timeout);
         loop {
             self.wake_listeners();
             self.reap()?;
@@ -444,11 +444,16 @@ impl Driver for UringDriver {
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
+        let deadline = deadline_after(limit);
         self.is_stopped = true;
-        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            self.close(key, CloseMode::Reset);
+        // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
+        let mode = |lane: &Lane| match lane.unreleased {
+            0 => CloseMode::Graceful,
+            _ => CloseMode::Reset,
+        };
+        let lanes: Vec<_> = self.lanes.iter().map(|(key, lane)| (key, mode(lane))).collect();
+        for (key, mode) in lanes {
+            self.close(key, mode);
         }
         let listening = self.slots.select(|kind| matches!(kind, Kind::Listen(_)));
         self.cancel(listening);
@@ -458,10 +463,15 @@ impl Driver for UringDriver {
             }
             std::thread::yield_now();
         }
+        self.listeners.clear();
+        self.ready.clear();
         true
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
         let is_busy = |lane: &Lane| {
             lane.is_connecting
                 || lane.is_receiving
