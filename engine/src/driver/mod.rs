@@ -7,6 +7,8 @@ mod pieces;
 pub(crate) mod sockets;
 mod table;
 pub(crate) mod tcp;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "uring")]
 pub(crate) mod uring;
 

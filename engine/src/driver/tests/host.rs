@@ -1,0 +1,389 @@
+//! A driver under observation.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open};
+use crate::memory::{Arena, Buffer};
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, Event, Interest, LaneKey, SendMode,
+};
+
+/// Time for what has to happen, on a machine that does other things as well.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Arena of a host: within the memory that an ordinary user may lock.
+const ARENA_BYTES: usize = 1 << 20;
+
+/// A driver and the features that it does without.
+pub(super) struct Variant {
+    pub(super) module: &'static str,
+    pub(super) choice: DriverChoice,
+    pub(super) disabled: &'static [&'static str],
+}
+
+impl Variant {
+    /// Why this variant cannot run here.
+    pub(super) fn refused(&self) -> Option<String> {
+        if self.choice != DriverChoice::Uring {
+            return None;
+        }
+        #[cfg(feature = "uring")]
+        return crate::driver::uring::UringFeatures::probe().err().map(|error| error.to_string());
+        #[cfg(not(feature = "uring"))]
+        Some("this build has no io_uring driver".to_owned())
+    }
+
+    /// The settings of this variant's driver.
+    pub(super) fn config(&self) -> DriverConfig {
+        let disabled_features = self.disabled.iter().map(|&name| name.to_owned()).collect();
+        DriverConfig { disabled_features, ..DriverConfig::default() }
+    }
+
+    /// Whether its driver uses a feature of io_uring: the kernel has it and it is not forced off.
+    #[cfg(feature = "uring")]
+    pub(super) fn uses(&self, name: &str) -> bool {
+        let features = crate::driver::uring::UringFeatures::probe();
+        self.choice == DriverChoice::Uring
+            && !self.disabled.contains(&name)
+            && features.is_ok_and(|all| all.iter().any(|one| one.name == name && one.is_available))
+    }
+
+    /// Without io_uring none of its features is used.
+    #[cfg(not(feature = "uring"))]
+    pub(super) fn uses(&self, _name: &str) -> bool {
+        false
+    }
+}
+
+/// What is known of an open lane.
+#[derive(Default, Debug)]
+struct Book {
+    is_connecting: bool,
+    sending: Option<u64>,
+    is_receiving: bool,
+    watched: [bool; 2],
+}
+
+/// A driver, the memory that it uses, and what it has to report.
+///
+/// Every event is checked against what was asked for: none comes unasked or twice, and nothing
+/// of a lane comes after, or is missing at, its `Closed`.
+pub(super) struct Host {
+    // Dropped first: it refers to the memory below.
+    pub(super) driver: Box<dyn Driver>,
+    lanes: HashMap<LaneKey, Book>,
+    gone: HashSet<LaneKey>,
+    /// Chunks whose memory the kernel may read: lane, whether the end was reported, memory.
+    unreleased: HashMap<u64, (LaneKey, bool, Buffer)>,
+    receiving: HashMap<LaneKey, Buffer>,
+    arrived: HashMap<LaneKey, Buffer>,
+    inbox: VecDeque<Event>,
+    listener: Option<SocketAddr>,
+    pub(super) arena: Arc<Arena>,
+}
+
+impl Host {
+    pub(super) fn new(variant: &Variant) -> Self {
+        Self::with(variant.choice, &variant.config())
+    }
+
+    pub(super) fn with(choice: DriverChoice, config: &DriverConfig) -> Self {
+        let arena = Arena::new(ARENA_BYTES).unwrap();
+        let range = ArenaRange { base: arena.base(), len: arena.len() };
+        // SAFETY: the arena is dropped after the driver.
+        let driver = unsafe { open(choice, config, Some(range)) }.unwrap();
+        Self {
+            driver,
+            lanes: HashMap::new(),
+            gone: HashSet::new(),
+            unreleased: HashMap::new(),
+            receiving: HashMap::new(),
+            arrived: HashMap::new(),
+            inbox: VecDeque::new(),
+            listener: None,
+            arena,
+        }
+    }
+
+    // ---- Lanes ----
+
+    /// Listens at a port of 127.0.0.1, once.
+    pub(super) fn listen(&mut self) -> SocketAddr {
+        if let Some(address) = self.listener {
+            return address;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        self.driver.listen(listener).unwrap();
+        self.listener = Some(address);
+        address
+    }
+
+    pub(super) fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> LaneKey {
+        let lane = self.driver.connect(remote, local).unwrap();
+        self.open_book(lane, true);
+        lane
+    }
+
+    pub(super) fn adopt(&mut self, socket: OwnedFd) -> LaneKey {
+        let lane = self.driver.adopt(socket).unwrap();
+        self.open_book(lane, false);
+        lane
+    }
+
+    /// Two lanes of this driver that are connected with each other.
+    pub(super) fn pair(&mut self) -> (LaneKey, LaneKey) {
+        let address = self.listen();
+        let near = self.connect(address, None);
+        self.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
+        let accepted = self.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
+        let Event::Accepted { lane: far, .. } = accepted else { unreachable!() };
+        (near, far)
+    }
+
+    /// A lane and its peer, which is in the hand of the test.
+    pub(super) fn lane_to_outside(&mut self) -> (LaneKey, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let lane = self.connect(listener.local_addr().unwrap(), None);
+        self.expect("Connected", |e| matches!(e, Event::Connected { lane: l } if *l == lane));
+        let (peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.set_write_timeout(Some(PATIENCE)).unwrap();
+        (lane, peer)
+    }
+
+    pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {
+        self.driver.watch(lane, interest).unwrap();
+        let book = self.lanes.get_mut(&lane).unwrap();
+        book.watched[usize::from(interest == Interest::Writable)] = true;
+    }
+
+    pub(super) fn close(&mut self, lane: LaneKey, mode: CloseMode) {
+        self.driver.close(lane, mode);
+    }
+
+    pub(super) fn expect_closed(&mut self, lane: LaneKey) {
+        self.expect("Closed", |e| matches!(e, Event::Closed { lane: l } if *l == lane));
+    }
+
+    /// A lane whose socket and whose peer's hold some ten KiB only.
+    pub(super) fn narrow_lane(&mut self) -> (LaneKey, TcpStream) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.set_recv_buffer_size(32 * 1024).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(1).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_send_buffer_size(32 * 1024).unwrap();
+        socket.connect(&listener.local_addr().unwrap()).unwrap();
+        let peer = TcpStream::from(listener.accept().unwrap().0);
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        (self.adopt(socket.into()), peer)
+    }
+
+    /// Gives all sockets up; the driver is of no use afterwards.
+    pub(super) fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        let sockets = self.driver.dismantle()?;
+        assert_eq!(sockets.len(), self.lanes.len());
+        for (lane, _) in &sockets {
+            assert!(self.lanes.remove(lane).is_some(), "{lane:?} was not open");
+        }
+        Ok(sockets)
+    }
+
+    // ---- Chunks ----
+
+    /// Sends all of `buffer` as one chunk, whose header is that of `token`.
+    pub(super) fn send_chunk(&mut self, lane: LaneKey, token: u64, buffer: Buffer, mode: SendMode) {
+        let length = buffer.len();
+        self.send_part(lane, token, buffer, 0, length, mode);
+    }
+
+    pub(super) fn send_part(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        mut buffer: Buffer,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        let shape = buffer.shape_for_send().unwrap();
+        let book = self.lanes.get_mut(&lane).unwrap();
+        assert_eq!(book.sending.replace(token), None);
+        assert!(self.unreleased.insert(token, (lane, false, buffer)).is_none());
+        // SAFETY: the buffer stays here until the chunk is released.
+        unsafe {
+            self.driver.send_chunk(lane, token, &header(token), &shape, offset, length, mode);
+        }
+    }
+
+    /// Receives a chunk into all of `buffer`.
+    pub(super) fn recv_chunk(&mut self, lane: LaneKey, buffer: Buffer) {
+        let length = buffer.len();
+        self.recv_part(lane, buffer, 0, length);
+    }
+
+    pub(super) fn recv_part(
+        &mut self,
+        lane: LaneKey,
+        mut buffer: Buffer,
+        offset: usize,
+        length: usize,
+    ) {
+        let shape = buffer.shape_for_recv().unwrap();
+        let book = self.lanes.get_mut(&lane).unwrap();
+        assert!(!std::mem::replace(&mut book.is_receiving, true));
+        assert!(self.receiving.insert(lane, buffer).is_none());
+        // SAFETY: the buffer stays here until the chunk is reported.
+        unsafe { self.driver.recv_chunk(lane, &shape, offset, length) };
+    }
+
+    /// The end of the chunk that `lane` sends.
+    pub(super) fn expect_sent(&mut self, lane: LaneKey) -> io::Result<()> {
+        let is_hit = |e: &Event| matches!(e, Event::ChunkSent { lane: l, .. } if *l == lane);
+        let Event::ChunkSent { result, .. } = self.expect("ChunkSent", is_hit) else {
+            unreachable!()
+        };
+        result
+    }
+
+    pub(super) fn expect_released(&mut self, token: u64) {
+        let is_hit = |e: &Event| matches!(e, Event::ChunkReleased { token: t } if *t == token);
+        self.expect("ChunkReleased", is_hit);
+    }
+
+    /// The end of the chunk that `lane` receives, and the memory it was received into.
+    pub(super) fn expect_received(
+        &mut self,
+        lane: LaneKey,
+    ) -> (io::Result<[u8; CHUNK_HEADER_BYTES]>, Buffer) {
+        let is_hit = |e: &Event| matches!(e, Event::ChunkReceived { lane: l, .. } if *l == lane);
+        let Event::ChunkReceived { result, .. } = self.expect("ChunkReceived", is_hit) else {
+            unreachable!()
+        };
+        (result, self.arrived.remove(&lane).unwrap())
+    }
+
+    // ---- Events ----
+
+    /// Takes what the driver has to report now.
+    pub(super) fn turn(&mut self) {
+        let mut events = Vec::new();
+        self.driver.poll(&mut events).unwrap();
+        if events.is_empty() {
+            self.driver.park(Duration::from_millis(2), &mut events).unwrap();
+        }
+        for event in events {
+            self.check(&event);
+            self.inbox.push_back(event);
+        }
+    }
+
+    /// The first event that `is_hit` chooses; others wait for their turn.
+    pub(super) fn expect(&mut self, what: &str, is_hit: impl Fn(&Event) -> bool) -> Event {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(at) = self.inbox.iter().position(&is_hit) {
+                return self.inbox.remove(at).unwrap();
+            }
+            assert!(Instant::now() < deadline, "no {what}; there are {:?}", self.inbox);
+            self.turn();
+        }
+    }
+
+    /// Everything that happens in `time`, and what was not taken before.
+    pub(super) fn events_of(&mut self, time: Duration) -> Vec<Event> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.turn();
+        }
+        self.inbox.drain(..).collect()
+    }
+
+    /// Fails unless nothing happens for a while.
+    pub(super) fn expect_quiet(&mut self) {
+        let events = self.events_of(Duration::from_millis(30));
+        assert!(events.is_empty(), "unexpected: {events:?}");
+    }
+
+    fn open_book(&mut self, lane: LaneKey, is_connecting: bool) {
+        assert!(!self.gone.contains(&lane), "{lane:?} is used again");
+        let book = Book { is_connecting, ..Book::default() };
+        assert!(self.lanes.insert(lane, book).is_none(), "{lane:?} is open twice");
+    }
+
+    fn book(&mut self, lane: LaneKey, event: &Event) -> &mut Book {
+        self.lanes.get_mut(&lane).unwrap_or_else(|| panic!("{event:?} of a lane that is not open"))
+    }
+
+    fn check(&mut self, event: &Event) {
+        match *event {
+            Event::Accepted { lane, .. } => self.open_book(lane, false),
+            Event::Connected { lane } | Event::ConnectFailed { lane, .. } => {
+                let book = self.book(lane, event);
+                assert!(std::mem::take(&mut book.is_connecting), "{event:?} unasked");
+            }
+            Event::Readable { lane } => {
+                let book = self.book(lane, event);
+                assert!(std::mem::take(&mut book.watched[0]), "{event:?} unasked");
+            }
+            Event::Writable { lane } => {
+                let book = self.book(lane, event);
+                assert!(std::mem::take(&mut book.watched[1]), "{event:?} unasked");
+            }
+            Event::ChunkSent { lane, .. } => {
+                let token = self.book(lane, event).sending.take();
+                let token = token.unwrap_or_else(|| panic!("{event:?} unasked"));
+                self.unreleased.get_mut(&token).expect("released before it was sent").1 = true;
+            }
+            Event::ChunkReleased { token } => {
+                let chunk = self.unreleased.remove(&token);
+                let (_, is_sent, _) = chunk.unwrap_or_else(|| panic!("{event:?} unasked"));
+                assert!(is_sent, "{event:?} before the chunk was sent");
+            }
+            Event::ChunkReceived { lane, .. } => {
+                let book = self.book(lane, event);
+                assert!(std::mem::take(&mut book.is_receiving), "{event:?} unasked");
+                let buffer = self.receiving.remove(&lane).unwrap();
+                self.arrived.insert(lane, buffer);
+            }
+            Event::Closed { lane } => {
+                let book = self.lanes.remove(&lane);
+                let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));
+                assert!(book.sending.is_none() && !book.is_receiving, "{event:?} too early");
+                let is_held = self.unreleased.values().any(|(owner, ..)| *owner == lane);
+                assert!(!is_held, "{event:?} before the release of its chunks");
+                self.gone.insert(lane);
+            }
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if !self.driver.shutdown(PATIENCE) {
+            // The kernel may still write there.
+            std::mem::forget((self.unreleased.drain(), self.receiving.drain()));
+            self.arena.leak();
+            assert!(std::thread::panicking(), "the kernel did not let go of the memory");
+        }
+    }
+}
+
+/// The header of the chunk with this token.
+pub(super) fn header(token: u64) -> [u8; CHUNK_HEADER_BYTES] {
+    std::array::from_fn(|at| (token as usize * 7 + at * 3 + 1) as u8)
+}
+
+/// Bytes that differ from message to message and from place to place.
+pub(super) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed) as u8).collect()
+}

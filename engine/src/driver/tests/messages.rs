@@ -1,0 +1,131 @@
+//! Control lanes: direct reads and writes, and watching.
+
+use std::io::{ErrorKind, Read, Write};
+
+use socket2::SockRef;
+
+use super::host::{Host, Variant, pattern};
+use crate::progress::lanes::{CloseMode, Event, Interest, LaneKey};
+
+fn is_readable(event: &Event, lane: LaneKey) -> bool {
+    matches!(event, Event::Readable { lane: l } if *l == lane)
+}
+
+fn is_writable(event: &Event, lane: LaneKey) -> bool {
+    matches!(event, Event::Writable { lane: l } if *l == lane)
+}
+
+/// Writes until the socket is full; returns the number of bytes.
+fn fill(host: &mut Host, lane: LaneKey, bytes: &[u8]) -> usize {
+    let mut total = 0;
+    loop {
+        match host.driver.send(lane, &bytes[total % bytes.len()..]) {
+            Ok(count) => total += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                return total;
+            }
+        }
+    }
+}
+
+pub(super) fn bytes_arrive_in_order_until_the_stream_ends(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (near, far) = host.pair();
+    let mut into = [0; 64];
+    assert_eq!(host.driver.recv(far, &mut into).unwrap_err().kind(), ErrorKind::WouldBlock);
+    for round in 0..100u64 {
+        let bytes = pattern(round, 1 + round as usize % 64);
+        assert_eq!(host.driver.send(near, &bytes).unwrap(), bytes.len());
+        host.watch(far, Interest::Readable);
+        host.expect("Readable", |e| is_readable(e, far));
+        assert_eq!(host.driver.recv(far, &mut into).unwrap(), bytes.len());
+        assert_eq!(into[..bytes.len()], bytes);
+    }
+    host.close(near, CloseMode::Graceful);
+    host.expect_closed(near);
+    host.watch(far, Interest::Readable);
+    host.expect("Readable", |e| is_readable(e, far));
+    assert_eq!(host.driver.recv(far, &mut into).unwrap(), 0);
+    host.expect_quiet();
+}
+
+pub(super) fn full_socket_takes_no_more(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (lane, mut peer) = host.lane_to_outside();
+    let bytes = pattern(1, 1 << 20);
+    let total = fill(&mut host, lane, &bytes);
+    host.close(lane, CloseMode::Graceful);
+    let mut heard = Vec::new();
+    peer.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard.len(), total);
+    assert!(heard.chunks(bytes.len()).all(|part| part == &bytes[..part.len()]));
+    host.expect_closed(lane);
+}
+
+pub(super) fn watched_for_reading_once(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (lane, mut peer) = host.lane_to_outside();
+    // Nothing has arrived: no event, also when asked twice.
+    host.watch(lane, Interest::Readable);
+    host.watch(lane, Interest::Readable);
+    host.expect_quiet();
+    peer.write_all(b"12345678").unwrap();
+    host.expect("Readable", |e| is_readable(e, lane));
+    // Something is there all the time, and nobody asks.
+    host.expect_quiet();
+    host.watch(lane, Interest::Readable);
+    host.expect("Readable", |e| is_readable(e, lane));
+    assert_eq!(host.driver.recv(lane, &mut [0; 4]).unwrap(), 4);
+    host.watch(lane, Interest::Readable);
+    host.expect("Readable", |e| is_readable(e, lane));
+    assert_eq!(host.driver.recv(lane, &mut [0; 8]).unwrap(), 4);
+    let error = host.driver.recv(lane, &mut [0; 8]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    host.watch(lane, Interest::Readable);
+    host.expect_quiet();
+    // A watch that still waits when the lane is closed says nothing.
+    host.close(lane, CloseMode::Graceful);
+    host.expect_closed(lane);
+    peer.write_all(b"late").unwrap();
+    host.expect_quiet();
+}
+
+pub(super) fn watched_for_writing_once(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (lane, mut peer) = host.lane_to_outside();
+    host.watch(lane, Interest::Writable);
+    host.expect("Writable", |e| is_writable(e, lane));
+    host.expect_quiet();
+    let bytes = pattern(2, 1 << 16);
+    for _ in 0..2 {
+        let total = fill(&mut host, lane, &bytes);
+        host.watch(lane, Interest::Writable);
+        host.watch(lane, Interest::Writable);
+        host.expect_quiet();
+        peer.read_exact(&mut vec![0; total]).unwrap();
+        host.expect("Writable", |e| is_writable(e, lane));
+        host.expect_quiet();
+    }
+}
+
+pub(super) fn end_and_reset_are_readable(variant: &Variant) {
+    let mut host = Host::new(variant);
+    for is_reset in [false, true] {
+        let (lane, peer) = host.lane_to_outside();
+        host.watch(lane, Interest::Readable);
+        if is_reset {
+            SockRef::from(&peer).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        }
+        drop(peer);
+        host.expect("Readable", |e| is_readable(e, lane));
+        let received = host.driver.recv(lane, &mut [0; 8]);
+        match is_reset {
+            false => assert_eq!(received.unwrap(), 0),
+            true => assert_eq!(received.unwrap_err().kind(), ErrorKind::ConnectionReset),
+        }
+        host.close(lane, CloseMode::Graceful);
+        host.expect_closed(lane);
+    }
+    host.expect_quiet();
+}

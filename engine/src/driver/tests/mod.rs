@@ -1,0 +1,100 @@
+//! The contract of [`crate::progress::lanes`], tried on every driver and on every way that
+//! io_uring can be had.
+//!
+//! A case is a function of a [`Variant`]; the macro below runs each with all variants. What
+//! holds for every event, whatever the case, is checked by [`host::Host`].
+
+mod chunks;
+mod connections;
+mod endings;
+mod host;
+mod messages;
+mod moving;
+mod waiting;
+
+use self::host::Variant;
+
+/// Runs a case, or says why it cannot run here.
+fn run(variant: &Variant, case: fn(&Variant)) {
+    match variant.refused() {
+        None => case(variant),
+        Some(why) => println!("RINGRAIL-SKIP: driver::tests::{}: {why}", variant.module),
+    }
+}
+
+/// One module per variant, with a test for every case in it.
+macro_rules! contract {
+    (
+        variants { $($module:ident = $choice:ident, $disabled:expr;)* }
+        $cases:tt
+    ) => {
+        $(contract!(@module $module, $choice, $disabled, $cases);)*
+    };
+    (@module $module:ident, $choice:ident, $disabled:expr, { $($file:ident::$case:ident,)* }) => {
+        mod $module {
+            use crate::driver::{DriverChoice, tests};
+
+            const VARIANT: tests::Variant = tests::Variant {
+                module: stringify!($module),
+                choice: DriverChoice::$choice,
+                disabled: &$disabled,
+            };
+
+            $(#[test]
+            fn $case() {
+                tests::run(&VARIANT, tests::$file::$case);
+            })*
+        }
+    };
+}
+
+contract! {
+    variants {
+        sockets = Sockets, [];
+        uring = Uring, [];
+        uring_without_single_issuer = Uring, ["single_issuer"];
+        uring_without_defer_taskrun = Uring, ["defer_taskrun"];
+        uring_without_coop_taskrun = Uring, ["defer_taskrun", "coop_taskrun"];
+        uring_without_taskrun_flag = Uring, ["taskrun_flag"];
+        uring_without_no_sqarray = Uring, ["no_sqarray"];
+        uring_without_registered_files = Uring, ["registered_files"];
+        uring_without_registered_buffers = Uring, ["registered_buffers"];
+        uring_without_send_zc = Uring, ["send_zc"];
+        uring_without_multishot_poll = Uring, ["multishot_poll"];
+        uring_of_an_old_kernel = Uring, [
+            "single_issuer", "defer_taskrun", "coop_taskrun", "taskrun_flag", "no_sqarray",
+            "registered_files", "registered_buffers", "send_zc", "multishot_poll",
+        ];
+    }
+    {
+        connections::connects_and_accepts,
+        connections::refused_is_reported_and_closed,
+        connections::closing_an_attempt_ends_it,
+        connections::full_table_refuses_one_more,
+        connections::stale_keys_do_nothing,
+        messages::bytes_arrive_in_order_until_the_stream_ends,
+        messages::full_socket_takes_no_more,
+        messages::watched_for_reading_once,
+        messages::watched_for_writing_once,
+        messages::end_and_reset_are_readable,
+        chunks::every_size_shape_and_memory,
+        chunks::both_directions_at_once,
+        chunks::more_pieces_than_a_call_takes,
+        chunks::arriving_in_crumbs,
+        chunks::beyond_the_memory_is_refused,
+        chunks::second_chunk_is_refused,
+        endings::reset_in_mid_chunk,
+        endings::graceful_in_mid_chunk_before_a_deaf_peer,
+        endings::graceful_delivers_what_was_sent,
+        endings::peer_resets_in_mid_chunk,
+        endings::peer_ends_in_mid_chunk,
+        endings::shutdown_lets_go_of_everything,
+        endings::shutdown_delivers_what_was_sent,
+        moving::lanes_move_to_the_other_driver,
+        moving::busy_driver_is_not_dismantled,
+        waiting::park_honours_its_time,
+        waiting::park_ends_with_an_event,
+        waiting::nothing_costs_nothing,
+        waiting::full_rings_lose_nothing,
+    }
+}

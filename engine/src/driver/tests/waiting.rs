@@ -1,0 +1,120 @@
+//! Polling, sleeping, and rings that are too small.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::host::{Host, PATIENCE, Variant, header};
+use crate::driver::DriverConfig;
+use crate::memory::Buffer;
+use crate::progress::lanes::{CloseMode, Event, Interest};
+
+/// Pairs of lanes of one driver. Their completions do not fit into the smallest ring's queue.
+const PAIRS: usize = 400;
+
+pub(super) fn park_honours_its_time(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (near, _) = host.pair();
+    host.watch(near, Interest::Readable);
+    host.expect_quiet();
+    for timeout in [0, 1, 300, 40_000].map(Duration::from_micros) {
+        let (mut events, begin) = (Vec::new(), Instant::now());
+        host.driver.park(timeout, &mut events).unwrap();
+        assert!(begin.elapsed() >= timeout, "{timeout:?}: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < timeout + PATIENCE);
+        assert!(events.is_empty(), "{events:?}");
+    }
+}
+
+pub(super) fn park_ends_with_an_event(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (lane, mut peer) = host.lane_to_outside();
+    let address = host.listen();
+    host.watch(lane, Interest::Readable);
+    host.expect_quiet();
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        peer.write_all(b"here").unwrap();
+        peer
+    });
+    let mut events = Vec::new();
+    // The longest time that there is must not overflow.
+    host.driver.park(Duration::MAX, &mut events).unwrap();
+    assert!(matches!(events[..], [Event::Readable { lane: l }] if l == lane), "{events:?}");
+    let _peer = other.join().unwrap();
+    let other = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        std::net::TcpStream::connect(address).unwrap()
+    });
+    events.clear();
+    let begin = Instant::now();
+    host.driver.park(PATIENCE * 2, &mut events).unwrap();
+    assert!(matches!(events[..], [Event::Accepted { .. }]), "{events:?}");
+    assert!(begin.elapsed() < PATIENCE);
+    other.join().unwrap();
+    // What is there already is not slept over.
+    host.watch(lane, Interest::Readable);
+    events.clear();
+    host.driver.park(PATIENCE * 2, &mut events).unwrap();
+    assert!(matches!(events[..], [Event::Readable { .. }]), "{events:?}");
+    assert!(begin.elapsed() < PATIENCE);
+}
+
+pub(super) fn nothing_costs_nothing(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (near, far) = host.pair();
+    host.watch(near, Interest::Readable);
+    host.recv_chunk(far, Buffer::from(vec![0; 10]));
+    host.expect_quiet();
+    let before = host.driver.counters().syscalls;
+    let mut events = Vec::new();
+    for _ in 0..100 {
+        host.driver.poll(&mut events).unwrap();
+    }
+    assert!(events.is_empty());
+    let calls = host.driver.counters().syscalls - before;
+    let expected = if host.driver.polls_for_free() { 0 } else { 100 };
+    assert_eq!(calls, expected);
+    let announces = variant.uses("taskrun_flag");
+    let is_unasked = !variant.uses("coop_taskrun") && !variant.uses("defer_taskrun");
+    let is_uring = host.driver.name() == "uring";
+    assert_eq!(host.driver.polls_for_free(), is_uring && (announces || is_unasked));
+}
+
+/// More completions at a time than the queue holds, and a submission queue of two.
+pub(super) fn full_rings_lose_nothing(variant: &Variant) {
+    let limit = getrlimit(Resource::Nofile);
+    // Every lane is a descriptor; ordinary limits are lower and may be raised.
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let config = DriverConfig { ring_entries: 2, ..variant.config() };
+    let mut host = Host::with(variant.choice, &config);
+    let pairs: Vec<_> = (0..PAIRS).map(|_| host.pair()).collect();
+    for &(near, far) in &pairs {
+        host.watch(near, Interest::Writable);
+        host.recv_chunk(near, Buffer::from(Vec::new()));
+        host.watch(far, Interest::Writable);
+        host.watch(far, Interest::Readable);
+        assert_eq!(host.driver.send(far, &header(4)).unwrap(), header(4).len());
+    }
+    for &(near, far) in &pairs {
+        for lane in [near, far] {
+            host.expect("Writable", |e| matches!(e, Event::Writable { lane: l } if *l == lane));
+        }
+        assert_eq!(host.expect_received(near).0.unwrap(), header(4));
+    }
+    host.expect_quiet();
+    for &(near, far) in &pairs {
+        for lane in [near, far] {
+            host.watch(lane, Interest::Readable);
+            host.close(lane, CloseMode::Graceful);
+        }
+    }
+    for &(near, far) in &pairs {
+        for lane in [near, far] {
+            host.expect_closed(lane);
+        }
+    }
+    host.events_of(Duration::from_millis(5));
+    assert_eq!(host.driver.counters().stale_completions, 0);
+}
