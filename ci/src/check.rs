@@ -17,7 +17,8 @@ pub(crate) fn run() -> Result<(), String> {
     let lints =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     execute(&mut cargo(&lints))?;
-    execute(&mut cargo(&["check", "--quiet", "-p", "ringrail", "--no-default-features"]))?;
+    let plain = ["clippy", "-p", "ringrail", "--no-default-features", "--", "-D", "warnings"];
+    execute(&mut cargo(&plain))?;
     let documentation =
         ["doc", "--workspace", "--all-features", "--no-deps", "--document-private-items"];
     execute(cargo(&documentation).env("RUSTDOCFLAGS", "-D warnings"))?;

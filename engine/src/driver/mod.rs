@@ -42,6 +42,7 @@ pub(crate) enum DriverChoice {
 pub(crate) struct DriverConfig {
     /// Names of io_uring features not to use though the kernel has them (see
     /// `UringFeatures`). Default: none.
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
     pub(crate) disabled_features: Vec<String>,
     /// Silence after which an idle peer counts as dead; keep-alive is derived from it.
     /// Default: 10 s.
@@ -50,6 +51,7 @@ pub(crate) struct DriverConfig {
     pub(crate) tcp_congestion: TcpCongestion,
     /// Entries of the submission queue; rounded up to a power of two and clamped by the kernel.
     /// Default: 256.
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
     pub(crate) ring_entries: u32,
     /// Lanes at the same time, those that are closing included. Default: 4096.
     pub(crate) max_lanes: u32,
@@ -69,6 +71,7 @@ impl Default for DriverConfig {
 
 /// The memory that zero-copy sends may be registered for.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
 pub(crate) struct ArenaRange {
     /// Its first byte.
     pub(crate) base: *mut u8,
@@ -86,6 +89,7 @@ pub(crate) enum DriverError {
     )]
     UringRefused(#[source] io::Error),
     /// A feature name is not one.
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
     #[error("there is no io_uring feature named `{name}`; the names are {known}")]
     UnknownFeature {
         /// The name as given.
