@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod run;
+mod sanitize;
 mod setup;
 mod test;
 mod tidy;
@@ -15,7 +16,12 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   setup   installs the system packages that are missing, and says which
   demo    the heat equation on two ranks, then latency and bandwidth of this host
   test    all tests (calls setup); prints `N passed, N failed, N skipped` at the end
-  check   format, lints, documentation, tidy rules, licences";
+  check   format, lints, documentation, tidy rules, licences
+
+  sanitize [ARGUMENTS OF cargo test]
+          the engine's tests under AddressSanitizer; not part of CI. Wants a nightly toolchain,
+          best with its rust-src; without one it makes do with this toolchain and the standard
+          library as it comes";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1).unwrap_or_default();
@@ -24,6 +30,7 @@ fn main() -> ExitCode {
         "demo" => demo::run(),
         "test" => test::run(),
         "check" => check::run(),
+        "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
