@@ -14,7 +14,11 @@
 //!   holds for errors and for [`Driver::close`] too: [`Event::Closed`] is the last event of a lane
 //!   and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
 //!   still touch the memory, whatever else happened.
+//! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
+//!   with an error, so that its memory comes back; the key names no other lane.
 //! - Events carry generations: an event of a closed lane never reaches its successor.
+//!
+//! `driver/tests` holds every driver to this.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -47,7 +51,9 @@ pub(crate) enum SendMode {
 /// How a lane is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CloseMode {
-    /// Sent bytes are delivered, then FIN. Outstanding chunks are cancelled.
+    /// Sent bytes are delivered, then FIN. Outstanding chunks are cancelled. A peer that does
+    /// not read can hold `Closed` back for as long as the kernel needs the memory of a chunk; a
+    /// second close with `Reset` ends that.
     Graceful,
     /// RST: nothing more is sent or received (`SO_LINGER` 0).
     Reset,
@@ -207,8 +213,9 @@ pub(crate) trait Driver {
     /// counts as answered).
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
 
-    /// Closes everything and reaps what is outstanding, for `limit` at the most. `false`: the
-    /// kernel may still reference memory, which the caller must then leak.
+    /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were
+    /// sent are delivered, except on lanes with chunks that are not released: these are reset.
+    /// `false`: the kernel may still reference memory, which the caller must then leak.
     fn shutdown(&mut self, limit: Duration) -> bool;
 
     /// Gives every lane's socket back, for another driver to adopt on another thread. Only when
