@@ -15,37 +15,36 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let size = side.job.size;
     let mut histogram = histogram();
     let mut verified = true;
-    let mut send = Some(side.buffer(size)?);
+    let mut hands = Hands { send: Some(side.buffer(size)?), received: None };
     let receive = side.buffer(size)?;
     let selector = Selector::from(side.peer, TAG);
     side.endpoint.post_receive(selector, receive, 0).map_err(|error| error.to_string())?;
     side.link.barrier()?;
     let before = side.endpoint.counters();
-    let total = side.job.iters + WARM_UP;
+    let warm_up = WARM_UP.min(side.job.iters);
+    let total = side.job.iters + warm_up;
     for number in 0..total {
         let start = Instant::now();
         if !side.is_server {
-            send_one(side, &mut send, number)?;
+            send_one(side, &mut hands.send, number)?;
         }
-        let received = receive_one(side, &mut send)?;
+        let received = receive_one(side, &mut hands)?;
         let elapsed = start.elapsed();
         verified &= received.as_slice().is_some_and(|bytes| check(side, bytes, number));
         // The next receive is there before the answer can bring the next message.
         side.endpoint.post_receive(selector, received, 0).map_err(|error| error.to_string())?;
         if side.is_server {
-            send_one(side, &mut send, number)?;
-        } else if number >= WARM_UP {
+            send_one(side, &mut hands.send, number)?;
+        } else if number >= warm_up {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
         }
-        if send.is_none() {
-            reclaim(side, &mut send)?;
-        }
+        reclaim(side, &mut hands)?;
     }
     let mut report = side.report();
     report.latencies(&histogram);
     side.conclude(&mut report, &before, total, verified)?;
     // The receive that is still posted would take the next round's first message.
-    drain(side)?;
+    drain(side, &mut hands)?;
     Ok(report)
 }
 
@@ -81,40 +80,47 @@ fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(
     posted.map(drop).map_err(|error| error.to_string())
 }
 
-/// Waits for the message; a send buffer that comes back meanwhile is kept.
-fn receive_one(side: &mut Side<'_>, send: &mut Option<Buffer>) -> Result<Buffer, String> {
-    loop {
-        let mut received = None;
+/// What completions have brought. A batch may hold the end of the send and the next message, so
+/// both are kept until they are asked for.
+struct Hands {
+    send: Option<Buffer>,
+    received: Option<Buffer>,
+}
+
+impl Hands {
+    fn take_in(&mut self, side: &mut Side<'_>) -> Result<(), String> {
         for completion in side.next_completions()? {
             completion.result.map_err(message)?;
             match completion.kind {
-                OperationKind::Receive => received = completion.buffer,
-                OperationKind::Send => *send = completion.buffer,
+                OperationKind::Receive => self.received = completion.buffer,
+                OperationKind::Send => self.send = completion.buffer,
             }
         }
-        if let Some(buffer) = received {
-            return Ok(buffer);
-        }
+        Ok(())
     }
 }
 
-fn reclaim(side: &mut Side<'_>, send: &mut Option<Buffer>) -> Result<(), String> {
-    while send.is_none() {
-        for completion in side.next_completions()? {
-            completion.result.map_err(message)?;
-            *send = completion.buffer;
+/// Waits for the message; a send buffer that comes back meanwhile is kept.
+fn receive_one(side: &mut Side<'_>, hands: &mut Hands) -> Result<Buffer, String> {
+    loop {
+        if let Some(buffer) = hands.received.take() {
+            return Ok(buffer);
         }
+        hands.take_in(side)?;
+    }
+}
+
+/// Waits for the send buffer; a message that comes meanwhile is kept.
+fn reclaim(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
+    while hands.send.is_none() {
+        hands.take_in(side)?;
     }
     Ok(())
 }
 
 /// Feeds the receive that is left over.
-fn drain(side: &mut Side<'_>) -> Result<(), String> {
-    let mut send = Some(side.buffer(side.job.size)?);
-    send_one(side, &mut send, 0)?;
-    receive_one(side, &mut send)?;
-    if send.is_none() {
-        reclaim(side, &mut send)?;
-    }
-    Ok(())
+fn drain(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
+    send_one(side, &mut hands.send, 0)?;
+    receive_one(side, hands)?;
+    reclaim(side, hands)
 }
