@@ -1,6 +1,6 @@
 //! The control connection: parameters, addresses, barriers and results, as lines of JSON.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,20 @@ impl Link {
             return Ok(None);
         }
         serde_json::from_str(&line).map(Some).map_err(text)
+    }
+
+    /// Whether the other side has sent a value, or has gone, so that receiving does not wait.
+    pub(crate) fn is_ready(&self) -> Result<bool, String> {
+        if !self.reader.buffer().is_empty() {
+            return Ok(true);
+        }
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        match socket2::SockRef::from(&self.writer).recv_with_flags(&mut byte, flags) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(text(error)),
+        }
     }
 
     /// Receives one value.

@@ -12,6 +12,7 @@ use ringrail::settings::Settings;
 use ringrail::{
     Address, Buffer, Completion, Counters, Domain, Endpoint, Envelope, Error, Owned, Peer,
 };
+use serde::de::DeserializeOwned;
 
 use crate::cli::{Buffers, TestName};
 use crate::link::{Job, Link};
@@ -87,7 +88,7 @@ pub(crate) fn run(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Rep
     let mut reports = Vec::new();
     // The first round warms up.
     for round in 0..=job.rounds {
-        side.link.barrier()?;
+        side.barrier()?;
         let report = match job.test {
             TestName::Bw => bw::run(&mut side, false)?,
             TestName::Bibw => bw::run(&mut side, true)?,
@@ -100,7 +101,7 @@ pub(crate) fn run(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Rep
         }
     }
     // Neither side leaves while the other still waits for something.
-    side.link.barrier()?;
+    side.barrier()?;
     Ok(reports)
 }
 
@@ -131,6 +132,22 @@ impl Side<'_> {
         Ok(self.completions.drain(..))
     }
 
+    /// Receives a value from the other side. Meanwhile this side makes progress: what the other
+    /// one waits for may still be staged here.
+    fn get<T: DeserializeOwned>(&mut self) -> Result<T, String> {
+        while !self.link.is_ready()? {
+            self.endpoint.progress().map_err(message)?;
+            std::thread::yield_now();
+        }
+        self.link.get()
+    }
+
+    /// Both sides are here.
+    fn barrier(&mut self) -> Result<(), String> {
+        self.link.put(&0)?;
+        self.get::<u32>().map(drop)
+    }
+
     /// An empty report of this job.
     fn report(&self) -> Report {
         let nic = self.endpoint.address().locator().ip();
@@ -158,7 +175,7 @@ impl Side<'_> {
         let after = self.endpoint.counters();
         let per_message = (after.syscalls - before.syscalls) as f64 / messages.max(1) as f64;
         self.link.put(&(per_message, verified))?;
-        let (theirs, their_verified): (f64, bool) = self.link.get()?;
+        let (theirs, their_verified): (f64, bool) = self.get()?;
         report.syscalls_per_message = Some(per_message);
         report.syscalls_per_message_peer = Some(theirs);
         report.verified = verified && their_verified;

@@ -27,7 +27,7 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
             idle.push(side.buffer(size)?);
         }
     }
-    side.link.barrier()?;
+    side.barrier()?;
     let before = side.endpoint.counters();
     let start = Instant::now();
     let (mut sent, mut sends_done, mut received) = (0, 0, 0);
@@ -80,7 +80,7 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
     }
     // The clock stops when the other side has everything.
     side.link.put(&verified)?;
-    let theirs: bool = side.link.get()?;
+    let theirs: bool = side.get()?;
     let seconds = seconds_since(start);
     let mut report = side.report();
     let directions = if both { 2.0 } else { 1.0 };

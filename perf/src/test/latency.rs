@@ -19,7 +19,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let receive = side.buffer(size)?;
     let selector = Selector::from(side.peer, TAG);
     side.endpoint.post_receive(selector, receive, 0).map_err(|error| error.to_string())?;
-    side.link.barrier()?;
+    side.barrier()?;
     let before = side.endpoint.counters();
     let warm_up = WARM_UP.min(side.job.iters);
     let total = side.job.iters + warm_up;

@@ -49,7 +49,7 @@ fn serve(side: &mut Side<'_>) -> Result<Report, String> {
         post_bulk_receive(side, buffer, posted)?;
         posted += 1;
     }
-    side.link.barrier()?;
+    side.barrier()?;
     let before = side.endpoint.counters();
     let mut verified = true;
     let (mut bulk, mut stop_at) = (0u64, None);
@@ -90,7 +90,7 @@ fn serve(side: &mut Side<'_>) -> Result<Report, String> {
 }
 
 fn use_rest(side: &mut Side<'_>, count: u64) -> Result<(), String> {
-    side.link.barrier()?;
+    side.barrier()?;
     for _ in 0..count {
         side.link.put(&0)?;
     }
@@ -108,7 +108,7 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
     let mut histogram = histogram();
     let mut idle: Vec<Buffer> =
         (0..TRANSFERS).map(|_| Buffer::from(vec![0u8; TRANSFER_BYTES])).collect();
-    side.link.barrier()?;
+    side.barrier()?;
     let before = side.endpoint.counters();
     let start = Instant::now();
     let (mut sent, mut finished, mut samples, mut pings) = (0u64, 0u64, 0, 0u64);
@@ -188,9 +188,9 @@ fn start_bulk(side: &Side<'_>, idle: &mut Vec<Buffer>, sent: &mut u64) -> Result
 
 /// Feeds the receives that the server has left over, as many as it says.
 fn feed_rest(side: &mut Side<'_>) -> Result<(), String> {
-    side.link.barrier()?;
+    side.barrier()?;
     for _ in 0..TRANSFERS {
-        let _: u32 = side.link.get()?;
+        let _: u32 = side.get()?;
         let level = ringrail::Level::Matched;
         side.endpoint.send_blocking(side.peer, BULK, &[], level).map_err(message)?;
     }

@@ -28,7 +28,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
                 .post_receive(selector, buffer, number)
                 .map_err(|error| error.to_string())?;
         }
-        side.link.barrier()?;
+        side.barrier()?;
         before = side.endpoint.counters();
         start = Instant::now();
         let mut posted = posts;
@@ -52,7 +52,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
         }
         send_all(side, DONE, &[])?;
     } else {
-        side.link.barrier()?;
+        side.barrier()?;
         before = side.endpoint.counters();
         start = Instant::now();
         let mut bytes = vec![0; size];
