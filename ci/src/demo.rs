@@ -14,8 +14,11 @@ pub(crate) fn run() -> Result<(), String> {
     execute(cargo(&heat).args(["--ranks", "2", "--output", &picture]))?;
     let place: &[&str] = if is_root() { &["--lab", "rails=1"] } else { &["--loopback"] };
     let perf = ["run", "--release", "--quiet", "-p", "ringrail-perf", "--"];
-    execute(cargo(&perf).args(["latency", "--size", "8:65536"]).args(place))?;
-    execute(cargo(&perf).args(["bw", "--size", "4096:4194304"]).args(place))?;
+    // A first look: a table of all sizes has to end while somebody watches.
+    let latency = ["latency", "--brief", "--size", "8:65536"];
+    execute(cargo(&perf).args(latency).args(place))?;
+    let bandwidth = ["bw", "--brief", "--size", "4096:4194304"];
+    execute(cargo(&perf).args(bandwidth).args(place))?;
     println!("the final field of the heat equation: {picture}");
     Ok(())
 }

@@ -33,14 +33,17 @@ pub(crate) fn run() -> Result<(), String> {
         println!("setup: install these with your package manager: {list}");
     } else if is_root() {
         println!("setup: installing {list}");
-        execute(Command::new("apt-get").arg("update"))?;
-        execute(
-            Command::new("apt-get")
-                .args(["install", "-y", "--no-install-recommends"])
-                .args(missing),
-        )?;
+        execute(apt_get().arg("update"))?;
+        execute(apt_get().args(["install", "-y", "--no-install-recommends"]).args(missing))?;
     } else {
         println!("setup: as root: apt-get install {list}");
     }
     Ok(())
+}
+
+/// apt-get that asks nothing: packages such as tzdata otherwise wait for an answer at a terminal.
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
 }

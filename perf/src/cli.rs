@@ -59,9 +59,12 @@ pub(crate) struct Cli {
     /// Keep root and its capabilities in the lab.
     #[arg(long)]
     pub(crate) keep_root: bool,
-    /// Rounds; the median one is reported.
-    #[arg(long, default_value_t = 3)]
-    pub(crate) rounds: usize,
+    /// Rounds after one to warm up; the median one is reported [default: 3].
+    #[arg(long)]
+    pub(crate) rounds: Option<usize>,
+    /// A first look: a tenth of the default iterations, and one round.
+    #[arg(long)]
+    pub(crate) brief: bool,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     pub(crate) settings: Vec<String>,

@@ -110,38 +110,47 @@ fn pin(index: usize) {
     }
 }
 
-fn jobs(cli: &Cli) -> Vec<Job> {
-    let (size, iters) = match cli.test {
-        TestName::Bw | TestName::Bibw => (1 << 20, 0),
-        TestName::Floor if cli.floor.is_some_and(floor::is_stream) => (1 << 20, 0),
-        TestName::Mr => (8, 3_000_000),
-        TestName::LatencyUnderLoad => (8, 5_000),
-        _ => (8, 20_000),
+/// Iterations of a round by default, for about half a second: long messages get fewer, because
+/// bytes are what they cost.
+fn default_iters(cli: &Cli, size: usize) -> u64 {
+    let bytes = size.max(1) as u64;
+    let is_stream = match cli.test {
+        TestName::Bw | TestName::Bibw => true,
+        TestName::Floor => cli.floor.is_some_and(floor::is_stream),
+        _ => false,
     };
+    let iters = match cli.test {
+        _ if is_stream => ((2 << 30) / bytes).clamp(8, 200_000),
+        TestName::Mr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
+        TestName::LatencyUnderLoad => 5_000,
+        _ => ((80 << 20) / bytes).clamp(20, 20_000),
+    };
+    if cli.brief { (iters / 10).max(8) } else { iters }
+}
+
+fn jobs(cli: &Cli) -> Vec<Job> {
+    let is_long = match cli.test {
+        TestName::Bw | TestName::Bibw => true,
+        TestName::Floor => cli.floor.is_some_and(floor::is_stream),
+        _ => false,
+    };
+    let size = if is_long { 1 << 20 } else { 8 };
     let sizes = cli.size.map_or_else(|| vec![size], |sizes| sizes.list());
-    let job = |size: usize| {
-        // About half a second per round: 2 GiB, or fewer long messages.
-        let iters = match iters {
-            0 => ((2 << 30) / size.max(1) as u64).clamp(8, 200_000),
-            _ if size > 16_384 => 1000,
-            iters => iters,
-        };
-        Job {
-            test: cli.test,
-            floor: cli.floor,
-            size,
-            iters: cli.iters.unwrap_or(iters).max(1),
-            window: match cli.test {
-                TestName::Mr => cli.window.unwrap_or(1024),
-                _ => stamp::window(cli.window, size),
-            },
-            buffers: cli.buffers,
-            verify: cli.verify,
-            lanes: cli.lanes,
-            nics: cli.nics.clone(),
-            settings: cli.settings.clone(),
-            rounds: cli.rounds.max(1),
-        }
+    let job = |size: usize| Job {
+        test: cli.test,
+        floor: cli.floor,
+        size,
+        iters: cli.iters.unwrap_or_else(|| default_iters(cli, size)).max(1),
+        window: match cli.test {
+            TestName::Mr => cli.window.unwrap_or(1024),
+            _ => stamp::window(cli.window, size),
+        },
+        buffers: cli.buffers,
+        verify: cli.verify,
+        lanes: cli.lanes,
+        nics: cli.nics.clone(),
+        settings: cli.settings.clone(),
+        rounds: cli.rounds.unwrap_or(if cli.brief { 1 } else { 3 }).max(1),
     };
     sizes.into_iter().map(job).collect()
 }
