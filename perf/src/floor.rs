@@ -7,6 +7,7 @@ mod uring;
 use crate::cli::{Cli, FloorName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style};
+use crate::progress::Progress;
 
 /// Whether a floor needs no other side.
 pub(crate) fn is_local(floor: FloorName) -> bool {
@@ -22,8 +23,13 @@ pub(crate) fn is_stream(floor: FloorName) -> bool {
 pub(crate) fn local(cli: &Cli, floor: FloorName) -> Result<(), String> {
     let style = if cli.json { Style::Json } else { Style::Table };
     let mut printer = Printer::new(style);
-    for report in local::run(floor)? {
-        printer.print(&report);
+    let measurements = local::measurements(floor);
+    let progress = Progress::new(measurements.len() as u64);
+    for (size, measure) in measurements {
+        progress.begin(cli.test, size);
+        let report = measure()?;
+        progress.suspend(|| printer.print(&report));
+        progress.advance();
     }
     Ok(())
 }
@@ -34,6 +40,7 @@ pub(crate) fn run(
     job: &Job,
     floor: FloorName,
     is_server: bool,
+    progress: &Progress,
 ) -> Result<Vec<Report>, String> {
     let mut reports = Vec::new();
     // The first round warms up.
@@ -53,6 +60,7 @@ pub(crate) fn run(
         if round > 0 {
             reports.push(report);
         }
+        progress.advance();
     }
     Ok(reports)
 }

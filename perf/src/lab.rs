@@ -7,6 +7,7 @@ use ringrail_tests::lab::{Host, Lab, LabSpec};
 use crate::cli::{Cli, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
+use crate::progress::Progress;
 use crate::{floor, stamp, test};
 
 const PORT: u16 = 18_515;
@@ -162,11 +163,14 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         _ => Style::Table,
     };
     let mut printer = Printer::new(style);
-    for job in jobs(cli) {
+    let jobs = jobs(cli);
+    let progress = Progress::new(jobs.iter().map(|job| job.rounds as u64 + 1).sum());
+    for job in jobs {
         link.put(&job)?;
-        let rounds: Vec<Report> = measure(link, &job, false)?;
+        progress.begin(job.test, job.size);
+        let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
         let report = median(rounds).ok_or("no round was measured")?;
-        printer.print(&report);
+        progress.suspend(|| printer.print(&report));
         if !report.verified {
             return Err(format!(
                 "{} at {} bytes: content was wrong; please report it",
@@ -181,14 +185,19 @@ fn serve(link: &mut Link) -> Result<(), String> {
     // In a lab the core was set from outside; elsewhere the second one is free.
     pin(1);
     while let Some(job) = link.get_or_end::<Job>()? {
-        measure(link, &job, true)?;
+        measure(link, &job, true, &Progress::hidden())?;
     }
     Ok(())
 }
 
-fn measure(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Report>, String> {
+fn measure(
+    link: &mut Link,
+    job: &Job,
+    is_server: bool,
+    progress: &Progress,
+) -> Result<Vec<Report>, String> {
     match (job.test, job.floor) {
-        (TestName::Floor, Some(name)) => floor::run(link, job, name, is_server),
-        _ => test::run(link, job, is_server),
+        (TestName::Floor, Some(name)) => floor::run(link, job, name, is_server, progress),
+        _ => test::run(link, job, is_server, progress),
     }
 }

@@ -5,6 +5,7 @@ mod floor;
 mod lab;
 mod link;
 mod output;
+mod progress;
 mod stamp;
 mod test;
 

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::cli::{Buffers, TestName};
 use crate::link::{Job, Link};
 use crate::output::Report;
+use crate::progress::Progress;
 
 /// One side of a test.
 pub(crate) struct Side<'a> {
@@ -58,7 +59,12 @@ fn message(error: Error) -> String {
 }
 
 /// Runs all rounds of a job; the client's reports mean something.
-pub(crate) fn run(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Report>, String> {
+pub(crate) fn run(
+    link: &mut Link,
+    job: &Job,
+    is_server: bool,
+    progress: &Progress,
+) -> Result<Vec<Report>, String> {
     let arena = match (job.test, job.buffers) {
         (TestName::Bw | TestName::Bibw, Buffers::Region) => {
             Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
@@ -99,6 +105,7 @@ pub(crate) fn run(link: &mut Link, job: &Job, is_server: bool) -> Result<Vec<Rep
         if round > 0 {
             reports.push(report);
         }
+        progress.advance();
     }
     // Neither side leaves while the other still waits for something.
     side.barrier()?;

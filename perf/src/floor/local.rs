@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 use crate::cli::FloorName;
 use crate::output::{Report, histogram};
 
-/// Runs one of them.
-pub(super) fn run(floor: FloorName) -> Result<Vec<Report>, String> {
-    Ok(match floor {
-        FloorName::Memcpy => [4 << 10, 256 << 10, 64 << 20].map(memcpy).to_vec(),
-        FloorName::Syscall => vec![syscall()],
-        _ => vec![wake()?],
-    })
+/// A measurement that has yet to run.
+type Measurement = Box<dyn FnOnce() -> Result<Report, String>>;
+
+/// The measurements of one of them, with the size of each in bytes.
+pub(super) fn measurements(floor: FloorName) -> Vec<(usize, Measurement)> {
+    match floor {
+        FloorName::Memcpy => [4 << 10, 256 << 10, 64 << 20]
+            .map(|size| (size, Box::new(move || Ok(memcpy(size))) as Measurement))
+            .into(),
+        FloorName::Syscall => vec![(0, Box::new(|| Ok(syscall())))],
+        _ => vec![(0, Box::new(wake))],
+    }
 }
 
 fn named(name: &str, size: usize, iterations: u64) -> Report {
