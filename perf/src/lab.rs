@@ -8,38 +8,62 @@ use crate::cli::{Cli, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
+use crate::test::MR_BYTES_MAX;
 use crate::{floor, stamp, test};
 
 const PORT: u16 = 18_515;
 
-/// Does what the command line says.
-pub(crate) fn run(cli: &Cli) -> Result<(), String> {
-    cli.lanes.setting()?;
+/// Refuses what the command line should not say, before anything is started.
+pub(crate) fn check(cli: &Cli) -> Result<(), String> {
+    let lanes = cli.lanes.setting()?;
     if cli.threads != 1 {
         return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
     }
+    test::settings(lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
+    let last = cli.size.map_or(0, |sizes| sizes.last);
+    if cli.test == TestName::Mr && last > MR_BYTES_MAX {
+        return Err(format!("mr is for small messages, of {MR_BYTES_MAX} bytes at most: use bw"));
+    }
+    match (cli.test, cli.floor) {
+        (TestName::Floor, None) => {
+            return Err("which floor? e.g. `ringrail-perf floor tcp-latency`".to_owned());
+        }
+        (TestName::Floor, Some(floor)) if floor::is_local(floor) => return Ok(()),
+        (TestName::Floor, Some(_)) | (_, None) => {}
+        (_, Some(_)) => return Err("a floor is named after `floor` only".to_owned()),
+    }
+    if let Some(spec) = &cli.lab {
+        return lab_spec(spec).map(drop);
+    }
+    let has_other_side = cli.loopback || cli.listen.is_some() || cli.connect.is_some();
+    if cli.test != TestName::Info && !has_other_side {
+        return Err("say where the other side is: --listen ADDR:PORT on the server, --connect \
+                    ADDR:PORT on the client, or --lab rails=1 (root), or --loopback"
+            .to_owned());
+    }
+    Ok(())
+}
+
+fn lab_spec(spec: &str) -> Result<LabSpec, String> {
+    spec.parse().map_err(|error| format!("--lab {spec}: {error}"))
+}
+
+/// Does what the command line says, which [`check`] has seen.
+pub(crate) fn run(cli: &Cli) -> Result<(), String> {
     if let Some(spec) = &cli.lab {
         return in_lab(cli, spec);
     }
-    if cli.test == TestName::Info {
-        return test::info::run(cli);
-    }
-    if let Some(floor) = cli.floor.filter(|_| cli.test == TestName::Floor) {
-        if floor::is_local(floor) {
+    match (cli.test, cli.floor) {
+        (TestName::Info, _) => return test::info::run(cli),
+        (TestName::Floor, Some(floor)) if floor::is_local(floor) => {
             return floor::local(cli, floor);
         }
-    } else if cli.test == TestName::Floor {
-        return Err("which floor? e.g. `ringrail-perf floor tcp-latency`".to_owned());
-    }
-    if cli.loopback {
-        return on_loopback(cli);
+        _ => {}
     }
     match (&cli.listen, &cli.connect) {
-        (Some(address), None) => serve(&mut Link::listen(address)?),
+        (Some(address), _) => serve(&mut Link::listen(address)?),
         (None, Some(address)) => client(cli, &mut Link::connect(address)?),
-        _ => Err("say where the other side is: --listen ADDR:PORT on the server, --connect \
-                  ADDR:PORT on the client, or --lab rails=1 (root), or --loopback"
-            .to_owned()),
+        (None, None) => on_loopback(cli),
     }
 }
 
@@ -76,8 +100,7 @@ fn free_port() -> Result<u16, String> {
 }
 
 fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
-    let spec: LabSpec = spec.parse().map_err(|error| format!("--lab {spec}: {error}"))?;
-    let lab = Lab::build(&spec).map_err(|error| error.to_string())?;
+    let lab = Lab::build(&lab_spec(spec)?).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let address = format!("{}:{PORT}", lab.addr(Host::B, 0));
     let mut server = lab.host(Host::B).command(&program);

@@ -13,12 +13,19 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// The exit code of a command line that makes no sense, as clap has it.
+const USAGE: u8 = 2;
+
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
     let cli = cli::Cli::parse();
+    if let Err(error) = lab::check(&cli) {
+        eprintln!("ringrail-perf: {error}");
+        return ExitCode::from(USAGE);
+    }
     match lab::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -8,6 +8,8 @@ mod mr;
 
 use std::time::Instant;
 
+pub(crate) use mr::MR_BYTES_MAX;
+
 use ringrail::settings::Settings;
 use ringrail::{
     Address, Buffer, Completion, Counters, Domain, Endpoint, Envelope, Error, Owned, Peer,

@@ -1,0 +1,221 @@
+//! The command line from outside: every test over the loopback address, what it prints, and how
+//! it ends.
+
+use std::io::Read as _;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Far beyond what these few iterations take; a side that waits for ever ends here.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs the tool without a terminal, to its end.
+fn perf(arguments: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ringrail-perf"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let errors = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stderr.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let deadline = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{arguments:?} did not end within {LIMIT:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let (stdout, stderr) = (reader.join().unwrap(), errors.join().unwrap());
+    Output { status, stdout: stdout.unwrap(), stderr: stderr.unwrap() }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs a test with `--json`: every line of standard output is an object.
+fn objects(arguments: &[&str]) -> Vec<Value> {
+    let arguments = [arguments, &["--json"]].concat();
+    let output = perf(&arguments);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    assert_eq!(stderr, "", "{arguments:?}: a progress bar only where somebody watches");
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+    stdout.lines().map(parse).collect()
+}
+
+const LATENCIES: [&str; 4] =
+    ["latency_us_min", "latency_us_p50", "latency_us_p99", "latency_us_p999"];
+
+/// What every test of two sides says, and the `fields` of this one, which are above 0.
+fn assert_report(report: &Value, test: &str, size: u64, iters: u64, fields: &[&str]) {
+    assert_eq!(report["test"], test, "{report}");
+    assert_eq!(report["size_bytes"], size, "{report}");
+    assert_eq!(report["iterations"], iters, "{report}");
+    assert_eq!(report["verified"], true, "{report}");
+    assert!(report["threads"].as_u64().unwrap() >= 1, "{report}");
+    for lane in report["lanes"].as_array().unwrap() {
+        let (kind, nic) = lane.as_str().unwrap().split_once(':').unwrap();
+        assert!(!kind.is_empty() && !nic.is_empty(), "{report}");
+    }
+    for field in fields {
+        let value = report[field].as_f64().unwrap_or_else(|| panic!("no {field}: {report}"));
+        assert!(value > 0.0, "{field}: {report}");
+    }
+    if fields.contains(&"latency_us_min") {
+        let values = LATENCIES.map(|field| report[field].as_f64().unwrap());
+        assert!(values.is_sorted(), "{report}");
+    }
+}
+
+/// What the endpoints counted.
+fn assert_counted(report: &Value) {
+    for field in ["syscalls_per_message", "syscalls_per_message_peer"] {
+        assert!(report[field].as_f64().unwrap() >= 0.0, "{field}: {report}");
+    }
+    let zero_copy = report["zero_copy"].as_str().unwrap();
+    assert!(["off", "on", "copied"].contains(&zero_copy), "{report}");
+}
+
+/// Runs a test of the engine at the sizes 8 and 16, or those given.
+fn engine_test(test: &str, more: &[&str], sizes: &[u64], iters: u64, fields: &[&str]) {
+    let range = format!("{}:{}", sizes[0], sizes[sizes.len() - 1]);
+    let count = iters.to_string();
+    let common = [test, "--loopback", "--rounds", "1", "--size", &range, "--iters", &count];
+    let reports = objects(&[&common, more].concat());
+    assert_eq!(reports.len(), sizes.len());
+    for (report, size) in reports.iter().zip(sizes) {
+        assert_report(report, test, *size, iters, fields);
+        assert_eq!(report["lanes"].as_array().unwrap().len(), 1, "{report}");
+        assert_counted(report);
+    }
+}
+
+#[test]
+fn latency_reports_its_distribution() {
+    engine_test("latency", &[], &[8, 16], 20, &LATENCIES);
+    engine_test("latency", &["--verify", "--buffers", "heap"], &[65_536], 5, &LATENCIES);
+}
+
+#[test]
+fn latency_runs_without_io_uring() {
+    let arguments = ["latency", "--loopback", "--lanes", "sockets", "--iters", "10"];
+    let reports = objects(&arguments);
+    assert_report(&reports[0], "latency", 8, 10, &LATENCIES);
+    assert_eq!(reports[0]["lanes"][0], "sockets:127.0.0.1");
+}
+
+#[test]
+fn streams_report_bandwidth() {
+    let fields = ["bandwidth_mb_s", "message_rate_per_s"];
+    engine_test("bw", &[], &[65_536, 131_072], 10, &fields);
+    engine_test("bibw", &["--window", "3"], &[65_536], 10, &fields);
+}
+
+#[test]
+fn message_rate_reports_messages() {
+    engine_test("mr", &[], &[8, 16], 500, &["message_rate_per_s"]);
+}
+
+#[test]
+fn latency_under_load_reports_both() {
+    let fields = [&LATENCIES[..], &["bandwidth_mb_s"]].concat();
+    engine_test("latency-under-load", &[], &[8], 5, &fields);
+}
+
+#[test]
+fn floors_of_two_sides_report_what_they_bound() {
+    for (floor, fields) in [("tcp-latency", &LATENCIES[..]), ("tcp-stream", &["bandwidth_mb_s"])] {
+        let run = ["floor", floor, "--loopback", "--rounds", "1", "--iters", "10", "--size", "64"];
+        let reports = objects(&run);
+        assert_eq!(reports.len(), 1);
+        assert_report(&reports[0], &format!("floor {floor}"), 64, 10, fields);
+    }
+}
+
+#[test]
+fn floors_of_one_host_need_no_other_side() {
+    let reports = objects(&["floor", "wake"]);
+    assert_eq!(reports[0]["test"], "floor wake");
+    assert!(reports[0]["latency_us_p50"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn tables_and_csv_have_a_line_per_size() {
+    let run = ["latency", "--loopback", "--brief", "--iters", "10", "--size", "8:32"];
+    let table = text(&perf(&run).stdout);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("# ringrail-perf latency, kernel "), "{table}");
+    assert!(lines[1].starts_with("# Size ") && lines[1].contains("Latency (us)"), "{table}");
+    let sizes: Vec<&str> = lines[2..].iter().map(|l| l.split(' ').next().unwrap()).collect();
+    assert_eq!(sizes, ["8", "16", "32"]);
+    let csv = text(&perf(&[&run[..], &["--csv"]].concat()).stdout);
+    let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
+    assert_eq!(columns, [columns[0]; 4], "{csv}");
+}
+
+#[test]
+fn info_names_the_settings() {
+    let output = perf(&["info", "--set", "chunk_bytes=65536"]);
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let line = stdout.lines().find(|line| line.trim_start().starts_with("chunk_bytes "));
+    assert!(line.is_some_and(|line| line.contains("64K") && line.contains("builder")), "{stdout}");
+}
+
+/// Bad arguments: exit code 2, and a word of the cause on standard error.
+#[test]
+fn bad_arguments_are_named() {
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "Usage"),
+        (&["latenc"], "latenc"),
+        (&["latency"], "--loopback"),
+        (&["latency", "--loopback", "--size", "x"], "`x` is not a size"),
+        (&["latency", "--loopback", "--size", "16:8"], "16 is more than 8"),
+        (&["latency", "--loopback", "--iters", "-1"], "-1"),
+        (&["latency", "--loopback", "--lanes", "xdp"], "not offered"),
+        (&["latency", "--loopback", "--json", "--csv"], "--csv"),
+        (&["latency", "--loopback", "--connect", "127.0.0.1:1"], "--connect"),
+        (&["latency", "--loopback", "--set", "arena_bytes"], "NAME=VALUE"),
+        (&["latency", "--loopback", "--set", "arena=1"], "arena"),
+        (&["latency", "--lab", "rails=none"], "--lab rails=none"),
+        (&["latency", "wake", "--loopback"], "floor"),
+        (&["mr", "--loopback", "--size", "1M"], "16384"),
+        (&["floor"], "which floor"),
+        (&["floor", "tcp-latency"], "--loopback"),
+    ];
+    for (arguments, cause) in cases {
+        let output = perf(arguments);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(cause), "{arguments:?}: {stderr}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    }
+}
+
+/// A measurement that fails: exit code 1, one line on standard error.
+#[test]
+fn a_failure_is_one_line() {
+    // A port that nobody listens on, of a host that cannot be there.
+    let output = perf(&["latency", "--listen", "192.0.2.1:1"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("cannot listen on 192.0.2.1:1"), "{stderr}");
+}
