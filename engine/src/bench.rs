@@ -1,7 +1,15 @@
 //! Doors into private rooms, for benches and for tests that count instructions or allocations.
 //! Not part of the interface: anything here may change at any time.
 
+use zerocopy::IntoBytes;
+
 use crate::proto::matching::{Envelope, Hasher, Matcher, PostedKey, Selector};
+use crate::proto::outbox::{Outbox, StagingPool};
+use crate::proto::session::Session;
+use crate::wire::eager::EAGER_HEADER_BYTES;
+use crate::wire::frame::{KIND_EAGER, KIND_GRANT};
+use crate::wire::segment::SegmentHeader;
+use crate::wire::{Eager, Frame, Frames, Grant, SEGMENT_BYTES_MAX};
 
 /// A matcher, used as an endpoint uses it.
 pub struct Matching(Matcher);
@@ -93,4 +101,117 @@ impl MatchingHash {
     pub fn hash(&self, context: u64, tag: u64, source: u32) -> u32 {
         self.0.hash_words(context, tag, source)
     }
+}
+
+/// A staging buffer that frames are written into, as a session does it.
+pub struct Segment {
+    outbox: Outbox,
+    pool: StagingPool,
+}
+
+impl Default for Segment {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Segment {
+    /// An empty one, of the greatest length.
+    pub fn new() -> Self {
+        Self { outbox: Outbox::default(), pool: StagingPool::new(SEGMENT_BYTES_MAX, 1) }
+    }
+
+    /// Writes an eager message. `false`: there is no room.
+    #[inline]
+    pub fn push_eager(&mut self, tag: u64, payload: &[u8]) -> bool {
+        let length = EAGER_HEADER_BYTES + payload.len();
+        let Some(room) = self.outbox.push(&mut self.pool, length, false) else { return false };
+        let header = Eager {
+            kind: KIND_EAGER,
+            flags: 0,
+            target_endpoint: 0.into(),
+            source_endpoint: 0.into(),
+            reserved: 0.into(),
+            context: 0.into(),
+            length: (payload.len() as u32).into(),
+            tag: tag.into(),
+            operation: 0.into(),
+        };
+        let (head, body) = room.split_at_mut(EAGER_HEADER_BYTES);
+        head.copy_from_slice(header.as_bytes());
+        body.copy_from_slice(payload);
+        true
+    }
+
+    /// Writes a grant of `length` bytes at `offset`. `false`: there is no room.
+    #[inline]
+    pub fn push_grant(&mut self, offset: u64, length: u32) -> bool {
+        let grant = Grant {
+            kind: KIND_GRANT,
+            flags: 0,
+            reserved: 0.into(),
+            lane: 0.into(),
+            send_operation: 1.into(),
+            receive_operation: 2.into(),
+            offset: offset.into(),
+            length: length.into(),
+            chunk: 0.into(),
+        };
+        let bytes = grant.as_bytes();
+        let Some(room) = self.outbox.push(&mut self.pool, bytes.len(), true) else { return false };
+        room.copy_from_slice(bytes);
+        true
+    }
+
+    /// Writes the header of the segment: its bytes as they would be sent.
+    #[inline]
+    pub fn seal(&mut self) -> &[u8] {
+        self.outbox.seal(SegmentHeader {
+            length: 0.into(),
+            frames: 0.into(),
+            flags: 0.into(),
+            first_frame: 0.into(),
+            ack: 0.into(),
+            envelope_limit: 0.into(),
+            byte_limit: 0.into(),
+        });
+        self.outbox.pending()
+    }
+
+    /// Empties it, as sending does.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.outbox.clear(&mut self.pool);
+    }
+}
+
+/// What [`decode`] has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// Frames.
+    pub frames: u64,
+    /// Sum of the tags of eager frames and the offsets of grants, modulo 2^64.
+    pub sum: u64,
+    /// Bytes of payload, or granted.
+    pub bytes: u64,
+}
+
+/// Splits a segment into frames, as the receiving side does; `None`: it is not a whole one of
+/// eager frames and grants.
+#[inline]
+pub fn decode(bytes: &[u8]) -> Option<Decoded> {
+    let (_, body, _) = Session::split_segment(bytes).ok()??;
+    let mut frames = Frames::new(body);
+    let mut decoded = Decoded::default();
+    while let Some(frame) = frames.next_frame().ok()? {
+        let (number, bytes) = match frame {
+            Frame::Eager(header, payload) => (header.tag.get(), payload.len() as u64),
+            Frame::Grant(grant) => (grant.offset.get(), u64::from(grant.length.get())),
+            _ => return None,
+        };
+        decoded.frames += 1;
+        decoded.sum = decoded.sum.wrapping_add(number);
+        decoded.bytes += bytes;
+    }
+    Some(decoded)
 }
