@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// Measures ringrail and the raw floors below it.
 ///
 /// Two processes: `--listen` on one side, `--connect` on the other; or both at once with `--lab`
-/// (two network namespaces, root) or `--loopback`.
+/// (two network namespaces, root) or `--loopback`. `ringrail-perf compare --help` says how to
+/// compare saved results.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub(crate) struct Cli {

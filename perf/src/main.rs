@@ -1,11 +1,13 @@
 //! `ringrail-perf`: what ringrail does on this host, beside the raw floors below it.
 
 mod cli;
+mod compare;
 mod floor;
 mod lab;
 mod link;
 mod output;
 mod progress;
+mod saved;
 mod stamp;
 mod test;
 
@@ -21,6 +23,18 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
+    // These measure nothing, so the options of a test would make no sense with them.
+    if std::env::args_os().nth(1).is_some_and(|first| first == "compare") {
+        let arguments = compare::Arguments::parse_from(std::env::args_os().skip(1));
+        return match compare::run(&arguments) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("ringrail-perf: {error}");
+                ExitCode::from(USAGE)
+            }
+        };
+    }
     let cli = cli::Cli::parse();
     if let Err(error) = lab::check(&cli) {
         eprintln!("ringrail-perf: {error}");

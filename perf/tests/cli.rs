@@ -219,3 +219,63 @@ fn a_failure_is_one_line() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.contains("cannot listen on 192.0.2.1:1"), "{stderr}");
 }
+
+/// A file of one result, with a latency and a bandwidth.
+fn saved(folder: &tempfile::TempDir, name: &str, latency: f64, bandwidth: f64) -> String {
+    let common = r#""size_bytes":8,"iterations":1,"threads":1,"lanes":["uring:lo"]"#;
+    let text = format!(
+        "{{\"test\":\"latency\",{common},\"latency_us_p50\":{latency},\"verified\":true}}\n\
+         {{\"test\":\"bw\",{common},\"bandwidth_mb_s\":{bandwidth},\"verified\":true}}\n"
+    );
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn compare_finds_a_regression_either_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = saved(&folder, "before", 4.0, 1000.0);
+    let cases = [
+        ("slower", 5.0, 1000.0, "0.1", 1),
+        ("slower but tolerated", 5.0, 1000.0, "0.3", 0),
+        ("narrower", 4.0, 800.0, "0.1", 1),
+        ("better", 2.0, 2000.0, "0", 0),
+    ];
+    for (name, latency, bandwidth, tolerance, code) in cases {
+        let after = saved(&folder, name, latency, bandwidth);
+        let run = ["compare", &before, &after, "--tolerance", tolerance];
+        let output = perf(&run);
+        assert_eq!(output.status.code(), Some(code), "{name}: {}", text(&output.stdout));
+        assert_eq!(text(&output.stdout).contains("WORSE"), code == 1, "{name}");
+        let output = perf(&[&run[..], &["--json"]].concat());
+        let lines = text(&output.stdout);
+        let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        let ratios: Vec<f64> = lines.iter().map(|line| line["ratio"].as_f64().unwrap()).collect();
+        assert_eq!(ratios, [bandwidth / 1000.0, 4.0 / latency], "{name}");
+    }
+}
+
+#[test]
+fn compare_refuses_what_has_nothing_in_common() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = saved(&folder, "one", 4.0, 1000.0);
+    let half = folder.path().join("half");
+    let line = std::fs::read_to_string(&one).unwrap().lines().next().unwrap().to_owned();
+    std::fs::write(&half, &line).unwrap();
+    let other = folder.path().join("other");
+    std::fs::write(&other, line.replace(":8,", ":16,")).unwrap();
+    let (half, other) = (half.to_str().unwrap(), other.to_str().unwrap());
+    for (arguments, code, cause) in [
+        (&["compare", &one, half][..], 1, "bw of 8 bytes is not in"),
+        (&["compare", half, other], 2, "no measurement in common"),
+        (&["compare", &one, "/nonexistent/file"], 2, "/nonexistent/file"),
+        (&["compare", &one], 2, "SUBJECT"),
+        (&["compare", &one, &one, "--tolerance", "2"], 2, "from 0 to below 1"),
+    ] {
+        let output = perf(arguments);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(cause), "{arguments:?}: {stderr}");
+    }
+}

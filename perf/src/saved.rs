@@ -1,0 +1,123 @@
+//! Results that were saved with `--json`, read again.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::output::Report;
+
+/// What a report measures: it has a unit, and less or more is better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Metric {
+    LatencyP50,
+    Bandwidth,
+    MessageRate,
+}
+
+impl Metric {
+    pub(crate) const ALL: [Self; 3] = [Self::LatencyP50, Self::Bandwidth, Self::MessageRate];
+
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::LatencyP50 => "us",
+            Self::Bandwidth => "MB/s",
+            Self::MessageRate => "1/s",
+        }
+    }
+
+    /// How many times `value` is as good as `reference`.
+    pub(crate) fn ratio(self, value: f64, reference: f64) -> f64 {
+        match self {
+            Self::LatencyP50 => reference / value,
+            Self::Bandwidth | Self::MessageRate => value / reference,
+        }
+    }
+
+    /// The value of a report, if it has a positive one.
+    pub(crate) fn of(self, report: &Report) -> Option<f64> {
+        let value = match self {
+            Self::LatencyP50 => report.latency_us_p50,
+            Self::Bandwidth => report.bandwidth_mb_s,
+            Self::MessageRate => report.message_rate_per_s,
+        };
+        value.filter(|value| value.is_finite() && *value > 0.0)
+    }
+}
+
+/// What makes two measurements the same one: test, message size in bytes, threads, metric.
+pub(crate) type Key = (String, usize, usize, Metric);
+
+/// Reads the lines of a file; empty ones are left out.
+pub(crate) fn read(path: &Path) -> Result<Vec<Report>, String> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    parse(&text).map_err(|error| format!("{name}{error}"))
+}
+
+fn parse(text: &str) -> Result<Vec<Report>, String> {
+    let mut reports = Vec::new();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let report: Report = serde_json::from_str(line)
+            .map_err(|error| format!(":{number}: {error}; save the output of --json"))?;
+        if !report.verified {
+            return Err(format!(":{number}: its content was wrong: measure it again"));
+        }
+        reports.push(report);
+    }
+    if reports.is_empty() {
+        return Err(": no results in it; save the output of --json".to_owned());
+    }
+    Ok(reports)
+}
+
+/// The values by what they measure; of repeated measurements the median.
+pub(crate) fn values(reports: &[Report]) -> BTreeMap<Key, f64> {
+    let mut all: BTreeMap<Key, Vec<f64>> = BTreeMap::new();
+    for report in reports {
+        for metric in Metric::ALL {
+            if let Some(value) = metric.of(report) {
+                let key = (report.test.clone(), report.size_bytes, report.threads, metric);
+                all.entry(key).or_default().push(value);
+            }
+        }
+    }
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    all.into_iter().map(|(key, values)| (key, median(values))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = r#"{"test":"latency","size_bytes":8,"iterations":1,"threads":1,
+        "lanes":[],"latency_us_p50":VALUE,"verified":true}"#;
+
+    fn line(value: &str) -> String {
+        LINE.replace('\n', "").replace("VALUE", value)
+    }
+
+    #[test]
+    fn repeated_measurements_have_one_value() {
+        let lines = ["9.0", "2.0", "3.0"].map(line);
+        let values = values(&parse(&lines.join("\n\n")).unwrap());
+        let key = ("latency".to_owned(), 8, 1, Metric::LatencyP50);
+        assert_eq!(values, BTreeMap::from([(key, 3.0)]));
+    }
+
+    #[test]
+    fn what_cannot_be_trusted_is_named_by_line() {
+        let good = line("1.0");
+        let wrong = good.replace("true", "false");
+        assert!(parse(&format!("{good}\n{wrong}")).unwrap_err().starts_with(":2: "));
+        assert!(parse(&format!("{good}\n# Size")).unwrap_err().starts_with(":2: "));
+        assert!(parse("\n").is_err());
+    }
+
+    #[test]
+    fn a_ratio_above_1_is_better_whichever_way_the_unit_points() {
+        assert_eq!(Metric::LatencyP50.ratio(2.0, 4.0), 2.0);
+        assert_eq!(Metric::Bandwidth.ratio(4.0, 2.0), 2.0);
+    }
+}
