@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 /// Measures ringrail and the raw floors below it.
 ///
 /// Two processes: `--listen` on one side, `--connect` on the other; or both at once with `--lab`
-/// (two network namespaces, root) or `--loopback`. `ringrail-perf compare --help` says how to
-/// compare saved results.
+/// (two network namespaces, root) or `--loopback`.
+///
+/// Saved results are compared and drawn by `ringrail-perf compare` and `ringrail-perf plot`, which
+/// have a `--help` of their own.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub(crate) struct Cli {

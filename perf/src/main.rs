@@ -6,6 +6,7 @@ mod floor;
 mod lab;
 mod link;
 mod output;
+mod plot;
 mod progress;
 mod saved;
 mod stamp;
@@ -24,9 +25,19 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
     // These measure nothing, so the options of a test would make no sense with them.
-    if std::env::args_os().nth(1).is_some_and(|first| first == "compare") {
-        let arguments = compare::Arguments::parse_from(std::env::args_os().skip(1));
-        return match compare::run(&arguments) {
+    let arguments = || std::env::args_os().skip(1);
+    let judged = match arguments().next() {
+        Some(first) if first == "compare" => {
+            Some(compare::run(&compare::Arguments::parse_from(arguments())))
+        }
+        Some(first) if first == "plot" => {
+            let drawn = plot::run(&plot::Arguments::parse_from(arguments()));
+            Some(drawn.map(|()| true))
+        }
+        _ => None,
+    };
+    if let Some(judged) = judged {
+        return match judged {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => {

@@ -16,6 +16,14 @@ pub(crate) enum Metric {
 impl Metric {
     pub(crate) const ALL: [Self; 3] = [Self::LatencyP50, Self::Bandwidth, Self::MessageRate];
 
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::LatencyP50 => "latency, median",
+            Self::Bandwidth => "bandwidth",
+            Self::MessageRate => "message rate",
+        }
+    }
+
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::LatencyP50 => "us",

@@ -279,3 +279,21 @@ fn compare_refuses_what_has_nothing_in_common() {
         assert!(stderr.contains(cause), "{arguments:?}: {stderr}");
     }
 }
+
+#[test]
+fn plot_draws_a_curve_for_each_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = saved(&folder, "one", 4.0, 1000.0);
+    let picture = folder.path().join("x.svg");
+    let out = picture.to_str().unwrap();
+    let output = perf(&["plot", &one, "--out", out]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    for word in ["latency, median", "bandwidth", "MB/s", "bw", "message size (bytes)"] {
+        assert!(svg.contains(word), "{word}: {svg}");
+    }
+    assert!(svg.contains("<circle"), "the points are drawn: {svg}");
+    let output = perf(&["plot", out, "--out", out]);
+    assert_eq!(output.status.code(), Some(2), "a picture is no result");
+}
