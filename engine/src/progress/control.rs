@@ -274,7 +274,6 @@ impl Engine {
         }
         let known = state.core.sessions.at_mut(session as usize);
         if let Some(known) = known {
-            known.flushed_poll = state.polls;
             if known.is_leaving && known.is_connected() && known.outbox.is_empty() {
                 state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
                 return true;
@@ -289,19 +288,18 @@ impl Engine {
         if !state.core.is_loopback(session) {
             return false;
         }
-        if let Some(known) = state.core.sessions.at_mut(session as usize) {
-            known.flushed_poll = state.polls;
-        }
         state.core.turn_around(session, state.now_ns, &mut state.completions)
     }
 
-    /// Sends at once what was just staged if nothing else was sent in this turn: a lone message
+    /// Sends at once what was just staged if no message was since the last turn: a lone message
     /// does not wait for the next turn, a burst coalesces.
     #[inline]
     pub(crate) fn flush_first(&mut self, session: u32) {
         let polls = self.state.polls;
-        let known = self.state.core.sessions.at(session as usize);
-        if known.is_some_and(|known| known.flushed_poll != polls) {
+        if let Some(known) = self.state.core.sessions.at_mut(session as usize)
+            && known.flushed_poll != polls
+        {
+            known.flushed_poll = polls;
             self.flush(session);
         }
     }

@@ -70,6 +70,9 @@ impl Engine {
             if let Some(room) = self.state.core.stage_now(session, request) {
                 fill(room);
                 self.state.completions.copied_bytes += request.length;
+                if !more {
+                    self.flush_first(session);
+                }
                 return Ok(true);
             }
         }

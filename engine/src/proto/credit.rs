@@ -48,16 +48,17 @@ impl SendCredit {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceiveCredit {
     window: u32,
+    largest: u32,
     arrived: u32,
     consumed: u32,
     announced: u32,
 }
 
 impl ReceiveCredit {
-    /// The peer may have `window` unconsumed.
-    pub(crate) fn new(window: u32) -> Self {
+    /// The peer may have `window` unconsumed, and uses up to `largest` at once.
+    pub(crate) fn new(window: u32, largest: u32) -> Self {
         debug_assert!(window <= u32::MAX / 4, "windows stay far from the wrap");
-        Self { window, arrived: 0, consumed: 0, announced: window }
+        Self { window, largest, arrived: 0, consumed: 0, announced: window }
     }
 
     /// The window.
@@ -96,11 +97,13 @@ impl ReceiveCredit {
     }
 
     /// Whether so much came free that the peer should hear of it without waiting for other
-    /// traffic: half of the window, or everything while the peer has nothing left.
+    /// traffic: half of the window, or anything while what the peer has left may be too little
+    /// for what it wants to send.
     #[inline]
     pub(crate) fn is_news(&self) -> bool {
         let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
-        fresh > 0 && (fresh >= self.window.div_ceil(2) || self.announced == self.arrived)
+        let left = self.announced.wrapping_sub(self.arrived);
+        fresh > 0 && (fresh >= self.window.div_ceil(2) || left < self.largest)
     }
 }
 
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_window_of_one_goes_back_and_forth() {
-        let mut receiver = ReceiveCredit::new(1);
+        let mut receiver = ReceiveCredit::new(1, 1);
         let mut sender = SendCredit::new(1);
         for _ in 0..5 {
             assert_eq!(sender.available(), 1);
@@ -125,10 +128,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_peer_whose_credit_may_not_do_hears_of_what_comes_free() {
+        let mut receiver = ReceiveCredit::new(100, 10);
+        assert!(receiver.handle_arrival(90));
+        receiver.consume(5);
+        assert!(!receiver.is_news(), "ten are left, and no more are used at once");
+        assert!(receiver.handle_arrival(1));
+        assert!(receiver.is_news());
+    }
+
     /// What is held may wait for its receive for ever: the rest of the window is all there is.
     #[test]
     fn a_peer_without_credit_hears_of_the_first_that_comes_free() {
-        let mut receiver = ReceiveCredit::new(8);
+        let mut receiver = ReceiveCredit::new(8, 1);
         assert!(receiver.handle_arrival(7));
         receiver.consume(1);
         assert!(!receiver.is_news(), "one is left, and one is less than half");

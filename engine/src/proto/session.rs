@@ -141,7 +141,7 @@ pub(crate) struct Session {
     acked_frame: u32,
     /// It is in the list of sessions to be flushed.
     pub(crate) is_dirty: bool,
-    /// Poll in which it was last flushed: one flush per poll at most is made early.
+    /// Poll after which a message was last sent at once: the others of a burst coalesce.
     pub(crate) flushed_poll: u64,
 
     // Receiving.
@@ -228,8 +228,8 @@ impl Session {
         self.envelope_credit = SendCredit::new(theirs.envelope_limit);
         self.byte_credit = SendCredit::new(theirs.byte_limit);
         (self.eager_limit, self.eager_window) = (theirs.eager_limit, theirs.byte_limit);
-        self.envelopes = ReceiveCredit::new(ours.envelope_limit);
-        self.bytes = ReceiveCredit::new(ours.byte_limit);
+        self.envelopes = ReceiveCredit::new(ours.envelope_limit, 1);
+        self.bytes = ReceiveCredit::new(ours.byte_limit, ours.eager_limit);
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
         (self.lanes_requested, self.lanes_wanted) = (false, false);
