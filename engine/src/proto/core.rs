@@ -84,6 +84,35 @@ pub(crate) struct Config {
     pub(crate) hash_seed: u64,
 }
 
+#[cfg(test)]
+impl Config {
+    /// Small limits, one bulk lane.
+    pub(super) const fn for_tests() -> Self {
+        Self {
+            eager_limit: 1000,
+            inject_limit: 1000,
+            rts_bytes: 100,
+            chunk_bytes: 4096,
+            busy_chunk_bytes: 4096,
+            horizon_chunks: 2,
+            bulk_lanes: 1,
+            bulk_lanes_max: 1,
+            envelope_credits: 64,
+            eager_credit_bytes: 4096,
+            unexpected_bytes: 1 << 20,
+            unexpected_messages: 1 << 10,
+            send_queue_ops: 100,
+            operations_max: 1000,
+            sessions_max: 4,
+            staging_bytes: 4096,
+            staging_buffers_max: 4,
+            retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+            bulk_idle_ns: 1000,
+            hash_seed: 1,
+        }
+    }
+}
+
 /// A remote endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {

@@ -94,15 +94,14 @@ impl Core {
 mod tests {
     use std::collections::HashMap;
 
-    use super::super::connection::Retry;
     use super::super::core::Config;
     use super::super::effects::Level;
     use super::super::receive::ReceiveRequest;
     use super::super::send::{SendRequest, Staged};
     use super::*;
 
-    const RTS_BYTES: usize = 100;
-    const EAGER_LIMIT: usize = 1000;
+    const RTS_BYTES: usize = Config::for_tests().rts_bytes as usize;
+    const EAGER_LIMIT: usize = Config::for_tests().eager_limit as usize;
 
     /// An engine with two endpoints, and the memory of its operations.
     struct Bench {
@@ -140,28 +139,7 @@ mod tests {
 
     impl Bench {
         fn new(envelope_credits: u32) -> Self {
-            let config = Config {
-                eager_limit: EAGER_LIMIT as u32,
-                inject_limit: EAGER_LIMIT as u32,
-                rts_bytes: RTS_BYTES as u32,
-                chunk_bytes: 4096,
-                busy_chunk_bytes: 4096,
-                horizon_chunks: 2,
-                bulk_lanes: 1,
-                bulk_lanes_max: 1,
-                envelope_credits,
-                eager_credit_bytes: 4096,
-                unexpected_bytes: 1 << 20,
-                unexpected_messages: 1 << 10,
-                send_queue_ops: 100,
-                operations_max: 1000,
-                sessions_max: 4,
-                staging_bytes: 4096,
-                staging_buffers_max: 4,
-                retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
-                bulk_idle_ns: 1000,
-                hash_seed: 1,
-            };
+            let config = Config { envelope_credits, ..Config::for_tests() };
             let mut core = Core::new(7, config);
             let locator = "127.0.0.1:1".parse().unwrap();
             let own = [0, 1].map(|_| {

@@ -27,3 +27,6 @@ pub(crate) mod session;
 pub(crate) mod table;
 pub(crate) mod teardown;
 pub(crate) mod unexpected;
+
+#[cfg(test)]
+mod tests;
