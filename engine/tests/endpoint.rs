@@ -67,6 +67,7 @@ fn receives_posted_in_reverse_order_get_their_own_message() {
     );
 }
 
+/// RR-MATCH-1
 #[test]
 fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
     pair(
@@ -102,6 +103,7 @@ fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
     );
 }
 
+/// RR-RDV-7
 #[test]
 fn truncation_names_both_lengths() {
     for size in [100usize, 1 << 20] {
@@ -173,6 +175,7 @@ fn head_to_head_exchanges_of_long_messages_do_not_lock_up() {
     pair(&[], exchange, exchange);
 }
 
+/// RR-CREDIT-3
 #[test]
 fn mutual_floods_at_credit_one_go_through() {
     let flood = |endpoint: &ringrail::Endpoint<ringrail::Owned>, peer: Peer| {
@@ -268,6 +271,7 @@ fn untagged_messages_and_siblings_keep_to_themselves() {
     );
 }
 
+/// RR-LANE-2
 #[test]
 fn more_peers_than_bulk_lanes_take_turns() {
     use std::sync::mpsc;

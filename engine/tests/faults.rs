@@ -55,6 +55,7 @@ fn a_refused_connection_fails_operations_with_peer_and_cause() {
     assert!(endpoint.connect(peer).is_err());
 }
 
+/// RR-CONN-3
 #[test]
 fn another_process_at_the_same_address_is_told_apart() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -81,6 +82,7 @@ fn another_process_at_the_same_address_is_told_apart() {
     server.join().unwrap();
 }
 
+/// RR-CONN-1
 #[test]
 fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
     pair(
@@ -126,6 +128,7 @@ fn stranger(to: Address, bytes: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<u8>
     })
 }
 
+/// RR-CONN-2
 #[test]
 fn another_version_is_answered_and_named() {
     let domain = domain(&[]);
@@ -140,6 +143,7 @@ fn another_version_is_answered_and_named() {
     assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 1, 4));
 }
 
+/// RR-END-3
 #[test]
 fn malformed_segments_close_their_session_only() {
     let segment = |frames: u16, body: &[u8]| {
@@ -184,6 +188,7 @@ fn malformed_segments_close_their_session_only() {
     );
 }
 
+/// RR-END-1
 #[test]
 fn a_peer_that_leaves_ends_what_waits_for_it() {
     pair(
@@ -295,6 +300,7 @@ fn all_are_lost(pending: Vec<Operation>) {
     }
 }
 
+/// RR-END-2
 #[test]
 fn a_killed_peer_ends_everything_within_two_seconds() {
     let mut victim = Victim::start("any");

@@ -80,6 +80,7 @@ fn flood(endpoint: &Endpoint<Owned>, target: &ringrail::Address, rank: u64) -> u
     refusals
 }
 
+/// RR-CREDIT-4
 #[test]
 fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
     static REFUSED: AtomicUsize = AtomicUsize::new(0);

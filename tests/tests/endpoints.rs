@@ -243,6 +243,7 @@ fn a_rail_that_goes_down_in_mid_transfer_ends_everything_in_time() {
     }
 }
 
+/// RR-END-2
 #[test]
 fn a_silent_host_is_found_dead_though_only_receives_wait() {
     require_lab!();

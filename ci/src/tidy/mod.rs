@@ -7,6 +7,7 @@ mod cycles;
 mod modules;
 mod rules;
 mod source;
+mod spec;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,6 +55,7 @@ fn check(tree: &Tree) -> Vec<String> {
         rules::rust(name, source, is_test, &mut found);
     }
     cycles::check(&tree.rust, &reached, &mut found);
+    spec::check(tree, &reached, &mut found);
     for (name, text) in &tree.other {
         rules::other(name, text, &mut found);
     }

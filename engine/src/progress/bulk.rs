@@ -128,6 +128,8 @@ impl Engine {
     }
 
     /// An idle bulk lane became readable: its end has come, or it is out of step.
+    ///
+    /// RR-LANE-3.
     pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, traffic: Traffic) {
         let is_expecting =
             self.state.core.lanes.get(lane).is_some_and(|lane| !lane.incoming.is_empty());

@@ -180,6 +180,7 @@ impl Engine {
         self.state.completions.push_event(event);
     }
 
+    /// RR-CONN-1
     pub(super) fn handle_readable(&mut self, key: LaneKey) {
         let wanted = match self.state.roles.get_mut(key) {
             Some(&mut Role::Control { session }) => return self.handle_control_readable(session),
@@ -269,6 +270,7 @@ impl Engine {
 
     // ---- The peer connects ----
 
+    /// RR-CONN-2, RR-CONN-3
     fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
         // What the end of an earlier session asks for must not befall the one that begins here.
         self.carry_out();
@@ -444,6 +446,8 @@ impl Engine {
     }
 
     /// Connections that say nothing do not stay for ever.
+    ///
+    /// RR-CONN-5.
     pub(super) fn drop_silent_handshakes(&mut self) {
         let now_ns = self.state.now_ns;
         let limit_ns = self.state.config.handshake_timeout.as_nanos() as u64;

@@ -124,6 +124,8 @@ impl Connection {
     }
 
     /// The attempt failed before the peer's reply was complete.
+    ///
+    /// RR-CONN-6.
     pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64, cause: &str) -> Step {
         if !matches!(self.phase, Phase::Connecting | Phase::ConnectAck | Phase::WaitPeer) {
             return Step::Nothing;
@@ -193,6 +195,8 @@ impl Connection {
 
     /// A hello of the peer came in over a connection that it opened. `Accepted` means that this
     /// connection is the session now and an attempt of this side is to be dropped.
+    ///
+    /// RR-CONN-4.
     pub(crate) fn handle_hello(&mut self, own_engine: u64, peer_engine: u64) -> HelloStatus {
         match self.phase {
             Phase::Connected => HelloStatus::AlreadyConnected,
@@ -254,6 +258,7 @@ mod tests {
 
     const RETRY: Retry = Retry { timeout_ns: 1000, retries: 2, delay_ns: 10 };
 
+    /// RR-CONN-6
     #[test]
     fn retries_back_off_and_then_name_the_cause() {
         let mut connection = Connection::new(RETRY);
@@ -272,6 +277,7 @@ mod tests {
         assert_eq!(connection.want(50), Step::Connect);
     }
 
+    /// RR-CONN-4
     #[test]
     fn exactly_one_of_two_crossing_connections_survives() {
         // Every order in which the two hellos can meet the two states.

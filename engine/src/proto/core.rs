@@ -307,6 +307,7 @@ impl Core {
         Ok(used)
     }
 
+    /// RR-SEG-4, RR-MATCH-1
     fn handle_frames(
         &mut self,
         slot: u32,

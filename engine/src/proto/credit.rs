@@ -33,6 +33,8 @@ impl SendCredit {
     }
 
     /// The peer announces its limit; old announcements do nothing. `true`: there is more now.
+    ///
+    /// RR-CREDIT-2.
     #[inline]
     pub(crate) fn handle_limit(&mut self, limit: u32) -> bool {
         let ahead = limit.wrapping_sub(self.limit);
@@ -151,6 +153,7 @@ mod tests {
         assert!(!receiver.is_news());
     }
 
+    /// RR-CREDIT-2
     #[test]
     fn limits_wrap_and_never_go_back() {
         let mut sender = SendCredit { used: u32::MAX - 1, limit: u32::MAX };

@@ -71,6 +71,8 @@ impl Core {
     }
 
     /// A peer's connection wants to join its session as bulk lane `number`.
+    ///
+    /// RR-LANE-1.
     pub(crate) fn handle_lane_hello(
         &mut self,
         engine: u64,
@@ -100,6 +102,7 @@ impl Core {
         Ok(lane)
     }
 
+    /// RR-LANE-2
     fn close_oldest_idle_lane(&mut self) {
         let idle = self.lanes.iter().filter(|(_, bulk)| bulk.is_ready && bulk.is_idle());
         if let Some((lane, _)) = idle.min_by_key(|(_, bulk)| bulk.used_ns) {

@@ -147,6 +147,8 @@ impl Matcher {
     }
 
     /// A message has arrived: removes and returns the oldest posted receive that accepts it.
+    ///
+    /// RR-MATCH-2.
     #[inline]
     pub(crate) fn take_posted(&mut self, e: &Envelope) -> Option<u32> {
         self.posted.take(&self.hasher, e)

@@ -245,6 +245,7 @@ mod tests {
         assert_eq!(pool.idle.len(), 1);
     }
 
+    /// RR-CREDIT-3
     #[test]
     fn messages_leave_room_for_control_frames() {
         let mut pool = StagingPool::new(2 * CONTROL_RESERVE_BYTES, 1);

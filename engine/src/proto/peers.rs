@@ -102,6 +102,8 @@ impl Core {
     }
 
     /// Says goodbye on a session; the loop closes the lane once that is sent.
+    ///
+    /// RR-END-1.
     pub(crate) fn leave(&mut self, session: u32) {
         if self.is_loopback(session) {
             return;
@@ -147,6 +149,8 @@ impl Core {
     }
 
     /// What to announce in a hello or a reply, for a session named `id`.
+    ///
+    /// RR-CREDIT-4.
     pub(crate) fn offer(&mut self, id: u64) -> Limits {
         let share = |per_peer: u32, total: u64, reserved: u64, least: u32| -> u32 {
             // An eighth of what is left: many peers find something, few peers find plenty.

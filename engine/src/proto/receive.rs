@@ -150,6 +150,8 @@ impl Core {
     /// What both kinds of message need first: credit was there, the source is known, and perhaps
     /// a receive is. Gives the remote endpoint and the session's epoch; `Ok(None)`: the endpoint
     /// is not open.
+    ///
+    /// RR-MATCH-3, RR-CREDIT-1.
     #[inline]
     fn admit(
         &mut self,

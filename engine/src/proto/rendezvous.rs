@@ -49,6 +49,8 @@ impl Core {
     // ---- The receiver ----
 
     /// A receive has matched a rendezvous message; `first` of its bytes are in place.
+    ///
+    /// RR-RDV-7.
     pub(crate) fn pull(
         &mut self,
         id: Id,
@@ -193,6 +195,8 @@ impl Core {
 
     /// The recv of [`Self::next_receive`] ended. `false`: the lane is unusable; the ranges it
     /// carried are granted again elsewhere.
+    ///
+    /// RR-RDV-3, RR-RDV-6.
     pub(crate) fn handle_chunk_received(
         &mut self,
         lane: Id,
@@ -264,6 +268,7 @@ impl Core {
 
     // ---- The sender ----
 
+    /// RR-RDV-1, RR-RDV-5
     pub(crate) fn handle_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
         let id = Id::from_u64(grant.send_operation.get());
         let (offset, length) = (grant.offset.get(), grant.length.get());
@@ -312,6 +317,8 @@ impl Core {
     }
 
     /// The chunk that the driver should send next on a lane; the lane is sending then.
+    ///
+    /// RR-RDV-2.
     pub(crate) fn next_send(&mut self, lane: Id) -> Option<ChunkSend> {
         let bulk = self.lanes.get_mut(lane)?;
         if bulk.is_sending || !bulk.is_ready {
@@ -354,6 +361,7 @@ impl Core {
         self.finish_serving(operation, effects);
     }
 
+    /// RR-FRAME-2
     pub(crate) fn handle_done(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.operations.get_mut(id).filter(|op| op.session == slot) else {
@@ -379,6 +387,7 @@ impl Core {
         }
     }
 
+    /// RR-RDV-4
     fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let State::Serving(serving) = &mut operation.state else { return };

@@ -64,6 +64,8 @@ impl Core {
 
     /// The fast path: room for a whole message that goes out now, without an operation. `None`:
     /// not connected, sends wait before it, no credit, no room, or too long.
+    ///
+    /// RR-CREDIT-1.
     #[inline]
     pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
         let target = self.remotes.get(request.peer)?.endpoint;

@@ -256,6 +256,8 @@ impl Session {
     }
 
     /// Sends a control frame, now or as soon as there is room.
+    ///
+    /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: Control) {
         if !self.control.is_empty() || !self.try_push_control(pool, &control) {
             self.control.push_back(control);
@@ -304,6 +306,8 @@ impl Session {
     }
 
     /// Whether the peer should hear of acknowledgements or credit without waiting for traffic.
+    ///
+    /// RR-SEG-5.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         (self.ack_wanted && self.announced_ack != self.expected_frame)
@@ -312,6 +316,8 @@ impl Session {
     }
 
     /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
+    ///
+    /// RR-SEG-1.
     #[inline]
     pub(crate) fn split_segment(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
         let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
@@ -326,6 +332,8 @@ impl Session {
     }
 
     /// Takes note of a segment's header. `true`: there is more credit than before.
+    ///
+    /// RR-SEG-2.
     #[inline]
     pub(crate) fn handle_header(&mut self, header: &SegmentHeader) -> Result<bool, FrameError> {
         let got = header.first_frame.get();
@@ -344,6 +352,8 @@ impl Session {
     }
 
     /// The next eager send whose frame the peer has acknowledged.
+    ///
+    /// RR-SEG-3.
     #[inline]
     pub(crate) fn pop_delivered(&mut self) -> Option<Id> {
         let &(frame, operation) = self.awaiting_delivery.front()?;

@@ -12,6 +12,8 @@ impl Core {
     /// The session is over: everything that is outstanding with the peer fails, at once or as
     /// soon as the kernel has let go of the memory. Of a session that has failed already the first
     /// cause stays.
+    ///
+    /// RR-END-2.
     pub(crate) fn fail_session(
         &mut self,
         slot: u32,

@@ -56,6 +56,8 @@ impl Address {
     ///
     /// [`Error::Misuse`] when the length is wrong, the address is of another version, or it is
     /// no address at all.
+    ///
+    /// RR-ADDR-1.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let wire = WireAddress::read_from_bytes(bytes).map_err(|_| {
             let got = bytes.len();
@@ -122,6 +124,7 @@ impl fmt::Debug for Address {
 mod tests {
     use super::*;
 
+    /// RR-ADDR-1
     #[test]
     fn an_address_survives_its_bytes() {
         for locator in ["10.1.2.3:4567", "[fe80::1%3]:80"] {

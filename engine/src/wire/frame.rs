@@ -103,6 +103,8 @@ impl<'a> Frames<'a> {
     }
 
     /// The next frame, or `None` at the end.
+    ///
+    /// RR-FRAME-1.
     #[inline]
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame<'a>>, FrameError> {
         let Some(&kind) = self.rest.first() else { return Ok(None) };

@@ -48,6 +48,7 @@ fn an_eager_frame_and_its_payload_come_back() {
     assert!(frames.next_frame().unwrap().is_none());
 }
 
+/// RR-FRAME-1
 #[test]
 fn lengths_beyond_the_limits_are_named() {
     let bytes = eager(EAGER_BYTES_MAX as u32 + 1).as_bytes().to_vec();
@@ -81,6 +82,7 @@ proptest! {
         }
     }
 
+    /// RR-SEG-4
     #[test]
     fn a_cut_segment_is_never_read_past_its_end(cut in 0usize..80) {
         let mut bytes = eager(20).as_bytes().to_vec();

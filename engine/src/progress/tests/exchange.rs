@@ -170,6 +170,7 @@ impl Exchange {
     }
 }
 
+/// RR-MATCH-1
 #[test]
 fn messages_arrive_once_whole_and_in_order() {
     with_seeds(40, |seed| {
@@ -179,6 +180,7 @@ fn messages_arrive_once_whole_and_in_order() {
     });
 }
 
+/// RR-RDV-3, RR-RDV-6
 #[test]
 fn cut_bulk_lanes_lose_nothing() {
     with_seeds(40, |seed| {

@@ -283,6 +283,7 @@ fn any_source(tag: u64, ignore: u64) -> Selector {
     Selector { source: None, context: 0, tag, ignore }
 }
 
+/// RR-MATCH-2
 #[test]
 fn the_oldest_receive_wins_whatever_its_kind() {
     let e = Envelope { source: 5, context: 0, tag: 0x21 };
