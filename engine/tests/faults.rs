@@ -128,6 +128,81 @@ fn stranger(to: Address, bytes: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<u8>
     })
 }
 
+/// RR-CONN-5
+#[test]
+fn connections_that_say_nothing_are_few_and_do_not_stay() {
+    let settings = [("handshake_pending_max", "2"), ("connect_timeout", "300ms")];
+    pair(
+        &settings,
+        |endpoint, peer| {
+            let silent = || TcpStream::connect(endpoint.address().locator()).unwrap();
+            let mut connections = [silent(), silent(), silent()];
+            let mut refused = Vec::new();
+            while refused.len() < 3 {
+                let event = wait_event(endpoint, |event| matches!(event, Event::Refused { .. }));
+                let Event::Refused { cause, .. } = event else { unreachable!() };
+                refused.push(cause);
+            }
+            assert!(refused[0].contains("too many connections"), "{refused:?}");
+            assert!(refused[2].contains("no hello came in time"), "{refused:?}");
+            for connection in &mut connections {
+                connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                assert_eq!(connection.read(&mut [0]).unwrap(), 0, "it is closed");
+            }
+            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+        },
+        |endpoint, peer| {
+            let selector = Selector::from(peer, Envelope::tag(1));
+            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+        },
+    );
+}
+
+/// RR-LANE-3
+#[test]
+fn bytes_that_nobody_granted_close_their_lane_only() {
+    pair(
+        &[],
+        |endpoint, peer| {
+            let own = domain(&[]).endpoint().unwrap().address();
+            let address = endpoint.address();
+            let control = hello(&address, &own);
+            let mut join = control.clone();
+            join[10] = 2;
+            let connect = |hello: &[u8]| {
+                let mut stream = TcpStream::connect(address.locator()).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                stream.write_all(hello).unwrap();
+                stream
+            };
+            let mut session = connect(&control);
+            wait_event(endpoint, |event| matches!(event, Event::Connected { .. }));
+            let mut lane = connect(&join);
+            lane.write_all(b"!").unwrap();
+            let reader = std::thread::spawn(move || {
+                let mut answer = Vec::new();
+                // It may end by a reset, for the byte was not asked for.
+                let _ = lane.read_to_end(&mut answer);
+                answer.len()
+            });
+            while !reader.is_finished() {
+                endpoint.progress().unwrap();
+            }
+            assert_eq!(reader.join().unwrap(), 48, "its reply, and then the end");
+            let mut reply = [0; 48];
+            session.read_exact(&mut reply).unwrap();
+            session.set_nonblocking(true).unwrap();
+            let still = session.read(&mut [0]).unwrap_err();
+            assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock, "the session lives");
+            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+        },
+        |endpoint, peer| {
+            let selector = Selector::from(peer, Envelope::tag(1));
+            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+        },
+    );
+}
+
 /// RR-CONN-2
 #[test]
 fn another_version_is_answered_and_named() {
