@@ -275,11 +275,13 @@ impl Engine {
             }
         }
         let known = state.core.sessions.at_mut(session as usize);
-        if let Some(known) = known {
-            if known.is_leaving && known.is_connected() && known.outbox.is_empty() {
-                state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
-                return true;
-            }
+        if let Some(known) = known
+            && known.is_leaving
+            && known.is_connected()
+            && known.outbox.is_empty()
+        {
+            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
+            return true;
         }
         happened
     }
