@@ -6,6 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
+pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod chunk;
 pub(crate) mod done;
@@ -16,6 +19,9 @@ pub(crate) mod grant;
 pub(crate) mod hello;
 pub(crate) mod lanes;
 pub(crate) mod matched;
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
+pub(crate) mod packet;
 pub(crate) mod refused;
 pub(crate) mod rts;
 pub(crate) mod segment;
