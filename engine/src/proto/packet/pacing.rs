@@ -1,0 +1,131 @@
+//! Pacing: a token bucket in bytes, filled at the rate of the congestion window.
+
+/// Time whose bytes may go at once: an engine loop's turn, or a timer's slack.
+const BURST_NS: u64 = 20_000;
+/// Datagrams that may go at once.
+const BURST_PACKETS: u64 = 16;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Pacer {
+    /// Bytes that may go now.
+    tokens: u64,
+    /// Up to when the bucket was filled.
+    filled_ns: u64,
+    /// Bytes per second.
+    rate: u64,
+    burst: u64,
+}
+
+impl Pacer {
+    pub(super) fn new() -> Self {
+        Self { tokens: u64::MAX, filled_ns: 0, rate: u64::MAX, burst: u64::MAX }
+    }
+
+    /// Sets the rate to a window in bytes per round trip, and fills.
+    pub(super) fn set_rate(&mut self, now_ns: u64, window: u64, rtt_ns: u64, datagram: u64) {
+        self.fill(now_ns);
+        self.rate = per_second(window, rtt_ns.max(1)).max(1);
+        // A window of less than that is no burst: below one datagram, each waits for its turn.
+        let burst = (BURST_PACKETS * datagram).max(bytes_in(self.rate, BURST_NS));
+        self.burst = burst.min(window.max(datagram));
+        self.tokens = self.tokens.min(self.burst);
+    }
+
+    fn fill(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.filled_ns);
+        let bytes = bytes_in(self.rate, passed_ns);
+        if self.tokens.saturating_add(bytes) >= self.burst {
+            self.tokens = self.burst;
+            self.filled_ns = self.filled_ns.max(now_ns);
+        } else if bytes > 0 {
+            self.tokens += bytes;
+            // Only time that became whole bytes is spent.
+            self.filled_ns += time_of(self.rate, bytes);
+        }
+    }
+
+    /// When `bytes` may go: `None` is now.
+    pub(super) fn wait_until_ns(&mut self, now_ns: u64, bytes: u64) -> Option<u64> {
+        self.fill(now_ns);
+        let bytes = bytes.min(self.burst);
+        if self.tokens >= bytes {
+            return None;
+        }
+        Some(self.filled_ns + time_of(self.rate, bytes - self.tokens) + 1)
+    }
+
+    /// `bytes` went.
+    pub(super) fn spend(&mut self, bytes: u64) {
+        self.tokens = self.tokens.saturating_sub(bytes);
+    }
+}
+
+fn per_second(window: u64, rtt_ns: u64) -> u64 {
+    narrow(u128::from(window) * 1_000_000_000 / u128::from(rtt_ns))
+}
+
+fn bytes_in(rate: u64, time_ns: u64) -> u64 {
+    narrow(u128::from(rate) * u128::from(time_ns) / 1_000_000_000)
+}
+
+fn time_of(rate: u64, bytes: u64) -> u64 {
+    narrow(u128::from(bytes) * 1_000_000_000 / u128::from(rate))
+}
+
+fn narrow(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_go_at_the_rate_after_a_burst() {
+        let mut pacer = Pacer::new();
+        // 1 MB per 1 ms: 1 GB/s, of which 20 µs are 20 kB.
+        pacer.set_rate(0, 1_000_000, 1_000_000, 1_000);
+        let (mut now_ns, mut sent) = (0, 0);
+        while sent < 1_000_000 {
+            match pacer.wait_until_ns(now_ns, 1_000) {
+                None => {
+                    pacer.spend(1_000);
+                    sent += 1_000;
+                }
+                Some(at_ns) => {
+                    assert!(at_ns > now_ns);
+                    now_ns = at_ns;
+                }
+            }
+        }
+        assert!((970_000..=990_000).contains(&now_ns), "{now_ns}");
+    }
+
+    #[test]
+    fn a_window_below_one_datagram_spaces_datagrams_out() {
+        let mut pacer = Pacer::new();
+        pacer.set_rate(0, 100, 1_000_000, 1_000);
+        let first_ns = pacer.wait_until_ns(0, 1_000);
+        let first_ns = first_ns.unwrap_or(0);
+        assert!(pacer.wait_until_ns(first_ns, 1_000).is_none());
+        pacer.spend(1_000);
+        let next_ns = pacer.wait_until_ns(first_ns, 1_000).unwrap();
+        assert!((9_990_000..=10_010_000).contains(&(next_ns - first_ns)));
+    }
+
+    #[test]
+    fn small_steps_of_time_lose_no_bytes() {
+        let mut pacer = Pacer::new();
+        pacer.set_rate(0, 16_000, 1_000_000_000, 1_000);
+        pacer.spend(u64::MAX);
+        let mut went = 0;
+        for now_ns in (0..1_000_000_000).step_by(10_007) {
+            if pacer.wait_until_ns(now_ns, 1_000).is_none() {
+                pacer.spend(1_000);
+                went += 1;
+            }
+        }
+        assert!((15..=16).contains(&went), "{went}");
+    }
+}

@@ -1,0 +1,414 @@
+//! One path of a session: what comes in, and timers. What goes out is in [`super::transmit`].
+
+use std::collections::VecDeque;
+
+use super::config::PathConfig;
+use super::congestion::Congestion;
+use super::loss::Loss;
+use super::mtu::Mtu;
+use super::numbers::{WORD, numbers};
+use super::pacing::Pacer;
+use super::received::{Arrival, Received, Wants};
+use super::rtt::Rtt;
+use super::sent::{Purpose, Record, Sent};
+use crate::wire::ack::Ack;
+use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet, PacketError, expand};
+
+/// A loop that is later than this, and than an eighth of a round trip, first drains what it
+/// received: acknowledgements that wait there speak against its timers.
+const LATE_NS: u64 = 50_000;
+/// Lost packets are remembered for half a round trip, and at least for this.
+const REMEMBER_NS: u64 = 50_000;
+/// Room for events before the queue grows.
+const EVENTS: usize = 256;
+
+/// What the layer above is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A packet with this token arrived at the peer's path.
+    Acked {
+        /// As given with the content.
+        token: u64,
+    },
+    /// A packet with this token is taken for lost. Of one packet, this or the other is reported,
+    /// once; a token that was sent in two packets is reported for both.
+    Lost {
+        /// As given with the content.
+        token: u64,
+    },
+    /// Content may be up to so long now; what is sent again may have to be cut anew.
+    ContentBytesMax {
+        /// The new limit, without an acknowledgement in the same packet.
+        bytes: usize,
+    },
+}
+
+/// Counters of a path, all since it began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Statistics {
+    /// Datagrams made.
+    pub(crate) sent: u64,
+    /// Of these, those that carry an acknowledgement only.
+    pub(crate) acks_alone: u64,
+    /// Packets taken for lost.
+    pub(crate) lost: u64,
+    /// Of these, those that arrived after all, as an acknowledgement said.
+    pub(crate) spurious: u64,
+    /// Probes sent on a timeout.
+    pub(crate) probes: u64,
+    /// Packets that arrived twice, or too late to be told from such.
+    pub(crate) duplicates: u64,
+}
+
+/// See the module and [`super`], which has the order of calls.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(super) config: PathConfig,
+    pub(super) sent: Sent,
+    pub(super) received: Received,
+    pub(super) rtt: Rtt,
+    pub(super) loss: Loss,
+    pub(super) congestion: Congestion,
+    pub(super) pacer: Pacer,
+    pub(super) mtu: Mtu,
+    pub(super) statistics: Statistics,
+    events: VecDeque<Event>,
+    /// How late this turn is.
+    late_ns: u64,
+    /// Highest number ever acknowledged.
+    highest_acked: Option<u64>,
+    /// When the newest of all acknowledged packets was sent.
+    acked_sent_ns: u64,
+    /// The peer's cumulative number, as far as told.
+    pub(super) peer_cumulative: u64,
+    /// When the oldest of what may be lost is lost.
+    lost_at_ns: Option<u64>,
+    /// When the last packet that wants an answer went, or a probe timeout fired.
+    pub(super) asked_at_ns: u64,
+    /// The peer was asked to answer that packet at once.
+    pub(super) asked_at_once: bool,
+    /// Probes due.
+    pub(super) probes_due: u32,
+    /// Pacing holds content back until then.
+    pub(super) paced_until_ns: Option<u64>,
+}
+
+impl Path {
+    /// Begins with nothing sent and nothing received.
+    pub(crate) fn new(config: PathConfig) -> Self {
+        let datagram = config.datagram_bytes_min;
+        let packets = config.window_initial_packets;
+        Self {
+            sent: Sent::new(),
+            received: Received::new(),
+            rtt: Rtt::new(config.rtt_initial_ns),
+            loss: Loss::new(),
+            congestion: Congestion::new(datagram as u64, packets, config.queue_target_ns),
+            pacer: Pacer::new(),
+            mtu: Mtu::new(datagram, config.datagram_bytes_max),
+            statistics: Statistics::default(),
+            events: VecDeque::with_capacity(EVENTS),
+            late_ns: 0,
+            highest_acked: None,
+            acked_sent_ns: 0,
+            peer_cumulative: 0,
+            lost_at_ns: None,
+            asked_at_ns: 0,
+            asked_at_once: false,
+            probes_due: 0,
+            paced_until_ns: None,
+            config,
+        }
+    }
+
+    /// A turn begins. `late_ns`: how much later than it was due, or than when the datagrams to
+    /// be handled may have arrived; 0 for a loop that spins.
+    pub(crate) fn start_turn(&mut self, late_ns: u64) {
+        self.late_ns = late_ns;
+    }
+
+    fn is_late(&self) -> bool {
+        self.late_ns > LATE_NS.max(self.rtt.smoothed_ns() / 8)
+    }
+
+    /// The full number of a packet that arrived: what its tag is checked with, before anything
+    /// else is believed.
+    pub(crate) fn number_of(&self, packet: &Packet<'_>) -> u64 {
+        expand(packet.header.number.get(), self.received.expected())
+    }
+
+    /// Takes a packet whose tag is right. Only of a [`Arrival::Fresh`] one is the content to be
+    /// used. An error is the peer's fault; the packet changed nothing.
+    pub(crate) fn handle_packet(
+        &mut self,
+        now_ns: u64,
+        packet: &Packet<'_>,
+    ) -> Result<Arrival, PacketError> {
+        let number = self.number_of(packet);
+        let floor = packet.floor.map(|low| expand(low, number));
+        if let Some(floor) = floor.filter(|&floor| floor > number) {
+            return Err(PacketError::FloorBeyond { floor, number });
+        }
+        let arrival = self.received.judge(number, floor);
+        if arrival != Arrival::Fresh {
+            self.statistics.duplicates += u64::from(arrival != Arrival::TooFar);
+            return Ok(arrival);
+        }
+        let cumulative = packet.ack.map(|ack| self.check(&ack)).transpose()?;
+        let wants = match (packet.has(FLAG_ELICITS), packet.has(FLAG_ACK_NOW)) {
+            (false, _) => Wants::Nothing,
+            (true, false) => Wants::Ack,
+            (true, true) => Wants::AckNow,
+        };
+        self.received.handle(now_ns, number, floor, wants, &self.config);
+        if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
+            self.handle_ack(now_ns, &ack, cumulative);
+        }
+        Ok(arrival)
+    }
+
+    /// The full cumulative number of an acknowledgement of nothing but what was sent.
+    fn check(&self, ack: &Ack<'_>) -> Result<u64, PacketError> {
+        let next = self.sent.next();
+        let cumulative = expand(ack.cumulative(), next);
+        if cumulative > next {
+            return Err(PacketError::AckOfUnsent(cumulative - 1));
+        }
+        for (word, bits) in ack.words() {
+            let word = cumulative / WORD + word;
+            let unsent = match (word * WORD + WORD).saturating_sub(next) {
+                0 => 0,
+                above @ 1..WORD => bits >> (WORD - above),
+                _ => bits,
+            };
+            if unsent != 0 {
+                return Err(PacketError::AckOfUnsent(word * WORD + u64::from(bits.ilog2())));
+            }
+        }
+        Ok(cumulative)
+    }
+
+    fn handle_ack(&mut self, now_ns: u64, ack: &Ack<'_>, cumulative: u64) {
+        self.peer_cumulative = self.peer_cumulative.max(cumulative);
+        let mut news = News { sent_from_ns: u64::MAX, ..News::default() };
+        let floor = self.sent.floor();
+        if cumulative > floor {
+            for word in floor / WORD..=(cumulative - 1) / WORD {
+                let above = (word * WORD + WORD).saturating_sub(cumulative);
+                self.handle_acked_word(now_ns, word, u64::MAX >> above, &mut news);
+            }
+        }
+        for (word, bits) in ack.words() {
+            self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut news);
+        }
+        let Some((number, sent_at_ns)) = news.highest else {
+            self.sent.settle();
+            return;
+        };
+        if self.highest_acked.is_none_or(|highest| number > highest) {
+            self.highest_acked = Some(number);
+            let long = self.sent.record(number).bytes as usize * 2 >= self.mtu.current();
+            let raw_ns = now_ns.saturating_sub(sent_at_ns);
+            self.handle_sample(now_ns, raw_ns, ack.delay_ns(), long);
+        }
+        if news.answered {
+            self.loss.handle_progress();
+            self.probes_due = 0;
+        }
+        self.find_losses(now_ns, false, news.sent_from_ns);
+        self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
+        self.sent.settle();
+        let highest = self.highest_acked.unwrap_or(number);
+        if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
+            self.loss.handle_round();
+        }
+        self.set_pace(now_ns);
+    }
+
+    #[inline]
+    fn handle_acked_word(&mut self, now_ns: u64, word: u64, bits: u64, news: &mut News) {
+        let (outstanding, lost) = self.sent.word(word);
+        for number in numbers(word, bits & outstanding) {
+            let record = self.sent.acknowledge(number);
+            self.handle_acked(now_ns, number, &record);
+            news.add(number, record.sent_at_ns);
+            news.answered = true;
+        }
+        for number in numbers(word, bits & lost) {
+            let record = *self.sent.record(number);
+            self.sent.forgive(number);
+            let highest = self.highest_acked.unwrap_or(number).max(number);
+            let age_ns = now_ns.saturating_sub(record.sent_at_ns);
+            self.loss.handle_spurious(number, highest, age_ns, &self.rtt);
+            self.statistics.spurious += 1;
+            if record.purpose == Purpose::Content {
+                self.congestion.handle_spurious(number);
+            }
+        }
+    }
+
+    fn handle_acked(&mut self, now_ns: u64, number: u64, record: &Record) {
+        let bytes = record.bytes as usize;
+        if record.purpose == Purpose::MtuProbe {
+            if self.mtu.handle_probe_acked(bytes, now_ns) {
+                self.handle_mtu_changed();
+            }
+            return;
+        }
+        if record.purpose == Purpose::Content {
+            self.congestion.handle_ack(u64::from(record.bytes));
+            self.events.push_back(Event::Acked { token: record.token });
+        }
+        if self.mtu.handle_acked(number, bytes, now_ns) {
+            self.handle_mtu_changed();
+        }
+    }
+
+    fn handle_mtu_changed(&mut self) {
+        self.congestion.set_datagram(self.mtu.current() as u64);
+        self.rtt.forget_long();
+        self.events.push_back(Event::ContentBytesMax { bytes: self.content_bytes_max() });
+    }
+
+    fn handle_sample(&mut self, now_ns: u64, raw_ns: u64, ack_delay_ns: u64, long: bool) {
+        // How long it waited for this loop is unknown: it says nothing about the path.
+        if self.late_ns > raw_ns / 8 && self.is_late() {
+            return;
+        }
+        let (queue_ns, epoch) = self.rtt.handle_sample(now_ns, raw_ns, ack_delay_ns, long);
+        self.congestion.handle_sample(queue_ns, epoch);
+    }
+
+    /// Finds what is lost by count and, if asked, by time. Only what was sent before
+    /// `acked_from_ns` can belong to a time in which everything was lost.
+    fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
+        self.lost_at_ns = None;
+        let Some(highest) = self.highest_acked else { return };
+        let delay_ns = self.loss.delay_ns(&self.rtt);
+        let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+        let mut at = self.sent.oldest();
+        while let Some(number) = at.filter(|&number| number < highest) {
+            let sent_at_ns = self.sent.record(number).sent_at_ns;
+            let due_ns = sent_at_ns + delay_ns;
+            let is_lost = self.loss.is_lost_by_count(number, highest);
+            if !is_lost && !(by_time && due_ns <= now_ns) {
+                // Those after it were sent later: they are not lost either.
+                self.lost_at_ns = Some(due_ns);
+                break;
+            }
+            let record = self.sent.lose(number, now_ns);
+            self.handle_lost(now_ns, number, &record);
+            if sent_at_ns > self.acked_sent_ns && sent_at_ns < acked_from_ns {
+                first_ns = first_ns.min(sent_at_ns);
+                last_ns = last_ns.max(sent_at_ns);
+            }
+            at = self.sent.after(number);
+        }
+        let persistent_ns = Loss::persistent_ns(&self.rtt, self.config.ack_delay_ns);
+        if last_ns.saturating_sub(first_ns) > persistent_ns {
+            self.congestion.handle_persistent_congestion(self.sent.next());
+        }
+    }
+
+    fn handle_lost(&mut self, now_ns: u64, number: u64, record: &Record) {
+        self.statistics.lost += 1;
+        match record.purpose {
+            Purpose::MtuProbe => self.mtu.handle_probe_lost(record.bytes as usize, now_ns),
+            Purpose::Content => {
+                self.mtu.handle_lost(number, record.bytes as usize);
+                self.congestion.handle_loss();
+                self.events.push_back(Event::Lost { token: record.token });
+            }
+            Purpose::Ping | Purpose::Ack => {}
+        }
+    }
+
+    /// Makes room among the numbers that the receiver takes: what has held the floor for that
+    /// long counts as lost. Forgets what was lost long ago.
+    pub(super) fn make_room(&mut self, now_ns: u64) {
+        let remember_ns = (self.rtt.smoothed_ns() / 2).max(REMEMBER_NS);
+        self.sent.forget_lost(now_ns.saturating_sub(remember_ns));
+        while self.sent.room() == 0 {
+            let number = self.sent.floor();
+            if let Some(record) = self.sent.give_up_floor() {
+                self.handle_lost(now_ns, number, &record);
+            }
+        }
+    }
+
+    /// Fires what is due. `drained` says that nothing received is left to be handled; a late
+    /// turn in which that is not so fires no loss timer, since what is left may answer it.
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64, drained: bool) {
+        let Some(due_ns) = self.loss_timer_ns() else { return };
+        if due_ns > now_ns || (self.is_late() && !drained) {
+            return;
+        }
+        if self.lost_at_ns.is_some() {
+            self.find_losses(now_ns, true, u64::MAX);
+            self.set_pace(now_ns);
+            return;
+        }
+        self.asked_at_ns = now_ns;
+        self.probes_due = self.loss.handle_probe_timeout();
+    }
+
+    /// When a packet counts as lost, or a probe goes. There is such a time whenever anything is
+    /// outstanding.
+    fn loss_timer_ns(&self) -> Option<u64> {
+        if self.sent.count() == 0 {
+            return None;
+        }
+        Some(self.lost_at_ns.unwrap_or_else(|| {
+            let ack_delay_ns = if self.asked_at_once { 0 } else { self.config.ack_delay_ns };
+            self.asked_at_ns + self.loss.probe_after_ns(&self.rtt, ack_delay_ns)
+        }))
+    }
+
+    /// When the next turn is due at the latest; a time that passed means at once. `None`: when
+    /// something arrives or is to be sent.
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        let times = [self.received.due_ns(), self.loss_timer_ns(), self.paced_until_ns];
+        times.into_iter().flatten().min()
+    }
+
+    /// The next event.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(super) fn set_pace(&mut self, now_ns: u64) {
+        let (window, datagram) = (self.congestion.paced_window(), self.mtu.current() as u64);
+        self.pacer.set_rate(now_ns, window, self.rtt.smoothed_ns(), datagram);
+    }
+
+    /// Counters.
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    /// Bytes that may be in flight, bytes that are, and probe timeouts without an answer: what
+    /// the health of a path is judged by.
+    pub(crate) fn load(&self) -> (u64, u64, u32) {
+        let in_flight = self.sent.bytes_in_flight();
+        (self.congestion.window(), in_flight, self.loss.probes())
+    }
+}
+
+/// What one acknowledgement said that was not known.
+#[derive(Debug, Default)]
+struct News {
+    /// The highest number, and when it was sent.
+    highest: Option<(u64, u64)>,
+    /// When the oldest packet was sent.
+    sent_from_ns: u64,
+    answered: bool,
+}
+
+impl News {
+    fn add(&mut self, number: u64, sent_at_ns: u64) {
+        if self.highest.is_none_or(|(highest, _)| number > highest) {
+            self.highest = Some((number, sent_at_ns));
+        }
+        self.sent_from_ns = self.sent_from_ns.min(sent_at_ns);
+    }
+}

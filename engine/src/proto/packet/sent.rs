@@ -1,0 +1,337 @@
+//! The sending half of a path: every packet that may still be answered.
+//!
+//! A number is *outstanding*, then acknowledged or *lost*. A lost one is remembered for a while, in
+//! case it was only late, and holds the floor until it is forgotten. Nothing is allocated per
+//! packet once the ring is as long as the path needs.
+
+use std::collections::VecDeque;
+
+use super::numbers::{NumberSet, WORD, numbers};
+use crate::wire::ack::NUMBERS_MAX;
+
+/// Numbers held before the ring grows.
+const NUMBERS_AT_START: u64 = 256;
+
+/// What a packet was sent for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// An acknowledgement only: not in flight, never answered for.
+    #[default]
+    Ack,
+    /// Content of the layer above, named by its token.
+    Content,
+    /// A probe without content.
+    Ping,
+    /// A probe of the path's MTU.
+    MtuProbe,
+}
+
+/// One packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Record {
+    pub(super) token: u64,
+    pub(super) sent_at_ns: u64,
+    /// Length of the datagram, tag included.
+    pub(super) bytes: u32,
+    pub(super) purpose: Purpose,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Sent {
+    /// A ring: number `n` is at `n mod len`; the length is a power of two.
+    records: Vec<Record>,
+    outstanding: NumberSet,
+    lost: NumberSet,
+    /// Lost numbers, with the time of that, oldest first.
+    lost_order: VecDeque<(u64, u64)>,
+    /// No number below is outstanding or remembered as lost.
+    base: u64,
+    /// No number below is outstanding.
+    oldest: u64,
+    next: u64,
+    count: u64,
+    bytes_in_flight: u64,
+}
+
+impl Sent {
+    pub(super) fn new() -> Self {
+        Self {
+            records: vec![Record::default(); NUMBERS_AT_START as usize],
+            outstanding: NumberSet::new(NUMBERS_AT_START),
+            lost: NumberSet::new(NUMBERS_AT_START),
+            lost_order: VecDeque::with_capacity(NUMBERS_AT_START as usize),
+            base: 0,
+            oldest: 0,
+            next: 0,
+            count: 0,
+            bytes_in_flight: 0,
+        }
+    }
+
+    /// The number of the packet that is sent next.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The oldest number that an answer is wanted for.
+    pub(super) fn floor(&self) -> u64 {
+        self.base
+    }
+
+    /// How many more numbers the receiver takes: it refuses what is too far from the floor.
+    pub(super) fn room(&self) -> u64 {
+        NUMBERS_MAX - (self.next - self.base)
+    }
+
+    /// Gives up the number that holds the floor, without remembering it. Its record, if it was
+    /// outstanding, comes back.
+    pub(super) fn give_up_floor(&mut self) -> Option<Record> {
+        let outstanding = self.outstanding.contains(self.base) && self.base < self.next;
+        let record = outstanding.then(|| self.acknowledge(self.base));
+        self.lost.remove(self.base);
+        self.settle();
+        record
+    }
+
+    /// How many are outstanding.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of what is outstanding.
+    pub(super) fn bytes_in_flight(&self) -> u64 {
+        self.bytes_in_flight
+    }
+
+    #[inline]
+    fn slot(&self, number: u64) -> usize {
+        number as usize & (self.records.len() - 1)
+    }
+
+    #[inline]
+    pub(super) fn record(&self, number: u64) -> &Record {
+        &self.records[self.slot(number)]
+    }
+
+    /// Takes the next number for a packet.
+    pub(super) fn push(&mut self, record: Record) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.outstanding.reserve(self.base, number);
+        self.lost.reserve(self.base, number);
+        if record.purpose == Purpose::Ack {
+            self.settle();
+            return number;
+        }
+        if number - self.base >= self.records.len() as u64 {
+            self.grow();
+        }
+        let slot = self.slot(number);
+        self.records[slot] = record;
+        self.outstanding.insert(number);
+        self.count += 1;
+        self.bytes_in_flight += u64::from(record.bytes);
+        number
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let length = (self.next - self.base).next_power_of_two() as usize;
+        let mut records = vec![Record::default(); length];
+        for number in self.base..self.next - 1 {
+            records[number as usize & (length - 1)] = *self.record(number);
+        }
+        self.records = records;
+    }
+
+    /// Which numbers of a word are outstanding, and which are remembered as lost.
+    #[inline]
+    pub(super) fn word(&self, word: u64) -> (u64, u64) {
+        if word < self.base / WORD || word * WORD >= self.next {
+            return (0, 0);
+        }
+        (self.outstanding.word(word), self.lost.word(word))
+    }
+
+    /// Takes an outstanding number that was acknowledged.
+    pub(super) fn acknowledge(&mut self, number: u64) -> Record {
+        self.outstanding.remove(number);
+        let record = *self.record(number);
+        self.count -= 1;
+        self.bytes_in_flight -= u64::from(record.bytes);
+        record
+    }
+
+    /// An outstanding number is lost; it is remembered.
+    pub(super) fn lose(&mut self, number: u64, now_ns: u64) -> Record {
+        let record = self.acknowledge(number);
+        self.lost.insert(number);
+        self.lost_order.push_back((number, now_ns));
+        record
+    }
+
+    /// A number remembered as lost was late, as it turns out.
+    pub(super) fn forgive(&mut self, number: u64) {
+        self.lost.remove(number);
+    }
+
+    /// Forgets what was lost at `until_ns` or before, then moves the floor.
+    pub(super) fn forget_lost(&mut self, until_ns: u64) {
+        while let Some(&(number, lost_at_ns)) = self.lost_order.front() {
+            let forgiven = number < self.base || !self.lost.contains(number);
+            if lost_at_ns > until_ns && !forgiven {
+                break;
+            }
+            if !forgiven {
+                self.lost.remove(number);
+            }
+            self.lost_order.pop_front();
+        }
+        self.settle();
+    }
+
+    /// Moves the floor over numbers that are done with. Their bits are clear already.
+    pub(super) fn settle(&mut self) {
+        self.base = self.first_at_or_above(self.base, |at| {
+            let (outstanding, lost) = self.word(at);
+            outstanding | lost
+        });
+        self.oldest = self.oldest.max(self.base);
+    }
+
+    /// The first number at or above `from` that `bits` has, else `next`.
+    fn first_at_or_above(&self, from: u64, bits: impl Fn(u64) -> u64) -> u64 {
+        let mut at = from;
+        while at < self.next {
+            let rest = bits(at / WORD) >> (at % WORD);
+            if rest != 0 {
+                return at + u64::from(rest.trailing_zeros());
+            }
+            at = (at / WORD + 1) * WORD;
+        }
+        self.next
+    }
+
+    /// The oldest outstanding number.
+    pub(super) fn oldest(&mut self) -> Option<u64> {
+        self.oldest = self.first_at_or_above(self.oldest, |at| self.word(at).0);
+        (self.oldest < self.next).then_some(self.oldest)
+    }
+
+    /// The outstanding number that follows `number`.
+    pub(super) fn after(&self, number: u64) -> Option<u64> {
+        let found = self.first_at_or_above(number + 1, |at| self.word(at).0);
+        (found < self.next).then_some(found)
+    }
+
+    /// The `nth` newest outstanding packet of content, 0 for the newest.
+    pub(super) fn newest_content(&self, nth: usize) -> Option<Record> {
+        let words = (self.oldest / WORD..=self.next.saturating_sub(1) / WORD).rev();
+        let newest_first = words.flat_map(|word| {
+            let bits = self.word(word).0.reverse_bits();
+            numbers(0, bits).map(move |at| word * WORD + (WORD - 1 - at))
+        });
+        let content = newest_first
+            .map(|number| *self.record(number))
+            .filter(|record| record.purpose == Purpose::Content);
+        content.take(nth + 1).last()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record(purpose: Purpose, token: u64) -> Record {
+        Record { token, sent_at_ns: 0, bytes: 100, purpose }
+    }
+
+    #[test]
+    fn acknowledgements_hold_no_floor() {
+        let mut sent = Sent::new();
+        for number in 0..1000 {
+            assert_eq!(sent.push(record(Purpose::Ack, 0)), number);
+        }
+        assert_eq!((sent.floor(), sent.count(), sent.oldest()), (1000, 0, None));
+    }
+
+    #[test]
+    fn the_newest_content_is_what_a_probe_repeats() {
+        let mut sent = Sent::new();
+        assert!(sent.newest_content(0).is_none());
+        for token in 0..200 {
+            sent.push(record(Purpose::Content, token));
+        }
+        sent.push(record(Purpose::Ping, 0));
+        sent.acknowledge(199);
+        assert_eq!(sent.newest_content(0).unwrap().token, 198);
+        assert_eq!(sent.newest_content(1).unwrap().token, 197);
+        assert_eq!(sent.newest_content(500).unwrap().token, 0);
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum State {
+        Outstanding,
+        Lost(u64),
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_plain_map(
+            steps in proptest::collection::vec((0u8..8, any::<prop::sample::Index>()), 1..600),
+        ) {
+            let mut sent = Sent::new();
+            let mut model: BTreeMap<u64, State> = BTreeMap::new();
+            for (now_ns, (what, which)) in steps.into_iter().enumerate() {
+                let now_ns = now_ns as u64;
+                let open: Vec<u64> = model.iter()
+                    .filter(|(_, state)| **state == State::Outstanding)
+                    .map(|(number, _)| *number)
+                    .collect();
+                match what {
+                    0..=3 => {
+                        let number = sent.push(record(Purpose::Content, now_ns));
+                        model.insert(number, State::Outstanding);
+                    }
+                    4 => { sent.push(record(Purpose::Ack, 0)); }
+                    5 if !open.is_empty() => {
+                        let number = *which.get(&open);
+                        sent.acknowledge(number);
+                        model.remove(&number);
+                    }
+                    6 if !open.is_empty() => {
+                        let number = *which.get(&open);
+                        sent.lose(number, now_ns);
+                        model.insert(number, State::Lost(now_ns));
+                    }
+                    _ => {
+                        let until_ns = now_ns.saturating_sub(20);
+                        sent.forget_lost(until_ns);
+                        model.retain(|_, state| !matches!(state, State::Lost(at) if *at <= until_ns));
+                    }
+                }
+                sent.settle();
+                let floor = model.keys().next().copied().unwrap_or(sent.next());
+                prop_assert_eq!(sent.floor(), floor);
+                let open: Vec<u64> = model.iter()
+                    .filter(|(_, state)| **state == State::Outstanding)
+                    .map(|(number, _)| *number)
+                    .collect();
+                prop_assert_eq!(sent.count(), open.len() as u64);
+                prop_assert_eq!(sent.bytes_in_flight(), 100 * open.len() as u64);
+                let mut found = Vec::new();
+                let mut at = sent.oldest();
+                while let Some(number) = at {
+                    found.push(number);
+                    at = sent.after(number);
+                }
+                prop_assert_eq!(found, open);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What is promised of a path, in virtual time.
+
+use super::*;
+
+fn bulk_goodput(rtt_ns: u64, loss_ppm: u64, seed: u64) -> u64 {
+    let links = lossy(10 * GBIT, rtt_ns, loss_ppm);
+    let mut world = World::new(&config(rtt_ns), links, bulk(), seed);
+    goodput(&mut world, 3 * MILLI, 8 * MILLI)
+}
+
+#[test]
+fn random_loss_costs_little_more_than_what_is_lost() {
+    let clean = bulk_goodput(100 * MICRO, 0, 1);
+    assert!(clean > 9 * GBIT, "{clean}");
+    for (loss_ppm, percent) in [(10_000, 90), (100_000, 50), (300_000, 35)] {
+        let lossy = bulk_goodput(100 * MICRO, loss_ppm, 2);
+        assert!(lossy * 100 >= clean * percent, "{loss_ppm} ppm: {lossy} of {clean}");
+    }
+}
+
+#[test]
+fn a_long_path_is_full_within_three_seconds() {
+    let links = lossy(GBIT, 100 * MILLI, 0);
+    let sender = Sender::new(1 << 20, 64, u32::MAX);
+    let mut world = World::new(&config(100 * MILLI), links, sender, 1);
+    let rate = goodput(&mut world, 2800 * MILLI, 3000 * MILLI);
+    assert!(rate > GBIT * 88 / 100, "{rate}");
+}
+
+/// Time until one message is whole, where the link loses the datagrams named.
+fn one_message(rtt_ns: u64, bytes: u32, dropped: Vec<u64>) -> u64 {
+    let mut world = World::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 1);
+    // The path has measured its round trip.
+    world.ends[0].sender = Sender::new(bytes, 1, 51);
+    world.answer_with(Sender::new(1, 0, 0));
+    world.ends[1].receiver = traffic::Receiver::new(bytes);
+    assert!(world.run(60 * SECOND, |world| world.ends[1].receiver.whole.len() == 50));
+    let next = world.links[0].sent();
+    world.links[0].dropped = dropped.iter().map(|after| next + after).collect();
+    assert!(world.run(60 * SECOND, |world| world.ends[1].receiver.whole.len() == 51));
+    world.now_ns - world.ends[0].sender.begun_ns[50]
+}
+
+#[test]
+fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
+    for rtt_ns in [10 * MICRO, 100 * MICRO, MILLI, 10 * MILLI, 100 * MILLI] {
+        for bytes in [64, 16 << 10] {
+            let clean = one_message(rtt_ns, bytes, vec![]);
+            // The last datagram of the message: the one before is there, or there is none.
+            let tail = u64::from(bytes) / 1444;
+            let lossy = one_message(rtt_ns, bytes, vec![tail]);
+            assert!(lossy > clean, "the tail was lost");
+            let cost = lossy - clean;
+            assert!(cost <= 2 * rtt_ns + 200 * MICRO, "{rtt_ns} {bytes}: {cost}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! One direction of a simulated link.
+
+use std::ops::Range;
+
+/// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
+const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;
+
+/// SplitMix64: the same seed gives the same numbers, whatever versions of crates there are.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Below `bound`.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+    }
+
+    /// True `ppm` times in a million.
+    pub(super) fn hits(&mut self, ppm: u64) -> bool {
+        ppm > 0 && self.below(1_000_000) < ppm
+    }
+}
+
+/// What a link does.
+#[derive(Clone, Debug)]
+pub(super) struct LinkConfig {
+    pub(super) bits_per_second: u64,
+    /// Time that the queue in front of the link holds, in nanoseconds at its rate.
+    pub(super) queue_ns: u64,
+    pub(super) delay_ns: u64,
+    /// Each datagram takes up to so much longer, and may overtake others so.
+    pub(super) jitter_ns: u64,
+    pub(super) loss_ppm: u64,
+    pub(super) duplicate_ppm: u64,
+    /// Datagrams that take `late_ns` longer.
+    pub(super) late_ppm: u64,
+    pub(super) late_ns: u64,
+    /// Longer datagrams vanish.
+    pub(super) bytes_max: usize,
+    /// Times in which everything vanishes.
+    pub(super) dead_ns: Vec<Range<u64>>,
+}
+
+impl LinkConfig {
+    pub(super) fn new(bits_per_second: u64, rtt_ns: u64) -> Self {
+        Self {
+            bits_per_second,
+            // A switch port's share of buffer, or what a WAN router keeps.
+            queue_ns: (rtt_ns / 2).max(200_000),
+            delay_ns: rtt_ns / 2,
+            jitter_ns: 0,
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            late_ppm: 0,
+            late_ns: 0,
+            bytes_max: usize::MAX,
+            dead_ns: Vec::new(),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) config: LinkConfig,
+    random: Random,
+    /// When the last datagram of the queue has left it.
+    free_ns: u64,
+    sent: u64,
+    /// Datagrams (by count) that vanish: tests name them.
+    pub(super) dropped: Vec<u64>,
+    pub(super) queue_peak_ns: u64,
+}
+
+impl Link {
+    pub(super) fn new(config: LinkConfig, seed: u64) -> Self {
+        let dropped = Vec::new();
+        Self { config, random: Random(seed), free_ns: 0, sent: 0, dropped, queue_peak_ns: 0 }
+    }
+
+    /// How many datagrams were sent.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// When a datagram arrives, and when its copy does.
+    pub(super) fn send(&mut self, now_ns: u64, bytes: usize) -> [Option<u64>; 2] {
+        self.sent += 1;
+        let config = &self.config;
+        if self.dropped.contains(&(self.sent - 1))
+            || bytes > config.bytes_max
+            || config.dead_ns.iter().any(|dead| dead.contains(&now_ns))
+        {
+            return [None; 2];
+        }
+        let start_ns = self.free_ns.max(now_ns);
+        if start_ns - now_ns > config.queue_ns {
+            return [None; 2];
+        }
+        self.queue_peak_ns = self.queue_peak_ns.max(start_ns - now_ns);
+        let bits = (bytes as u64 + FRAMING_BYTES) * 8;
+        self.free_ns = start_ns + bits * 1_000_000_000 / config.bits_per_second;
+        if self.random.hits(config.loss_ppm) {
+            return [None; 2];
+        }
+        let mut arrival_ns = self.free_ns + config.delay_ns;
+        if config.jitter_ns > 0 {
+            arrival_ns += self.random.below(config.jitter_ns);
+        }
+        if self.random.hits(config.late_ppm) {
+            arrival_ns += config.late_ns;
+        }
+        let copied = self.random.hits(config.duplicate_ppm);
+        let copy_ns = copied.then(|| arrival_ns + self.random.below(2 * config.delay_ns + 1));
+        [Some(arrival_ns), copy_ns]
+    }
+}

@@ -1,0 +1,42 @@
+//! Two paths against each other over simulated links, in virtual time.
+
+mod faults;
+mod figures;
+mod link;
+mod properties;
+mod traffic;
+mod world;
+
+use super::PathConfig;
+use link::LinkConfig;
+use traffic::Sender;
+use world::World;
+
+const MICRO: u64 = 1_000;
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const GBIT: u64 = 1_000_000_000;
+
+/// A symmetric link that loses as much in either direction.
+fn lossy(bits_per_second: u64, rtt_ns: u64, loss_ppm: u64) -> [LinkConfig; 2] {
+    let link = LinkConfig { loss_ppm, ..LinkConfig::new(bits_per_second, rtt_ns) };
+    [link.clone(), link]
+}
+
+/// Settings of a path over Ethernet with 1500 bytes.
+fn config(rtt_ns: u64) -> PathConfig {
+    PathConfig { rtt_initial_ns: rtt_ns, ..PathConfig::default() }
+}
+
+/// Bits per second that arrive at end 1 from `from_ns` to `until_ns`.
+fn goodput(world: &mut World, from_ns: u64, until_ns: u64) -> u64 {
+    world.run(from_ns, |_| false);
+    let before = world.ends[1].receiver.bytes;
+    world.run(until_ns, |_| false);
+    (world.ends[1].receiver.bytes - before) * 8 * SECOND / (until_ns - from_ns)
+}
+
+/// Bulk: messages of 1 MiB without end, 16 at a time.
+fn bulk() -> Sender {
+    Sender::new(1 << 20, 16, u32::MAX)
+}

@@ -1,0 +1,238 @@
+//! What holds on any network. Each run ends with a sound one, on which everything must finish.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::proto::packet::path::Path;
+use crate::proto::packet::{Content, Filled};
+use crate::wire::ack::{ACK_BYTES_MAX, AckWriter, NUMBERS_MAX};
+use crate::wire::packet::{
+    FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketError, PacketHeader,
+};
+use zerocopy::IntoBytes;
+
+#[derive(Clone, Debug)]
+struct Weather {
+    links: [LinkConfig; 2],
+    sleeps: [Option<(u64, u64)>; 2],
+    rtt_ns: u64,
+    message_bytes: u32,
+    seed: u64,
+}
+
+fn link(rtt_ns: u64) -> impl Strategy<Value = LinkConfig> {
+    (
+        prop_oneof![Just(50_000_000u64), Just(GBIT), Just(10 * GBIT)],
+        0..400_000u64,
+        0..100_000u64,
+        0..rtt_ns,
+        (0..50_000u64, 0..4 * rtt_ns),
+        prop::option::of((0..20 * rtt_ns, rtt_ns..60 * rtt_ns)),
+        prop_oneof![Just(usize::MAX), 1200..1472usize],
+    )
+        .prop_map(move |(rate, loss_ppm, duplicate_ppm, jitter_ns, late, dead, bytes_max)| {
+            LinkConfig {
+                loss_ppm,
+                duplicate_ppm,
+                jitter_ns,
+                late_ppm: late.0,
+                late_ns: late.1,
+                dead_ns: dead.map(|(from, length)| from..from + length).into_iter().collect(),
+                bytes_max,
+                ..LinkConfig::new(rate, rtt_ns)
+            }
+        })
+}
+
+fn weather() -> impl Strategy<Value = Weather> {
+    let rtts = prop_oneof![Just(10 * MICRO), Just(100 * MICRO), Just(5 * MILLI)];
+    rtts.prop_flat_map(|rtt_ns| {
+        let sleep = || prop::option::of((1..3 * MILLI, 3 * MILLI..20 * MILLI));
+        let bytes = prop_oneof![Just(1u32), Just(64), Just(5000), Just(100_000)];
+        (link(rtt_ns), link(rtt_ns), sleep(), sleep(), bytes, any::<u64>()).prop_map(
+            move |(forth, back, first, second, message_bytes, seed)| Weather {
+                links: [forth, back],
+                sleeps: [first, second],
+                rtt_ns,
+                message_bytes,
+                seed,
+            },
+        )
+    })
+}
+
+fn run(weather: &Weather) -> World {
+    let config = config(weather.rtt_ns);
+    let messages = 4 + 400_000 / weather.message_bytes.max(4000);
+    let sender = Sender::new(weather.message_bytes, 3, messages);
+    let mut world = World::new(&config, weather.links.clone(), sender, weather.seed);
+    world.answer_with(Sender::new(700, 2, 40));
+    (world.ends[0].sleeps, world.ends[1].sleeps) = (weather.sleeps[0], weather.sleeps[1]);
+    world.finish(40 * weather.rtt_ns);
+    // All faults end; sleeping loops stay.
+    for link in &mut world.links {
+        link.config = LinkConfig::new(link.config.bits_per_second, weather.rtt_ns);
+    }
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// The world asserts at every step: window kept, timers armed, no token reported twice.
+    #[test]
+    fn everything_finishes_once_the_network_heals(weather in weather()) {
+        let mut world = run(&weather);
+        let healed_ns = world.now_ns;
+        prop_assert!(world.finish(healed_ns + 30 * SECOND), "not done");
+        for end in 0..2 {
+            let begun = world.ends[end].sender.begun_ns.len();
+            prop_assert_eq!(world.ends[1 - end].receiver.whole.len(), begun);
+        }
+        // Every token is reported: what the last probes repeated, too.
+        let until_ns = world.now_ns + 30 * SECOND;
+        let all = world.run(until_ns, |world| {
+            world.ends.iter().all(|end| end.sender.open_tokens() == 0 && end.path.load().1 == 0)
+        });
+        prop_assert!(all, "tokens stay open");
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run(weather in weather()) {
+        let (mut first, mut second) = (run(&weather), run(&weather));
+        first.finish(30 * SECOND);
+        second.finish(30 * SECOND);
+        prop_assert_eq!(first.now_ns, second.now_ns);
+        prop_assert_eq!(first.links[0].sent(), second.links[0].sent());
+        prop_assert_eq!(&first.ends[1].receiver.whole, &second.ends[1].receiver.whole);
+    }
+
+    /// Packets that only an authenticated but mad peer makes: no panic, and memory has a bound.
+    #[test]
+    fn a_mad_peer_is_refused_or_borne(
+        packets in proptest::collection::vec(
+            (0u8..32, any::<u32>(), any::<u32>(), any::<u32>(), 0u64..9000, any::<u64>(), 0usize..4),
+            1..80,
+        ),
+    ) {
+        let mut path = Path::new(PathConfig::default());
+        let mut content = Endless::default();
+        let mut out = vec![0; 1472];
+        for (at, (flags, number, floor, ack, word, bits, near)) in packets.into_iter().enumerate() {
+            let now_ns = at as u64 * 10_000;
+            path.poll_transmit(now_ns, &mut content, &mut out);
+            let near = |value: u32| if near > 0 { value % 300 } else { value };
+            let header = PacketHeader {
+                kind: KIND_PACKET,
+                flags,
+                path: 0.into(),
+                number: near(number).into(),
+                session: 0.into(),
+            };
+            let mut bytes = header.as_bytes().to_vec();
+            if flags & FLAG_FLOOR != 0 {
+                bytes.extend_from_slice(&near(floor).to_le_bytes());
+            }
+            if flags & FLAG_ACK != 0 {
+                let mut room = [0; ACK_BYTES_MAX];
+                let mut writer = AckWriter::new(&mut room, u64::from(near(ack)), 5000);
+                writer.window(word, [bits, !bits].into_iter());
+                let length = writer.finish();
+                bytes.extend_from_slice(&room[..length]);
+            }
+            if let Ok(packet) = Packet::decode(&bytes) {
+                let _ = path.handle_packet(now_ns, &packet);
+            }
+            path.handle_timeout(now_ns, true);
+            while path.poll_event().is_some() {}
+            prop_assert!(path.load().1 == 0 || path.poll_timeout().is_some());
+        }
+    }
+}
+
+/// One byte at a time, for ever.
+#[derive(Default)]
+struct Endless(u64);
+
+impl Content for Endless {
+    fn waiting_bytes(&self) -> usize {
+        1
+    }
+
+    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
+        self.0 += 1;
+        room[0] = 7;
+        Some(Filled { token: self.0, bytes: 1, ack_now: false })
+    }
+
+    fn fill_again(&mut self, _: u64, room: &mut [u8]) -> Option<Filled> {
+        self.fill(room)
+    }
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+    let mut path = Path::new(PathConfig::default());
+    let mut out = vec![0; 1472];
+    let mut content = Endless::default();
+    for _ in 0..3 {
+        path.poll_transmit(0, &mut content, &mut out).unwrap();
+    }
+    let forge = |cumulative: u64, bits: Option<u64>| {
+        let mut bytes = PacketHeader {
+            kind: KIND_PACKET,
+            flags: FLAG_ACK | FLAG_ELICITS,
+            path: 0.into(),
+            number: 0.into(),
+            session: 0.into(),
+        }
+        .as_bytes()
+        .to_vec();
+        let mut room = [0; ACK_BYTES_MAX];
+        let mut writer = AckWriter::new(&mut room, cumulative, 0);
+        if let Some(bits) = bits {
+            writer.window(0, [bits].into_iter());
+        }
+        let length = writer.finish();
+        bytes.extend_from_slice(&room[..length]);
+        bytes
+    };
+    let before = path.load();
+    for (bytes, unsent) in
+        [(forge(4, None), 3), (forge(0, Some(0b1001)), 3), (forge(1, Some(1 << 63)), 63)]
+    {
+        let error = path.handle_packet(0, &Packet::decode(&bytes).unwrap()).unwrap_err();
+        assert_eq!(error, PacketError::AckOfUnsent(unsent));
+        assert_eq!((path.load(), path.poll_event()), (before, None));
+    }
+    let bytes = forge(3, None);
+    path.handle_packet(0, &Packet::decode(&bytes).unwrap()).unwrap();
+    assert_eq!(path.load().1, 0);
+}
+
+#[test]
+fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
+    // End 0's packets vanish while it acknowledges far more than the span of numbers.
+    let rtt_ns = 100 * MICRO;
+    let mut path = Path::new(config(rtt_ns));
+    let mut out = vec![0; 1472];
+    let mut content = Endless::default();
+    let (mut now_ns, mut lost) = (0, 0);
+    for number in 0..NUMBERS_MAX + 1000 {
+        now_ns += 1000;
+        let header = PacketHeader {
+            kind: KIND_PACKET,
+            flags: FLAG_ELICITS | crate::wire::packet::FLAG_ACK_NOW,
+            path: 0.into(),
+            number: (number as u32).into(),
+            session: 0.into(),
+        };
+        path.handle_packet(now_ns, &Packet::decode(header.as_bytes()).unwrap()).unwrap();
+        path.handle_timeout(now_ns, true);
+        while path.poll_transmit(now_ns, &mut content, &mut out).is_some() {}
+        while path.poll_event().is_some() {
+            lost += 1;
+        }
+    }
+    assert!(lost > 0, "what held the floor was given up");
+}

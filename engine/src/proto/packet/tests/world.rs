@@ -1,0 +1,199 @@
+//! Two ends, two links, one clock.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::super::{Arrival, Path, PathConfig};
+use super::link::{Link, LinkConfig};
+use super::traffic::{Receiver, Sender};
+use crate::wire::packet::{FLAG_ELICITS, FLAG_MTU_PROBE, Packet};
+
+/// One end: its path, what it sends and receives, and how its loop behaves.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) path: Path,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
+    inbox: VecDeque<Vec<u8>>,
+    /// When its loop sleeps, however much waits: length and period, in nanoseconds.
+    pub(super) sleeps: Option<(u64, u64)>,
+    /// The turn that is planned.
+    wake_ns: u64,
+    /// Congestion window after each turn that changed it, if wanted.
+    pub(super) in_flight_peak: u64,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Arrival(usize, Vec<u8>),
+    Turn(usize),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now_ns: u64,
+    pub(super) ends: [End; 2],
+    /// `links[n]` carries what end `n` sends.
+    pub(super) links: [Link; 2],
+    events: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    count: u64,
+    spare: Vec<Vec<u8>>,
+    out: Vec<u8>,
+}
+
+impl World {
+    /// End 0 sends what `sender` says; end 1 sends nothing until told otherwise.
+    pub(super) fn new(
+        config: &PathConfig,
+        links: [LinkConfig; 2],
+        sender: Sender,
+        seed: u64,
+    ) -> Self {
+        let message_bytes = sender.message_bytes;
+        let end = |sender: Sender, receiver: Receiver| End {
+            path: Path::new(config.clone()),
+            sender,
+            receiver,
+            inbox: VecDeque::new(),
+            sleeps: None,
+            wake_ns: u64::MAX,
+            in_flight_peak: 0,
+        };
+        let [forth, back] = links;
+        Self {
+            now_ns: 0,
+            ends: [
+                end(sender, Receiver::new(1)),
+                end(Sender::new(1, 0, 0), Receiver::new(message_bytes)),
+            ],
+            links: [Link::new(forth, seed), Link::new(back, !seed)],
+            events: BinaryHeap::new(),
+            count: 0,
+            spare: Vec::new(),
+            out: vec![0; config.datagram_bytes_max],
+        }
+    }
+
+    /// End 1 sends too.
+    pub(super) fn answer_with(&mut self, sender: Sender) {
+        self.ends[0].receiver = Receiver::new(sender.message_bytes);
+        self.ends[1].sender = sender;
+    }
+
+    fn at(&mut self, time_ns: u64, happening: Happening) {
+        self.count += 1;
+        self.events.push(Reverse((time_ns, self.count, happening)));
+    }
+
+    /// When an end's loop runs that should run at `time_ns`.
+    fn awake_ns(&self, end: usize, time_ns: u64) -> u64 {
+        let Some((sleep_ns, period_ns)) = self.ends[end].sleeps else { return time_ns };
+        let within = time_ns % period_ns;
+        if within < sleep_ns { time_ns - within + sleep_ns } else { time_ns }
+    }
+
+    fn plan(&mut self, end: usize, time_ns: u64) {
+        let time_ns = self.awake_ns(end, time_ns.max(self.now_ns));
+        if time_ns < self.ends[end].wake_ns {
+            self.ends[end].wake_ns = time_ns;
+            self.at(time_ns, Happening::Turn(end));
+        }
+    }
+
+    /// Runs until `done`, or until `until_ns`. Gives whether it is done.
+    pub(super) fn run(&mut self, until_ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        if self.count == 0 {
+            self.plan(0, 0);
+            self.plan(1, 0);
+        }
+        while !done(self) {
+            let Some(Reverse((time_ns, _, _))) = self.events.peek() else { return false };
+            if *time_ns > until_ns {
+                self.now_ns = until_ns;
+                return false;
+            }
+            let Some(Reverse((time_ns, _, happening))) = self.events.pop() else { return false };
+            self.now_ns = time_ns;
+            match happening {
+                Happening::Arrival(end, bytes) => {
+                    self.ends[end].inbox.push_back(bytes);
+                    self.plan(end, time_ns);
+                }
+                Happening::Turn(end) if self.ends[end].wake_ns == time_ns => self.turn(end),
+                Happening::Turn(_) => {}
+            }
+        }
+        true
+    }
+
+    /// All of end 0's messages are acknowledged.
+    pub(super) fn finish(&mut self, until_ns: u64) -> bool {
+        self.run(until_ns, |world| world.ends.iter().all(|end| end.sender.is_done()))
+    }
+
+    fn turn(&mut self, at: usize) {
+        let now_ns = self.now_ns;
+        let end = &mut self.ends[at];
+        end.wake_ns = u64::MAX;
+        let late_ns = match end.sleeps {
+            Some((sleep_ns, period_ns)) if now_ns % period_ns == sleep_ns => sleep_ns,
+            _ => 0,
+        };
+        end.path.start_turn(late_ns);
+        while let Some(bytes) = end.inbox.pop_front() {
+            let packet = Packet::decode(&bytes).expect("paths make sound packets");
+            let arrival = end.path.handle_packet(now_ns, &packet).expect("and sound answers");
+            let is_content = !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE);
+            if arrival == Arrival::Fresh && is_content {
+                end.receiver.handle_content(now_ns, packet.content);
+            }
+            self.spare.push(bytes);
+        }
+        end.path.handle_timeout(now_ns, true);
+        while let Some(event) = end.path.poll_event() {
+            end.sender.handle_event(event);
+        }
+        end.sender.begin(now_ns);
+        self.transmit(at);
+        if let Some(time_ns) = self.ends[at].path.poll_timeout() {
+            self.plan(at, time_ns);
+        }
+    }
+
+    fn transmit(&mut self, at: usize) {
+        let now_ns = self.now_ns;
+        loop {
+            let end = &mut self.ends[at];
+            let (_, before, _) = end.path.load();
+            let probes = end.path.statistics().probes;
+            let Some((length, _)) = end.path.poll_transmit(now_ns, &mut end.sender, &mut self.out)
+            else {
+                break;
+            };
+            let (window, in_flight, _) = end.path.load();
+            let datagram = &self.out[..length];
+            let elicits = datagram[1] & FLAG_ELICITS != 0;
+            let is_probe = end.path.statistics().probes > probes;
+            assert!(elicits == (in_flight > before), "only what is answered is in flight");
+            if elicits && !is_probe && before > 0 {
+                assert!(in_flight <= window, "{in_flight} in flight, the window is {window}");
+            }
+            end.in_flight_peak = end.in_flight_peak.max(in_flight);
+            // 8 bytes of tag.
+            for arrival_ns in self.links[at].send(now_ns, length + 8).into_iter().flatten() {
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                bytes.clear();
+                bytes.extend_from_slice(datagram);
+                self.count += 1;
+                let happening = Happening::Arrival(1 - at, bytes);
+                self.events.push(Reverse((arrival_ns, self.count, happening)));
+            }
+        }
+        let end = &self.ends[at];
+        let (_, in_flight, _) = end.path.load();
+        assert!(in_flight == 0 || end.path.poll_timeout().is_some(), "a timer is armed");
+        let waits = super::super::Content::waiting_bytes(&end.sender) > 0;
+        assert!(!waits || end.path.poll_timeout().is_some(), "content waits without a timer");
+    }
+}

@@ -1,0 +1,242 @@
+//! What a path sends: probes, content, and acknowledgements that wait for neither.
+
+use zerocopy::IntoBytes;
+
+use super::path::Path;
+use super::sent::{Purpose, Record};
+use crate::wire::ack::ACK_BYTES_MAX;
+use crate::wire::packet::{
+    FLAG_ACK, FLAG_ACK_NOW, FLAG_ELICITS, FLAG_FLOOR, FLAG_MTU_PROBE, FLOOR_BYTES, KIND_PACKET,
+    PACKET_HEADER_BYTES, PacketHeader,
+};
+
+/// Numbers kept for probes and acknowledgements when content has used all others.
+const NUMBERS_KEPT: u64 = 1 << 14;
+/// What is in flight at most, in datagrams, for content to pass the pacer.
+const UNPACED_PACKETS: u64 = 16;
+/// Probe timeouts in a row after which probes are as short as any network takes.
+const SHORT_PROBES_FROM: u32 = 3;
+
+/// What a caller put into a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filled {
+    /// Names it in events. May repeat.
+    pub(crate) token: u64,
+    /// Length, in bytes; at least 1.
+    pub(crate) bytes: usize,
+    /// A message ends here: the peer is asked to answer at once.
+    pub(crate) ack_now: bool,
+}
+
+/// Where content comes from. The path asks when there is room for it in the window.
+pub(crate) trait Content {
+    /// Length of what would go into the next packet, in bytes; 0 if nothing waits.
+    fn waiting_bytes(&self) -> usize;
+
+    /// Puts what waits into `room`. `None` if it does not fit; then it is asked again, with all
+    /// the room that a packet ever has if only an acknowledgement was in the way.
+    fn fill(&mut self, room: &mut [u8]) -> Option<Filled>;
+
+    /// Puts what went under `token` into `room` once more, as a probe. `None` if it does not fit
+    /// or is not needed any more.
+    fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled>;
+}
+
+/// What leads a packet, written.
+struct Lead {
+    bytes: usize,
+    flags: u8,
+}
+
+impl Path {
+    /// Longest content of one packet now, without an acknowledgement beside it.
+    pub(crate) fn content_bytes_max(&self) -> usize {
+        self.mtu.current() - PACKET_HEADER_BYTES - FLOOR_BYTES - self.config.tag_bytes
+    }
+
+    /// Writes the next datagram into `out`, which holds `datagram_bytes_max` bytes, and gives its
+    /// length without the tag, and its number, which the tag is made with. Acknowledgements that
+    /// are due go whatever the window and pacing say.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now_ns: u64,
+        content: &mut impl Content,
+        out: &mut [u8],
+    ) -> Option<(usize, u64)> {
+        debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
+        self.make_room(now_ns);
+        self.paced_until_ns = None;
+        if self.probes_due > 0 {
+            self.probes_due -= 1;
+            return Some(self.send_probe(now_ns, content, out));
+        }
+        if let Some(sent) = self.send_mtu_probe(now_ns, out) {
+            return Some(sent);
+        }
+        if content.waiting_bytes() > 0
+            && let Some(sent) = self.send_content(now_ns, content, out)
+        {
+            return Some(sent);
+        }
+        if self.received.due_ns().is_some_and(|due_ns| due_ns <= now_ns) {
+            return Some(self.send_ack(now_ns, out));
+        }
+        None
+    }
+
+    /// Writes floor and acknowledgement. `out` starts where the datagram does.
+    fn lead(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
+        let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };
+        // Numbers of acknowledgements alone are done with as soon as they are taken.
+        let floor = self.sent.floor();
+        if floor > self.peer_cumulative {
+            out[lead.bytes..lead.bytes + FLOOR_BYTES]
+                .copy_from_slice(&(floor as u32).to_le_bytes());
+            lead.bytes += FLOOR_BYTES;
+            lead.flags |= FLAG_FLOOR;
+        }
+        if with_ack && self.received.has_news() {
+            let room = &mut out[lead.bytes..lead.bytes + ACK_BYTES_MAX];
+            lead.bytes += self.received.write(now_ns, room);
+            lead.flags |= FLAG_ACK;
+        }
+        lead
+    }
+
+    /// Takes a number for a packet of `bytes` without tag, and writes the fixed header.
+    fn seal(
+        &mut self,
+        now_ns: u64,
+        bytes: usize,
+        flags: u8,
+        purpose: Purpose,
+        token: u64,
+        out: &mut [u8],
+    ) -> (usize, u64) {
+        let length = (bytes + self.config.tag_bytes) as u32;
+        let record = Record { token, sent_at_ns: now_ns, bytes: length, purpose };
+        let number = self.sent.push(record);
+        let header = PacketHeader {
+            kind: KIND_PACKET,
+            flags,
+            path: self.config.path.into(),
+            number: (number as u32).into(),
+            session: self.config.session.into(),
+        };
+        out[..PACKET_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        self.statistics.sent += 1;
+        if purpose != Purpose::Ack {
+            self.asked_at_ns = now_ns;
+            self.asked_at_once = flags & FLAG_ACK_NOW != 0;
+        }
+        (bytes, number)
+    }
+
+    fn send_ack(&mut self, now_ns: u64, out: &mut [u8]) -> (usize, u64) {
+        let lead = self.lead(now_ns, true, out);
+        self.statistics.acks_alone += 1;
+        self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out)
+    }
+
+    /// A probe repeats the end of what is outstanding, since that is what no later packet would
+    /// show as lost. It ignores window and pacing, and changes neither.
+    fn send_probe(
+        &mut self,
+        now_ns: u64,
+        content: &mut impl Content,
+        out: &mut [u8],
+    ) -> (usize, u64) {
+        self.statistics.probes += 1;
+        let lead = self.lead(now_ns, false, out);
+        let is_short = self.loss.probes() >= SHORT_PROBES_FROM;
+        let length = if is_short { self.mtu.least() } else { self.mtu.current() };
+        let room = &mut out[lead.bytes..length - self.config.tag_bytes];
+        let filled = match self.sent.newest_content(self.probes_due as usize) {
+            Some(record) => content.fill_again(record.token, room),
+            None if content.waiting_bytes() > 0 => content.fill(room),
+            None => None,
+        };
+        let flags = lead.flags | FLAG_ELICITS | FLAG_ACK_NOW;
+        match filled {
+            Some(filled) => {
+                let bytes = lead.bytes + filled.bytes;
+                self.seal(now_ns, bytes, flags, Purpose::Content, filled.token, out)
+            }
+            None => self.seal(now_ns, lead.bytes, flags, Purpose::Ping, 0, out),
+        }
+    }
+
+    /// Lengths are probed while there is traffic, within the window.
+    fn send_mtu_probe(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, u64)> {
+        if self.sent.count() == 0 || self.sent.room() <= NUMBERS_KEPT {
+            return None;
+        }
+        let length = self.mtu.wanted(now_ns)?;
+        if self.sent.bytes_in_flight() + length as u64 > self.congestion.window() {
+            return None;
+        }
+        let lead = self.lead(now_ns, false, out);
+        let bytes = length - self.config.tag_bytes;
+        out[lead.bytes..bytes].fill(0);
+        self.mtu.handle_probe_sent(length);
+        self.pacer.spend(length as u64);
+        let flags = lead.flags | FLAG_ELICITS | FLAG_MTU_PROBE;
+        Some(self.seal(now_ns, bytes, flags, Purpose::MtuProbe, 0, out))
+    }
+
+    fn send_content(
+        &mut self,
+        now_ns: u64,
+        content: &mut impl Content,
+        out: &mut [u8],
+    ) -> Option<(usize, u64)> {
+        let in_flight = self.sent.bytes_in_flight();
+        let ack_bytes = if self.received.has_news() { ACK_BYTES_MAX } else { 0 };
+        let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ack_bytes + self.config.tag_bytes;
+        let datagram = self.mtu.current();
+        let length = (content.waiting_bytes().saturating_add(overhead)).min(datagram) as u64;
+        let window = self.congestion.window();
+        if in_flight > 0 && in_flight + length > window {
+            self.congestion.set_limited();
+            return None;
+        }
+        if self.sent.room() <= NUMBERS_KEPT {
+            return None;
+        }
+        let unpaced = (window / 2).min(UNPACED_PACKETS * datagram as u64);
+        if !self.congestion.is_uncongested() || in_flight + length > unpaced {
+            self.paced_until_ns = self.pacer.wait_until_ns(now_ns, length);
+            if self.paced_until_ns.is_some() {
+                return None;
+            }
+        }
+        let lead = self.lead(now_ns, true, out);
+        // Room for a floor is kept always, so that what fitted once fits again.
+        let floor_bytes = if lead.flags & FLAG_FLOOR == 0 { FLOOR_BYTES } else { 0 };
+        let mut end = datagram - self.config.tag_bytes - floor_bytes;
+        if in_flight > 0 {
+            end = end.min((window - in_flight) as usize - self.config.tag_bytes);
+        }
+        let Some(filled) = content.fill(&mut out[lead.bytes..end]) else {
+            if lead.flags & FLAG_ACK == 0 {
+                return None;
+            }
+            self.statistics.acks_alone += 1;
+            return Some(self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out));
+        };
+        let bytes = lead.bytes + filled.bytes;
+        let in_flight = in_flight + (bytes + self.config.tag_bytes) as u64;
+        self.pacer.spend((bytes + self.config.tag_bytes) as u64);
+        let mut flags = lead.flags | FLAG_ELICITS;
+        let is_last = in_flight + datagram as u64 > window;
+        if is_last || in_flight >= window / 4 * 3 {
+            self.congestion.set_limited();
+        }
+        // A short window that is full stands still until the answer comes.
+        let is_short = window < 2 * u64::from(self.config.ack_every) * datagram as u64;
+        if filled.ack_now || (is_last && is_short) {
+            flags |= FLAG_ACK_NOW;
+        }
+        Some(self.seal(now_ns, bytes, flags, Purpose::Content, filled.token, out))
+    }
+}
