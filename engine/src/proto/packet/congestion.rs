@@ -17,7 +17,7 @@ const TARGET_MAX_NS: u64 = 10_000_000;
 /// Samples whose least one ends the start: fewer would take jitter for a queue.
 const RECENT: usize = 4;
 /// Packets after which losses are weighed.
-const LOSS_SAMPLE: u64 = 64;
+const LOSS_SAMPLE: u64 = 96;
 /// Unit of shares: 65536 is all.
 const WHOLE: u64 = 1 << 16;
 /// Windows are no longer, in datagrams: the span of numbers a receiver takes is not longer.
@@ -54,19 +54,19 @@ pub(super) struct Congestion {
     quiet_rounds: u32,
     /// Counts since losses were weighed last.
     acked_packets: u64,
-    acked_bytes: u64,
     lost_packets: u64,
-    rounds: u64,
+    /// Bytes acknowledged in this round.
+    round_bytes: u64,
     /// The share of packets that the path loses anyway.
     usual_loss: u64,
     /// The window shrank for loss.
     trial: Option<Trial>,
-    /// Where loss showed that the path was full: above, the window grows by datagrams only.
+    /// Where loss showed that the path was full: near it the window grows slowly.
     ceiling: u64,
 }
 
 /// Each round the ceiling rises by this part of it.
-const CEILING_PART: u64 = 32;
+const CEILING_PART: u64 = 16;
 
 /// What was before the window shrank for loss, and the first number sent after that.
 #[derive(Clone, Debug)]
@@ -95,9 +95,8 @@ impl Congestion {
             recent_at: 0,
             quiet_rounds: 0,
             acked_packets: 0,
-            acked_bytes: 0,
             lost_packets: 0,
-            rounds: 0,
+            round_bytes: 0,
             usual_loss: 0,
             trial: None,
             ceiling: u64::MAX,
@@ -145,7 +144,7 @@ impl Congestion {
     #[inline]
     pub(super) fn handle_ack(&mut self, bytes: u64) {
         self.acked_packets += 1;
-        self.acked_bytes += bytes;
+        self.round_bytes += bytes;
         if !self.limited {
             return;
         }
@@ -207,6 +206,7 @@ impl Congestion {
         }
         self.round_end = next;
         self.round_queue_ns = u64::MAX;
+        self.round_bytes = 0;
         self.limited = false;
         true
     }
@@ -233,31 +233,27 @@ impl Congestion {
             if self.limited {
                 self.quiet_rounds = (self.quiet_rounds + 1).min(3);
             }
-            let mut share = self.window >> (5 - self.quiet_rounds.clamp(1, 3));
-            if self.window + share > self.ceiling {
-                share = 0;
-            }
+            let share = self.window >> (5 - self.quiet_rounds.clamp(1, 3));
+            let share = share.min(self.ceiling.saturating_sub(self.window));
             self.growth = share.max(self.datagram.min(self.window));
         }
         self.ceiling = self.ceiling.saturating_add(self.ceiling / CEILING_PART);
     }
 
     /// Compares losses with what the path loses anyway. More than that, and more than chance
-    /// explains: the window shrinks to what got through, as a trial. If that does not halve the
-    /// excess, it is the path's own; it is remembered as usual and the window comes back.
-    /// `true`: the window shrank.
+    /// explains: the window shrinks to what got through, as a trial. If two thirds of the excess
+    /// go away with that, it was congestion; if not, it is the path's own: it is remembered as
+    /// usual, and the window comes back. `true`: the window shrank.
     fn weigh_losses(&mut self, next: u64) -> bool {
-        self.rounds += 1;
         let (lost, all) = (self.lost_packets, self.acked_packets + self.lost_packets);
         if all < LOSS_SAMPLE {
             return false;
         }
-        let round_bytes = self.acked_bytes / self.rounds;
         self.clear_counts();
         let (share, usual) = (lost * WHOLE / all, self.usual_loss);
         if let Some(trial) = self.trial.take() {
             let (before, after) = (trial.share.saturating_sub(usual), share.saturating_sub(usual));
-            if after > before / 2 {
+            if after > before / 3 {
                 self.usual_loss = share.min(trial.share);
                 self.window = self.window.max(trial.window);
                 self.startup = trial.startup;
@@ -277,7 +273,7 @@ impl Congestion {
         self.startup = false;
         // Of what got through a window is made that would let as much through if only the usual
         // were lost, less an eighth for the queue to drain.
-        let sent_bytes = round_bytes * WHOLE / (WHOLE - usual.min(WHOLE * 3 / 4));
+        let sent_bytes = self.round_bytes * WHOLE / (WHOLE - usual.min(WHOLE * 3 / 4));
         self.shrink((sent_bytes * 7 / 8).min(window), next);
         self.trial = Some(Trial { share, window, startup, until: next });
         true
@@ -293,7 +289,7 @@ impl Congestion {
     }
 
     fn clear_counts(&mut self) {
-        (self.acked_packets, self.acked_bytes, self.lost_packets, self.rounds) = (0, 0, 0, 0);
+        (self.acked_packets, self.lost_packets) = (0, 0);
     }
 
     fn shrink(&mut self, window: u64, next: u64) {

@@ -4,6 +4,7 @@ mod faults;
 mod figures;
 mod link;
 mod properties;
+mod snapshot;
 mod traffic;
 mod world;
 
