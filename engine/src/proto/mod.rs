@@ -20,7 +20,7 @@ pub(crate) mod matching;
 pub(crate) mod operation;
 pub(crate) mod outbox;
 #[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "no driver carries datagrams yet"))]
 pub(crate) mod packet;
 pub(crate) mod peers;
 pub(crate) mod receive;

@@ -290,8 +290,8 @@ impl Path {
         while let Some(number) = at.filter(|&number| number < highest) {
             let sent_at_ns = self.sent.record(number).sent_at_ns;
             let due_ns = sent_at_ns + delay_ns;
-            let is_lost = self.loss.is_lost_by_count(number, highest);
-            if !is_lost && !(by_time && due_ns <= now_ns) {
+            let is_lost_by_time = by_time && due_ns <= now_ns;
+            if !is_lost_by_time && !self.loss.is_lost_by_count(number, highest) {
                 // Those after it were sent later: they are not lost either.
                 self.lost_at_ns = Some(due_ns);
                 break;
@@ -323,11 +323,15 @@ impl Path {
         }
     }
 
+    /// How long lost packets are remembered.
+    pub(super) fn remember_ns(&self) -> u64 {
+        (self.rtt.smoothed_ns() / 2).max(REMEMBER_NS)
+    }
+
     /// Makes room among the numbers that the receiver takes: what has held the floor for that
     /// long counts as lost. Forgets what was lost long ago.
     pub(super) fn make_room(&mut self, now_ns: u64) {
-        let remember_ns = (self.rtt.smoothed_ns() / 2).max(REMEMBER_NS);
-        self.sent.forget_lost(now_ns.saturating_sub(remember_ns));
+        self.sent.forget_lost(now_ns.saturating_sub(self.remember_ns()));
         while self.sent.room() == 0 {
             let number = self.sent.floor();
             if let Some(record) = self.sent.give_up_floor() {
@@ -379,6 +383,13 @@ impl Path {
     pub(super) fn set_pace(&mut self, now_ns: u64) {
         let (window, datagram) = (self.congestion.paced_window(), self.mtu.current() as u64);
         self.pacer.set_rate(now_ns, window, self.rtt.smoothed_ns(), datagram);
+    }
+
+    /// Lengths of everything that may grow.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [u64; 4] {
+        let [records, lost] = self.sent.capacities();
+        [records, lost, self.received.capacity(), self.events.capacity() as u64]
     }
 
     /// Counters.

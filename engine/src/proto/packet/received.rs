@@ -146,6 +146,12 @@ impl Received {
         }
     }
 
+    /// Numbers held before the set grows.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> u64 {
+        self.set.capacity()
+    }
+
     /// When an acknowledgement is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.due_ns

@@ -225,6 +225,12 @@ impl Sent {
         (found < self.next).then_some(found)
     }
 
+    /// Lengths of what may grow: of the ring, and of the order of losses.
+    #[cfg(test)]
+    pub(super) fn capacities(&self) -> [u64; 2] {
+        [self.records.len() as u64, self.lost_order.capacity() as u64]
+    }
+
     /// The `nth` newest outstanding packet of content, 0 for the newest.
     pub(super) fn newest_content(&self, nth: usize) -> Option<Record> {
         let words = (self.oldest / WORD..=self.next.saturating_sub(1) / WORD).rev();

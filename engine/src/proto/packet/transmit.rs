@@ -201,6 +201,8 @@ impl Path {
             return None;
         }
         if self.sent.room() <= NUMBERS_KEPT {
+            // What holds the floor is answered, lost or forgotten by then.
+            self.paced_until_ns = Some(now_ns + self.remember_ns());
             return None;
         }
         let unpaced = (window / 2).min(UNPACED_PACKETS * datagram as u64);

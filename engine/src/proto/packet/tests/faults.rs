@@ -24,7 +24,7 @@ fn an_outage_of_one_direction_loses_nothing_and_ends_at_once() {
     for dead in 0..2 {
         let rtt_ns = 100 * MICRO;
         let mut links = lossy(GBIT, rtt_ns, 0);
-        links[dead].dead_ns = vec![20 * MILLI..40 * MILLI];
+        links[dead].dead_ns = 20 * MILLI..40 * MILLI;
         let mut world = World::new(&config(rtt_ns), links, bulk(), 4);
         let before = goodput(&mut world, 10 * MILLI, 20 * MILLI);
         world.run(40 * MILLI, |_| false);

@@ -55,3 +55,35 @@ fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
         }
     }
 }
+
+#[test]
+fn the_longest_fat_path_is_used_in_spite_of_loss() {
+    // 10 Gb/s over 200 ms: 250 MB under way, with one datagram in a hundred lost.
+    let rtt_ns = 200 * MILLI;
+    let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
+    let sender = Sender::new(16 << 20, 40, u32::MAX);
+    let mut world = World::new(&jumbo, lossy(10 * GBIT, rtt_ns, 10_000), sender, 12);
+    let rate = goodput(&mut world, 5000 * MILLI, 5200 * MILLI);
+    assert!(rate > 8 * GBIT, "{rate}");
+}
+
+#[test]
+fn acknowledgements_are_few() {
+    let rtt_ns = 100 * MICRO;
+    let mut world = World::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 13);
+    world.run(10 * MILLI, |_| false);
+    let (data, acks) = (world.links[0].sent(), world.links[1].sent());
+    assert!(acks * 12 < data, "{acks} acknowledgements of {data}");
+    assert_eq!(world.ends[1].path.statistics().acks_alone, acks);
+}
+
+#[test]
+fn nothing_grows_once_warm() {
+    let rtt_ns = 100 * MICRO;
+    let links = lossy(10 * GBIT, rtt_ns, 10_000);
+    let mut world = World::new(&config(rtt_ns), links, bulk(), 14);
+    world.run(10 * MILLI, |_| false);
+    let before = [0, 1].map(|end| world.ends[end].path.capacities());
+    world.run(20 * MILLI, |_| false);
+    assert_eq!([0, 1].map(|end| world.ends[end].path.capacities()), before);
+}

@@ -20,7 +20,7 @@ impl Random {
 
     /// Below `bound`.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// True `ppm` times in a million.
@@ -45,8 +45,8 @@ pub(super) struct LinkConfig {
     pub(super) late_ns: u64,
     /// Longer datagrams vanish.
     pub(super) bytes_max: usize,
-    /// Times in which everything vanishes.
-    pub(super) dead_ns: Vec<Range<u64>>,
+    /// The time in which everything vanishes.
+    pub(super) dead_ns: Range<u64>,
 }
 
 impl LinkConfig {
@@ -62,7 +62,7 @@ impl LinkConfig {
             late_ppm: 0,
             late_ns: 0,
             bytes_max: usize::MAX,
-            dead_ns: Vec::new(),
+            dead_ns: 0..0,
         }
     }
 }
@@ -97,7 +97,7 @@ impl Link {
         let config = &self.config;
         if self.dropped.contains(&(self.sent - 1))
             || bytes > config.bytes_max
-            || config.dead_ns.iter().any(|dead| dead.contains(&now_ns))
+            || config.dead_ns.contains(&now_ns)
         {
             return [None; 2];
         }

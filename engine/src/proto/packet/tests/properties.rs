@@ -37,7 +37,7 @@ fn link(rtt_ns: u64) -> impl Strategy<Value = LinkConfig> {
                 jitter_ns,
                 late_ppm: late.0,
                 late_ns: late.1,
-                dead_ns: dead.map(|(from, length)| from..from + length).into_iter().collect(),
+                dead_ns: dead.map_or(0..0, |(from, length)| from..from + length),
                 bytes_max,
                 ..LinkConfig::new(rate, rtt_ns)
             }
