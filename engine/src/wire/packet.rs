@@ -185,7 +185,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_is_found_from_its_low_half(number in 0u64..1 << 62, away in -(1i64 << 30)..1 << 30) {
+        fn a_number_is_found_from_its_low_half(
+            number in 0u64..1 << 62,
+            away in -(1i64 << 30)..1 << 30,
+        ) {
             let expected = number.saturating_add_signed(away);
             prop_assert_eq!(expand(number as u32, expected), number);
         }

@@ -5,7 +5,7 @@
 //! path reports which tokens arrived and which were lost. A lost one goes again under a new packet
 //! number, on this path or on another. What arrives is handed up at once and in no order.
 //!
-//! Time comes in with every call, in nanoseconds of any monotonic clock. A turn of an engine's loop:
+//! Time comes in with calls, in nanoseconds of any monotonic clock. A turn of an engine's loop:
 //!
 //! 1. [`Path::start_turn`], with how late the loop is;
 //! 2. [`Path::handle_packet`] for what is received, until nothing is left or the turn's share is

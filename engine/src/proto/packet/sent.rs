@@ -318,7 +318,9 @@ mod tests {
                     _ => {
                         let until_ns = now_ns.saturating_sub(20);
                         sent.forget_lost(until_ns);
-                        model.retain(|_, state| !matches!(state, State::Lost(at) if *at <= until_ns));
+                        model.retain(|_, state| {
+                            !matches!(state, State::Lost(at) if *at <= until_ns)
+                        });
                     }
                 }
                 sent.settle();

@@ -111,14 +111,16 @@ proptest! {
     #[test]
     fn a_mad_peer_is_refused_or_borne(
         packets in proptest::collection::vec(
-            (0u8..32, any::<u32>(), any::<u32>(), any::<u32>(), 0u64..9000, any::<u64>(), 0usize..4),
+            (0u8..32, any::<[u32; 3]>(), 0u64..9000, any::<u64>(), 0usize..4),
             1..80,
         ),
     ) {
         let mut path = Path::new(PathConfig::default());
         let mut content = Endless::default();
         let mut out = vec![0; 1472];
-        for (at, (flags, number, floor, ack, word, bits, near)) in packets.into_iter().enumerate() {
+        for (at, (flags, [number, floor, ack], word, bits, near)) in
+            packets.into_iter().enumerate()
+        {
             let now_ns = at as u64 * 10_000;
             path.poll_transmit(now_ns, &mut content, &mut out);
             let near = |value: u32| if near > 0 { value % 300 } else { value };
