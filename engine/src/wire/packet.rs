@@ -94,6 +94,8 @@ pub(crate) struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Takes the headers apart. `bytes` is the datagram without its tag.
+    ///
+    /// RR-PKT-3.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, PacketError> {
         let truncated = PacketError::Truncated(bytes.len());
         let (header, mut rest) = PacketHeader::ref_from_prefix(bytes).map_err(|_| truncated)?;
@@ -165,6 +167,7 @@ mod tests {
         assert_eq!((packet.content, packet.ack.is_none()), (&b"content"[..], true));
     }
 
+    /// RR-PKT-3
     #[test]
     fn contradictions_are_named() {
         assert_eq!(Packet::decode(&[KIND_PACKET]).unwrap_err(), PacketError::Truncated(1));

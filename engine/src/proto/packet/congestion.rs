@@ -244,6 +244,8 @@ impl Congestion {
     /// explains: the window shrinks to what got through, as a trial. If two thirds of the excess
     /// go away with that, it was congestion; if not, it is the path's own: it is remembered as
     /// usual, and the window comes back. `true`: the window shrank.
+    ///
+    /// RR-PKT-12.
     fn weigh_losses(&mut self, next: u64) -> bool {
         let (lost, all) = (self.lost_packets, self.acked_packets + self.lost_packets);
         if all < LOSS_SAMPLE {
@@ -357,6 +359,7 @@ mod tests {
         }
     }
 
+    /// RR-PKT-12
     #[test]
     fn random_loss_leaves_the_window_alone() {
         for lost in [10, 100, 300] {

@@ -42,6 +42,8 @@ impl Loss {
     }
 
     /// Whether a number as much below the highest acknowledged one is lost.
+    ///
+    /// RR-PKT-8.
     #[inline]
     pub(super) fn is_lost_by_count(&self, number: u64, highest: u64) -> bool {
         number + self.packets <= highest
@@ -129,6 +131,7 @@ mod tests {
         rtt
     }
 
+    /// RR-PKT-8
     #[test]
     fn thresholds_are_those_of_quic_at_first() {
         let loss = Loss::new();
@@ -151,6 +154,7 @@ mod tests {
         }
     }
 
+    /// RR-PKT-9
     #[test]
     fn probes_back_off_and_progress_ends_that() {
         let mut loss = Loss::new();

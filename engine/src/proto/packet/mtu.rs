@@ -110,6 +110,8 @@ impl Mtu {
     }
 
     /// A datagram that is no probe was lost.
+    ///
+    /// RR-PKT-13.
     pub(super) fn handle_lost(&mut self, number: u64, bytes: usize) {
         if bytes > self.least {
             self.long_lost += 1;

@@ -168,6 +168,8 @@ impl Path {
     }
 
     /// The full cumulative number of an acknowledgement of nothing but what was sent.
+    ///
+    /// RR-PKT-5.
     fn check(&self, ack: &Ack<'_>) -> Result<u64, PacketError> {
         let next = self.sent.next();
         let cumulative = expand(ack.cumulative(), next);
@@ -330,6 +332,8 @@ impl Path {
 
     /// Makes room among the numbers that the receiver takes: what has held the floor for that
     /// long counts as lost. Forgets what was lost long ago.
+    ///
+    /// RR-PKT-4.
     pub(super) fn make_room(&mut self, now_ns: u64) {
         self.sent.forget_lost(now_ns.saturating_sub(self.remember_ns()));
         while self.sent.room() == 0 {
@@ -342,6 +346,8 @@ impl Path {
 
     /// Fires what is due. `drained` says that nothing received is left to be handled; a late
     /// turn in which that is not so fires no loss timer, since what is left may answer it.
+    ///
+    /// RR-PKT-10.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, drained: bool) {
         let Some(due_ns) = self.loss_timer_ns() else { return };
         if due_ns > now_ns || (self.is_late() && !drained) {
@@ -358,6 +364,8 @@ impl Path {
 
     /// When a packet counts as lost, or a probe goes. There is such a time whenever anything is
     /// outstanding.
+    ///
+    /// RR-PKT-9.
     fn loss_timer_ns(&self) -> Option<u64> {
         if self.sent.count() == 0 {
             return None;

@@ -66,6 +66,8 @@ impl Received {
 
     /// Whether a number would be taken, without any change: what is refused here need not have
     /// its tag computed.
+    ///
+    /// RR-PKT-2.
     pub(super) fn judge(&self, number: u64, floor: Option<u64>) -> Arrival {
         let cumulative = self.cumulative.max(floor.unwrap_or(0));
         if number < self.cumulative {
@@ -82,6 +84,8 @@ impl Received {
     /// Takes a packet. `floor` is not above `number`. An acknowledgement is due at once when one
     /// is asked for, when a gap opens, or when a number comes late; else with the count or time
     /// of `config`.
+    ///
+    /// RR-PKT-6.
     pub(super) fn handle(
         &mut self,
         now_ns: u64,
@@ -118,6 +122,8 @@ impl Received {
     }
 
     /// Moves the cumulative number up to a floor that the sender stated.
+    ///
+    /// RR-PKT-4.
     fn raise(&mut self, floor: u64) {
         if floor <= self.cumulative {
             return;
@@ -232,6 +238,7 @@ mod tests {
             .collect()
     }
 
+    /// RR-PKT-6
     #[test]
     fn delayed_by_time_and_by_count() {
         let config = PathConfig::default();
@@ -247,6 +254,7 @@ mod tests {
         assert_eq!((received.due_ns(), received.has_news()), (None, false));
     }
 
+    /// RR-PKT-6
     #[test]
     fn a_gap_a_late_number_and_a_request_are_answered_at_once() {
         let config = PathConfig::default();
@@ -265,6 +273,7 @@ mod tests {
         assert_eq!(received.due_ns(), None);
     }
 
+    /// RR-PKT-4
     #[test]
     fn a_gap_below_the_floor_is_none() {
         let config = PathConfig::default();
@@ -276,6 +285,7 @@ mod tests {
         assert_eq!(take(&mut received, 30, 3), Arrival::Old);
     }
 
+    /// RR-PKT-2
     #[test]
     fn what_is_too_far_is_refused_until_the_floor_comes_closer() {
         let config = PathConfig::default();

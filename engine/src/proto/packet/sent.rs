@@ -115,6 +115,8 @@ impl Sent {
     }
 
     /// Takes the next number for a packet.
+    ///
+    /// RR-PKT-1.
     pub(super) fn push(&mut self, record: Record) -> u64 {
         let number = self.next;
         self.next += 1;

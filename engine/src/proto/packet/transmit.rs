@@ -132,6 +132,7 @@ impl Path {
         (bytes, number)
     }
 
+    /// RR-PKT-7
     fn send_ack(&mut self, now_ns: u64, out: &mut [u8]) -> (usize, u64) {
         let lead = self.lead(now_ns, true, out);
         self.statistics.acks_alone += 1;
@@ -184,6 +185,7 @@ impl Path {
         Some(self.seal(now_ns, bytes, flags, Purpose::MtuProbe, 0, out))
     }
 
+    /// RR-PKT-11
     fn send_content(
         &mut self,
         now_ns: u64,

@@ -63,6 +63,7 @@ fn a_loop_that_sleeps_sends_no_probe_and_loses_nothing() {
     assert_eq!(after.lost - before.lost, 0);
 }
 
+/// RR-PKT-10
 #[test]
 fn a_late_turn_fires_no_timer_before_the_rest_is_received() {
     use crate::proto::packet::path::Path;
@@ -81,6 +82,7 @@ fn a_late_turn_fires_no_timer_before_the_rest_is_received() {
     assert_eq!(path.statistics().probes, 1);
 }
 
+/// RR-PKT-7
 #[test]
 fn acknowledgements_do_not_wait_for_the_window() {
     // Both ends have more to send than their windows take.
@@ -94,6 +96,7 @@ fn acknowledgements_do_not_wait_for_the_window() {
     assert!(back > 7 * GBIT, "{back}");
 }
 
+/// RR-PKT-13
 #[test]
 fn the_mtu_is_found_and_a_black_hole_is_left() {
     let rtt_ns = 100 * MICRO;

@@ -8,6 +8,7 @@ fn bulk_goodput(rtt_ns: u64, loss_ppm: u64, seed: u64) -> u64 {
     goodput(&mut world, 3 * MILLI, 8 * MILLI)
 }
 
+/// RR-PKT-12
 #[test]
 fn random_loss_costs_little_more_than_what_is_lost() {
     let clean = bulk_goodput(100 * MICRO, 0, 1);

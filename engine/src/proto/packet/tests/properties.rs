@@ -80,6 +80,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     /// The world asserts at every step: window kept, timers armed, no token reported twice.
+    ///
+    /// RR-PKT-1, RR-PKT-9, RR-PKT-11.
     #[test]
     fn everything_finishes_once_the_network_heals(weather in weather()) {
         let mut world = run(&weather);
@@ -172,6 +174,7 @@ impl Content for Endless {
     }
 }
 
+/// RR-PKT-5
 #[test]
 fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     let mut path = Path::new(PathConfig::default());
@@ -212,6 +215,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     assert_eq!(path.load().1, 0);
 }
 
+/// RR-PKT-4
 #[test]
 fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
     // End 0's packets vanish while it acknowledges far more than the span of numbers.
