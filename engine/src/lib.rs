@@ -16,6 +16,7 @@ mod driver;
 mod memory;
 mod progress;
 mod proto;
+mod secret;
 pub mod settings;
 mod telemetry;
 pub mod topology;
@@ -28,6 +29,7 @@ pub use api::{
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::Level;
+pub use secret::JobSecret;
 pub use telemetry::Counters;
 pub use types::{
     Address, Completion, Envelope, Error, Event, OperationId, OperationKind, Outcome, Peer,

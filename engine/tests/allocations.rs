@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Buffer, Completion, Domain, Endpoint, Envelope, OperationKind, Owned, Peer, Selector,
-    SendOptions,
+    Buffer, Completion, Domain, Endpoint, Envelope, JobSecret, OperationKind, Owned, Peer,
+    Selector, SendOptions,
 };
 
 struct Counting;
@@ -44,6 +44,7 @@ struct Two {
 impl Two {
     fn new() -> Self {
         let mut builder = Settings::isolated().set("listen_address", "127.0.0.1");
+        builder = builder.job_secret(Some(&JobSecret::random()));
         if let Ok(lanes) = std::env::var("TEST_OF_RINGRAIL_LANES") {
             builder = builder.set("lanes", &lanes);
         }

@@ -7,7 +7,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{domain, hello, pair, pattern};
+use common::handmade::{Exchange, hello, join, join_key};
+use common::{SECRET, domain, pair, pattern};
 use ringrail::{
     Address, Endpoint, Envelope, Error, Event, Level, Operation, Owned, Peer, PeerFailure,
     Selector, SendOptions,
@@ -109,21 +110,14 @@ fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
 }
 
 /// Sends bytes to the endpoint from a thread of its own and returns all that came back.
-fn stranger(to: Address, bytes: Vec<Vec<u8>>) -> std::thread::JoinHandle<Vec<u8>> {
+fn stranger(to: Address, bytes: Vec<u8>) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut stream = TcpStream::connect(to.locator()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        for part in bytes {
-            stream.write_all(&part).unwrap();
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        stream.write_all(&bytes).unwrap();
         let mut answer = Vec::new();
-        let mut buffer = [0; 4096];
-        while let Ok(got) = stream.read(&mut buffer)
-            && got > 0
-        {
-            answer.extend_from_slice(&buffer[..got]);
-        }
+        // What was not read of the bytes may cut the connection off after the answer.
+        let _ = stream.read_to_end(&mut answer);
         answer
     })
 }
@@ -166,31 +160,21 @@ fn bytes_that_nobody_granted_close_their_lane_only() {
         |endpoint, peer| {
             let own = domain(&[]).endpoint().unwrap().address();
             let address = endpoint.address();
-            let control = hello(&address, &own);
-            let mut join = control.clone();
-            join[10] = 2;
-            let connect = |hello: &[u8]| {
-                let mut stream = TcpStream::connect(address.locator()).unwrap();
-                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                stream.write_all(hello).unwrap();
-                stream
-            };
-            let mut session = connect(&control);
-            wait_event(endpoint, |event| matches!(event, Event::Connected { .. }));
-            let mut lane = connect(&join);
-            lane.write_all(b"!").unwrap();
             let reader = std::thread::spawn(move || {
-                let mut answer = Vec::new();
-                // It may end by a reset, for the byte was not asked for.
-                let _ = lane.read_to_end(&mut answer);
-                answer.len()
+                let session = Exchange::honest(&address, &own, &SECRET);
+                let key = join_key(&SECRET, &session.hello, &session.reply);
+                // The proof may be read after the join, which has a connection of its own.
+                std::thread::sleep(Duration::from_millis(50));
+                let mut lane = Exchange::new(&address, join(&session.hello, 3, &key));
+                assert_eq!(lane.status(), 0);
+                lane.stream.write_all(b"!").unwrap();
+                assert!(lane.is_closed_within(Duration::from_secs(10)));
+                session
             });
             while !reader.is_finished() {
                 endpoint.progress().unwrap();
             }
-            assert_eq!(reader.join().unwrap(), 48, "its reply, and then the end");
-            let mut reply = [0; 48];
-            session.read_exact(&mut reply).unwrap();
+            let mut session = reader.join().unwrap().stream;
             session.set_nonblocking(true).unwrap();
             let still = session.read(&mut [0]).unwrap_err();
             assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock, "the session lives");
@@ -211,11 +195,11 @@ fn another_version_is_answered_and_named() {
     let own = domain.endpoint().unwrap().address();
     let mut bytes = hello(&endpoint.address(), &own);
     bytes[8] = 99;
-    let answer = stranger(endpoint.address(), vec![bytes]);
+    let answer = stranger(endpoint.address(), bytes);
     let event = wait_event(&endpoint, |event| matches!(event, Event::Refused { .. }));
     assert!(format!("{event:?}").contains("99"), "{event:?}");
     let answer = answer.join().unwrap();
-    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 1, 4));
+    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 2, 4));
 }
 
 /// RR-END-3
@@ -246,13 +230,17 @@ fn malformed_segments_close_their_session_only() {
         move |endpoint, peer| {
             for bytes in cases {
                 let own = domain(&[]).endpoint().unwrap().address();
-                let hello = hello(&endpoint.address(), &own);
-                let answer = stranger(endpoint.address(), vec![hello, bytes]);
+                let to = endpoint.address();
+                let peer = std::thread::spawn(move || {
+                    let mut peer = Exchange::honest(&to, &own, &SECRET);
+                    peer.stream.write_all(&bytes).unwrap();
+                    peer.is_closed_within(Duration::from_secs(10))
+                });
                 let event =
                     wait_event(endpoint, |event| matches!(event, Event::Disconnected { .. }));
                 let Event::Disconnected { failure, .. } = event else { unreachable!() };
                 assert!(matches!(failure, PeerFailure::Protocol(_)), "{failure}");
-                assert!(!answer.join().unwrap().is_empty());
+                assert!(peer.join().unwrap(), "the session is closed");
             }
             endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
         },

@@ -2,11 +2,10 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use common::{domain, hello};
+use common::handmade::Exchange;
+use common::{SECRET, domain};
 use ringrail::{Address, Event};
 
 const PEERS: usize = 1000;
@@ -34,12 +33,7 @@ fn a_thousand_idle_peers_are_cheap() {
             let mut own = address.to_bytes();
             own[32..40].copy_from_slice(&(number + 1).to_le_bytes());
             let own = Address::from_bytes(&own).unwrap();
-            let mut stream = TcpStream::connect(address.locator()).unwrap();
-            stream.write_all(&hello(&address, &own)).unwrap();
-            let mut reply = [0; 48];
-            stream.read_exact(&mut reply).unwrap();
-            assert_eq!(reply[10], 0, "accepted");
-            streams.push(stream);
+            streams.push(Exchange::honest(&address, &own, &SECRET).stream);
         }
         streams
     });

@@ -9,13 +9,14 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::MR_BYTES_MAX;
-use crate::{floor, stamp, test};
+use crate::{floor, secret, stamp, test};
 
 const PORT: u16 = 18_515;
 
 /// Refuses what the command line should not say, before anything is started.
 pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     let lanes = cli.lanes.setting()?;
+    secret::refuse_on_command_line(cli)?;
     if cli.threads != 1 {
         return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
     }
@@ -83,7 +84,11 @@ impl Drop for Server {
 fn on_loopback(cli: &Cli) -> Result<(), String> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let server = Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(secret) = secret::fresh(cli)? {
+        command.env(secret::VARIABLE, secret.to_hex().as_str());
+    }
+    let server = command
         .args(["latency", "--listen", &address])
         .stdin(Stdio::null())
         .spawn()
@@ -112,6 +117,10 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
     }
     arguments.retain(|argument| !argument.starts_with("--lab="));
     client.args(arguments).args(["--connect", &address]);
+    if let Some(secret) = secret::fresh(cli)? {
+        server.env(secret::VARIABLE, secret.to_hex().as_str());
+        client.env(secret::VARIABLE, secret.to_hex().as_str());
+    }
     if !cli.keep_root {
         // An ordinary user has no business in root's home, where settings would be looked for.
         server.drop_privileges().env("HOME", "/nonexistent");

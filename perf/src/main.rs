@@ -9,6 +9,7 @@ mod output;
 mod plot;
 mod progress;
 mod saved;
+mod secret;
 mod stamp;
 mod test;
 

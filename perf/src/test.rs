@@ -20,6 +20,7 @@ use crate::cli::{Buffers, TestName};
 use crate::link::{Job, Link};
 use crate::output::Report;
 use crate::progress::Progress;
+use crate::secret;
 
 /// One side of a test.
 pub(crate) struct Side<'a> {
@@ -47,6 +48,9 @@ pub(crate) fn settings(
     }
     if let Some(bytes) = arena_bytes {
         builder = builder.set("arena_bytes", &bytes.to_string());
+    }
+    if let Some(secret) = secret::of_this_run() {
+        builder = builder.job_secret(Some(secret));
     }
     for setting in extra {
         let (name, value) =

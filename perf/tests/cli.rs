@@ -170,6 +170,33 @@ fn tables_and_csv_have_a_line_per_size() {
     assert_eq!(columns, [columns[0]; 4], "{csv}");
 }
 
+/// The secret of the environment is in force, and nowhere to be seen.
+#[test]
+fn secrets_are_not_printed() {
+    const SECRET: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    for arguments in [&["info"][..], &["latency", "--loopback", "--iters", "10", "--json"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ringrail-perf"))
+            .args(arguments)
+            .env("RINGRAIL_JOB_SECRET", SECRET)
+            .env("RUST_LOG", "trace")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        assert!(output.status.success(), "{shown}");
+        assert!(!shown.contains(&SECRET[..8]), "{arguments:?}");
+        if arguments == ["info"] {
+            let line = shown.lines().find(|line| line.contains("job_secret ")).unwrap();
+            assert!(line.contains("(hidden)") && line.contains("RINGRAIL_JOB_SECRET"), "{line}");
+        }
+    }
+    let setting = format!("job_secret={SECRET}");
+    let refused = perf(&["latency", "--loopback", "--set", &setting]);
+    assert!(!refused.status.success());
+    let error = text(&refused.stderr);
+    assert!(error.contains("RINGRAIL_JOB_SECRET") && !error.contains(&SECRET[..8]), "{error}");
+}
+
 #[test]
 fn info_names_the_settings() {
     let output = perf(&["info", "--set", "chunk_bytes=65536"]);

@@ -1,14 +1,14 @@
 //! Endpoints on two hosts: what the loopback address cannot show.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Buffer, Domain, Endpoint, Envelope, Error, Level, Owned, Peer, PeerFailure, Selector,
-    SendOptions,
+    Address, Buffer, Domain, Endpoint, Envelope, Error, JobSecret, Level, Owned, Peer, PeerFailure,
+    Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
@@ -20,9 +20,16 @@ fn lab() -> Lab {
     Lab::build(&LabSpec { rails: 1 }).unwrap()
 }
 
+/// Both hosts are of one job.
+fn secret() -> &'static JobSecret {
+    static SECRET: OnceLock<JobSecret> = OnceLock::new();
+    SECRET.get_or_init(JobSecret::random)
+}
+
 /// An endpoint of the calling thread's host that listens at `local`.
 fn attached(local: IpAddr, settings: &[(&str, &str)]) -> Endpoint<Owned> {
     let mut builder = Settings::isolated().set("listen_address", &local.to_string());
+    builder = builder.job_secret(Some(secret()));
     for (name, value) in settings {
         builder = builder.set(name, value);
     }

@@ -49,11 +49,12 @@ const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat
 /// are not listed may use all.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
-    ("proto", &["wire"]),
+    ("secret", &[]),
+    ("proto", &["wire", "secret"]),
     ("telemetry", &[]),
     ("memory", &["telemetry"]),
     ("driver", &["progress::lanes", "memory", "settings", "telemetry"]),
-    ("settings", &["wire"]),
+    ("settings", &["wire", "secret"]),
     ("bootstrap", &["settings"]),
     ("topology", &["settings"]),
     ("types", &["wire", "proto", "memory"]),

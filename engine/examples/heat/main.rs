@@ -19,7 +19,9 @@ use field::{Field, rows_of};
 use indicatif::{ProgressBar, ProgressStyle};
 use ringrail::bootstrap::{self, Bootstrap};
 use ringrail::settings::Settings;
-use ringrail::{Address, Domain, Endpoint, Envelope, Level, Owned, Peer, Selector, SendOptions};
+use ringrail::{
+    Address, Domain, Endpoint, Envelope, JobSecret, Level, Owned, Peer, Selector, SendOptions,
+};
 
 /// What to compute.
 #[derive(Clone, Debug)]
@@ -86,8 +88,19 @@ impl Drop for Ranks {
 fn launch(options: &Options) -> Result<(), Box<dyn Error>> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let mut ranks = Ranks(Vec::new());
+    // A secret of this run alone, by a way that only these processes can read; one of the
+    // environment or of a settings file stays.
+    let settings = Settings::load()?;
+    let is_settled = settings.insecure()
+        || settings.job_secret().is_some()
+        || settings.job_secret_file().is_some();
+    let secret = (!is_settled).then(|| JobSecret::random().to_hex());
     for rank in 0..options.ranks {
-        let child = Command::new(std::env::current_exe()?)
+        let mut command = Command::new(std::env::current_exe()?);
+        if let Some(secret) = &secret {
+            command.env("RINGRAIL_JOB_SECRET", secret.as_str());
+        }
+        let child = command
             .args(std::env::args().skip(1))
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", options.ranks.to_string())

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
 use super::endpoint::{Detached, Endpoint};
 use crate::driver;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
@@ -15,6 +18,7 @@ use crate::progress::lanes::SendMode;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
+use crate::proto::keys::JobKeys;
 use crate::settings::{Settings, ZeroCopy};
 use crate::topology;
 use crate::types::Error;
@@ -28,6 +32,7 @@ pub struct Domain(Arc<Inner>);
 struct Inner {
     settings: Settings,
     arena: Arc<Arena>,
+    keys: Arc<JobKeys>,
     /// Tells domains apart; never used twice.
     id: u64,
     /// Threads that were given a core so far.
@@ -44,7 +49,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// A setting that is unknown or out of range, or memory that cannot be had.
+    /// A setting that is unknown or out of range, no job secret ([`Self::with_settings`]), or
+    /// memory that cannot be had.
     pub fn new() -> Result<Self, Error> {
         let settings =
             Settings::load().map_err(|error| Error::Settings(error.to_string().into()))?;
@@ -55,8 +61,13 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// Memory that cannot be had.
+    /// [`Error::Settings`] when there is neither a job secret nor `insecure = true`, or the file of
+    /// the secret cannot be trusted; memory that cannot be had.
     pub fn with_settings(settings: Settings) -> Result<Self, Error> {
+        let secret = settings
+            .effective_secret()
+            .map_err(|error| Error::Settings(error.to_string().into()))?;
+        let keys = Arc::new(JobKeys::new(secret.as_ref()));
         let bytes = settings.arena_bytes().unwrap_or_else(|| {
             let limit = if has_cap_ipc_lock() { None } else { memlock_limit() };
             default_arena_bytes(limit)
@@ -66,7 +77,7 @@ impl Domain {
         tracing::debug!("arena of {} KiB, {} pages", arena.len() / 1024, arena.kind());
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner { settings, arena, id, pinned: AtomicUsize::new(0) })))
+        Ok(Self(Arc::new(Inner { settings, arena, keys, id, pinned: AtomicUsize::new(0) })))
     }
 
     /// The settings in force.
@@ -122,9 +133,10 @@ impl Domain {
         let engine = rand::random::<u64>().max(1);
         let mut state = State::new(
             engine,
-            rand::random(),
+            StdRng::from_seed(rand::random()),
             core_config(settings),
             loop_config(settings),
+            Arc::clone(&self.0.keys),
             settings.cq_entries(),
             Arc::clone(&self.0.arena),
             listener,

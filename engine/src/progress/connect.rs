@@ -1,22 +1,19 @@
-//! Connections: who they are for, the hello exchange, their end.
+//! Connections: those of this side up to their hello, what becomes of them, their end.
 
-use std::io::ErrorKind;
-use std::net::SocketAddr;
-
-use zerocopy::{FromBytes, IntoBytes};
+use rand::RngExt;
+use zerocopy::IntoBytes;
 
 use super::control::Control;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{Greeting, Role, Traffic};
 use crate::proto::failure::PeerFailure;
+use crate::proto::handshake::Initiator;
 use crate::proto::session::Limits;
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
-use crate::wire::hello::{
-    HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, MAGIC,
-};
-use crate::wire::{Hello, HelloReply, SEGMENT_BYTES_MAX, VERSION};
+use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
+use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
 impl Engine {
     // ---- Our side connects ----
@@ -68,33 +65,51 @@ impl Engine {
             Some(&mut Role::Connecting { session }) => {
                 let id = self.next_session_id();
                 let ours = self.state.core.offer(id);
-                if !self.say_hello(key, session, KIND_CONTROL, 0, ours) {
+                let Some(known) = self.state.core.sessions.at_mut(session as usize) else { return };
+                let (target, epoch) = (known.engine, known.next_epoch());
+                let mut hello = self.hello(target, KIND_CONTROL, ours);
+                hello.epoch = epoch.into();
+                let nonce = self.state.random.random();
+                let keys = &self.state.keys;
+                let initiator = Box::new(Initiator::start(keys, hello, nonce));
+                if !self.say_hello(key, initiator.hello()) {
                     return;
                 }
                 if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
                     known.connection.handle_connected();
                 }
-                let role = Role::AwaitReply { session, ours, greeting: Greeting::new() };
+                let greeting = Greeting::new();
+                let role = Role::AwaitReply { session, ours, initiator, greeting };
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
             Some(&mut Role::LaneConnecting { lane }) => {
-                let Some(bulk) = self.state.core.lanes.get(lane) else {
+                let Some(initiator) = self.join(lane) else {
                     self.driver.close(key, CloseMode::Reset);
                     return;
                 };
-                let (session, number) = (bulk.session, bulk.number);
-                let id = self.state.core.sessions.at(session as usize).map_or(0, |known| known.id);
-                let ours = Limits { session: id, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
-                if !self.say_hello(key, session, KIND_BULK, number, ours) {
+                if !self.say_hello(key, initiator.hello()) {
                     return;
                 }
-                let role = Role::LaneAwaitReply { lane, greeting: Greeting::new() };
+                let greeting = Greeting::new();
+                let role = Role::LaneAwaitReply { lane, initiator, greeting };
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
             _ => {}
         }
+    }
+
+    /// The hello of a bulk lane of ours; `None`: its session is over.
+    fn join(&mut self, lane: Id) -> Option<Box<Initiator>> {
+        let nonce = self.state.random.random();
+        let bulk = self.state.core.lanes.get(lane)?;
+        let known = self.state.core.sessions.at(bulk.session as usize)?;
+        let keys = known.keys.as_ref()?;
+        let ours = Limits { session: known.id, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
+        let mut hello = self.hello(known.engine, KIND_BULK, ours);
+        hello.lane = bulk.number.into();
+        Some(Box::new(Initiator::join(keys, hello, nonce)))
     }
 
     fn next_session_id(&mut self) -> u64 {
@@ -104,23 +119,30 @@ impl Engine {
         state.next_session_id.max(1)
     }
 
-    fn say_hello(&mut self, key: LaneKey, session: u32, kind: u8, lane: u32, ours: Limits) -> bool {
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return false };
-        let hello = Hello {
+    /// A hello that lacks what the handshake adds.
+    fn hello(&self, target: u64, kind: u8, ours: Limits) -> Hello {
+        Hello {
             magic: MAGIC,
             version: VERSION.into(),
             kind,
             flags: 0,
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
             source: self.state.core.engine.into(),
-            target: known.engine.into(),
+            target: target.into(),
             session: ours.session.into(),
-            lane: lane.into(),
+            lane: 0.into(),
             eager_limit: ours.eager_limit.into(),
             envelope_limit: ours.envelope_limit.into(),
             byte_limit: ours.byte_limit.into(),
             address: self.state.address(0).to_wire(),
-        };
+            epoch: 0.into(),
+            reserved: 0.into(),
+            nonce: [0; 16],
+            tag: [0; 16],
+        }
+    }
+
+    fn say_hello(&mut self, key: LaneKey, hello: &Hello) -> bool {
         match self.driver.send(key, hello.as_bytes()) {
             Ok(HELLO_BYTES) => true,
             // A fresh socket has room for so few bytes unless it is dying.
@@ -155,249 +177,9 @@ impl Engine {
         }
     }
 
-    // ---- Bytes of a hello or a reply ----
+    // ---- A session begins ----
 
-    pub(super) fn handle_accepted(&mut self, key: LaneKey, remote: SocketAddr) {
-        if self.state.handshakes_pending >= self.state.config.handshake_pending_max {
-            self.refuse(key, remote, "too many connections have not said who they are");
-            return;
-        }
-        self.state.handshakes_pending += 1;
-        let since_ns = self.state.now_ns;
-        let role = Role::AwaitHello { remote, since_ns, greeting: Greeting::new() };
-        self.state.roles.insert(key, role);
-        self.watch(key, Interest::Readable);
-    }
-
-    fn refuse(&mut self, key: LaneKey, remote: SocketAddr, cause: &str) {
-        if matches!(self.state.roles.get_mut(key), Some(Role::AwaitHello { .. })) {
-            self.state.handshakes_pending -= 1;
-        }
-        let closing = Role::Closing { lane: None, traffic: Traffic::default() };
-        self.state.roles.insert(key, closing);
-        self.driver.close(key, CloseMode::Graceful);
-        let event = Event::Refused { remote, cause: cause.to_owned() };
-        self.state.completions.push_event(event);
-    }
-
-    /// RR-CONN-1
-    pub(super) fn handle_readable(&mut self, key: LaneKey) {
-        let wanted = match self.state.roles.get_mut(key) {
-            Some(&mut Role::Control { session }) => return self.handle_control_readable(session),
-            Some(&mut Role::Bulk { lane, traffic }) => {
-                return self.handle_bulk_readable(key, lane, traffic);
-            }
-            Some(Role::AwaitHello { .. }) => HELLO_BYTES,
-            Some(Role::AwaitReply { .. } | Role::LaneAwaitReply { .. }) => HELLO_REPLY_BYTES,
-            _ => return,
-        };
-        let (mut bytes, have) = match self.state.roles.get_mut(key) {
-            Some(
-                Role::AwaitHello { greeting, .. }
-                | Role::AwaitReply { greeting, .. }
-                | Role::LaneAwaitReply { greeting, .. },
-            ) => (greeting.bytes, greeting.length),
-            _ => return,
-        };
-        match self.driver.recv(key, &mut bytes[have..wanted]) {
-            Ok(0) => self.greeting_failed(key, "the connection was closed during the hello"),
-            Ok(got) => {
-                let length = have + got;
-                // Garbage is told apart as soon as it differs, not when enough has come.
-                let known = length.min(MAGIC.len());
-                if bytes[..known] != MAGIC[..known] {
-                    self.greeting_failed(key, "what answers there does not speak ringrail");
-                } else if length == wanted {
-                    self.handle_greeting(key, &bytes);
-                } else {
-                    if let Some(
-                        Role::AwaitHello { greeting, .. }
-                        | Role::AwaitReply { greeting, .. }
-                        | Role::LaneAwaitReply { greeting, .. },
-                    ) = self.state.roles.get_mut(key)
-                    {
-                        (greeting.bytes, greeting.length) = (bytes, length);
-                    }
-                    self.watch(key, Interest::Readable);
-                }
-            }
-            Err(error)
-                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
-            {
-                self.watch(key, Interest::Readable);
-            }
-            Err(error) => self.greeting_failed(key, &error.to_string()),
-        }
-    }
-
-    fn greeting_failed(&mut self, key: LaneKey, cause: &str) {
-        match self.state.roles.get_mut(key) {
-            Some(&mut Role::AwaitHello { remote, .. }) => self.refuse(key, remote, cause),
-            _ => self.handle_connect_failed(key, cause),
-        }
-    }
-
-    fn handle_greeting(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
-        match self.state.roles.get_mut(key) {
-            Some(&mut Role::AwaitHello { remote, .. }) => {
-                if let Ok(&hello) = Hello::ref_from_bytes(bytes) {
-                    self.handle_hello(key, remote, &hello);
-                }
-            }
-            Some(&mut Role::AwaitReply { session, ours, .. }) => {
-                if let Ok(&reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
-                    self.handle_reply(key, session, ours, &reply);
-                }
-            }
-            Some(&mut Role::LaneAwaitReply { lane, .. }) => {
-                if let Ok(&reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
-                    if reply.status == HelloStatus::Accepted as u8 {
-                        self.lane_joined(key, lane);
-                    } else if reply.status == HelloStatus::Busy as u8 {
-                        self.set_lane_key(lane, None);
-                        self.state.core.lane_refused(lane);
-                        let closing = Role::Closing { lane: None, traffic: Traffic::default() };
-                        self.state.roles.insert(key, closing);
-                        self.driver.close(key, CloseMode::Graceful);
-                    } else {
-                        self.handle_connect_failed(key, "the peer refused a bulk lane");
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    // ---- The peer connects ----
-
-    /// RR-CONN-2, RR-CONN-3
-    fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
-        // What the end of an earlier session asks for must not befall the one that begins here.
-        self.carry_out();
-        let mut ours = Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
-        let own = self.state.core.engine;
-        let address = Address::from_wire(&hello.address);
-        let verdict = if hello.version.get() != VERSION {
-            Err(HelloStatus::WrongVersion)
-        } else if hello.target.get() != own {
-            Err(HelloStatus::WrongEngine)
-        } else {
-            match (hello.kind, address) {
-                (KIND_CONTROL, Ok(address)) if address.engine() == hello.source.get() => {
-                    let theirs = Limits {
-                        session: hello.session.get(),
-                        envelope_limit: hello.envelope_limit.get(),
-                        byte_limit: hello.byte_limit.get(),
-                        eager_limit: hello.eager_limit.get(),
-                    };
-                    ours = self.state.core.offer(theirs.session);
-                    let engine = hello.source.get();
-                    let (status, session) =
-                        self.state.core.handle_hello(engine, address.locator(), ours, theirs);
-                    match status {
-                        HelloStatus::Accepted => Ok(Role::Control { session }),
-                        refused => Err(refused),
-                    }
-                }
-                (KIND_BULK, _) => {
-                    let (engine, session) = (hello.source.get(), hello.session.get());
-                    let (lane, now_ns) = (hello.lane.get(), self.state.now_ns);
-                    let joined = self.state.core.handle_lane_hello(engine, session, lane, now_ns);
-                    joined.map(|lane| Role::Bulk { lane, traffic: Traffic::default() })
-                }
-                _ => Err(HelloStatus::Malformed),
-            }
-        };
-        let status = match &verdict {
-            Ok(_) => HelloStatus::Accepted,
-            Err(status) => *status,
-        };
-        let reply = HelloReply {
-            magic: MAGIC,
-            version: VERSION.into(),
-            status: status as u8,
-            flags: 0,
-            segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
-            engine: own.into(),
-            session: ours.session.into(),
-            envelope_limit: ours.envelope_limit.into(),
-            byte_limit: ours.byte_limit.into(),
-            eager_limit: ours.eager_limit.into(),
-            reserved: 0.into(),
-        };
-        let is_sent = matches!(self.driver.send(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES));
-        match verdict {
-            Ok(role) => {
-                self.state.handshakes_pending -= 1;
-                match role {
-                    Role::Control { session } => {
-                        self.state.roles.insert(key, Role::Control { session });
-                        self.drop_attempt(session);
-                        self.control_established(session, key);
-                        if !is_sent {
-                            self.lose(session, "a new connection takes no bytes");
-                        }
-                    }
-                    Role::Bulk { lane, .. } => {
-                        self.set_lane_key(lane, Some(key));
-                        self.lane_joined(key, lane);
-                    }
-                    _ => {}
-                }
-            }
-            Err(status) => {
-                let cause = match status {
-                    HelloStatus::WrongVersion => {
-                        format!("it speaks wire version {}, not {VERSION}", hello.version.get())
-                    }
-                    HelloStatus::WrongEngine => {
-                        "it wants a process that lived here earlier".to_owned()
-                    }
-                    other => format!("{other:?}"),
-                };
-                let is_usual =
-                    matches!(status, HelloStatus::ElectionLost | HelloStatus::AlreadyConnected);
-                if is_usual {
-                    self.state.handshakes_pending -= 1;
-                    let closing = Role::Closing { lane: None, traffic: Traffic::default() };
-                    self.state.roles.insert(key, closing);
-                    self.driver.close(key, CloseMode::Graceful);
-                } else {
-                    self.refuse(key, remote, &cause);
-                }
-            }
-        }
-    }
-
-    fn handle_reply(&mut self, key: LaneKey, session: u32, ours: Limits, reply: &HelloReply) {
-        let status = if reply.version.get() == VERSION {
-            HelloStatus::from_wire(reply.status).unwrap_or(HelloStatus::Malformed)
-        } else {
-            HelloStatus::WrongVersion
-        };
-        let state = &mut *self.state;
-        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
-        let theirs = Limits {
-            session: ours.session,
-            envelope_limit: reply.envelope_limit.get(),
-            byte_limit: reply.byte_limit.get(),
-            eager_limit: reply.eager_limit.get(),
-        };
-        let step = known.connection.handle_reply(state.now_ns, status, reply.version.get());
-        let is_established = known.is_connected() && status == HelloStatus::Accepted;
-        if is_established {
-            state.core.establish(session, ours, theirs);
-            self.control(session).attempt = None;
-            self.state.roles.insert(key, Role::Control { session });
-            self.control_established(session, key);
-            return;
-        }
-        self.drop_attempt(session);
-        let state = &mut *self.state;
-        state.core.apply(session, step, &mut state.completions);
-    }
-
-    fn control_established(&mut self, session: u32, key: LaneKey) {
+    pub(super) fn control_established(&mut self, session: u32, key: LaneKey) {
         let zero_copy = super::zero_copy::ZeroCopy::new(self.state.config.zero_copy);
         let control = self.control(session);
         let attempt = control.attempt;
@@ -409,7 +191,7 @@ impl Engine {
 
     // ---- Ends ----
 
-    fn drop_attempt(&mut self, session: u32) {
+    pub(super) fn drop_attempt(&mut self, session: u32) {
         if let Some(key) = self.control(session).attempt.take() {
             let closing = Role::Closing { lane: None, traffic: Traffic::default() };
             self.state.roles.insert(key, closing);
@@ -443,21 +225,6 @@ impl Engine {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
         let address = Address::new(known.engine, known.locator, 0);
         self.state.completions.push_event(Event::Disconnected { address, failure });
-    }
-
-    /// Connections that say nothing do not stay for ever.
-    ///
-    /// RR-CONN-5.
-    pub(super) fn drop_silent_handshakes(&mut self) {
-        let now_ns = self.state.now_ns;
-        let limit_ns = self.state.config.handshake_timeout.as_nanos() as u64;
-        let late = self.state.roles.iter().filter_map(|(key, role)| match role {
-            Role::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => Some(key),
-            _ => None,
-        });
-        for key in late.collect::<Vec<_>>() {
-            self.greeting_failed(key, "no hello came in time");
-        }
     }
 
     /// Peers whose kernels do not acknowledge what was sent to them are dead.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
+use rand::RngExt;
+use rand::rngs::StdRng;
 
 use super::completions::Completions;
 use super::control::Control;
@@ -13,6 +15,7 @@ use super::roles::Roles;
 use super::zero_copy::Policy;
 use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
+use crate::proto::keys::JobKeys;
 use crate::proto::table::Id;
 use crate::types::{Address, Error};
 
@@ -69,6 +72,7 @@ pub(crate) struct State {
     pub(crate) core: Core,
     pub(crate) completions: Completions,
     pub(crate) config: LoopConfig,
+    pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: TcpListener,
     /// What peers connect to.
@@ -90,16 +94,19 @@ pub(crate) struct State {
     next_tick_ns: u64,
     next_health_ns: u64,
     pub(super) next_session_id: u64,
+    /// Where nonces come from.
+    pub(super) random: StdRng,
 }
 
 impl State {
-    /// A new engine that will listen on `listener`. `seed` is random.
+    /// A new engine that will listen on `listener`. `random` is unforeseeable, except in tests.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         engine: u64,
-        seed: u64,
+        mut random: StdRng,
         core: Config,
         config: LoopConfig,
+        keys: Arc<JobKeys>,
         entries_max: usize,
         arena: Arc<Arena>,
         listener: TcpListener,
@@ -110,6 +117,7 @@ impl State {
             core: Core::new(engine, core),
             completions: Completions::new(entries_max),
             config,
+            keys,
             arena,
             listener,
             locator,
@@ -128,7 +136,8 @@ impl State {
             clock: Clock::Since(Instant::now()),
             next_tick_ns: 0,
             next_health_ns: 0,
-            next_session_id: seed | 1,
+            next_session_id: random.random::<u64>() | 1,
+            random,
         }
     }
 

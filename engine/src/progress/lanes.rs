@@ -2,8 +2,8 @@
 //!
 //! A *lane* is one TCP connection. Control lanes carry segments: the loop reads and writes the
 //! hottest of them directly, without blocking, and has the others watched. Bulk lanes carry
-//! chunks: a 32-byte header followed by exactly the bytes of one granted range, moved by the
-//! driver between the kernel and the message's buffer.
+//! chunks: a header of fixed length followed by exactly the bytes of one granted range, moved by
+//! the driver between the kernel and the message's buffer.
 //!
 //! # Contract
 //!

@@ -10,6 +10,7 @@ pub(crate) mod completions;
 mod connect;
 mod control;
 pub(crate) mod engine;
+mod greet;
 pub(crate) mod lanes;
 pub(crate) mod post;
 mod roles;

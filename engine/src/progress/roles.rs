@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 
 use super::lanes::LaneKey;
+use crate::proto::handshake::{Acceptor, Initiator};
+use crate::proto::peers::Admission;
 use crate::proto::rendezvous::ChunkReceive;
 use crate::proto::session::Limits;
 use crate::proto::table::Id;
-use crate::wire::hello::HELLO_BYTES;
+use crate::wire::hello::{HELLO_BYTES, HELLO_REPLY_BYTES};
+use crate::wire::proof::PROOF_BYTES;
 
-/// Bytes of a hello or a reply that have come so far.
+/// Bytes of a hello, a reply or a proof that have come so far.
 #[derive(Debug)]
 pub(crate) struct Greeting {
     pub(crate) bytes: [u8; HELLO_BYTES],
@@ -21,25 +24,50 @@ impl Greeting {
     }
 }
 
+/// What is kept of an accepted hello until the proof comes.
+#[derive(Debug)]
+pub(crate) struct HalfOpen {
+    pub(crate) admission: Admission,
+    pub(crate) acceptor: Acceptor,
+    pub(crate) ours: Limits,
+    pub(crate) theirs: Limits,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// An attempt for the control lane of a session, before TCP is connected.
     Connecting { session: u32 },
     /// Our hello is sent.
-    AwaitReply { session: u32, ours: Limits, greeting: Greeting },
+    AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, greeting: Greeting },
     /// A connection came in and has not said yet who it is.
     AwaitHello { remote: SocketAddr, since_ns: u64, greeting: Greeting },
+    /// Its hello is accepted; it has to prove that it made it now.
+    AwaitProof { remote: SocketAddr, since_ns: u64, half: Box<HalfOpen>, greeting: Greeting },
     /// The control lane of a session.
     Control { session: u32 },
     /// A bulk lane of ours, before TCP is connected.
     LaneConnecting { lane: Id },
     /// Our hello for a bulk lane is sent.
-    LaneAwaitReply { lane: Id, greeting: Greeting },
+    LaneAwaitReply { lane: Id, initiator: Box<Initiator>, greeting: Greeting },
     /// A bulk lane.
     Bulk { lane: Id, traffic: Traffic },
     /// Being closed; only its last events matter.
     Closing { lane: Option<Id>, traffic: Traffic },
+}
+
+impl Role {
+    /// What has come so far of the message that is awaited, and how long that is.
+    pub(crate) fn awaited(&mut self) -> Option<(&mut Greeting, usize)> {
+        match self {
+            Self::AwaitHello { greeting, .. } => Some((greeting, HELLO_BYTES)),
+            Self::AwaitProof { greeting, .. } => Some((greeting, PROOF_BYTES)),
+            Self::AwaitReply { greeting, .. } | Self::LaneAwaitReply { greeting, .. } => {
+                Some((greeting, HELLO_REPLY_BYTES))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What the driver has outstanding on a bulk lane.

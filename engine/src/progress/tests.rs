@@ -6,7 +6,11 @@ mod peers;
 mod sim;
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
 use self::net::Shared;
 use self::sim::SimDriver;
@@ -19,6 +23,7 @@ use crate::memory::{Arena, Buffer};
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
+use crate::proto::keys::JobKeys;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -76,9 +81,10 @@ fn restarted(net: &Shared, rank: usize, id: u64, config: Config) -> Engine {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let arena = Arena::new(4096).unwrap();
     let at = locator(rank);
-    let seed = id * 1000;
+    let random = StdRng::seed_from_u64(id * 1000);
+    let keys = Arc::new(JobKeys::new(None));
     let loops = loop_config();
-    let mut state = State::new(id, seed, config, loops, 1 << 16, arena, listener, at, None);
+    let mut state = State::new(id, random, config, loops, keys, 1 << 16, arena, listener, at, None);
     state.clock = Clock::Set(0);
     state.core.open_endpoint();
     state.completions.open_queue();

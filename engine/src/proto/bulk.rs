@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::keys::{ChunkKey, LaneKeys};
 use super::table::Id;
-use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, ChunkHeader};
+use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
 
 /// A range this side granted and has not received yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,10 +22,14 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Whether a received header is the one that must stand in front of this range.
-    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES]) -> bool {
+    /// Whether a received header is the one that must stand in front of this range, made by
+    /// who has `key`.
+    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &ChunkKey) -> bool {
         let expected = header_of(self.operation.to_u64(), self.offset, self.length, self.chunk);
-        ChunkHeader::ref_from_bytes(header).is_ok_and(|header| *header == expected)
+        ChunkHeader::ref_from_bytes(header).is_ok_and(|header| {
+            let untagged = ChunkHeader { tag: [0; CHUNK_TAG_BYTES], ..*header };
+            untagged == expected && key.fits(tagged_part(header), &header.tag)
+        })
     }
 }
 
@@ -44,9 +49,10 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// What goes in front of the bytes.
-    pub(crate) fn header(&self) -> [u8; CHUNK_HEADER_BYTES] {
-        let header = header_of(self.receive_operation, self.offset, self.length, self.chunk);
+    /// What goes in front of the bytes, tagged with `key`.
+    pub(crate) fn header(&self, key: &ChunkKey) -> [u8; CHUNK_HEADER_BYTES] {
+        let mut header = header_of(self.receive_operation, self.offset, self.length, self.chunk);
+        header.tag = key.tag(tagged_part(&header));
         let mut bytes = [0; CHUNK_HEADER_BYTES];
         bytes.copy_from_slice(header.as_bytes());
         bytes
@@ -61,7 +67,13 @@ fn header_of(receive_operation: u64, offset: u64, length: u32, chunk: u32) -> Ch
         offset: offset.into(),
         length: length.into(),
         reserved: 0.into(),
+        tag: [0; CHUNK_TAG_BYTES],
     }
+}
+
+/// What the tag of a header is over.
+fn tagged_part(header: &ChunkHeader) -> &[u8] {
+    &header.as_bytes()[..CHUNK_HEADER_BYTES - CHUNK_TAG_BYTES]
 }
 
 /// One bulk lane of a session.
@@ -71,6 +83,8 @@ pub(crate) struct BulkLane {
     pub(crate) session: u32,
     /// Its number in frames, chosen by the side that connected.
     pub(crate) number: u32,
+    /// What tags the headers of its chunks.
+    pub(crate) keys: LaneKeys,
     /// The peer accepted it; it carries chunks.
     pub(crate) is_ready: bool,
     /// Granted and not received, in order. The front one is in the kernel if `is_receiving`.
@@ -95,10 +109,11 @@ pub(crate) struct BulkLane {
 }
 
 impl BulkLane {
-    pub(crate) fn new(session: u32, number: u32, now_ns: u64) -> Self {
+    pub(crate) fn new(session: u32, number: u32, keys: LaneKeys, now_ns: u64) -> Self {
         Self {
             session,
             number,
+            keys,
             is_ready: false,
             incoming: VecDeque::new(),
             is_receiving: false,

@@ -72,11 +72,23 @@ pub(crate) struct Connection {
     retry: Retry,
     /// Whether this side opened the connection in use.
     initiator: bool,
+    /// Hellos of the peer that were accepted and whose proof is due.
+    due: u32,
+    /// The peer's id is the higher one, so its connection is kept when two cross.
+    peer_wins: bool,
 }
 
 impl Connection {
     pub(crate) fn new(retry: Retry) -> Self {
-        Self { phase: Phase::Closed, attempts: 0, deadline_ns: None, retry, initiator: false }
+        Self {
+            phase: Phase::Closed,
+            attempts: 0,
+            deadline_ns: None,
+            retry,
+            initiator: false,
+            due: 0,
+            peer_wins: false,
+        }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -127,13 +139,18 @@ impl Connection {
     ///
     /// RR-CONN-6.
     pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64, cause: &str) -> Step {
+        let (attempts, cause) = (self.attempts, Arc::from(cause));
+        self.handle_attempt_ended(now_ns, PeerFailure::Unreachable { attempts, cause })
+    }
+
+    /// The same; `failure` is what the session fails with if this was the last attempt.
+    pub(crate) fn handle_attempt_ended(&mut self, now_ns: u64, failure: PeerFailure) -> Step {
         if !matches!(self.phase, Phase::Connecting | Phase::ConnectAck | Phase::WaitPeer) {
             return Step::Nothing;
         }
         if self.attempts > self.retry.retries {
-            let (attempts, cause) = (self.attempts, Arc::from(cause));
             self.fail();
-            return Step::Fail(PeerFailure::Unreachable { attempts, cause });
+            return Step::Fail(failure);
         }
         self.back_off(now_ns);
         Step::Nothing
@@ -146,27 +163,26 @@ impl Connection {
         self.deadline_ns = Some(now_ns + delay_ns);
     }
 
-    /// The peer answered the hello.
-    pub(crate) fn handle_reply(
-        &mut self,
-        now_ns: u64,
-        status: HelloStatus,
-        their_version: u16,
-    ) -> Step {
+    /// The peer answered the hello, and has proved that it did. An answer without a proof only
+    /// ends the attempt ([`Self::handle_attempt_ended`]).
+    pub(crate) fn handle_reply(&mut self, now_ns: u64, status: HelloStatus) -> Step {
         if self.phase != Phase::ConnectAck {
             return Step::Nothing;
         }
         match status {
+            // Both sides have accepted a hello of the other: the election decides here, before
+            // this side has sent its proof.
+            HelloStatus::Accepted if self.due > 0 && self.peer_wins => self.wait_for_peer(now_ns),
             HelloStatus::Accepted => {
                 self.establish(true);
                 Step::Nothing
             }
-            HelloStatus::ElectionLost => {
-                self.phase = Phase::WaitPeer;
-                self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
-                Step::Nothing
-            }
-            HelloStatus::AlreadyConnected | HelloStatus::UnknownSession => {
+            HelloStatus::ElectionLost => self.wait_for_peer(now_ns),
+            // The peer's own connection, whose proof is on its way.
+            HelloStatus::AlreadyConnected if self.due > 0 => self.wait_for_peer(now_ns),
+            HelloStatus::AlreadyConnected
+            | HelloStatus::UnknownSession
+            | HelloStatus::StaleEpoch => {
                 self.handle_attempt_failed(now_ns, "the peer still holds an earlier connection")
             }
             HelloStatus::Busy => self.handle_attempt_failed(
@@ -177,37 +193,57 @@ impl Connection {
                 self.fail();
                 Step::Fail(PeerFailure::Restarted)
             }
-            HelloStatus::WrongVersion => {
-                self.fail();
-                let ours = crate::wire::VERSION;
-                Step::Fail(PeerFailure::Version { theirs: their_version, ours })
-            }
             HelloStatus::Leaving => {
                 self.fail();
                 Step::Fail(PeerFailure::Left)
             }
-            HelloStatus::Malformed => {
+            // The last two come without a proof from an honest peer.
+            HelloStatus::Malformed | HelloStatus::WrongVersion | HelloStatus::WrongSecret => {
                 self.fail();
                 Step::Fail(PeerFailure::Rejected)
             }
         }
     }
 
-    /// A hello of the peer came in over a connection that it opened. `Accepted` means that this
-    /// connection is the session now and an attempt of this side is to be dropped.
+    fn wait_for_peer(&mut self, now_ns: u64) -> Step {
+        self.phase = Phase::WaitPeer;
+        self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
+        Step::Nothing
+    }
+
+    /// A hello of the peer came in over a connection that it opened. `Accepted` means that the
+    /// connection can become the session once the peer has proved itself; nothing changes yet.
     ///
     /// RR-CONN-4.
-    pub(crate) fn handle_hello(&mut self, own_engine: u64, peer_engine: u64) -> HelloStatus {
+    pub(crate) fn judge_hello(&self, own_engine: u64, peer_engine: u64) -> HelloStatus {
         match self.phase {
             Phase::Connected => HelloStatus::AlreadyConnected,
             Phase::Connecting | Phase::ConnectAck if own_engine > peer_engine => {
                 HelloStatus::ElectionLost
             }
-            _ => {
-                self.establish(false);
-                HelloStatus::Accepted
-            }
+            _ => HelloStatus::Accepted,
         }
+    }
+
+    /// A hello of the peer was accepted.
+    pub(crate) fn expect_peer(&mut self, peer_wins: bool) {
+        self.due += 1;
+        self.peer_wins = peer_wins;
+    }
+
+    /// The proof that [`Self::expect_peer`] announced has come or will not come.
+    pub(crate) fn forget_peer(&mut self) {
+        self.due = self.due.saturating_sub(1);
+    }
+
+    /// The peer has proved itself over the connection that it opened; an attempt of this side is
+    /// to be dropped. `false`: another connection is the session by now.
+    pub(crate) fn admit(&mut self) -> bool {
+        let is_free = self.phase != Phase::Connected;
+        if is_free {
+            self.establish(false);
+        }
+        is_free
     }
 
     fn establish(&mut self, initiator: bool) {
@@ -277,33 +313,106 @@ mod tests {
         assert_eq!(connection.want(50), Step::Connect);
     }
 
+    /// Two engines that connect to each other at once, and what is on its way between them.
+    struct Crossing {
+        ids: [u64; 2],
+        ends: [Connection; 2],
+        /// By the side that opened the connection: what travels on it next.
+        lines: [Line; 2],
+    }
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Line {
+        Hello,
+        Reply(HelloStatus),
+        Proof,
+        Closed,
+        InUse,
+    }
+
+    impl Crossing {
+        fn new() -> Self {
+            let mut ends = [Connection::new(RETRY), Connection::new(RETRY)];
+            for end in &mut ends {
+                end.want(0);
+                end.handle_connected();
+            }
+            Self { ids: [1, 2], ends, lines: [Line::Hello; 2] }
+        }
+
+        /// What is next on the line that `from` opened arrives; `false`: nothing is.
+        fn deliver(&mut self, from: usize) -> bool {
+            let to = 1 - from;
+            self.lines[from] = match self.lines[from] {
+                Line::Hello => {
+                    let status = self.ends[to].judge_hello(self.ids[to], self.ids[from]);
+                    if status == HelloStatus::Accepted {
+                        self.ends[to].expect_peer(self.ids[from] > self.ids[to]);
+                    }
+                    Line::Reply(status)
+                }
+                Line::Reply(status) => {
+                    let before = self.ends[from].phase();
+                    assert_eq!(self.ends[from].handle_reply(1, status), Step::Nothing);
+                    let is_up = self.ends[from].phase() == Phase::Connected;
+                    if is_up && before == Phase::ConnectAck {
+                        Line::Proof
+                    } else {
+                        if status == HelloStatus::Accepted {
+                            self.ends[to].forget_peer();
+                        }
+                        Line::Closed
+                    }
+                }
+                Line::Proof => {
+                    self.ends[to].forget_peer();
+                    assert!(self.ends[to].admit(), "the side that proved itself is connected");
+                    Line::InUse
+                }
+                Line::Closed | Line::InUse => return false,
+            };
+            true
+        }
+    }
+
     /// RR-CONN-4
     #[test]
-    fn exactly_one_of_two_crossing_connections_survives() {
-        // Every order in which the two hellos can meet the two states.
-        for hello_of_low_first in [true, false] {
-            let (low_id, high_id) = (1, 2);
-            let mut low = Connection::new(RETRY);
-            let mut high = Connection::new(RETRY);
-            low.want(0);
-            high.want(0);
-            low.handle_connected();
-            high.handle_connected();
-            let of_low;
-            let of_high;
-            if hello_of_low_first {
-                of_low = high.handle_hello(high_id, low_id);
-                of_high = low.handle_hello(low_id, high_id);
-            } else {
-                of_high = low.handle_hello(low_id, high_id);
-                of_low = high.handle_hello(high_id, low_id);
+    fn exactly_one_of_two_crossing_connections_survives_in_every_order() {
+        // Each line has three arrivals; bit by bit, the order says whose is next.
+        for order in 0..64u32 {
+            let mut crossing = Crossing::new();
+            for step in 0..6 {
+                crossing.deliver((order >> step & 1) as usize);
             }
-            assert_eq!((of_low, of_high), (HelloStatus::ElectionLost, HelloStatus::Accepted));
-            low.handle_reply(1, of_low, 1);
-            high.handle_reply(1, of_high, 1);
-            assert_eq!((low.phase(), high.phase()), (Phase::Connected, Phase::Connected));
-            assert!(!low.is_initiator() && high.is_initiator());
+            for _ in 0..3 {
+                crossing.deliver(0);
+                crossing.deliver(1);
+            }
+            let [low, high] = &crossing.ends;
+            assert_eq!(
+                (low.phase(), high.phase()),
+                (Phase::Connected, Phase::Connected),
+                "{order}"
+            );
+            assert_ne!(low.is_initiator(), high.is_initiator(), "{order}");
+            let in_use = crossing.lines.iter().filter(|line| **line == Line::InUse).count();
+            assert_eq!(in_use, 1, "{order}: {:?}", crossing.lines);
+            assert_eq!((low.due, high.due), (0, 0), "{order}");
         }
+    }
+
+    #[test]
+    fn a_hello_without_its_proof_changes_nothing() {
+        let mut connection = Connection::new(RETRY);
+        connection.want(0);
+        connection.handle_connected();
+        assert_eq!(connection.judge_hello(1, 2), HelloStatus::Accepted);
+        connection.expect_peer(true);
+        assert_eq!(connection.phase(), Phase::ConnectAck);
+        connection.forget_peer();
+        connection.handle_reply(1, HelloStatus::Accepted);
+        assert!(connection.phase() == Phase::Connected && connection.is_initiator());
+        assert!(!connection.admit());
     }
 
     #[test]
@@ -311,7 +420,7 @@ mod tests {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
         connection.handle_connected();
-        connection.handle_reply(1, HelloStatus::ElectionLost, 1);
+        connection.handle_reply(1, HelloStatus::ElectionLost);
         assert_eq!(connection.phase(), Phase::WaitPeer);
         assert_eq!(connection.handle_timeout(1001), Step::Nothing);
         assert_eq!(connection.phase(), Phase::Backoff);
@@ -323,7 +432,7 @@ mod tests {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
         connection.handle_connected();
-        let step = connection.handle_reply(1, HelloStatus::WrongEngine, 1);
+        let step = connection.handle_reply(1, HelloStatus::WrongEngine);
         assert_eq!(step, Step::Fail(PeerFailure::Restarted));
     }
 }

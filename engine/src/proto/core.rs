@@ -162,6 +162,8 @@ pub(crate) struct Core {
     pub(crate) engine: u64,
     pub(crate) sessions: Table<Session>,
     pub(super) by_engine: HashMap<u64, u32>,
+    /// Slots of sessions kept free for peers that have yet to prove themselves.
+    pub(super) promised: usize,
     pub(crate) remotes: Table<Remote>,
     pub(crate) endpoints: Vec<Option<Matcher>>,
     pub(crate) operations: Table<Operation>,
@@ -197,6 +199,7 @@ impl Core {
             engine,
             sessions: Table::new(config.sessions_max),
             by_engine: HashMap::new(),
+            promised: 0,
             remotes: Table::new(config.sessions_max.saturating_mul(ENDPOINTS_MAX)),
             endpoints: Vec::new(),
             operations: Table::new(config.operations_max),

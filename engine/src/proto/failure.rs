@@ -40,6 +40,13 @@ pub enum PeerFailure {
     /// This side broke the protocol, says the peer.
     #[error("closed the connection because of a protocol error on this side; please report it")]
     Rejected,
+    /// What answers there does not prove that it knows this job's secret.
+    #[error(
+        "cannot be trusted: the peer does not know this job's secret. Give both sides the same \
+         job_secret (or job_secret_file), or insecure = true on both; or another job lives at \
+         this address now"
+    )]
+    WrongSecret,
     /// The user removed the peer from the address vector.
     #[error("removed from the address vector")]
     Removed,

@@ -4,10 +4,12 @@ use super::bulk::BulkLane;
 use super::core::{Action, Core};
 use super::effects::Effects;
 use super::failure::PeerFailure;
+use super::handshake::is_of_session;
+use super::keys::SessionKeys;
 use super::session::Control;
 use super::table::Id;
-use crate::wire::Refused;
 use crate::wire::hello::HelloStatus;
+use crate::wire::{Hello, Refused};
 
 /// Lanes that may fail in a row before the session does.
 const LANE_FAILURES_MAX: u32 = 8;
@@ -34,7 +36,12 @@ impl Core {
     fn open_lane(&mut self, slot: u32, now_ns: u64) -> bool {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
         let number = session.next_lane;
-        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, now_ns)) else {
+        // A number is never used twice under the same keys.
+        let (Some(keys), Some(next)) = (session.keys.as_ref(), number.checked_add(1)) else {
+            return false;
+        };
+        let keys = keys.lane(number, true);
+        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, keys, now_ns)) else {
             // At the bound: the lane that was idle for longest makes room, unless there is a lane
             // already, which serves as well as several.
             if session.lanes.is_empty() {
@@ -43,7 +50,7 @@ impl Core {
             }
             return false;
         };
-        session.next_lane = number.wrapping_add(1);
+        session.next_lane = next;
         session.lanes.push(lane);
         self.actions.push_back(Action::OpenLane { session: slot, lane });
         true
@@ -70,30 +77,42 @@ impl Core {
         }
     }
 
-    /// A peer's connection wants to join its session as bulk lane `number`.
+    /// The keys of the session that a connection wants to join, if there is such a one.
+    pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
+        let slot = self.session_of(hello.source.get())?;
+        let session = self.sessions.at(slot as usize)?;
+        let is_it = session.is_connected()
+            && session.id == hello.session.get()
+            && !session.connection.is_initiator();
+        session.keys.as_ref().filter(|_| is_it)
+    }
+
+    /// A connection wants to join its session as a bulk lane. Forged and replayed joins are
+    /// refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) and change nothing.
     ///
     /// RR-LANE-1.
     pub(crate) fn handle_lane_hello(
         &mut self,
-        engine: u64,
-        session_id: u64,
-        number: u32,
+        hello: &Hello,
         now_ns: u64,
     ) -> Result<Id, HelloStatus> {
-        let slot = self.session_of(engine).ok_or(HelloStatus::UnknownSession)?;
-        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
-        if !session.is_connected() || session.id != session_id || session.connection.is_initiator()
-        {
-            return Err(HelloStatus::UnknownSession);
+        let keys = self.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
+        if !is_of_session(keys, hello) {
+            return Err(HelloStatus::WrongSecret);
         }
-        let lanes = &self.lanes;
-        let is_taken =
-            session.lanes.iter().any(|&lane| lanes.get(lane).is_some_and(|l| l.number == number));
+        let number = hello.lane.get();
+        let keys = keys.lane(number, false);
+        let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        // Used up also if there is no room now: whoever replays it later must not get in.
+        if !session.joins.use_up(number) {
+            return Err(HelloStatus::StaleEpoch);
+        }
         // Twice the usual number leaves room for lanes that replace dying ones.
-        if is_taken || session.lanes.len() >= 2 * self.config.bulk_lanes.max(8) as usize {
+        if session.lanes.len() >= 2 * self.config.bulk_lanes.max(8) as usize {
             return Err(HelloStatus::Busy);
         }
-        let bulk = BulkLane::new(slot, number, now_ns);
+        let bulk = BulkLane::new(slot, number, keys, now_ns);
         let Ok(lane) = self.lanes.insert(bulk) else {
             self.close_oldest_idle_lane();
             return Err(HelloStatus::Busy);

@@ -30,7 +30,7 @@ impl Core {
         };
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.connection.loop_back();
-        session.establish(limits, limits);
+        session.establish(limits, limits, None);
         self.reserve(limits);
     }
 

@@ -10,10 +10,16 @@
 
 pub(crate) mod bulk;
 pub(crate) mod connection;
+// Nothing speaks datagrams yet but the simulated world.
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) mod cookie;
 pub(crate) mod core;
 pub(crate) mod credit;
 pub(crate) mod effects;
 pub(crate) mod failure;
+pub(crate) mod handshake;
+pub(crate) mod keys;
 pub(crate) mod lanes;
 pub(crate) mod loopback;
 pub(crate) mod matching;

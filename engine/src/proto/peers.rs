@@ -6,10 +6,20 @@ use super::connection::{Phase, Step};
 use super::core::{Action, Core, ENDPOINTS_MAX, ENVELOPES_MIN, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
-use super::operation::NO_SESSION;
+use super::keys::SessionKeys;
 use super::session::{Control, Limits, Session};
 use super::table::Id;
 use crate::wire::hello::HelloStatus;
+
+/// A hello that was accepted, until its sender has proved itself.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    engine: u64,
+    locator: SocketAddr,
+    epoch: u32,
+    /// No session with the engine was known: a slot is kept free.
+    is_new: bool,
+}
 
 impl Core {
     /// What to call a remote endpoint in errors.
@@ -176,44 +186,94 @@ impl Core {
         }
     }
 
-    /// A hello for a control lane came in. With `Accepted` the session of the returned slot is
-    /// established and the loop answers with `ours`.
-    pub(crate) fn handle_hello(
+    /// A hello for a control lane came in, made by somebody who knows the secret, but perhaps a
+    /// replay: nothing is changed that others would notice. With `Ok` the loop accepts, and calls
+    /// [`Self::admit_peer`] or [`Self::withdraw`] when it knows.
+    pub(crate) fn judge_hello(
         &mut self,
         engine: u64,
         locator: SocketAddr,
-        ours: Limits,
-        theirs: Limits,
-    ) -> (HelloStatus, u32) {
+        session_id: u64,
+        epoch: u32,
+    ) -> Result<Admission, HelloStatus> {
         // Nobody else has this engine's id.
-        if engine == 0 || engine == self.engine || theirs.session == 0 {
-            return (HelloStatus::Malformed, NO_SESSION);
+        if engine == 0 || engine == self.engine || session_id == 0 || epoch == 0 {
+            return Err(HelloStatus::Malformed);
         }
-        let Some(slot) = self.session_with(engine, locator) else {
-            return (HelloStatus::Busy, NO_SESSION);
-        };
         let own_engine = self.engine;
-        let Some(session) = self.sessions.at_mut(slot as usize) else {
-            return (HelloStatus::Busy, NO_SESSION);
-        };
-        let was_trying =
-            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
-        let status = session.connection.handle_hello(own_engine, engine);
-        if status == HelloStatus::Accepted {
-            if was_trying {
-                // The loop drops our attempt, which lost the election.
-                let action = Action::CloseControl { session: slot, is_failure: false };
-                self.actions.push_back(action);
+        let slot = self.session_of(engine);
+        match slot.and_then(|slot| self.sessions.at_mut(slot as usize)) {
+            Some(session) => {
+                if epoch <= session.epoch_seen {
+                    return Err(HelloStatus::StaleEpoch);
+                }
+                let status = session.connection.judge_hello(own_engine, engine);
+                if status != HelloStatus::Accepted {
+                    return Err(status);
+                }
+                session.connection.expect_peer(engine > own_engine);
             }
-            self.establish(slot, ours, theirs);
+            None => {
+                if self.sessions.len() + self.promised >= self.config.sessions_max {
+                    return Err(HelloStatus::Busy);
+                }
+                self.promised += 1;
+            }
         }
-        (status, slot)
+        Ok(Admission { engine, locator, epoch, is_new: slot.is_none() })
     }
 
-    /// The peer accepted our hello.
-    pub(crate) fn establish(&mut self, session: u32, ours: Limits, theirs: Limits) {
+    /// The sender of an accepted hello has proved itself: the session is established, unless there
+    /// is another one by now. Returns its slot.
+    pub(crate) fn admit_peer(
+        &mut self,
+        admission: Admission,
+        ours: Limits,
+        theirs: Limits,
+        keys: SessionKeys,
+    ) -> Option<u32> {
+        let Admission { engine, locator, epoch, .. } = admission;
+        self.withdraw(admission);
+        let slot = self.session_with(engine, locator)?;
+        let session = self.sessions.at_mut(slot as usize)?;
+        let was_trying =
+            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
+        if epoch <= session.epoch_seen || !session.connection.admit() {
+            return None;
+        }
+        session.epoch_seen = epoch;
+        if was_trying {
+            // The loop drops our attempt.
+            let action = Action::CloseControl { session: slot, is_failure: false };
+            self.actions.push_back(action);
+        }
+        self.establish(slot, ours, theirs, keys);
+        Some(slot)
+    }
+
+    /// The sender of an accepted hello has not proved itself.
+    pub(crate) fn withdraw(&mut self, admission: Admission) {
+        if admission.is_new {
+            self.promised -= 1;
+        }
+        let slot = self.session_of(admission.engine);
+        if let Some(session) = slot.and_then(|slot| self.sessions.at_mut(slot as usize))
+            && !admission.is_new
+        {
+            session.connection.forget_peer();
+        }
+    }
+
+    /// Both sides have proved that they know the secret.
+    pub(crate) fn establish(
+        &mut self,
+        session: u32,
+        ours: Limits,
+        theirs: Limits,
+        keys: SessionKeys,
+    ) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        known.establish(ours, theirs);
+        known.establish(ours, theirs, Some(keys));
         self.reserve(ours);
         self.unblocked.push(session);
         self.actions.push_back(Action::Established { session });
@@ -267,5 +327,79 @@ impl Core {
             self.actions.push_back(action);
         }
         self.apply(slot, step, effects);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::core::Config;
+    use super::*;
+
+    const OWN: u64 = 7;
+    const LIMITS: Limits = Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1 };
+
+    fn core(sessions_max: usize) -> Core {
+        Core::new(OWN, Config { sessions_max, ..Config::for_tests() })
+    }
+
+    fn locator() -> SocketAddr {
+        "127.0.0.1:1".parse().unwrap()
+    }
+
+    fn judge(core: &mut Core, engine: u64, epoch: u32) -> Result<Admission, HelloStatus> {
+        core.judge_hello(engine, locator(), 9, epoch)
+    }
+
+    #[test]
+    fn a_hello_without_proof_leaves_nothing() {
+        let mut core = core(2);
+        for round in 0..100 {
+            let admission = judge(&mut core, 20 + round, 1).unwrap();
+            assert_eq!((core.sessions.len(), core.promised), (0, 1));
+            core.withdraw(admission);
+        }
+        assert_eq!((core.sessions.len(), core.promised), (0, 0));
+        assert!(core.poll_action().is_none());
+    }
+
+    #[test]
+    fn slots_promised_to_strangers_are_not_given_twice() {
+        let mut core = core(2);
+        let first = judge(&mut core, 20, 1).unwrap();
+        let second = judge(&mut core, 21, 1).unwrap();
+        assert_eq!(judge(&mut core, 22, 1).unwrap_err(), HelloStatus::Busy);
+        core.withdraw(second);
+        let third = judge(&mut core, 22, 1).unwrap();
+        assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
+        assert!(core.admit_peer(third, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
+        assert_eq!(core.promised, 0);
+    }
+
+    #[test]
+    fn a_hello_that_led_to_a_session_is_refused_for_ever() {
+        let mut core = core(4);
+        let admission = judge(&mut core, 20, 5).unwrap();
+        let slot = core.admit_peer(admission, LIMITS, LIMITS, SessionKeys::for_tests()).unwrap();
+        assert!(core.sessions.at(slot as usize).unwrap().keys.is_some());
+        for epoch in 1..=5 {
+            assert_eq!(judge(&mut core, 20, epoch).unwrap_err(), HelloStatus::StaleEpoch);
+        }
+        assert_eq!(judge(&mut core, 20, 6).unwrap_err(), HelloStatus::AlreadyConnected);
+        core.sessions.at_mut(slot as usize).unwrap().connection.fail();
+        assert_eq!(judge(&mut core, 20, 5).unwrap_err(), HelloStatus::StaleEpoch);
+        assert!(judge(&mut core, 20, 6).is_ok());
+        for (engine, epoch) in [(0, 9), (OWN, 9), (20, 0)] {
+            assert_eq!(judge(&mut core, engine, epoch).unwrap_err(), HelloStatus::Malformed);
+        }
+    }
+
+    #[test]
+    fn of_two_strangers_for_one_session_the_first_to_prove_itself_gets_it() {
+        let mut core = core(4);
+        let first = judge(&mut core, 20, 1).unwrap();
+        let second = judge(&mut core, 20, 2).unwrap();
+        assert!(core.admit_peer(second, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
+        assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_none());
+        assert_eq!((core.sessions.len(), core.promised), (1, 0));
     }
 }

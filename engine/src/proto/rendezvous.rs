@@ -214,7 +214,7 @@ impl Core {
         {
             bulk.is_receiving = false;
             bulk.used_ns = now_ns;
-            is_good = header.is_some_and(|header| incoming.agrees(header));
+            is_good = header.is_some_and(|header| incoming.agrees(header, &bulk.keys.receive));
             if is_good {
                 length = incoming.length;
                 bulk.incoming.pop_front();
@@ -333,7 +333,8 @@ impl Core {
         serving.unreleased += 1;
         bulk.is_sending = true;
         let Outgoing { operation, offset, length, .. } = outgoing;
-        Some(ChunkSend { operation, offset, length, header: outgoing.header() })
+        let header = outgoing.header(&bulk.keys.send);
+        Some(ChunkSend { operation, offset, length, header })
     }
 
     /// All bytes of the chunk of [`Self::next_send`] are with the kernel, or the lane failed.

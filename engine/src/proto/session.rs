@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::connection::{Connection, Phase, Retry};
 use super::credit::{ReceiveCredit, SendCredit};
 use super::failure::PeerFailure;
+use super::handshake::JoinWindow;
+use super::keys::SessionKeys;
 use super::outbox::{Outbox, StagingPool};
 use super::table::Id;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -120,6 +122,14 @@ pub(crate) struct Session {
     pub(crate) epoch: u32,
     /// Name of the session, agreed on in the hello exchange.
     pub(crate) id: u64,
+    /// Its keys, while it lives; a session with oneself has none.
+    pub(crate) keys: Option<SessionKeys>,
+    /// Lane numbers that have joined it.
+    pub(crate) joins: JoinWindow,
+    /// Hellos said to the remote engine, over all sessions with it.
+    hellos: u32,
+    /// The latest epoch of the remote engine's hellos that led to a session.
+    pub(crate) epoch_seen: u32,
     /// Remote endpoints by their id on the remote engine: index in the table of remotes.
     pub(crate) remotes: Vec<u32>,
 
@@ -183,6 +193,10 @@ impl Session {
             failure: None,
             epoch: 0,
             id: 0,
+            keys: None,
+            joins: JoinWindow::default(),
+            hellos: 0,
+            epoch_seen: 0,
             remotes: Vec::new(),
             outbox: Outbox::default(),
             control: VecDeque::new(),
@@ -221,7 +235,8 @@ impl Session {
     }
 
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
-    pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits) {
+    pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits, keys: Option<SessionKeys>) {
+        (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
@@ -235,6 +250,12 @@ impl Session {
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         self.lane_failures = 0;
         self.is_leaving = false;
+    }
+
+    /// The epoch of the next hello to the remote engine.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.hellos = self.hellos.saturating_add(1);
+        self.hellos
     }
 
     /// Room in the outbox for one frame that carries a message; `None`: no room now.

@@ -26,6 +26,7 @@ impl Core {
         }
         let was_connected = session.is_connected();
         session.connection.fail();
+        session.keys = None;
         session.failure = Some(failure.clone());
         session.outbox.clear(&mut self.staging);
         session.control.clear();

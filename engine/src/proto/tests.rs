@@ -6,15 +6,17 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
+use super::handshake::Initiator;
+use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};
 use super::table::Id;
-use crate::wire::hello::HelloStatus;
+use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK};
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
-    CHUNK_BYTES_MAX, Eager, Frame, FrameError, Frames, Grant, Refused, Rts, SEGMENT_BYTES_MAX,
-    frame,
+    CHUNK_BYTES_MAX, Eager, Frame, FrameError, Frames, Grant, Hello, Refused, Rts,
+    SEGMENT_BYTES_MAX, frame,
 };
 
 const PEER: u64 = 9;
@@ -33,6 +35,14 @@ impl Effects for Ends {
     fn complete(&mut self, operation: Id, ended: Ended) {
         assert_eq!(self.0.insert(operation, ended), None, "an operation ends once");
     }
+}
+
+/// The hello of a bulk lane, made with the keys of the session.
+fn join(engine: u64, session: u64, number: u32) -> Hello {
+    let mut hello = Hello::read_from_bytes(&[0; HELLO_BYTES]).unwrap();
+    hello.kind = KIND_BULK;
+    (hello.source, hello.session, hello.lane) = (engine.into(), session.into(), number.into());
+    *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]).hello()
 }
 
 /// An engine with one endpoint and one session.
@@ -57,8 +67,8 @@ impl Bench {
         let ours = core.offer(SESSION);
         let theirs =
             Limits { session: SESSION, envelope_limit: 2, byte_limit: 3000, eager_limit: 1000 };
-        let (status, slot) = core.handle_hello(PEER, locator, ours, theirs);
-        assert_eq!(status, HelloStatus::Accepted);
+        let admission = core.judge_hello(PEER, locator, SESSION, 1).unwrap();
+        let slot = core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap();
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
     }
 
@@ -142,7 +152,7 @@ impl Bench {
     }
 
     fn lane(&mut self) -> Id {
-        let lane = self.core.handle_lane_hello(PEER, SESSION, 3, 0).unwrap();
+        let lane = self.core.handle_lane_hello(&join(PEER, SESSION, 3), 0).unwrap();
         self.core.lane_ready(lane);
         lane
     }
@@ -439,7 +449,7 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     let chunk = bench.core.next_receive(lane).unwrap();
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
     bench.core.lane_lost(lane, true, "cut", &mut bench.ends);
-    let lane = bench.core.handle_lane_hello(PEER, SESSION, 4, 0).unwrap();
+    let lane = bench.core.handle_lane_hello(&join(PEER, SESSION, 4), 0).unwrap();
     bench.core.lane_ready(lane);
     assert_eq!(bench.hear(), [frame::KIND_GRANT], "the kernel may still write the first one");
     let still = bench.core.next_receive(lane).unwrap();
@@ -454,8 +464,14 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
 fn lanes_join_their_own_session_only() {
     let mut bench = Bench::new(Config::for_tests());
     for (engine, session) in [(PEER, SESSION + 1), (PEER + 1, SESSION), (7, SESSION), (0, 0)] {
-        let joined = bench.core.handle_lane_hello(engine, session, 3, 0);
+        let joined = bench.core.handle_lane_hello(&join(engine, session, 3), 0);
         assert_eq!(joined.unwrap_err(), HelloStatus::UnknownSession);
     }
+    let mut forged = join(PEER, SESSION, 3);
+    forged.lane = 5.into();
+    let joined = bench.core.handle_lane_hello(&forged, 0);
+    assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
     bench.lane();
+    let again = bench.core.handle_lane_hello(&join(PEER, SESSION, 3), 0);
+    assert_eq!(again.unwrap_err(), HelloStatus::StaleEpoch);
 }

@@ -97,6 +97,12 @@ pub enum SettingsError {
         /// What ties them together.
         why: &'static str,
     },
+    /// No job secret can be had, or one that contradicts another setting.
+    #[error("{problem}")]
+    Secret {
+        /// What is wrong, and what helps.
+        problem: String,
+    },
     /// An environment variable of ours that is not UTF-8.
     #[error("environment variable {variable} is not valid UTF-8; set it again or unset it")]
     NotUnicode {

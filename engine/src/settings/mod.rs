@@ -48,6 +48,7 @@
 
 mod error;
 pub(crate) mod glob;
+mod secret;
 mod sources;
 mod table;
 #[cfg(test)]
@@ -56,8 +57,11 @@ mod types;
 mod value;
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use zeroize::Zeroize;
 
 pub use error::{Origin, SettingsError};
 pub use types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
@@ -197,9 +201,10 @@ impl Settings {
                 &mut elsewhere
             };
             if let Err(problem) = (row.assign)(values, &text) {
+                let value = if row.is_secret { secret::HIDDEN.into() } else { text };
                 return Err(SettingsError::InvalidValue {
                     name: row.name,
-                    value: text,
+                    value,
                     place: Box::new(origin),
                     problem,
                     expected: row.takes(),
@@ -298,12 +303,33 @@ enum Files {
 ///
 /// Besides one method per setting there is [`set`](Self::set), by name. Setting one twice keeps
 /// the second value.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Builder {
     environment: Environment,
     files: Files,
     host: String,
     assigned: Vec<(String, String)>,
+}
+
+impl fmt::Debug for Builder {
+    /// Names, no values: one of them may be the job's secret.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let assigned: Vec<_> = self.assigned.iter().map(|(name, _)| name).collect();
+        out.debug_struct("Builder")
+            .field("files", &self.files)
+            .field("host", &self.host)
+            .field("assigned", &assigned)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Builder {
+    fn drop(&mut self) {
+        // What was set here may be the job's secret.
+        for (_, text) in &mut self.assigned {
+            text.zeroize();
+        }
+    }
 }
 
 impl Builder {
@@ -354,7 +380,7 @@ impl Builder {
     /// # Errors
     /// A file cannot be read, a name is not known, a value does not fit its setting, or two
     /// values contradict each other. The message says where and what to do.
-    pub fn build(self) -> Result<Settings, SettingsError> {
+    pub fn build(mut self) -> Result<Settings, SettingsError> {
         let mut settings = Settings::default();
         let files = match &self.files {
             Files::None => Vec::new(),
@@ -365,7 +391,8 @@ impl Builder {
             settings.assign(sources::read_file(&path, required, &self.host)?)?;
         }
         settings.assign(sources::read_environment(&self.environment)?)?;
-        let assigned = self.assigned.into_iter().map(|(name, text)| match table::position(&name) {
+        let assigned = std::mem::take(&mut self.assigned);
+        let assigned = assigned.into_iter().map(|(name, text)| match table::position(&name) {
             Some(row) => Ok(Assignment { row, text, origin: Origin::Builder, applies: true }),
             None => {
                 let nearest = error::nearest(&name, ROWS.iter().map(|row| row.name));

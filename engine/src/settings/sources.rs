@@ -3,12 +3,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::nearest;
+use super::secret::OTHERS;
 use super::table::{ROWS, position};
 use super::{CONFIG_VARIABLE, JOB_VARIABLES, Origin, PREFIX, SettingsError, glob};
 
@@ -100,8 +102,8 @@ pub(crate) fn read_file(
     required: bool,
     host: &str,
 ) -> Result<Vec<Assignment>, SettingsError> {
-    let text = match read_bounded(path) {
-        Ok(text) => text,
+    let (text, mode) = match read_bounded(path) {
+        Ok(read) => read,
         // A home that is no directory has no file either.
         Err(error)
             if !required
@@ -121,25 +123,28 @@ pub(crate) fn read_file(
             return Err(SettingsError::Unreadable { path: path.into(), source, cure });
         }
     };
-    FileReader { path, text: &text, host, assignments: Vec::new() }.read()
+    FileReader { path, text: &text, mode, host, assignments: Vec::new() }.read()
 }
 
-fn read_bounded(path: &Path) -> io::Result<String> {
+/// The content of a file and its mode.
+fn read_bounded(path: &Path) -> io::Result<(String, u32)> {
     let mut text = String::new();
     let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
+    let status = file.metadata()?;
+    if !status.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    Ok(text)
+    Ok((text, status.mode()))
 }
 
 struct FileReader<'a> {
     path: &'a Path,
     text: &'a str,
+    mode: u32,
     host: &'a str,
     assignments: Vec<Assignment>,
 }
@@ -212,6 +217,16 @@ impl FileReader<'_> {
                 nearest: known.map(str::to_string),
             });
         };
+        if ROWS[row].is_secret && self.mode & OTHERS != 0 {
+            let mode = self.mode & 0o7777;
+            return Err(self.syntax(
+                offset,
+                format!(
+                    "{name} stands in a file of mode {mode:04o}, so others can get at it: take a \
+                     new secret, in a file of its own that job_secret_file names, or chmod 600"
+                ),
+            ));
+        }
         let text = match value {
             DeValue::Array(items) => {
                 let items: Option<Vec<_>> =

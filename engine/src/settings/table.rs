@@ -1,13 +1,16 @@
 //! The table of settings: everything else about a setting is generated from its row here.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
+use super::secret::{FilePath, Secret};
 use super::types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
     Address, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
 };
 use super::{Builder, Origin, Settings};
+use crate::secret::JobSecret;
 use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
 
 /// One row, as the parser and the listings need it.
@@ -16,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) doc: &'static str,
     pub(crate) expected: fn() -> String,
     pub(crate) range: fn() -> Option<String>,
+    /// Whether no value may be shown anywhere.
+    pub(crate) is_secret: bool,
     /// Reads and checks a text, and keeps its value.
     pub(crate) assign: fn(&mut Values, &str) -> Result<(), String>,
     /// Writes the value that is kept.
@@ -60,6 +65,7 @@ macro_rules! settings_table {
         pub(crate) const ROWS: &[Row] = &[$(Row {
             name: stringify!($name),
             doc: concat!($($doc),+).trim_ascii_start(),
+            is_secret: <$kind as Kind>::IS_SECRET,
             expected: <$kind as Kind>::expected,
             range: || <$kind as Kind>::format_range(&$range),
             assign: |values, text| {
@@ -88,7 +94,7 @@ macro_rules! settings_table {
                 #[must_use]
                 pub fn $name(self, value: $view) -> Self {
                     let value = <$kind as Kind>::own(value);
-                    self.set(stringify!($name), &<$kind as Kind>::format(&value))
+                    self.set(stringify!($name), &<$kind as Kind>::write(&value))
                 }
             )+
         }
@@ -188,6 +194,13 @@ settings_table! {
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
     /// Incoming connections that have not said yet who they are.
     handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M);
+    /// What all processes of the job know and prove to each other; never shown. Wins over
+    /// job_secret_file.
+    job_secret -> Option<&JobSecret>: Secret = None, Range::Any;
+    /// A file with the job's secret, of mode 0600 or stricter and owned by the user of the process.
+    job_secret_file -> Option<&Path>: FilePath = None, Range::Any;
+    /// Runs without a job secret: everybody who reaches the port can send messages.
+    insecure -> bool: OneOf<bool> = false, Range::Any;
     /// Entries of the io_uring submission ring.
     ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
 }

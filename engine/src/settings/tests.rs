@@ -304,7 +304,7 @@ fn contradictions_name_both_sides() {
 
 #[test]
 fn settings_cross_threads() {
-    fn wants<T: Clone + std::fmt::Debug + Send + Sync + 'static>() {}
+    fn wants<T: Clone + fmt::Debug + Send + Sync + 'static>() {}
     wants::<Settings>();
     wants::<Builder>();
 }

@@ -17,6 +17,10 @@ pub(crate) trait NameSet: Copy + fmt::Debug + PartialEq + 'static {
     }
 }
 
+impl NameSet for bool {
+    const NAMES: &'static [(&'static str, Self)] = &[("false", false), ("true", true)];
+}
+
 /// Which kinds of lanes an engine uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -15,12 +15,18 @@ pub(crate) trait Kind {
     type Value: Clone + Debug + PartialEq;
     /// The value as getters give it and setters take it.
     type View<'a>;
+    /// Whether no value may be shown anywhere.
+    const IS_SECRET: bool = false;
     /// What a text must look like, for error messages and listings.
     fn expected() -> String;
     /// Reads a text; the error says what is wrong with it.
     fn parse(text: &str) -> Result<Self::Value, String>;
-    /// Writes a value so that `parse` reads the same one.
+    /// Writes a value so that `parse` reads the same one; a secret is only said to be there.
     fn format(value: &Self::Value) -> String;
+    /// Writes a value so that `parse` reads the same one, also where it must not be shown.
+    fn write(value: &Self::Value) -> String {
+        Self::format(value)
+    }
     /// The value as a getter gives it.
     fn view(value: &Self::Value) -> Self::View<'_>;
     /// The value that a setter was given.

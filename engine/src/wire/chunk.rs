@@ -11,6 +11,8 @@
 //! +-----------------------------------+-----------------------------------+
 //! | length                            | 0                                 | 24
 //! +-----------------------------------+-----------------------------------+
+//! | tag over the bytes before, under the lane's key for this direction    | 32
+//! +-----------------------------------------------------------------------+
 //! ```
 //!
 //! The receiver granted the range and knows what comes next; the header proves that the two
@@ -22,7 +24,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes of a chunk.
 pub(crate) const CHUNK_MAGIC: [u8; 4] = *b"RRCK";
 /// Length of the header, in bytes.
-pub(crate) const CHUNK_HEADER_BYTES: usize = 32;
+pub(crate) const CHUNK_HEADER_BYTES: usize = 40;
+
+/// Length of its tag, in bytes.
+pub(crate) const CHUNK_TAG_BYTES: usize = 8;
 
 /// The drawing above.
 #[derive(
@@ -36,6 +41,7 @@ pub(crate) struct ChunkHeader {
     pub(crate) offset: U64,
     pub(crate) length: U32,
     pub(crate) reserved: U32,
+    pub(crate) tag: [u8; CHUNK_TAG_BYTES],
 }
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);

@@ -2,17 +2,23 @@
 //!
 //! ```text
 //! Hello                                        HelloReply
-//!  0  magic "RINGRAIL"                          0  magic "RINGRAIL"
-//!  8  version u16 | kind u8 | flags u8          8  version u16 | status u8 | flags u8
-//! 12  segment_bytes_max u32                    12  segment_bytes_max u32
-//! 16  source engine u64                        16  engine u64
-//! 24  target engine u64                        24  session u64
-//! 32  session u64                              32  envelope_limit u32 | byte_limit u32
-//! 40  lane u32 | eager_limit u32               40  eager_limit u32 | reserved u32
-//! 48  envelope_limit u32 | byte_limit u32      48
-//! 56  address of the source engine, 40 bytes
-//! 96
+//!   0  magic "RINGRAIL"                          0  magic "RINGRAIL"
+//!   8  version u16 | kind u8 | flags u8          8  version u16 | status u8 | flags u8
+//!  12  segment_bytes_max u32                    12  segment_bytes_max u32
+//!  16  source engine u64                        16  engine u64
+//!  24  target engine u64                        24  session u64
+//!  32  session u64                              32  envelope_limit u32 | byte_limit u32
+//!  40  lane u32 | eager_limit u32               40  eager_limit u32 | reserved u32
+//!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
+//!  56  address of the source engine, 40 bytes   64  proof, 16 bytes
+//!  96  epoch u32 | reserved u32                 80
+//! 104  nonce, 16 bytes
+//! 120  tag, 16 bytes
+//! 136
 //! ```
+//!
+//! Nonces are fresh in every hello and reply. How tags and proofs are made says
+//! `proto::handshake`; the epoch counts the hellos of one engine to another from 1.
 //!
 //! Magic and version stand at the same place in every version, so that a peer of another version
 //! can be told apart from garbage.
@@ -28,6 +34,10 @@ pub(crate) const MAGIC: [u8; 8] = *b"RINGRAIL";
 pub(crate) const KIND_CONTROL: u8 = 1;
 /// `kind` of a connection that joins a session as a bulk lane.
 pub(crate) const KIND_BULK: u8 = 2;
+
+/// `flags`: this side runs without a job secret (the setting `insecure`), under a key that
+/// everybody knows.
+pub(crate) const FLAG_INSECURE: u8 = 1;
 
 /// Sent by the side that connected.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -46,10 +56,14 @@ pub(crate) struct Hello {
     pub(crate) envelope_limit: U32,
     pub(crate) byte_limit: U32,
     pub(crate) address: WireAddress,
+    pub(crate) epoch: U32,
+    pub(crate) reserved: U32,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) tag: [u8; 16],
 }
 
 /// Length of a hello, in bytes.
-pub(crate) const HELLO_BYTES: usize = 96;
+pub(crate) const HELLO_BYTES: usize = 136;
 const _: () = assert!(size_of::<Hello>() == HELLO_BYTES);
 
 /// The answer.
@@ -67,10 +81,12 @@ pub(crate) struct HelloReply {
     pub(crate) byte_limit: U32,
     pub(crate) eager_limit: U32,
     pub(crate) reserved: U32,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) proof: [u8; 16],
 }
 
 /// Length of a reply, in bytes.
-pub(crate) const HELLO_REPLY_BYTES: usize = 48;
+pub(crate) const HELLO_REPLY_BYTES: usize = 80;
 const _: () = assert!(size_of::<HelloReply>() == HELLO_REPLY_BYTES);
 
 /// `status` of a [`HelloReply`].
@@ -95,6 +111,11 @@ pub(crate) enum HelloStatus {
     Leaving = 7,
     /// A field is out of range.
     Malformed = 8,
+    /// The hello's tag does not fit the acceptor's job secret.
+    WrongSecret = 9,
+    /// A hello of this engine with this epoch or a later one has led to a session already: it is
+    /// a replay.
+    StaleEpoch = 10,
 }
 
 impl HelloStatus {
@@ -109,6 +130,8 @@ impl HelloStatus {
             6 => Self::Busy,
             7 => Self::Leaving,
             8 => Self::Malformed,
+            9 => Self::WrongSecret,
+            10 => Self::StaleEpoch,
             _ => return None,
         })
     }

@@ -1,8 +1,9 @@
 //! Headers: one file per frame type, drawn, size-asserted. No I/O, no state.
 //!
-//! All integers are little-endian. A control lane carries a [`hello`] exchange, then *segments*:
-//! a [`segment::SegmentHeader`] followed by frames, each led by a byte that names its type. A bulk
-//! lane carries a hello exchange, then chunks, each led by a [`chunk::ChunkHeader`].
+//! All integers are little-endian. A control lane carries a [`hello`] exchange, the [`proof`] of
+//! the side that connected, then *segments*: a [`segment::SegmentHeader`] followed by frames, each
+//! led by a byte that names its type. A bulk lane carries a hello exchange, then chunks, each led
+//! by a [`chunk::ChunkHeader`].
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,9 @@
 pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod chunk;
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) mod cookie;
 pub(crate) mod done;
 pub(crate) mod eager;
 pub(crate) mod frame;
@@ -22,6 +26,7 @@ pub(crate) mod matched;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
 pub(crate) mod packet;
+pub(crate) mod proof;
 pub(crate) mod refused;
 pub(crate) mod rts;
 pub(crate) mod segment;
@@ -36,11 +41,12 @@ pub(crate) use grant::Grant;
 pub(crate) use hello::{Hello, HelloReply};
 pub(crate) use lanes::LanesWanted;
 pub(crate) use matched::Matched;
+pub(crate) use proof::Proof;
 pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.

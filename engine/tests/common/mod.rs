@@ -2,19 +2,38 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod handmade;
+pub(crate) mod relay;
+
 use std::sync::mpsc;
 use std::thread;
 
 use ringrail::settings::Settings;
 use ringrail::{Address, Domain, Endpoint, Owned, Peer};
 
-/// A domain on loopback with settings of its own.
+/// The secret of the jobs of all tests.
+pub(crate) const SECRET: handmade::Secret = *b"a secret that only tests can use";
+
+fn hex(secret: &handmade::Secret) -> String {
+    secret.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A domain on loopback with settings of its own, in the job of [`SECRET`].
 pub(crate) fn domain(settings: &[(&str, &str)]) -> Domain {
+    domain_of(Some(&SECRET), settings)
+}
+
+/// The same in the job of another secret, or `insecure`.
+pub(crate) fn domain_of(secret: Option<&handmade::Secret>, settings: &[(&str, &str)]) -> Domain {
     let lanes = std::env::var("TEST_OF_RINGRAIL_LANES").unwrap_or_else(|_| "auto".to_owned());
     let mut builder = Settings::isolated().set("listen_address", "127.0.0.1").set("lanes", &lanes);
     if let Ok(names) = std::env::var("TEST_OF_RINGRAIL_URING_DISABLE") {
         builder = builder.set("uring_disable", &names);
     }
+    builder = match secret {
+        Some(secret) => builder.set("job_secret", &hex(secret)),
+        None => builder.insecure(true),
+    };
     for (name, value) in settings {
         builder = builder.set(name, value);
     }
@@ -63,21 +82,4 @@ pub(crate) fn pair(
 /// Bytes that differ from message to message and from place to place.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed) as u8).collect()
-}
-
-/// A hello as a peer of this version would send it, to be bent.
-pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
-    let engine = |address: &Address| address.to_bytes()[32..40].to_vec();
-    let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[1, 0, 1, 0]);
-    hello.extend_from_slice(&65_536u32.to_le_bytes());
-    hello.extend_from_slice(&engine(own));
-    hello.extend_from_slice(&engine(target));
-    hello.extend_from_slice(&77u64.to_le_bytes());
-    for word in [0u32, 16_384, 16, 4096] {
-        hello.extend_from_slice(&word.to_le_bytes());
-    }
-    hello.extend_from_slice(&own.to_bytes());
-    assert_eq!(hello.len(), 96);
-    hello
 }

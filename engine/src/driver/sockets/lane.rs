@@ -77,13 +77,20 @@ impl Lane {
 }
 
 /// A chunk in one direction; its memory is reused by the next one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) active: bool,
     pub(super) token: u64,
     /// Boxed: the pieces point to it, and lanes move.
     pub(super) header: Box<[u8; CHUNK_HEADER_BYTES]>,
     pieces: Pieces,
+}
+
+impl Default for Transfer {
+    fn default() -> Self {
+        let header = Box::new([0; CHUNK_HEADER_BYTES]);
+        Self { active: false, token: 0, header, pieces: Pieces::default() }
+    }
 }
 
 impl Transfer {

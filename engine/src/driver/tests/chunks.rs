@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
-use crate::progress::lanes::{Event, SendMode};
+use crate::progress::lanes::{CHUNK_HEADER_BYTES, Event, SendMode};
 
 /// What bytes that belong to no message are, before and after.
 const GAP: u8 = 0xee;
@@ -163,7 +163,7 @@ pub(super) fn arriving_in_crumbs(variant: &Variant) {
     peer.set_nodelay(true).unwrap();
     let bytes = pattern(4, 500);
     let stream = [&header(1)[..], &bytes, &header(2), &bytes].concat();
-    let cut = 32 + 500 + 7;
+    let cut = CHUNK_HEADER_BYTES + 500 + 7;
     host.recv_chunk(lane, Buffer::from(vec![0; 500]));
     for crumb in stream[..cut].chunks(13) {
         peer.write_all(crumb).unwrap();
@@ -227,7 +227,7 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     assert_eq!(kinds, (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
     // The first ones go on as if nothing had been.
     let reader = std::thread::spawn(move || {
-        let mut heard = vec![0; 32 + 400_000];
+        let mut heard = vec![0; CHUNK_HEADER_BYTES + 400_000];
         std::io::Read::read_exact(&mut peer, &mut heard).unwrap();
         peer.write_all(&[&header(6)[..], &[9; 100]].concat()).unwrap();
         (heard, peer)
@@ -238,5 +238,5 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     assert_eq!(received.unwrap(), header(6));
     assert_eq!(buffer.as_slice().unwrap(), [9; 100]);
     let (heard, _peer) = reader.join().unwrap();
-    assert!(heard[32..] == bytes && heard[..32] == header(1));
+    assert!(heard[CHUNK_HEADER_BYTES..] == bytes && heard[..CHUNK_HEADER_BYTES] == header(1));
 }

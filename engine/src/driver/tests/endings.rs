@@ -8,7 +8,7 @@ use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, header, pattern};
 use crate::memory::{Buffer, alloc_region};
-use crate::progress::lanes::{CloseMode, Event, Interest, LaneKey, SendMode};
+use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
 
 /// More than a narrow lane holds.
 const LENGTH: usize = 400_000;
@@ -127,7 +127,11 @@ pub(super) fn graceful_delivers_what_was_sent(variant: &Variant) {
         host.expect_closed(lane);
         host.expect_released(token);
         let heard = reader.join().unwrap();
-        assert!(heard[..32] == header(token) && heard[32..] == pattern(8, LENGTH), "{way:?}");
+        assert!(
+            heard[..CHUNK_HEADER_BYTES] == header(token)
+                && heard[CHUNK_HEADER_BYTES..] == pattern(8, LENGTH),
+            "{way:?}"
+        );
     }
 }
 
@@ -157,7 +161,7 @@ pub(super) fn peer_resets_in_mid_chunk(variant: &Variant) {
 
 pub(super) fn peer_ends_in_mid_chunk(variant: &Variant) {
     let mut host = Host::new(variant);
-    for count in [0, 31, 32, 500] {
+    for count in [0, CHUNK_HEADER_BYTES - 1, CHUNK_HEADER_BYTES, 500] {
         let (lane, mut peer) = host.lane_to_outside();
         host.recv_chunk(lane, Buffer::from(vec![0; 1000]));
         peer.write_all(&pattern(1, count)).unwrap();
@@ -168,9 +172,12 @@ pub(super) fn peer_ends_in_mid_chunk(variant: &Variant) {
         // The other direction still works.
         host.send_chunk(lane, 1, Buffer::from(pattern(2, 100)), SendMode::ZeroCopy);
         host.expect_sent(lane).unwrap();
-        let mut heard = [0; 132];
+        let mut heard = [0; CHUNK_HEADER_BYTES + 100];
         peer.read_exact(&mut heard).unwrap();
-        assert!(heard[..32] == header(1) && heard[32..] == pattern(2, 100));
+        assert!(
+            heard[..CHUNK_HEADER_BYTES] == header(1)
+                && heard[CHUNK_HEADER_BYTES..] == pattern(2, 100)
+        );
         host.expect_released(1);
         host.close(lane, CloseMode::Graceful);
         host.expect_closed(lane);

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use super::host::{Host, Variant, header, pattern};
 use crate::driver::{DriverChoice, DriverConfig};
 use crate::memory::Buffer;
-use crate::progress::lanes::{CloseMode, Event, Interest, LaneKey, SendMode};
+use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
 
 fn expect_bytes(host: &mut Host, lane: LaneKey, expected: &[u8]) {
     let mut heard = Vec::new();
@@ -72,9 +72,15 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
         heir.expect_closed(lane);
         let mut heard = Vec::new();
         peer.read_to_end(&mut heard).unwrap();
-        let (first, second) = heard.split_at(5032);
-        assert!(first[..32] == header(1) && first[32..] == pattern(1, 5000));
-        assert!(second[..32] == header(2) && second[32..] == pattern(2, 5000));
+        let (first, second) = heard.split_at(CHUNK_HEADER_BYTES + 5000);
+        assert!(
+            first[..CHUNK_HEADER_BYTES] == header(1)
+                && first[CHUNK_HEADER_BYTES..] == pattern(1, 5000)
+        );
+        assert!(
+            second[..CHUNK_HEADER_BYTES] == header(2)
+                && second[CHUNK_HEADER_BYTES..] == pattern(2, 5000)
+        );
     }
 }
 

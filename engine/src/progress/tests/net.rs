@@ -224,7 +224,8 @@ impl Net {
         if room == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let count = if room <= 96 { room } else { 1 + random.below(room) };
+        let count =
+            if room <= crate::wire::hello::HELLO_BYTES { room } else { 1 + random.below(room) };
         pipe.bytes.extend(&bytes[..count]);
         Ok(count)
     }

@@ -189,7 +189,9 @@ fn a_broken_control_lane_ends_what_was_under_way_and_nothing_else() {
                 for rank in 0..2 {
                     pending[rank] -= drain(&net, &mut engines[rank]).len();
                 }
-                turns(engines, random.below(30));
+                // Long enough for some handshakes to come through: each failed attempt doubles the
+                // time to the next.
+                turns(engines, random.below(80));
                 for rank in 0..2 {
                     let target = peer(&mut engines[rank], 1 - rank);
                     if pending[rank] > 0 && engines[rank].state.core.route(target).is_err() {

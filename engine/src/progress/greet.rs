@@ -1,0 +1,445 @@
+//! The hello exchange: bytes of hellos, replies and proofs as they come, and what they lead to.
+//!
+//! A connection is a stranger until its proof has come; strangers are counted and have a deadline.
+//! What a message is worth decides [`crate::proto::handshake`], what it leads to
+//! [`crate::proto::peers`].
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
+use rand::RngExt;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::engine::Engine;
+use super::lanes::{CloseMode, Interest, LaneKey};
+use super::roles::{Greeting, HalfOpen, Role, Traffic};
+use crate::proto::failure::PeerFailure;
+use crate::proto::handshake::{Acceptor, Distrust, Initiator, answer_join, is_of_job};
+use crate::proto::session::Limits;
+use crate::proto::table::Id;
+use crate::types::{Address, Event};
+use crate::wire::hello::{
+    FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, MAGIC,
+};
+use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
+use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
+
+/// Where hellos and replies of all versions have their version.
+const VERSION_AT: std::ops::Range<usize> = 8..10;
+
+const CLOSING: Role =
+    Role::Closing { lane: None, traffic: Traffic { receiving: None, sending: None } };
+
+const NOTHING: Limits = Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
+
+impl Engine {
+    // ---- Strangers ----
+
+    pub(super) fn handle_accepted(&mut self, key: LaneKey, remote: SocketAddr) {
+        if self.state.handshakes_pending >= self.state.config.handshake_pending_max {
+            self.refuse(key, remote, "too many connections have not said who they are");
+            return;
+        }
+        self.state.handshakes_pending += 1;
+        let since_ns = self.state.now_ns;
+        let role = Role::AwaitHello { remote, since_ns, greeting: Greeting::new() };
+        self.state.roles.insert(key, role);
+        self.watch(key, Interest::Readable);
+    }
+
+    /// Ends a connection that is a stranger's still, and says so to the user.
+    fn refuse(&mut self, key: LaneKey, remote: SocketAddr, cause: &str) {
+        self.dismiss(key);
+        let event = Event::Refused { remote, cause: cause.to_owned() };
+        self.state.completions.push_event(event);
+    }
+
+    /// Ends a connection that is a stranger's still; all that it holds is free again.
+    fn dismiss(&mut self, key: LaneKey) {
+        self.take_stranger(key);
+        self.state.roles.insert(key, CLOSING);
+        self.driver.close(key, CloseMode::Graceful);
+    }
+
+    /// The connection is a stranger no longer, or is about to be closed.
+    fn take_stranger(&mut self, key: LaneKey) {
+        let Some(role) = self.state.roles.get_mut(key) else { return };
+        match std::mem::replace(role, CLOSING) {
+            Role::AwaitHello { .. } => self.state.handshakes_pending -= 1,
+            Role::AwaitProof { half, .. } => {
+                self.state.handshakes_pending -= 1;
+                self.state.core.withdraw(half.admission);
+            }
+            _ => {}
+        }
+    }
+
+    /// Strangers do not stay for ever.
+    ///
+    /// RR-CONN-5.
+    pub(super) fn drop_silent_handshakes(&mut self) {
+        let now_ns = self.state.now_ns;
+        let limit_ns = self.state.config.handshake_timeout.as_nanos() as u64;
+        let late = self.state.roles.iter().filter_map(|(key, role)| match role {
+            Role::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => {
+                Some((key, "no hello came in time"))
+            }
+            Role::AwaitProof { since_ns, .. } if now_ns - since_ns > limit_ns => {
+                Some((key, "no proof of the job's secret came in time"))
+            }
+            _ => None,
+        });
+        for (key, cause) in late.collect::<Vec<_>>() {
+            self.greeting_failed(key, cause);
+        }
+    }
+
+    // ---- Bytes ----
+
+    /// RR-CONN-1
+    pub(super) fn handle_readable(&mut self, key: LaneKey) {
+        match self.state.roles.get_mut(key) {
+            Some(&mut Role::Control { session }) => return self.handle_control_readable(session),
+            Some(&mut Role::Bulk { lane, traffic }) => {
+                return self.handle_bulk_readable(key, lane, traffic);
+            }
+            _ => {}
+        }
+        let Some(role) = self.state.roles.get_mut(key) else { return };
+        let is_proof = matches!(role, Role::AwaitProof { .. });
+        let Some((greeting, wanted)) = role.awaited() else { return };
+        let received = self.driver.recv(key, &mut greeting.bytes[greeting.length..wanted]);
+        match received {
+            // Of two connections that cross, one is given up like this.
+            Ok(0) if is_proof => self.dismiss(key),
+            Ok(0) => self.greeting_failed(key, "the connection was closed during the hello"),
+            Ok(got) => {
+                greeting.length += got;
+                let (bytes, length) = (greeting.bytes, greeting.length);
+                self.handle_bytes(key, &bytes, length, wanted, is_proof);
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
+                self.watch(key, Interest::Readable);
+            }
+            Err(error) => self.greeting_failed(key, &error.to_string()),
+        }
+    }
+
+    /// `length` of `wanted` bytes have come.
+    fn handle_bytes(
+        &mut self,
+        key: LaneKey,
+        bytes: &[u8; HELLO_BYTES],
+        length: usize,
+        wanted: usize,
+        is_proof: bool,
+    ) {
+        // Garbage is told apart as soon as it differs, not when enough has come; so are other
+        // versions, whose messages may be shorter.
+        let magic = if is_proof { &PROOF_MAGIC[..] } else { &MAGIC[..] };
+        let known = length.min(magic.len());
+        let version = u16::from_le_bytes([bytes[VERSION_AT.start], bytes[VERSION_AT.start + 1]]);
+        if bytes[..known] != magic[..known] {
+            self.greeting_failed(key, "what answers there does not speak ringrail");
+        } else if !is_proof && length >= VERSION_AT.end && version != VERSION {
+            self.handle_other_version(key, version);
+        } else if length == wanted {
+            self.handle_greeting(key, bytes);
+        } else {
+            self.watch(key, Interest::Readable);
+        }
+    }
+
+    fn handle_other_version(&mut self, key: LaneKey, theirs: u16) {
+        match self.state.roles.get_mut(key) {
+            Some(&mut Role::AwaitHello { remote, .. }) => {
+                let reply = self.reply(HelloStatus::WrongVersion, NOTHING);
+                self.send_reply(key, &reply);
+                let cause = format!("it speaks wire version {theirs}, not {VERSION}");
+                self.refuse(key, remote, &cause);
+            }
+            Some(&mut Role::AwaitReply { session, .. }) => {
+                self.handle_distrust(session, Distrust::Version(theirs));
+            }
+            _ => self.handle_connect_failed(key, "it speaks another wire version"),
+        }
+    }
+
+    fn greeting_failed(&mut self, key: LaneKey, cause: &str) {
+        match self.state.roles.get_mut(key) {
+            Some(&mut (Role::AwaitHello { remote, .. } | Role::AwaitProof { remote, .. })) => {
+                self.refuse(key, remote, cause);
+            }
+            _ => self.handle_connect_failed(key, cause),
+        }
+    }
+
+    /// A whole message is there.
+    fn handle_greeting(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
+        let Some(role) = self.state.roles.get_mut(key) else { return };
+        match *role {
+            Role::AwaitHello { remote, since_ns, .. } => {
+                if let Ok(hello) = Hello::ref_from_bytes(bytes) {
+                    match hello.kind {
+                        KIND_BULK => self.handle_join(key, remote, hello),
+                        _ => self.handle_hello(key, remote, since_ns, hello),
+                    }
+                }
+            }
+            Role::AwaitProof { remote, .. } => {
+                if let Ok(proof) = Proof::ref_from_bytes(&bytes[..PROOF_BYTES]) {
+                    self.handle_proof(key, remote, proof);
+                }
+            }
+            Role::AwaitReply { session, ours, ref initiator, .. } => {
+                let initiator = initiator.clone();
+                if let Ok(reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
+                    self.handle_reply(key, session, ours, &initiator, reply);
+                }
+            }
+            Role::LaneAwaitReply { lane, ref initiator, .. } => {
+                let initiator = initiator.clone();
+                if let Ok(reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
+                    self.handle_join_reply(key, lane, &initiator, reply);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    // ---- The peer connects ----
+
+    /// A reply that lacks what the handshake adds.
+    fn reply(&self, status: HelloStatus, ours: Limits) -> HelloReply {
+        HelloReply {
+            magic: MAGIC,
+            version: VERSION.into(),
+            status: status as u8,
+            flags: 0,
+            segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
+            engine: self.state.core.engine.into(),
+            session: ours.session.into(),
+            envelope_limit: ours.envelope_limit.into(),
+            byte_limit: ours.byte_limit.into(),
+            eager_limit: ours.eager_limit.into(),
+            reserved: 0.into(),
+            nonce: [0; 16],
+            proof: [0; 16],
+        }
+    }
+
+    fn send_reply(&mut self, key: LaneKey, reply: &HelloReply) -> bool {
+        // A fresh socket has room for so few bytes unless it is dying.
+        matches!(self.driver.send(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
+    }
+
+    /// The hello of a control lane.
+    ///
+    /// RR-CONN-2, RR-CONN-3.
+    fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, since_ns: u64, hello: &Hello) {
+        let theirs = Limits {
+            session: hello.session.get(),
+            envelope_limit: hello.envelope_limit.get(),
+            byte_limit: hello.byte_limit.get(),
+            eager_limit: hello.eager_limit.get(),
+        };
+        let engine = hello.source.get();
+        let state = &mut *self.state;
+        let verdict = if !is_of_job(&state.keys, hello) {
+            Err(HelloStatus::WrongSecret)
+        } else if hello.target.get() != state.core.engine {
+            Err(HelloStatus::WrongEngine)
+        } else {
+            match Address::from_wire(&hello.address) {
+                Ok(address) if hello.kind == KIND_CONTROL && address.engine() == engine => {
+                    let (id, epoch) = (theirs.session, hello.epoch.get());
+                    state.core.judge_hello(engine, address.locator(), id, epoch)
+                }
+                _ => Err(HelloStatus::Malformed),
+            }
+        };
+        let (status, ours) = match &verdict {
+            Ok(_) => (HelloStatus::Accepted, state.core.offer(theirs.session)),
+            Err(status) => (*status, NOTHING),
+        };
+        let reply = self.reply(status, ours);
+        let nonce = self.state.random.random();
+        let (reply, acceptor) = Acceptor::answer(&self.state.keys, hello, reply, nonce);
+        let is_sent = self.send_reply(key, &reply);
+        match verdict {
+            Ok(admission) => {
+                let half = Box::new(HalfOpen { admission, acceptor, ours, theirs });
+                let role = Role::AwaitProof { remote, since_ns, half, greeting: Greeting::new() };
+                self.state.roles.insert(key, role);
+                if is_sent {
+                    self.watch(key, Interest::Readable);
+                } else {
+                    self.refuse(key, remote, "a new connection takes no bytes");
+                }
+            }
+            Err(HelloStatus::ElectionLost | HelloStatus::AlreadyConnected) => self.dismiss(key),
+            Err(status) => {
+                let is_insecure = hello.flags & FLAG_INSECURE != 0;
+                self.refuse(key, remote, &self.refusal(status, is_insecure));
+            }
+        }
+    }
+
+    /// Why a hello is refused, for the user.
+    fn refusal(&self, status: HelloStatus, is_insecure: bool) -> String {
+        match status {
+            HelloStatus::WrongSecret if is_insecure => {
+                "it runs without a job secret (insecure = true there), this side has one".into()
+            }
+            HelloStatus::WrongSecret if self.state.keys.is_insecure() => {
+                "it has a job secret, this side runs without one (insecure = true here)".into()
+            }
+            HelloStatus::WrongSecret => "it does not know this job's secret".into(),
+            HelloStatus::WrongEngine => "it wants a process that lived here earlier".into(),
+            HelloStatus::StaleEpoch => "it repeats what an earlier connection said".into(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// The sender of an accepted hello proves that it made it now.
+    fn handle_proof(&mut self, key: LaneKey, remote: SocketAddr, proof: &Proof) {
+        // What the end of an earlier session asks for must not befall the one that begins here.
+        self.carry_out();
+        let Some(role) = self.state.roles.get_mut(key) else { return };
+        let Role::AwaitProof { half, .. } = std::mem::replace(role, CLOSING) else { return };
+        self.state.handshakes_pending -= 1;
+        let HalfOpen { admission, acceptor, ours, theirs } = *half;
+        let Ok(keys) = acceptor.handle_proof(proof) else {
+            self.state.core.withdraw(admission);
+            self.refuse(key, remote, "its proof does not fit this job's secret");
+            return;
+        };
+        let Some(session) = self.state.core.admit_peer(admission, ours, theirs, keys) else {
+            // Another connection of the two engines is their session by now.
+            self.dismiss(key);
+            return;
+        };
+        self.state.roles.insert(key, Role::Control { session });
+        self.drop_attempt(session);
+        self.control_established(session, key);
+    }
+
+    /// The hello of a bulk lane.
+    fn handle_join(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
+        let state = &mut *self.state;
+        let joined = if hello.target.get() == state.core.engine {
+            state.core.handle_lane_hello(hello, state.now_ns)
+        } else {
+            Err(HelloStatus::WrongEngine)
+        };
+        let status = joined.err().unwrap_or(HelloStatus::Accepted);
+        let depends_on_session = matches!(status, HelloStatus::Accepted | HelloStatus::Busy);
+        let reply = self.reply(status, NOTHING);
+        let nonce = self.state.random.random();
+        let state = &*self.state;
+        let session = state.core.keys_to_join(hello).filter(|_| depends_on_session);
+        let reply = answer_join(&state.keys, session, hello, reply, nonce);
+        let is_sent = self.send_reply(key, &reply);
+        match joined {
+            Ok(lane) => {
+                self.take_stranger(key);
+                self.set_lane_key(lane, Some(key));
+                self.lane_joined(key, lane);
+                if !is_sent {
+                    self.close_lane(lane, true, "a new connection takes no bytes");
+                }
+            }
+            Err(HelloStatus::Busy) => self.dismiss(key),
+            Err(status) => {
+                let cause = match status {
+                    HelloStatus::WrongSecret => "its join of a bulk lane is forged".to_owned(),
+                    HelloStatus::StaleEpoch => "its join of a bulk lane is a replay".to_owned(),
+                    other => format!("its join of a bulk lane: {other:?}"),
+                };
+                self.refuse(key, remote, &cause);
+            }
+        }
+    }
+
+    // ---- Replies ----
+
+    fn handle_reply(
+        &mut self,
+        key: LaneKey,
+        session: u32,
+        ours: Limits,
+        initiator: &Initiator,
+        reply: &HelloReply,
+    ) {
+        let (status, welcome) = match initiator.handle_reply(&self.state.keys, reply) {
+            Ok(believed) => believed,
+            Err(distrust) => return self.handle_distrust(session, distrust),
+        };
+        let state = &mut *self.state;
+        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
+        let theirs = Limits {
+            session: ours.session,
+            envelope_limit: reply.envelope_limit.get(),
+            byte_limit: reply.byte_limit.get(),
+            eager_limit: reply.eager_limit.get(),
+        };
+        let was_connected = known.is_connected();
+        let step = known.connection.handle_reply(state.now_ns, status);
+        if known.is_connected() && !was_connected {
+            // Nothing may stand between the proof and the first segment.
+            let sent = self.driver.send(key, welcome.proof.as_bytes());
+            state.core.establish(session, ours, theirs, welcome.keys);
+            self.control(session).attempt = None;
+            self.state.roles.insert(key, Role::Control { session });
+            self.control_established(session, key);
+            if !matches!(sent, Ok(PROOF_BYTES)) {
+                self.lose(session, "a new connection takes no bytes");
+            }
+            return;
+        }
+        self.drop_attempt(session);
+        let state = &mut *self.state;
+        state.core.apply(session, step, &mut state.completions);
+    }
+
+    /// The reply may be anybody's: the attempt has failed, whatever it says.
+    fn handle_distrust(&mut self, session: u32, distrust: Distrust) {
+        self.drop_attempt(session);
+        let failure = match distrust {
+            Distrust::Version(theirs) => PeerFailure::Version { theirs, ours: VERSION },
+            Distrust::Secret => PeerFailure::WrongSecret,
+        };
+        let state = &mut *self.state;
+        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
+        let step = known.connection.handle_attempt_ended(state.now_ns, failure);
+        state.core.apply(session, step, &mut state.completions);
+    }
+
+    fn handle_join_reply(
+        &mut self,
+        key: LaneKey,
+        lane: Id,
+        initiator: &Initiator,
+        reply: &HelloReply,
+    ) {
+        let state = &*self.state;
+        let bulk = state.core.lanes.get(lane);
+        let session = bulk.and_then(|bulk| state.core.sessions.at(bulk.session as usize));
+        let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
+            return self.handle_connect_failed(key, "its session is over");
+        };
+        match initiator.handle_join_reply(&state.keys, keys, reply) {
+            Ok(HelloStatus::Accepted) => self.lane_joined(key, lane),
+            Ok(HelloStatus::Busy) => {
+                self.set_lane_key(lane, None);
+                self.state.core.lane_refused(lane);
+                self.state.roles.insert(key, CLOSING);
+                self.driver.close(key, CloseMode::Graceful);
+            }
+            Ok(_) => self.handle_connect_failed(key, "the peer refused a bulk lane"),
+            Err(_) => self.handle_connect_failed(key, "the reply to a join is not the peer's"),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The handshake: two sides prove to each other that they know the job's secret, and both get the
+//! keys of a session that nobody else can compute.
+//!
+//! ```text
+//!  initiator                                        acceptor
+//!     │ hello: nonce, tag(hello key)                   │
+//!     ├───────────────────────────────────────────────>│ tag fits? of interest? no state yet
+//!     │          reply: nonce, proof(both hellos)      │
+//!     │<───────────────────────────────────────────────┤
+//!     │ proof fits: the acceptor knows the secret now  │
+//!     │ proof(both hellos), first segments             │
+//!     ├───────────────────────────────────────────────>│ proof fits: only now is there a session
+//! ```
+//!
+//! The tag of a hello keeps strangers out at once but can be replayed; the proofs are over both
+//! nonces and all fields of both messages, so they cannot. A refusal carries a proof, too. Joins of
+//! bulk lanes are one exchange: hello and reply are tagged with the session's join key, and the
+//! lane number, which never repeats in a session ([`JoinWindow`]), keeps replays out.
+//!
+//! Nothing here depends on how the messages travel; what is kept between two of them is an
+//! [`Initiator`] or an [`Acceptor`].
+
+use zerocopy::IntoBytes;
+
+use super::keys::{JobKeys, Key, Nonce, ProofTag, SessionKeys, SessionNames, is_equal};
+use crate::wire::hello::{FLAG_INSECURE, HelloStatus, KIND_BULK};
+use crate::wire::proof::PROOF_MAGIC;
+use crate::wire::{Hello, HelloReply, Proof, VERSION};
+
+const LABEL_ACCEPTOR: &[u8] = b"acceptor";
+const LABEL_INITIATOR: &[u8] = b"initiatr";
+const LABEL_JOIN_REPLY: &[u8] = b"joinrply";
+const LABEL_HELLO: &[u8] = b"hello...";
+
+/// Why a message of the handshake is not believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Distrust {
+    /// The peer speaks another wire version, so nothing else could be checked.
+    Version(u16),
+    /// A proof or a tag does not fit: the peer does not know the secret.
+    Secret,
+}
+
+fn hello_tag(key: &Key, hello: &Hello) -> ProofTag {
+    let bare = Hello { tag: [0; 16], ..*hello };
+    key.tag(&[LABEL_HELLO, bare.as_bytes()])
+}
+
+fn transcript_tag(key: &Key, label: &[u8], hello: &Hello, reply: &HelloReply) -> ProofTag {
+    let bare = HelloReply { proof: [0; 16], ..*reply };
+    key.tag(&[label, hello.as_bytes(), bare.as_bytes()])
+}
+
+fn session_keys(keys: &JobKeys, hello: &Hello, reply: &HelloReply) -> SessionKeys {
+    keys.session(&SessionNames {
+        initiator: hello.source.get(),
+        acceptor: hello.target.get(),
+        initiator_nonce: hello.nonce,
+        acceptor_nonce: reply.nonce,
+        session: hello.session.get(),
+        epoch: hello.epoch.get(),
+    })
+}
+
+/// The side that said a hello, until the reply comes.
+#[derive(Clone, Debug)]
+pub(crate) struct Initiator {
+    hello: Hello,
+}
+
+/// What a believed reply to the hello of a control lane means.
+#[derive(Debug)]
+pub(crate) struct Welcome {
+    /// What to send before the first segment, if the hello was accepted.
+    pub(crate) proof: Proof,
+    /// The keys of the session, if the hello was accepted.
+    pub(crate) keys: SessionKeys,
+}
+
+impl Initiator {
+    /// Completes the hello of a control lane; send [`Self::hello`]. `nonce` is random.
+    pub(crate) fn start(keys: &JobKeys, hello: Hello, nonce: Nonce) -> Self {
+        let flags = if keys.is_insecure() { FLAG_INSECURE } else { 0 };
+        let mut hello = Hello { nonce, flags, ..hello };
+        hello.tag = hello_tag(&keys.hello, &hello);
+        Self { hello }
+    }
+
+    /// Completes the hello of a bulk lane of a session; send [`Self::hello`]. `nonce` is random.
+    pub(crate) fn join(keys: &SessionKeys, hello: Hello, nonce: Nonce) -> Self {
+        let mut hello = Hello { nonce, ..hello };
+        hello.tag = hello_tag(&keys.join, &hello);
+        Self { hello }
+    }
+
+    /// What to send.
+    pub(crate) fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// The reply to the hello of a control lane.
+    ///
+    /// # Errors
+    ///
+    /// It is not believed, whatever it says: it may be forged, or the secrets differ.
+    pub(crate) fn handle_reply(
+        &self,
+        keys: &JobKeys,
+        reply: &HelloReply,
+    ) -> Result<(HelloStatus, Welcome), Distrust> {
+        if reply.version.get() != VERSION {
+            return Err(Distrust::Version(reply.version.get()));
+        }
+        let expected = transcript_tag(&keys.proof, LABEL_ACCEPTOR, &self.hello, reply);
+        if !is_equal(&expected, &reply.proof) {
+            return Err(Distrust::Secret);
+        }
+        let status = HelloStatus::from_wire(reply.status).unwrap_or(HelloStatus::Malformed);
+        let proof = Proof {
+            magic: PROOF_MAGIC,
+            reserved: 0.into(),
+            proof: transcript_tag(&keys.proof, LABEL_INITIATOR, &self.hello, reply),
+        };
+        Ok((status, Welcome { proof, keys: session_keys(keys, &self.hello, reply) }))
+    }
+
+    /// The reply to the hello of a bulk lane. Who does not know the session says so with the
+    /// job's key.
+    ///
+    /// # Errors
+    ///
+    /// It is not believed.
+    pub(crate) fn handle_join_reply(
+        &self,
+        keys: &JobKeys,
+        session: &SessionKeys,
+        reply: &HelloReply,
+    ) -> Result<HelloStatus, Distrust> {
+        if reply.version.get() != VERSION {
+            return Err(Distrust::Version(reply.version.get()));
+        }
+        let status = HelloStatus::from_wire(reply.status).unwrap_or(HelloStatus::Malformed);
+        let key = match status {
+            HelloStatus::Accepted | HelloStatus::Busy => &session.join,
+            _ => &keys.proof,
+        };
+        let expected = transcript_tag(key, LABEL_JOIN_REPLY, &self.hello, reply);
+        if is_equal(&expected, &reply.proof) { Ok(status) } else { Err(Distrust::Secret) }
+    }
+}
+
+/// Whether a hello of a control lane was made with the secret, for whatever occasion.
+pub(crate) fn is_of_job(keys: &JobKeys, hello: &Hello) -> bool {
+    is_equal(&hello_tag(&keys.hello, hello), &hello.tag)
+}
+
+/// Whether a hello of a bulk lane was made with the session's join key. Check its lane number
+/// against the session's [`JoinWindow`] next.
+pub(crate) fn is_of_session(keys: &SessionKeys, hello: &Hello) -> bool {
+    hello.kind == KIND_BULK && is_equal(&hello_tag(&keys.join, hello), &hello.tag)
+}
+
+/// The side that accepted the hello of a control lane, until the proof comes.
+#[derive(Clone, Debug)]
+pub(crate) struct Acceptor {
+    expected: ProofTag,
+    keys: SessionKeys,
+}
+
+impl Acceptor {
+    /// Completes the reply to the hello of a control lane, an accepting or a refusing one, with
+    /// `nonce`, which is random. Only after an accepting one the proof is waited for.
+    pub(crate) fn answer(
+        keys: &JobKeys,
+        hello: &Hello,
+        reply: HelloReply,
+        nonce: Nonce,
+    ) -> (HelloReply, Self) {
+        let flags = if keys.is_insecure() { FLAG_INSECURE } else { 0 };
+        let mut reply = HelloReply { nonce, flags, ..reply };
+        reply.proof = transcript_tag(&keys.proof, LABEL_ACCEPTOR, hello, &reply);
+        let expected = transcript_tag(&keys.proof, LABEL_INITIATOR, hello, &reply);
+        (reply, Self { expected, keys: session_keys(keys, hello, &reply) })
+    }
+
+    /// The keys of the session, if the proof is right.
+    pub(crate) fn handle_proof(self, proof: &Proof) -> Result<SessionKeys, Distrust> {
+        let is_right = proof.magic == PROOF_MAGIC && is_equal(&self.expected, &proof.proof);
+        if is_right { Ok(self.keys) } else { Err(Distrust::Secret) }
+    }
+}
+
+/// Completes the reply to the hello of a bulk lane: `session` are the keys of its session where
+/// the status depends on it.
+pub(crate) fn answer_join(
+    keys: &JobKeys,
+    session: Option<&SessionKeys>,
+    hello: &Hello,
+    reply: HelloReply,
+    nonce: Nonce,
+) -> HelloReply {
+    let mut reply = HelloReply { nonce, ..reply };
+    let key = session.map_or(&keys.proof, |session| &session.join);
+    reply.proof = transcript_tag(key, LABEL_JOIN_REPLY, hello, &reply);
+    reply
+}
+
+/// Which lane numbers of a session were used: each joins once.
+///
+/// Joins overtake each other on the network, so the last 64 numbers are remembered one by one;
+/// what is older counts as used.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct JoinWindow {
+    /// One more than the highest number used.
+    next: u64,
+    /// Bit `n`: number `next - 1 - n` was used.
+    used: u64,
+}
+
+impl JoinWindow {
+    /// Uses a number up. `false`: it was used before, or is too old to tell.
+    pub(crate) fn use_up(&mut self, number: u32) -> bool {
+        let number = u64::from(number);
+        if number >= self.next {
+            let ahead = number + 1 - self.next;
+            self.used = if ahead < 64 { self.used << ahead } else { 0 } | 1;
+            self.next = number + 1;
+            return true;
+        }
+        let behind = self.next - 1 - number;
+        if behind >= 64 || self.used >> behind & 1 == 1 {
+            return false;
+        }
+        self.used |= 1 << behind;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

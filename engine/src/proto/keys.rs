@@ -1,0 +1,279 @@
+//! Keys: what is derived from the job's secret, and what is proved or tagged with it.
+//!
+//! ```text
+//!  job secret ──┬── hello key     tags hellos of control lanes
+//!  (or a key    ├── proof key     proofs in replies, also in refusals, and of the initiator
+//!  everybody    └── session root ──┐
+//!  knows)                          v
+//!        both nonces, both engine ids, session id, epoch
+//!                                  ├── join key         tags joins of bulk lanes and their replies
+//!                                  ├── forward key  ──┐
+//!                                  └── backward key ──┴── lane number ── chunk key
+//! ```
+//!
+//! Derivation is BLAKE3's `derive_key` with one context text per use, proofs are BLAKE3 keyed
+//! hashes cut to 16 bytes, chunk tags are HighwayHash-64. "Forward" is from the side
+//! that connected, the initiator.
+
+use std::fmt;
+
+use highway::{HighwayHash, HighwayHasher};
+use subtle::ConstantTimeEq;
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::secret::JobSecret;
+use crate::wire::chunk::CHUNK_TAG_BYTES;
+
+/// Length of nonces, in bytes.
+pub(crate) const NONCE_BYTES: usize = 16;
+/// Length of proofs and of the tags of hellos, in bytes.
+pub(crate) const PROOF_TAG_BYTES: usize = 16;
+
+/// A random number that is used once.
+pub(crate) type Nonce = [u8; NONCE_BYTES];
+/// A keyed hash, cut.
+pub(crate) type ProofTag = [u8; PROOF_TAG_BYTES];
+
+const KEY_BYTES: usize = 32;
+
+/// What stands for the secret where there is none.
+const NO_SECRET: &[u8] = b"ringrail: insecure, a key that everybody knows";
+
+/// A key that is overwritten when it is dropped.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub(crate) struct Key([u8; KEY_BYTES]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Key(hidden)")
+    }
+}
+
+impl Key {
+    /// A key of random bytes.
+    #[cfg(any(test, feature = "sim"))]
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(super) fn from_random(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    fn derive(context: &str, material: &[u8]) -> Self {
+        Self(blake3::derive_key(context, material))
+    }
+
+    /// The keyed hash of `parts`, one after the other: lengths of all but the last are fixed by
+    /// who calls.
+    pub(super) fn tag(&self, parts: &[&[u8]]) -> ProofTag {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        for part in parts {
+            hasher.update(part);
+        }
+        let mut tag = [0; PROOF_TAG_BYTES];
+        tag.copy_from_slice(&hasher.finalize().as_bytes()[..PROOF_TAG_BYTES]);
+        hasher.zeroize();
+        tag
+    }
+}
+
+/// Whether two tags are equal, in a time that does not tell where they differ.
+pub(super) fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    a.ct_eq(b).into()
+}
+
+/// The keys of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct JobKeys {
+    pub(super) hello: Key,
+    pub(super) proof: Key,
+    session_root: Key,
+    is_insecure: bool,
+}
+
+impl JobKeys {
+    /// Of `secret`; `None`: the job runs insecure.
+    pub(crate) fn new(secret: Option<&JobSecret>) -> Self {
+        let material = secret.map_or(NO_SECRET, |secret| &secret.bytes()[..]);
+        Self {
+            hello: Key::derive("ringrail wire 2: hello of a control lane", material),
+            proof: Key::derive("ringrail wire 2: proof of the job secret", material),
+            session_root: Key::derive("ringrail wire 2: root of session keys", material),
+            is_insecure: secret.is_none(),
+        }
+    }
+
+    /// Whether they are those that everybody knows.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.is_insecure
+    }
+
+    /// The keys of a session.
+    pub(super) fn session(&self, names: &SessionNames) -> SessionKeys {
+        let SessionNames { initiator, acceptor, session, epoch, .. } = names;
+        let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 2: keys of a session");
+        hasher.update(&self.session_root.0);
+        hasher.update(&names.initiator_nonce).update(&names.acceptor_nonce);
+        hasher.update(&initiator.to_le_bytes()).update(&acceptor.to_le_bytes());
+        hasher.update(&session.to_le_bytes()).update(&epoch.to_le_bytes());
+        let mut bytes = Zeroizing::new([0; 3 * KEY_BYTES]);
+        let mut output = hasher.finalize_xof();
+        output.fill(&mut *bytes);
+        output.zeroize();
+        hasher.zeroize();
+        let key = |index: usize| {
+            let mut key = Key([0; KEY_BYTES]);
+            key.0.copy_from_slice(&bytes[index * KEY_BYTES..(index + 1) * KEY_BYTES]);
+            key
+        };
+        SessionKeys { join: key(0), forward: key(1), backward: key(2) }
+    }
+}
+
+/// What the keys of a session are bound to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionNames {
+    pub(super) initiator: u64,
+    pub(super) acceptor: u64,
+    pub(super) initiator_nonce: Nonce,
+    pub(super) acceptor_nonce: Nonce,
+    pub(super) session: u64,
+    pub(super) epoch: u32,
+}
+
+/// The keys of a session.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionKeys {
+    pub(super) join: Key,
+    forward: Key,
+    backward: Key,
+}
+
+impl SessionKeys {
+    /// Those of a session that no handshake made.
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        JobKeys::new(None).session(&SessionNames {
+            initiator: 1,
+            acceptor: 2,
+            initiator_nonce: [3; NONCE_BYTES],
+            acceptor_nonce: [4; NONCE_BYTES],
+            session: 5,
+            epoch: 6,
+        })
+    }
+
+    /// The keys of bulk lane `number`, for the side that connected the session or the other one.
+    pub(crate) fn lane(&self, number: u32, is_initiator: bool) -> LaneKeys {
+        let key = |direction: &Key| {
+            let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 2: chunks of a lane");
+            hasher.update(&direction.0).update(&number.to_le_bytes());
+            let key = Zeroizing::new(*hasher.finalize().as_bytes());
+            hasher.zeroize();
+            let mut words = [0; 4];
+            for (word, bytes) in words.iter_mut().zip(key.chunks_exact(8)) {
+                *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            }
+            ChunkKey(words)
+        };
+        let (forward, backward) = (key(&self.forward), key(&self.backward));
+        if is_initiator {
+            LaneKeys { send: forward, receive: backward }
+        } else {
+            LaneKeys { send: backward, receive: forward }
+        }
+    }
+}
+
+/// The keys of a bulk lane, as one of its sides uses them.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneKeys {
+    pub(crate) send: ChunkKey,
+    pub(crate) receive: ChunkKey,
+}
+
+/// Tags chunk headers of one direction of one lane.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub(crate) struct ChunkKey([u64; 4]);
+
+impl fmt::Debug for ChunkKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ChunkKey(hidden)")
+    }
+}
+
+impl ChunkKey {
+    /// The tag of a header without its tag. The chunk's number in it makes each different.
+    #[inline]
+    pub(crate) fn tag(&self, header: &[u8]) -> [u8; CHUNK_TAG_BYTES] {
+        HighwayHasher::new(highway::Key(self.0)).hash64(header).to_le_bytes()
+    }
+
+    /// Whether `tag` is that of `header`.
+    #[inline]
+    pub(crate) fn fits(&self, header: &[u8], tag: &[u8; CHUNK_TAG_BYTES]) -> bool {
+        is_equal(&self.tag(header), tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> SessionNames {
+        SessionNames {
+            initiator: 1,
+            acceptor: 2,
+            initiator_nonce: [3; NONCE_BYTES],
+            acceptor_nonce: [4; NONCE_BYTES],
+            session: 5,
+            epoch: 6,
+        }
+    }
+
+    #[test]
+    fn whatever_keys_are_bound_to_changes_them() {
+        let jobs = [None, Some(JobSecret::random()), Some(JobSecret::random())];
+        let jobs = jobs.each_ref().map(|secret| JobKeys::new(secret.as_ref()));
+        let base = names();
+        let variants = [
+            base,
+            SessionNames { initiator: 9, ..base },
+            SessionNames { acceptor: 9, ..base },
+            SessionNames { initiator: 2, acceptor: 1, ..base },
+            SessionNames { initiator_nonce: [9; NONCE_BYTES], ..base },
+            SessionNames { acceptor_nonce: [9; NONCE_BYTES], ..base },
+            SessionNames { session: 9, ..base },
+            SessionNames { epoch: 9, ..base },
+        ];
+        let mut seen: std::collections::HashSet<Vec<u8>> = std::collections::HashSet::new();
+        for job in &jobs {
+            for names in variants {
+                let keys = job.session(&names);
+                assert!(seen.insert(keys.join.0.to_vec()));
+                for number in [0, 1] {
+                    let lane = keys.lane(number, true);
+                    for key in [&lane.send, &lane.receive] {
+                        assert!(seen.insert(key.0.iter().flat_map(|w| w.to_le_bytes()).collect()));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_one_side_sends_the_other_receives() {
+        let keys = JobKeys::new(None).session(&names());
+        let (connected, accepted) = (keys.lane(7, true), keys.lane(7, false));
+        let tag = connected.send.tag(b"header");
+        assert!(accepted.receive.fits(b"header", &tag));
+        assert!(!accepted.receive.fits(b"headeR", &tag));
+        // A tag sent back is none.
+        assert!(!connected.receive.fits(b"header", &tag));
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        let keys = JobKeys::new(Some(&JobSecret::random()));
+        let shown = format!("{keys:?} {:?}", keys.session(&names()).lane(1, true));
+        assert!(!shown.chars().any(|c| c.is_ascii_digit()), "{shown}");
+    }
+}
