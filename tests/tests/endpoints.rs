@@ -273,11 +273,17 @@ fn a_silent_host_is_found_dead_though_only_receives_wait() {
             &lab,
             &settings,
             |endpoint, peer| {
-                endpoint.connect(peer).unwrap();
+                // Both sides know of the session before the silence.
+                let hello = Selector::from(peer, Envelope::tag(2));
+                endpoint.receive_blocking(hello, &mut [0; 1]).unwrap();
                 cut.send(()).unwrap();
                 wait(endpoint, peer);
             },
-            wait,
+            |endpoint, peer| {
+                let label = Envelope::tag(2);
+                endpoint.send_blocking(peer, label, b"x", Level::BufferReusable).unwrap();
+                wait(endpoint, peer);
+            },
         );
     });
 }
