@@ -114,6 +114,7 @@ fn fails_between(client: Option<Secret>, server: Option<Secret>, cause: &str) {
     serves(&endpoint, server.as_ref());
 }
 
+/// RR-AUTH-1
 #[test]
 fn a_wrong_secret_is_named_on_both_sides() {
     fails_between(Some(OTHER), Some(SECRET), "does not know this job's secret");
@@ -156,6 +157,7 @@ fn a_secret_file_with_a_loose_mode_stops_the_domain() {
     assert!(!format!("{domain:?}").contains("5e5e"));
 }
 
+/// RR-AUTH-4
 #[test]
 fn a_replayed_hello_is_refused_while_its_session_lives_and_afterwards() {
     let endpoint = attached(Some(&SECRET), &[]);
@@ -191,6 +193,7 @@ fn a_replayed_hello_is_refused_while_its_session_lives_and_afterwards() {
     }
 }
 
+/// RR-AUTH-2
 #[test]
 fn a_replayed_proof_is_refused_and_its_slot_is_free_again() {
     let endpoint = attached(Some(&SECRET), &[("sessions_max", "1")]);
@@ -213,6 +216,7 @@ fn a_replayed_proof_is_refused_and_its_slot_is_free_again() {
     serves(&endpoint, Some(&SECRET));
 }
 
+/// RR-AUTH-3
 #[test]
 fn forged_replies_cost_an_attempt_each_and_nothing_more() {
     // What it says does not matter: accepted, restarted, left, malformed.
@@ -239,6 +243,7 @@ fn forged_replies_cost_an_attempt_each_and_nothing_more() {
     }
 }
 
+/// RR-AUTH-2
 #[test]
 fn an_impostor_gets_no_message() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -268,6 +273,7 @@ fn an_impostor_gets_no_message() {
     assert_eq!(seen.join().unwrap(), b"", "no proof, no segment");
 }
 
+/// RR-AUTH-6
 #[test]
 fn forged_and_replayed_joins_are_refused_and_the_session_lives_on() {
     let endpoint = attached(Some(&SECRET), &[]);
@@ -298,6 +304,7 @@ fn forged_and_replayed_joins_are_refused_and_the_session_lives_on() {
     assert!(refusals[0].contains("forged") && refusals[1].contains("replay"), "{refusals:?}");
 }
 
+/// RR-AUTH-7
 #[test]
 fn a_tampered_chunk_header_costs_its_lane_and_the_message_arrives_whole() {
     // Of the first lane a bit of the tag, of the second one a bit of the offset; connection 0 is

@@ -238,6 +238,8 @@ impl Engine {
     /// The hello of a control lane.
     ///
     /// RR-CONN-2, RR-CONN-3.
+    ///
+    /// RR-AUTH-1, RR-AUTH-4.
     fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, since_ns: u64, hello: &Hello) {
         let theirs = Limits {
             session: hello.session.get(),
@@ -304,6 +306,8 @@ impl Engine {
     }
 
     /// The sender of an accepted hello proves that it made it now.
+    ///
+    /// RR-AUTH-2.
     fn handle_proof(&mut self, key: LaneKey, remote: SocketAddr, proof: &Proof) {
         // What the end of an earlier session asks for must not befall the one that begins here.
         self.carry_out();
@@ -327,6 +331,8 @@ impl Engine {
     }
 
     /// The hello of a bulk lane.
+    ///
+    /// RR-AUTH-6.
     fn handle_join(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
         let state = &mut *self.state;
         let joined = if hello.target.get() == state.core.engine {
@@ -365,6 +371,7 @@ impl Engine {
 
     // ---- Replies ----
 
+    /// RR-AUTH-3
     fn handle_reply(
         &mut self,
         key: LaneKey,

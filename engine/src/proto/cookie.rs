@@ -47,6 +47,8 @@ impl Cookies {
     }
 
     /// Whether `cookie` was made here for `source` and `nonce`, within [`LIFETIME_S`].
+    ///
+    /// RR-AUTH-8.
     pub(crate) fn verify(
         &self,
         source: SocketAddr,
@@ -87,6 +89,7 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// RR-AUTH-8
     #[test]
     fn a_cookie_is_good_for_its_address_nonce_and_time_only() {
         let cookies = Cookies::new([1; 32]);
@@ -141,6 +144,7 @@ mod tests {
         assert!(cookies.verify(from, &NONCE, &cookie, 3));
     }
 
+    /// RR-AUTH-8
     #[test]
     fn the_answer_is_shorter_than_the_question() {
         let reply = Cookies::new([1; 32]).answer(source("10.0.0.1:5"), NONCE, 0);

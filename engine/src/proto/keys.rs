@@ -107,6 +107,8 @@ impl JobKeys {
     }
 
     /// The keys of a session.
+    ///
+    /// RR-AUTH-5.
     pub(super) fn session(&self, names: &SessionNames) -> SessionKeys {
         let SessionNames { initiator, acceptor, session, epoch, .. } = names;
         let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 2: keys of a session");
@@ -208,6 +210,8 @@ impl ChunkKey {
     }
 
     /// Whether `tag` is that of `header`.
+    ///
+    /// RR-AUTH-7.
     #[inline]
     pub(crate) fn fits(&self, header: &[u8], tag: &[u8; CHUNK_TAG_BYTES]) -> bool {
         is_equal(&self.tag(header), tag)
@@ -229,6 +233,7 @@ mod tests {
         }
     }
 
+    /// RR-AUTH-5
     #[test]
     fn whatever_keys_are_bound_to_changes_them() {
         let jobs = [None, Some(JobSecret::random()), Some(JobSecret::random())];

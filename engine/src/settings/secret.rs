@@ -112,6 +112,8 @@ impl Settings {
     /// # Errors
     ///
     /// None is set and `insecure` is not, both are, or the file cannot be trusted or read.
+    ///
+    /// RR-AUTH-9.
     pub(crate) fn effective_secret(&self) -> Result<Option<JobSecret>, SettingsError> {
         let problem = |problem: String| Err(SettingsError::Secret { problem });
         let secret = match (self.job_secret(), self.job_secret_file()) {
@@ -220,6 +222,7 @@ mod tests {
         }
     }
 
+    /// RR-AUTH-9
     #[test]
     fn without_a_secret_only_insecure_helps_and_with_one_it_contradicts() {
         let effective = |builder: Builder| builder.build().unwrap().effective_secret();
@@ -244,6 +247,7 @@ mod tests {
         assert_eq!(secret, Some(JobSecret::from_hex(DIGITS).unwrap()));
     }
 
+    /// RR-AUTH-9
     #[test]
     fn nothing_that_shows_settings_shows_the_secret() {
         let secret = JobSecret::from_hex(DIGITS).unwrap();
