@@ -182,6 +182,8 @@ impl Domain {
                     + settings.bulk_lanes_max()
                     + settings.handshake_pending_max(),
             ),
+            inject_faults: settings.inject_faults(),
+            pcap_file: settings.pcap_file().map(Into::into),
         }
     }
 

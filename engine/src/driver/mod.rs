@@ -3,6 +3,7 @@
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
 //! contract of [`crate::progress::lanes`].
 
+mod middleware;
 mod pieces;
 pub(crate) mod sockets;
 mod table;
@@ -13,10 +14,11 @@ mod tests;
 pub(crate) mod uring;
 
 use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::progress::lanes::{Driver, Event, LaneKey};
-use crate::settings::TcpCongestion;
+use crate::settings::{Faults, TcpCongestion};
 
 /// Bytes that one call moves at most: what a call holds the engine for is what small messages
 /// wait for (about 25 µs per 128 KiB), and calls beyond 256 KiB are slower per byte as well.
@@ -55,6 +57,10 @@ pub(crate) struct DriverConfig {
     pub(crate) ring_entries: u32,
     /// Lanes at the same time, those that are closing included. Default: 4096.
     pub(crate) max_lanes: u32,
+    /// What the driver does wrong on purpose. Default: nothing.
+    pub(crate) inject_faults: Option<Faults>,
+    /// The file for what the lanes carry. Default: none.
+    pub(crate) pcap_file: Option<PathBuf>,
 }
 
 impl Default for DriverConfig {
@@ -65,6 +71,8 @@ impl Default for DriverConfig {
             tcp_congestion: TcpCongestion::Auto,
             ring_entries: 256,
             max_lanes: 4096,
+            inject_faults: None,
+            pcap_file: None,
         }
     }
 }
@@ -108,19 +116,39 @@ pub(crate) enum DriverError {
         #[source]
         source: io::Error,
     },
+    /// The file for what the lanes carry cannot be written.
+    #[error("cannot write {}: {source}; choose another pcap_file, or none", path.display())]
+    Capture {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
 }
 
-/// Opens a driver for the calling thread, which becomes its owner.
+/// Opens a driver for the calling thread, which becomes its owner, in the middleware that the
+/// configuration asks for.
 ///
 /// # Errors
 ///
 /// With [`DriverChoice::Auto`] only when plain sockets cannot be set up either, or a feature
-/// name in `config` is wrong.
+/// name in `config` is wrong, or the file of a capture cannot be written.
 ///
 /// # Safety
 ///
 /// `arena` stays mapped until the driver is dropped.
 pub(crate) unsafe fn open(
+    choice: DriverChoice,
+    config: &DriverConfig,
+    arena: Option<ArenaRange>,
+) -> Result<Box<dyn Driver>, DriverError> {
+    // SAFETY: the caller keeps the arena mapped.
+    let driver = unsafe { open_bare(choice, config, arena) }?;
+    middleware::wrap(driver, config)
+}
+
+unsafe fn open_bare(
     choice: DriverChoice,
     config: &DriverConfig,
     arena: Option<ArenaRange>,

@@ -208,6 +208,13 @@ pub(crate) trait Driver {
     /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
     fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()>;
 
+    /// Both ends of a connected lane, this one first; `None` when the lane is not connected, or
+    /// the driver does not know.
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        let _ = lane;
+        None
+    }
+
     /// How long the peer's kernel has left sent bytes of this lane unanswered; `None` when
     /// nothing is unacknowledged (from `TCP_INFO`; a zero window that the peer's kernel confirms
     /// counts as answered).

@@ -47,6 +47,7 @@
 //! ```
 
 mod error;
+mod faults;
 pub(crate) mod glob;
 mod secret;
 mod sources;
@@ -64,6 +65,7 @@ use std::time::Duration;
 use zeroize::Zeroize;
 
 pub use error::{Origin, SettingsError};
+pub use faults::Faults;
 pub use types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
 
 use sources::{Assignment, Environment};

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use super::faults::{FaultSet, Faults};
 use super::secret::{FilePath, Secret};
 use super::types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
-    Address, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
+    Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
 };
 use super::{Builder, Origin, Settings};
 use crate::secret::JobSecret;
@@ -203,6 +204,12 @@ settings_table! {
     insecure -> bool: OneOf<bool> = false, Range::Any;
     /// Entries of the io_uring submission ring.
     ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
+    /// A file for what the lanes carry, as Wireshark opens it; further engines of the process add
+    /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is written.
+    pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
+    /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
+    /// reset, refuse and cut.
+    inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
 }
 
 /// Room that the headers in front of a payload take in a staging buffer, rounded up generously.

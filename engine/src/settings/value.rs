@@ -5,6 +5,7 @@
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::types::{NameSet, PortRange};
@@ -469,5 +470,45 @@ impl Kind for Cores {
 
     fn format_range(range: &Range) -> Option<String> {
         number_range(range, |core| core.to_string())
+    }
+}
+
+/// The path of a file, absolute or relative to the working directory, or none (`none`).
+pub(crate) struct AnyPath;
+
+impl Kind for AnyPath {
+    type Value = Option<PathBuf>;
+    type View<'a> = Option<&'a Path>;
+
+    fn expected() -> String {
+        "`none`, or the path of a file".into()
+    }
+
+    fn parse(text: &str) -> Result<Option<PathBuf>, String> {
+        match text {
+            "" => Err("it is empty".into()),
+            "none" => Ok(None),
+            path => Ok(Some(path.into())),
+        }
+    }
+
+    fn format(value: &Option<PathBuf>) -> String {
+        value.as_ref().map_or_else(|| "none".into(), |path| path.to_string_lossy().into_owned())
+    }
+
+    fn view(value: &Option<PathBuf>) -> Option<&Path> {
+        value.as_deref()
+    }
+
+    fn own(view: Option<&Path>) -> Option<PathBuf> {
+        view.map(Path::to_owned)
+    }
+
+    fn check(_: &Option<PathBuf>, _: &Range) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn format_range(_: &Range) -> Option<String> {
+        None
     }
 }

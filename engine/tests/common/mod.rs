@@ -34,6 +34,9 @@ pub(crate) fn domain_of(secret: Option<&handmade::Secret>, settings: &[(&str, &s
         Some(secret) => builder.set("job_secret", &hex(secret)),
         None => builder.insecure(true),
     };
+    if let Ok(faults) = std::env::var("TEST_OF_RINGRAIL_FAULTS") {
+        builder = builder.set("inject_faults", &faults);
+    }
     for (name, value) in settings {
         builder = builder.set(name, value);
     }

@@ -1,9 +1,20 @@
-//! What `TCP_INFO` says of a silent peer.
+//! What the kernel knows of a connection: its ends, and what `TCP_INFO` says of a silent peer.
 
 use std::io;
 use std::mem;
-use std::os::fd::RawFd;
+use std::net::SocketAddr;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
+
+use socket2::SockRef;
+
+/// Both ends of a connected socket, this one first. Two system calls.
+pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
+    let socket = SockRef::from(socket);
+    let local = socket.local_addr().ok()?.as_socket()?;
+    let remote = socket.peer_addr().ok()?.as_socket()?;
+    Some((local, remote))
+}
 
 /// How long the peer's kernel has left sent bytes unanswered, `None` when it owes no answer.
 ///

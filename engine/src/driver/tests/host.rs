@@ -4,16 +4,20 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
+use tracing::subscriber::DefaultGuard;
 
+use super::wraps;
 use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open};
 use crate::memory::{Arena, Buffer};
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, Event, Interest, LaneKey, SendMode,
 };
+use crate::settings::Faults;
 
 /// Time for what has to happen, on a machine that does other things as well.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -21,11 +25,27 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Arena of a host: within the memory that an ordinary user may lock.
 const ARENA_BYTES: usize = 1 << 20;
 
+/// What a driver is wrapped in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wrap {
+    /// Nothing.
+    Bare,
+    /// It tells what it does, and somebody listens.
+    Trace,
+    /// What its lanes carry goes to a file.
+    Pcap,
+    /// Its events are late.
+    Late,
+    /// Late events, short calls and calls that do nothing.
+    Mild,
+}
+
 /// A driver and the features that it does without.
 pub(super) struct Variant {
     pub(super) module: &'static str,
     pub(super) choice: DriverChoice,
     pub(super) disabled: &'static [&'static str],
+    pub(super) wrap: Wrap,
 }
 
 impl Variant {
@@ -43,7 +63,17 @@ impl Variant {
     /// The settings of this variant's driver.
     pub(super) fn config(&self) -> DriverConfig {
         let disabled_features = self.disabled.iter().map(|&name| name.to_owned()).collect();
-        DriverConfig { disabled_features, ..DriverConfig::default() }
+        let faults = Faults { seed: 1, late: 0.3, ..Faults::default() };
+        DriverConfig {
+            disabled_features,
+            inject_faults: match self.wrap {
+                Wrap::Late => Some(faults),
+                Wrap::Mild => Some(Faults { short: 0.2, again: 0.1, ..faults }),
+                _ => None,
+            },
+            pcap_file: (self.wrap == Wrap::Pcap).then(wraps::new_file),
+            ..DriverConfig::default()
+        }
     }
 
     /// Whether its driver uses a feature of io_uring: the kernel has it and it is not forced off.
@@ -87,11 +117,18 @@ pub(super) struct Host {
     inbox: VecDeque<Event>,
     listener: Option<SocketAddr>,
     pub(super) arena: Arc<Arena>,
+    /// Removed at the end.
+    capture: Option<PathBuf>,
+    _trace: Option<DefaultGuard>,
 }
 
 impl Host {
     pub(super) fn new(variant: &Variant) -> Self {
-        Self::with(variant.choice, &variant.config())
+        let is_traced = variant.wrap == Wrap::Trace;
+        let trace = is_traced.then(|| wraps::listen(&wraps::Listener::default()));
+        let mut host = Self::with(variant.choice, &variant.config());
+        host._trace = trace;
+        host
     }
 
     pub(super) fn with(choice: DriverChoice, config: &DriverConfig) -> Self {
@@ -109,6 +146,8 @@ impl Host {
             inbox: VecDeque::new(),
             listener: None,
             arena,
+            capture: config.pcap_file.clone(),
+            _trace: None,
         }
     }
 
@@ -374,6 +413,12 @@ impl Drop for Host {
             std::mem::forget((self.unreleased.drain(), self.receiving.drain()));
             self.arena.leak();
             assert!(std::thread::panicking(), "the kernel did not let go of the memory");
+        }
+        if let Some(path) = &self.capture {
+            if !std::thread::panicking() {
+                wraps::check_capture(path);
+            }
+            std::fs::remove_file(path).unwrap();
         }
     }
 }

@@ -7,12 +7,14 @@
 mod chunks;
 mod connections;
 mod endings;
+mod failing;
 mod host;
 mod messages;
 mod moving;
 mod waiting;
+mod wraps;
 
-use self::host::Variant;
+use self::host::{Variant, Wrap};
 
 /// Runs a case, or says why it cannot run here.
 fn run(variant: &Variant, case: fn(&Variant)) {
@@ -25,12 +27,15 @@ fn run(variant: &Variant, case: fn(&Variant)) {
 /// One module per variant, with a test for every case in it.
 macro_rules! contract {
     (
-        variants { $($module:ident = $choice:ident, $disabled:expr;)* }
+        variants { $($module:ident = $choice:ident, $disabled:expr, $wrap:ident;)* }
         $cases:tt
     ) => {
-        $(contract!(@module $module, $choice, $disabled, $cases);)*
+        $(contract!(@module $module, $choice, $disabled, $wrap, $cases);)*
     };
-    (@module $module:ident, $choice:ident, $disabled:expr, { $($file:ident::$case:ident,)* }) => {
+    (
+        @module $module:ident, $choice:ident, $disabled:expr, $wrap:ident,
+        { $($file:ident::$case:ident,)* }
+    ) => {
         mod $module {
             use crate::driver::{DriverChoice, tests};
 
@@ -38,6 +43,7 @@ macro_rules! contract {
                 module: stringify!($module),
                 choice: DriverChoice::$choice,
                 disabled: &$disabled,
+                wrap: tests::Wrap::$wrap,
             };
 
             $(#[test]
@@ -50,21 +56,25 @@ macro_rules! contract {
 
 contract! {
     variants {
-        sockets = Sockets, [];
-        uring = Uring, [];
-        uring_without_single_issuer = Uring, ["single_issuer"];
-        uring_without_defer_taskrun = Uring, ["defer_taskrun"];
-        uring_without_coop_taskrun = Uring, ["defer_taskrun", "coop_taskrun"];
-        uring_without_taskrun_flag = Uring, ["taskrun_flag"];
-        uring_without_no_sqarray = Uring, ["no_sqarray"];
-        uring_without_registered_files = Uring, ["registered_files"];
-        uring_without_registered_buffers = Uring, ["registered_buffers"];
-        uring_without_send_zc = Uring, ["send_zc"];
-        uring_without_multishot_poll = Uring, ["multishot_poll"];
+        sockets = Sockets, [], Bare;
+        uring = Uring, [], Bare;
+        uring_without_single_issuer = Uring, ["single_issuer"], Bare;
+        uring_without_defer_taskrun = Uring, ["defer_taskrun"], Bare;
+        uring_without_coop_taskrun = Uring, ["defer_taskrun", "coop_taskrun"], Bare;
+        uring_without_taskrun_flag = Uring, ["taskrun_flag"], Bare;
+        uring_without_no_sqarray = Uring, ["no_sqarray"], Bare;
+        uring_without_registered_files = Uring, ["registered_files"], Bare;
+        uring_without_registered_buffers = Uring, ["registered_buffers"], Bare;
+        uring_without_send_zc = Uring, ["send_zc"], Bare;
+        uring_without_multishot_poll = Uring, ["multishot_poll"], Bare;
         uring_of_an_old_kernel = Uring, [
             "single_issuer", "defer_taskrun", "coop_taskrun", "taskrun_flag", "no_sqarray",
             "registered_files", "registered_buffers", "send_zc", "multishot_poll",
-        ];
+        ], Bare;
+        traced_sockets = Sockets, [], Trace;
+        traced_uring = Uring, [], Trace;
+        captured_sockets = Sockets, [], Pcap;
+        captured_uring = Uring, [], Pcap;
     }
     {
         connections::connects_and_accepts,
@@ -96,5 +106,89 @@ contract! {
         waiting::park_ends_with_an_event,
         waiting::nothing_costs_nothing,
         waiting::full_rings_lose_nothing,
+    }
+}
+
+// Every case whose outcome does not depend on the poll in which an event comes.
+contract! {
+    variants {
+        late_sockets = Sockets, [], Late;
+        late_uring = Uring, [], Late;
+    }
+    {
+        connections::connects_and_accepts,
+        connections::refused_is_reported_and_closed,
+        connections::closing_an_attempt_ends_it,
+        connections::full_table_refuses_one_more,
+        messages::bytes_arrive_in_order_until_the_stream_ends,
+        messages::full_socket_takes_no_more,
+        messages::watched_for_reading_once,
+        messages::watched_for_writing_once,
+        messages::end_and_reset_are_readable,
+        chunks::every_size_shape_and_memory,
+        chunks::both_directions_at_once,
+        chunks::more_pieces_than_a_call_takes,
+        chunks::arriving_in_crumbs,
+        chunks::beyond_the_memory_is_refused,
+        chunks::second_chunk_is_refused,
+        endings::reset_in_mid_chunk,
+        endings::graceful_in_mid_chunk_before_a_deaf_peer,
+        endings::graceful_delivers_what_was_sent,
+        endings::peer_resets_in_mid_chunk,
+        endings::peer_ends_in_mid_chunk,
+        endings::shutdown_lets_go_of_everything,
+        endings::shutdown_delivers_what_was_sent,
+        moving::lanes_move_to_the_other_driver,
+        moving::busy_driver_is_not_dismantled,
+        waiting::park_honours_its_time,
+        waiting::park_ends_with_an_event,
+        waiting::nothing_costs_nothing,
+        waiting::full_rings_lose_nothing,
+    }
+}
+
+// Of these, the cases that do not take it for granted that a call moves what it could.
+contract! {
+    variants {
+        faulty_sockets = Sockets, [], Mild;
+        faulty_uring = Uring, [], Mild;
+    }
+    {
+        connections::connects_and_accepts,
+        connections::refused_is_reported_and_closed,
+        connections::closing_an_attempt_ends_it,
+        connections::full_table_refuses_one_more,
+        messages::full_socket_takes_no_more,
+        messages::watched_for_writing_once,
+        chunks::every_size_shape_and_memory,
+        chunks::both_directions_at_once,
+        chunks::more_pieces_than_a_call_takes,
+        chunks::arriving_in_crumbs,
+        chunks::beyond_the_memory_is_refused,
+        chunks::second_chunk_is_refused,
+        endings::reset_in_mid_chunk,
+        endings::graceful_in_mid_chunk_before_a_deaf_peer,
+        endings::graceful_delivers_what_was_sent,
+        endings::peer_resets_in_mid_chunk,
+        endings::peer_ends_in_mid_chunk,
+        endings::shutdown_lets_go_of_everything,
+        moving::lanes_move_to_the_other_driver,
+        moving::busy_driver_is_not_dismantled,
+        waiting::park_honours_its_time,
+        waiting::park_ends_with_an_event,
+        waiting::full_rings_lose_nothing,
+    }
+}
+
+contract! {
+    variants {
+        failing_sockets = Sockets, [], Bare;
+        failing_uring = Uring, [], Bare;
+    }
+    {
+        failing::chunks_end_whatever_befalls_their_lanes,
+        failing::cut_lanes_look_reset_until_they_are_closed,
+        failing::refused_attempts_fail_and_are_over,
+        failing::the_same_seed_fails_in_the_same_way,
     }
 }

@@ -437,6 +437,10 @@ impl Driver for UringDriver {
         }
     }
 
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        tcp::addresses(&self.lanes.get(lane)?.socket)
+    }
+
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
         self.counters.syscalls += 1;

@@ -1,0 +1,276 @@
+//! A pcap file of TCP connections, with headers made up around the bytes that a lane moved.
+//!
+//! Each lane has a handshake, data with running sequence and acknowledgement numbers, and FIN or
+//! RST. Packets are as long as IP allows: data is split at [`DATA_BYTES`], no byte is left out.
+//! Checksums are right. What the kernel's TCP did below (segments, retransmissions, pure
+//! acknowledgements) is not in the file; times are when the engine's calls returned, in ns.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::{DataLink, PcapError, TsResolution};
+
+use crate::driver::DriverError;
+
+/// Data of one packet: what is left of the longest IPv4 packet after both headers.
+const DATA_BYTES: usize = 65_535 - 20 - 20;
+
+/// Longer than any packet here: nothing is snapped.
+const SNAP_BYTES: u32 = 256 * 1024;
+
+/// The window of all packets, scaled by 2^14 as the handshakes say: 1 GiB, so that no sender is
+/// ever seen to overrun it.
+const WINDOW: u16 = u16::MAX;
+const WINDOW_SHIFT: u8 = 14;
+
+/// Data in one direction after which an acknowledgement of its own is made up.
+const ACK_BYTES: u32 = 256 * 1024;
+
+/// Bytes that wait in memory before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// How often this process has opened each file.
+static OPENED: LazyLock<Mutex<HashMap<PathBuf, u32>>> = LazyLock::new(Mutex::default);
+
+/// An end of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// This process.
+    Near,
+    /// The peer.
+    Far,
+}
+
+impl End {
+    fn other(self) -> Self {
+        match self {
+            Self::Near => Self::Far,
+            Self::Far => Self::Near,
+        }
+    }
+}
+
+/// A lane as a TCP connection. Pairs are `[near, far]`.
+#[derive(Debug)]
+pub(super) struct Flow {
+    ends: [SocketAddr; 2],
+    /// The sequence number of the next byte that this end sends.
+    next: [u32; 2],
+    /// Bytes of this end that no packet of the other has acknowledged.
+    unacknowledged: [u32; 2],
+    /// No more comes from this end.
+    is_over: [bool; 2],
+}
+
+/// What a packet says besides its data.
+#[derive(Clone, Copy, Default)]
+struct Flags {
+    syn: bool,
+    fin: bool,
+    rst: bool,
+}
+
+/// The file.
+pub(super) struct Capture {
+    /// `None` after an error: the lanes go on without it.
+    file: Option<(PcapWriter<Buffer>, Buffer)>,
+    path: PathBuf,
+    packet: Vec<u8>,
+}
+
+/// What the crate's writer owns and we flush.
+#[derive(Clone)]
+struct Buffer(Rc<RefCell<BufWriter<File>>>);
+
+impl Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.borrow_mut().flush()
+    }
+}
+
+/// The name for one more engine of this process.
+fn numbered(path: &Path) -> PathBuf {
+    let text = path.to_string_lossy().replace("%p", &std::process::id().to_string());
+    let path = PathBuf::from(text);
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = opened.entry(path.clone()).or_default();
+    *number += 1;
+    if *number == 1 {
+        return path;
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let extension = path.extension().map(|text| format!(".{}", text.to_string_lossy()));
+    path.with_file_name(format!("{stem}-{number}{}", extension.unwrap_or_default()))
+}
+
+fn into_io(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+impl Capture {
+    /// Creates the file, or overwrites what an earlier process left under its name.
+    pub(super) fn create(path: &Path) -> Result<Self, DriverError> {
+        let path = numbered(path);
+        let header = PcapHeader {
+            snaplen: SNAP_BYTES,
+            datalink: DataLink::RAW,
+            ts_resolution: TsResolution::NanoSecond,
+            ..PcapHeader::default()
+        };
+        let file = File::create(&path).and_then(|file| {
+            let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+            let buffer = Buffer(Rc::new(RefCell::new(file)));
+            let writer = PcapWriter::with_header(buffer.clone(), header).map_err(into_io)?;
+            Ok((writer, buffer))
+        });
+        match file {
+            Ok(file) => {
+                tracing::debug!("what the lanes carry is written to {}", path.display());
+                Ok(Self { file: Some(file), path, packet: Vec::new() })
+            }
+            Err(source) => Err(DriverError::Capture { path, source }),
+        }
+    }
+
+    /// A connection begins, with the handshake that `opener` began.
+    pub(super) fn open(&mut self, ends: [SocketAddr; 2], opener: End) -> Flow {
+        let next = [rand::random(), rand::random()];
+        let mut flow = Flow { ends, next, unacknowledged: [0; 2], is_over: [false; 2] };
+        let syn = Flags { syn: true, ..Flags::default() };
+        self.write(&flow, opener, syn, false, &[]);
+        flow.advance(opener, 1);
+        self.write(&flow, opener.other(), syn, true, &[]);
+        flow.advance(opener.other(), 1);
+        self.write(&flow, opener, Flags::default(), true, &[]);
+        flow.unacknowledged = [0; 2];
+        flow
+    }
+
+    /// Bytes that `from` sent; at most [`DATA_BYTES`] go into a packet.
+    pub(super) fn data(&mut self, flow: &mut Flow, from: End, bytes: &[u8]) {
+        if flow.is_over[from as usize] {
+            return;
+        }
+        for part in bytes.chunks(DATA_BYTES) {
+            self.write(flow, from, Flags::default(), true, part);
+            flow.unacknowledged[from.other() as usize] = 0;
+            flow.advance(from, part.len() as u32);
+            if flow.unacknowledged[from as usize] >= ACK_BYTES {
+                self.write(flow, from.other(), Flags::default(), true, &[]);
+                flow.unacknowledged[from as usize] = 0;
+            }
+        }
+    }
+
+    /// `from` has no more to say; told once.
+    pub(super) fn finish(&mut self, flow: &mut Flow, from: End) {
+        if !std::mem::replace(&mut flow.is_over[from as usize], true) {
+            self.write(flow, from, Flags { fin: true, ..Flags::default() }, true, &[]);
+            flow.advance(from, 1);
+        }
+    }
+
+    /// `from` ends the connection at once; told once, and nothing comes after it.
+    pub(super) fn reset(&mut self, flow: &mut Flow, from: End) {
+        if !flow.is_over[from as usize] {
+            self.write(flow, from, Flags { rst: true, ..Flags::default() }, true, &[]);
+        }
+        flow.is_over = [true; 2];
+    }
+
+    /// Hands everything to the kernel.
+    pub(super) fn flush(&mut self) {
+        if let Some((_, buffer)) = &self.file {
+            let flushed = buffer.0.borrow_mut().flush();
+            if let Err(error) = flushed {
+                self.fail(&error);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.file = None;
+        let path = self.path.display();
+        tracing::warn!("{path} ends here, its messages go on: {error}; is the disk full?");
+    }
+
+    fn write(&mut self, flow: &Flow, from: End, flags: Flags, acks: bool, data: &[u8]) {
+        if self.file.is_none() {
+            return;
+        }
+        if let Err(error) = self.try_write(flow, from, flags, acks, data) {
+            self.fail(&error);
+        }
+    }
+
+    fn try_write(
+        &mut self,
+        flow: &Flow,
+        from: End,
+        flags: Flags,
+        acks: bool,
+        data: &[u8],
+    ) -> io::Result<()> {
+        let Some((file, _)) = &mut self.file else { return Ok(()) };
+        let to = from.other();
+        let (source, target) = (flow.ends[from as usize], flow.ends[to as usize]);
+        let sequence = flow.next[from as usize];
+        let mut tcp = TcpHeader::new(source.port(), target.port(), sequence, WINDOW);
+        (tcp.syn, tcp.fin, tcp.rst) = (flags.syn, flags.fin, flags.rst);
+        tcp.psh = !data.is_empty();
+        tcp.ack = acks;
+        tcp.acknowledgment_number = if acks { flow.next[to as usize] } else { 0 };
+        if flags.syn {
+            tcp.set_options(&[TcpOptionElement::WindowScale(WINDOW_SHIFT)])
+                .map_err(|error| io::Error::other(error.to_string()))?;
+        }
+        let ip = match (source, target) {
+            (SocketAddr::V4(source), SocketAddr::V4(target)) => {
+                PacketBuilder::ipv4(source.ip().octets(), target.ip().octets(), 64)
+            }
+            (source, target) => PacketBuilder::ipv6(octets(source), octets(target), 64),
+        };
+        self.packet.clear();
+        ip.tcp_header(tcp)
+            .write(&mut self.packet, data)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        // A clock before 1970 is no reason to lose the packet.
+        let time = time.unwrap_or(Duration::ZERO);
+        let packet = PcapPacket::new(time, self.packet.len() as u32, &self.packet);
+        file.write_packet(&packet).map_err(into_io).map(|_| ())
+    }
+}
+
+impl Flow {
+    /// `from` has sent so much.
+    fn advance(&mut self, from: End, count: u32) {
+        let next = &mut self.next[from as usize];
+        *next = next.wrapping_add(count);
+        self.unacknowledged[from as usize] += count;
+    }
+}
+
+/// An address as IPv6 has it; IPv4 ones are mapped.
+fn octets(address: SocketAddr) -> [u8; 16] {
+    match address {
+        SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
+        SocketAddr::V6(v6) => v6.ip().octets(),
+    }
+}

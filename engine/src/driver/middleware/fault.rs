@@ -1,0 +1,468 @@
+//! A driver that does, at random and by a seed, what kernels, networks and peers do at times.
+//!
+//! - Control lanes move fewer bytes than they could, or none (`EAGAIN`). The first send of a lane
+//!   is spared: a fresh socket takes a greeting whole.
+//! - Events are held back for some polls. The order of the contract holds all the same: events of
+//!   a lane stay in order, a release follows its `ChunkSent`, and `Closed` is the last.
+//! - Lanes are reset: at the end of its time the lane is closed below, which cancels its chunks,
+//!   and the caller sees what a reset by the peer looks like until it closes the lane itself.
+//! - Connection attempts fail; the peer may see a connection that is reset at once.
+//!
+//! Memory is released only when the driver inside says so: what is held back is told later,
+//! never earlier.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::super::deadline_after;
+use crate::memory::Shape;
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+};
+use crate::settings::Faults;
+
+/// Polls that an event is held back for, or that a doomed lane lives, at the most.
+const TURNS_MAX: u64 = 16;
+
+/// Sleep while something waits for its turn.
+const SLICE: Duration = Duration::from_micros(200);
+
+/// What the caller may see of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// What the driver inside says.
+    Open,
+    /// A connection attempt that fails: the lane inside is being closed.
+    Refused,
+    /// Reset; the lane inside is being closed, or is (`is_gone`).
+    Broken { is_gone: bool },
+    /// Closed by the caller, and inside as well: `Closed` is due.
+    Closing,
+}
+
+#[derive(Debug)]
+struct Lane {
+    state: State,
+    /// It has sent something.
+    has_spoken: bool,
+    /// Events that were asked for: readable, writable.
+    watched: [bool; 2],
+    /// The poll at which it is reset.
+    doom: Option<u64>,
+}
+
+impl Lane {
+    fn new(state: State) -> Self {
+        Self { state, has_spoken: false, watched: [false; 2], doom: None }
+    }
+}
+
+/// An event that the caller was not told yet.
+#[derive(Debug)]
+struct Held {
+    event: Event,
+    /// The poll at which it may be told.
+    due: u64,
+}
+
+/// A driver that fails at times. See the module's text.
+pub(super) struct Fault {
+    inner: Box<dyn Driver>,
+    faults: Faults,
+    random: StdRng,
+    lanes: HashMap<LaneKey, Lane>,
+    held: Vec<Held>,
+    /// Polls so far, those of [`Driver::park`] included.
+    turn: u64,
+    /// Empty between calls; keeps its memory.
+    fresh: Vec<Event>,
+}
+
+fn was_reset() -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+fn lane_of(event: &Event) -> Option<LaneKey> {
+    match *event {
+        Event::Accepted { lane, .. }
+        | Event::Connected { lane }
+        | Event::ConnectFailed { lane, .. }
+        | Event::Readable { lane }
+        | Event::Writable { lane }
+        | Event::ChunkSent { lane, .. }
+        | Event::ChunkReceived { lane, .. }
+        | Event::Closed { lane } => Some(lane),
+        Event::ChunkReleased { .. } => None,
+    }
+}
+
+/// Whether `later` may not be told before `earlier`. A release names no lane, so that it follows
+/// the end of every send, and every `Closed` follows it.
+fn must_follow(later: &Event, earlier: &Event) -> bool {
+    match (later, earlier) {
+        (Event::ChunkReleased { .. }, Event::ChunkSent { .. })
+        | (Event::Closed { .. }, Event::ChunkReleased { .. }) => true,
+        _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
+    }
+}
+
+impl Fault {
+    pub(super) fn new(inner: Box<dyn Driver>, faults: Faults) -> Self {
+        let random = StdRng::seed_from_u64(faults.seed);
+        let (lanes, held, fresh) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { inner, faults, random, lanes, held, turn: 0, fresh }
+    }
+
+    fn chance(&mut self, rate: f64) -> bool {
+        rate > 0.0 && self.random.random_bool(rate.min(1.0))
+    }
+
+    /// A poll that is not now but soon.
+    fn soon(&mut self) -> u64 {
+        self.turn + self.random.random_range(1..=TURNS_MAX)
+    }
+
+    /// Takes an event into the queue of those that are to be told.
+    fn hold(&mut self, event: Event) {
+        let due = if self.chance(self.faults.late) { self.soon() } else { self.turn };
+        self.held.push(Held { event, due });
+    }
+
+    fn state(&self, lane: LaneKey) -> Option<State> {
+        self.lanes.get(&lane).map(|lane| lane.state)
+    }
+
+    /// The caller must find the lane reset from now on.
+    fn reset(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        if lane.state != State::Open {
+            return;
+        }
+        lane.state = State::Broken { is_gone: false };
+        let watched = std::mem::take(&mut lane.watched);
+        self.inner.close(key, CloseMode::Reset);
+        if watched[0] {
+            self.hold(Event::Readable { lane: key });
+        }
+        if watched[1] {
+            self.hold(Event::Writable { lane: key });
+        }
+    }
+
+    /// What the driver inside has told, as the caller is to be told.
+    fn take_in(&mut self) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for event in fresh.drain(..) {
+            if let Some(event) = self.judge(event) {
+                self.hold(event);
+            }
+        }
+        self.fresh = fresh;
+    }
+
+    /// Notes what an event means for its lane; `None` when the caller must not see it.
+    fn judge(&mut self, event: Event) -> Option<Event> {
+        if let Event::Accepted { lane, .. } = event {
+            self.lanes.insert(lane, Lane::new(State::Open));
+        }
+        let Some(key) = lane_of(&event) else { return Some(event) };
+        let Some(lane) = self.lanes.get_mut(&key) else { return Some(event) };
+        let is_broken = matches!(lane.state, State::Broken { .. });
+        match event {
+            Event::Connected { .. } | Event::ConnectFailed { .. }
+                if lane.state == State::Refused =>
+            {
+                None
+            }
+            Event::Readable { .. } => std::mem::take(&mut lane.watched[0]).then_some(event),
+            Event::Writable { .. } => std::mem::take(&mut lane.watched[1]).then_some(event),
+            // The cancellation of a chunk is our doing: a peer's reset says otherwise.
+            Event::ChunkSent { lane, result: Err(_) } if is_broken => {
+                Some(Event::ChunkSent { lane, result: Err(was_reset()) })
+            }
+            Event::ChunkReceived { lane, result: Err(_) } if is_broken => {
+                Some(Event::ChunkReceived { lane, result: Err(was_reset()) })
+            }
+            Event::Closed { .. } if is_broken => {
+                lane.state = State::Broken { is_gone: true };
+                None
+            }
+            Event::Closed { .. } => {
+                let state = lane.state;
+                self.lanes.remove(&key);
+                if state == State::Refused {
+                    let error = io::ErrorKind::ConnectionRefused.into();
+                    self.hold(Event::ConnectFailed { lane: key, error });
+                }
+                Some(event)
+            }
+            event => Some(event),
+        }
+    }
+
+    /// Tells what is due and does not have to follow what is not.
+    fn tell(&mut self, events: &mut Vec<Event>) {
+        if self.held.iter().all(|held| held.due <= self.turn) {
+            events.extend(self.held.drain(..).map(|held| held.event));
+            return;
+        }
+        let mut kept: Vec<Held> = Vec::new();
+        for held in std::mem::take(&mut self.held) {
+            let is_free = !kept.iter().any(|kept| must_follow(&held.event, &kept.event));
+            if held.due <= self.turn && is_free {
+                events.push(held.event);
+            } else {
+                kept.push(held);
+            }
+        }
+        self.held = kept;
+    }
+
+    /// The turn's resets, before the driver inside is asked for its events.
+    fn begin_turn(&mut self) {
+        self.turn += 1;
+        let turn = self.turn;
+        let is_due = |lane: &Lane| lane.doom.is_some_and(|doom| doom <= turn);
+        // In the order of the keys, so that a seed always does the same.
+        let mut due: Vec<LaneKey> =
+            self.lanes.iter().filter(|(_, lane)| is_due(lane)).map(|(&key, _)| key).collect();
+        due.sort_unstable_by_key(|key| (key.index, key.generation));
+        for key in due {
+            if let Some(lane) = self.lanes.get_mut(&key) {
+                lane.doom = None;
+            }
+            self.reset(key);
+        }
+    }
+
+    /// Something happens at a turn to come although the driver inside has no news.
+    fn has_plans(&self) -> bool {
+        !self.held.is_empty() || self.lanes.values().any(|lane| lane.doom.is_some())
+    }
+
+    /// Decides on the fate of a lane that moves a chunk. `false`: it is reset already.
+    fn admit_chunk(&mut self, key: LaneKey) -> bool {
+        match self.state(key) {
+            Some(State::Broken { .. }) => false,
+            Some(State::Open) => {
+                if self.chance(self.faults.reset) {
+                    let doom = self.soon();
+                    if let Some(lane) = self.lanes.get_mut(&key) {
+                        lane.doom.get_or_insert(doom);
+                    }
+                }
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// What a direct call of a lane meets before the driver inside is asked.
+    fn admit_call(&mut self, key: LaneKey, is_spared: bool) -> io::Result<()> {
+        match self.state(key) {
+            Some(State::Broken { .. }) => return Err(was_reset()),
+            Some(State::Open) => {}
+            // The driver inside knows what to say.
+            _ => return Ok(()),
+        }
+        if self.chance(self.faults.cut) {
+            self.reset(key);
+            return Err(was_reset());
+        }
+        if !is_spared && self.chance(self.faults.again) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(())
+    }
+
+    /// How many of `length` bytes a call may move.
+    fn cut_short(&mut self, length: usize) -> usize {
+        if length > 1 && self.chance(self.faults.short) {
+            self.random.random_range(1..length)
+        } else {
+            length
+        }
+    }
+}
+
+impl Driver for Fault {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn polls_for_free(&self) -> bool {
+        self.inner.polls_for_free()
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.inner.listen(listener)
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
+        let key = self.inner.connect(remote, local)?;
+        let is_refused = self.chance(self.faults.refuse);
+        self.lanes.insert(key, Lane::new(if is_refused { State::Refused } else { State::Open }));
+        if is_refused {
+            self.inner.close(key, CloseMode::Reset);
+        }
+        Ok(key)
+    }
+
+    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
+        let key = self.inner.adopt(socket)?;
+        self.lanes.insert(key, Lane::new(State::Open));
+        Ok(key)
+    }
+
+    fn send(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let is_first = self
+            .lanes
+            .get_mut(&key)
+            .is_some_and(|lane| !std::mem::replace(&mut lane.has_spoken, true));
+        self.admit_call(key, is_first)?;
+        let count = if is_first { bytes.len() } else { self.cut_short(bytes.len()) };
+        self.inner.send(key, &bytes[..count])
+    }
+
+    fn recv(&mut self, key: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        self.admit_call(key, false)?;
+        let count = self.cut_short(into.len());
+        self.inner.recv(key, &mut into[..count])
+    }
+
+    fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
+        let event = match interest {
+            Interest::Readable => Event::Readable { lane: key },
+            Interest::Writable => Event::Writable { lane: key },
+        };
+        let kind = std::mem::discriminant(&event);
+        let is_same = |held: &Held| {
+            lane_of(&held.event) == Some(key) && std::mem::discriminant(&held.event) == kind
+        };
+        match self.state(key) {
+            // The answer is on its way.
+            Some(State::Open | State::Broken { .. }) if self.held.iter().any(is_same) => {}
+            // A reset lane is ready for everything: the next call says so.
+            Some(State::Broken { .. }) => self.hold(event),
+            _ => {
+                self.inner.watch(key, interest)?;
+                if let Some(lane) = self.lanes.get_mut(&key) {
+                    lane.watched[usize::from(interest == Interest::Writable)] = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        if self.admit_chunk(lane) {
+            // SAFETY: the caller's promise, passed on; its release is never told before the
+            // driver inside tells it.
+            unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
+        } else {
+            self.hold(Event::ChunkSent { lane, result: Err(was_reset()) });
+            self.hold(Event::ChunkReleased { token });
+        }
+    }
+
+    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
+        if self.admit_chunk(lane) {
+            // SAFETY: as in `send_chunk`.
+            unsafe { self.inner.recv_chunk(lane, target, offset, length) };
+        } else {
+            self.hold(Event::ChunkReceived { lane, result: Err(was_reset()) });
+        }
+    }
+
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            lane.doom = None;
+            match lane.state {
+                State::Broken { is_gone: true } => {
+                    self.lanes.remove(&key);
+                    self.hold(Event::Closed { lane: key });
+                    return;
+                }
+                State::Broken { is_gone: false } => {
+                    lane.state = State::Closing;
+                    return;
+                }
+                _ => lane.state = State::Closing,
+            }
+        }
+        self.inner.close(key, mode);
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.begin_turn();
+        self.inner.poll(&mut self.fresh)?;
+        self.take_in();
+        self.tell(events);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.begin_turn();
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            if self.has_plans() {
+                left = left.min(SLICE);
+            }
+            self.inner.park(left, &mut self.fresh)?;
+            self.take_in();
+            self.tell(events);
+            if events.len() > before || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        self.inner.addresses(lane)
+    }
+
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+        match self.state(lane) {
+            Some(State::Broken { .. }) => Ok(None),
+            _ => self.inner.unanswered(lane),
+        }
+    }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        self.held.clear();
+        self.lanes.clear();
+        self.inner.shutdown(limit)
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        // Readiness is found again by whoever adopts the lanes; the rest must be told here.
+        let is_news =
+            |held: &Held| !matches!(held.event, Event::Readable { .. } | Event::Writable { .. });
+        let is_odd = |lane: &Lane| lane.state != State::Open || lane.doom.is_some();
+        if self.held.iter().any(is_news) || self.lanes.values().any(is_odd) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.inner.dismantle()
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.inner.counters()
+    }
+}

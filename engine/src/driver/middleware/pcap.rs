@@ -1,0 +1,298 @@
+//! Writes what the lanes of a driver carry into a [`Capture`].
+//!
+//! A chunk that failed or was cancelled is not in the file, whatever the kernel moved of it:
+//! nobody knows how much that was, and its lane ends.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::capture::{Capture, End, Flow};
+use crate::memory::Shape;
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+};
+
+/// Bytes of a chunk that are copied out of its memory at a time.
+const COPY_BYTES: usize = 256 * 1024;
+
+/// A chunk under way. Further ones in its direction are refused by the driver inside.
+struct Chunk {
+    /// Of a chunk that is sent.
+    header: [u8; CHUNK_HEADER_BYTES],
+    shape: Shape,
+    offset: usize,
+    length: usize,
+    /// Chunks that came while this one was under way: each is answered by an error, before this
+    /// one ends.
+    refused: u32,
+}
+
+struct Lane {
+    flow: Flow,
+    /// What is sent, what is received.
+    chunks: [Option<Chunk>; 2],
+}
+
+const SEND: usize = 0;
+const RECEIVE: usize = 1;
+
+/// A driver whose lanes are captured. See the module's text.
+pub(super) struct Pcap {
+    inner: Box<dyn Driver>,
+    capture: Capture,
+    lanes: HashMap<LaneKey, Lane>,
+    scratch: Vec<u8>,
+    /// Something was written since the last flush.
+    is_dirty: bool,
+}
+
+impl Pcap {
+    pub(super) fn new(inner: Box<dyn Driver>, capture: Capture) -> Self {
+        Self { inner, capture, lanes: HashMap::new(), scratch: Vec::new(), is_dirty: false }
+    }
+
+    /// A lane is connected. One whose peer is gone already has no addresses and is left out.
+    fn begin(&mut self, key: LaneKey, opener: End) {
+        if let Some((near, far)) = self.inner.addresses(key) {
+            let flow = self.capture.open([near, far], opener);
+            self.lanes.insert(key, Lane { flow, chunks: [None, None] });
+            self.is_dirty = true;
+        }
+    }
+
+    /// What a failed call says of the peer.
+    fn failed(&mut self, key: LaneKey, error: &io::Error) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.capture.finish(&mut lane.flow, End::Far),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                self.capture.reset(&mut lane.flow, End::Far);
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, key: LaneKey, way: usize, chunk: Chunk) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            match &mut lane.chunks[way] {
+                Some(earlier) => earlier.refused += 1,
+                none => *none = Some(chunk),
+            }
+        }
+    }
+
+    /// A chunk is over: its bytes are written if it moved whole.
+    ///
+    /// # Safety
+    ///
+    /// `Ok` only while the memory of the chunk is still at the driver's disposal: its end was
+    /// not yet told to the caller.
+    unsafe fn end(
+        &mut self,
+        key: LaneKey,
+        way: usize,
+        result: Result<Option<&[u8; CHUNK_HEADER_BYTES]>, &io::Error>,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let slot = &mut lane.chunks[way];
+        let received = match result {
+            Ok(header) => header,
+            Err(error) => {
+                match slot {
+                    Some(chunk) if chunk.refused > 0 => chunk.refused -= 1,
+                    _ => {
+                        *slot = None;
+                        self.failed(key, error);
+                    }
+                }
+                return;
+            }
+        };
+        let Some(chunk) = slot.take() else { return };
+        let from = if way == SEND { End::Near } else { End::Far };
+        self.capture.data(&mut lane.flow, from, received.unwrap_or(&chunk.header));
+        let mut at = 0;
+        while at < chunk.length {
+            let count = (chunk.length - at).min(COPY_BYTES);
+            self.scratch.resize(count, 0);
+            // SAFETY: the memory is live and holds the chunk's bytes until the caller hears of
+            // its end, which it has not (the caller's promise); `scratch` is ours.
+            unsafe { chunk.shape.copy_to(chunk.offset + at, &mut self.scratch) };
+            self.capture.data(&mut lane.flow, from, &self.scratch);
+            at += count;
+        }
+        self.is_dirty = true;
+    }
+
+    /// Writes down what the driver inside has just reported.
+    fn note(&mut self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Accepted { lane, .. } => self.begin(*lane, End::Far),
+                Event::Connected { lane } => self.begin(*lane, End::Near),
+                // SAFETY: the caller gets these events when this call returns, so that the
+                // memory is as it was when the chunk ended.
+                Event::ChunkSent { lane, result } => unsafe {
+                    self.end(*lane, SEND, result.as_ref().map(|()| None));
+                },
+                // SAFETY: as above.
+                Event::ChunkReceived { lane, result } => unsafe {
+                    self.end(*lane, RECEIVE, result.as_ref().map(Some));
+                },
+                Event::Closed { lane } => {
+                    self.lanes.remove(lane);
+                }
+                Event::ConnectFailed { .. }
+                | Event::Readable { .. }
+                | Event::Writable { .. }
+                | Event::ChunkReleased { .. } => {}
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            self.capture.flush();
+        }
+    }
+}
+
+impl Driver for Pcap {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn polls_for_free(&self) -> bool {
+        self.inner.polls_for_free()
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        self.inner.listen(listener)
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
+        self.inner.connect(remote, local)
+    }
+
+    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
+        let key = self.inner.adopt(socket)?;
+        self.begin(key, End::Near);
+        Ok(key)
+    }
+
+    fn send(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.inner.send(key, bytes);
+        match (&result, self.lanes.get_mut(&key)) {
+            (Ok(count), Some(lane)) => {
+                self.capture.data(&mut lane.flow, End::Near, &bytes[..*count]);
+                self.is_dirty = true;
+            }
+            (Err(error), _) => self.failed(key, error),
+            _ => {}
+        }
+        result
+    }
+
+    fn recv(&mut self, key: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        let result = self.inner.recv(key, into);
+        match (&result, self.lanes.get_mut(&key)) {
+            (Ok(0), Some(lane)) if !into.is_empty() => {
+                self.capture.finish(&mut lane.flow, End::Far);
+            }
+            (Ok(count), Some(lane)) => {
+                self.capture.data(&mut lane.flow, End::Far, &into[..*count]);
+                self.is_dirty = true;
+            }
+            (Err(error), _) => self.failed(key, error),
+            _ => {}
+        }
+        result
+    }
+
+    fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()> {
+        self.inner.watch(lane, interest)
+    }
+
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        let (header_copy, shape) = (*header, source.clone());
+        let chunk = Chunk { header: header_copy, shape, offset, length, refused: 0 };
+        self.start(lane, SEND, chunk);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
+    }
+
+    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
+        let (header, shape) = ([0; CHUNK_HEADER_BYTES], target.clone());
+        self.start(lane, RECEIVE, Chunk { header, shape, offset, length, refused: 0 });
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.recv_chunk(lane, target, offset, length) };
+    }
+
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            match mode {
+                CloseMode::Graceful => self.capture.finish(&mut lane.flow, End::Near),
+                CloseMode::Reset => self.capture.reset(&mut lane.flow, End::Near),
+            }
+            self.is_dirty = true;
+        }
+        self.inner.close(key, mode);
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let result = self.inner.poll(events);
+        self.note(&events[before..]);
+        result
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        self.flush();
+        let before = events.len();
+        let result = self.inner.park(timeout, events);
+        self.note(&events[before..]);
+        result
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        self.inner.addresses(lane)
+    }
+
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+        self.inner.unanswered(lane)
+    }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        for lane in self.lanes.values_mut() {
+            self.capture.finish(&mut lane.flow, End::Near);
+        }
+        self.capture.flush();
+        self.lanes.clear();
+        self.inner.shutdown(limit)
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        let result = self.inner.dismantle();
+        if result.is_ok() {
+            self.lanes.clear();
+            self.capture.flush();
+        }
+        result
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.inner.counters()
+    }
+}

@@ -1,0 +1,242 @@
+//! Tells of every call and every event: `tracing` events at TRACE of target `ringrail::driver`.
+//!
+//! Polls without events and reads without bytes, of which a spinning engine makes millions, are
+//! counted and told as one, before whatever comes next.
+
+use std::fmt::{Debug, Display};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tracing::{Level, enabled, trace};
+
+use crate::memory::Shape;
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+};
+
+/// The target of all events of this file.
+const TARGET: &str = "ringrail::driver";
+
+/// Whether anybody listens. (The workspace builds releases without TRACE.)
+pub(in crate::driver) fn is_enabled() -> bool {
+    enabled!(target: TARGET, Level::TRACE)
+}
+
+/// A driver that tells what it does.
+pub(super) struct Trace {
+    inner: Box<dyn Driver>,
+    /// Polls and reads that found nothing and were not told of yet.
+    idle: u64,
+}
+
+/// A lane as logs show it: index and generation.
+fn name(lane: LaneKey) -> String {
+    format!("{}.{}", lane.index, lane.generation)
+}
+
+/// The outcome of a call, short.
+fn outcome<T: Debug, E: Display>(result: &Result<T, E>) -> String {
+    match result {
+        Ok(value) => format!("{value:?}"),
+        Err(error) => format!("error: {error}"),
+    }
+}
+
+impl Trace {
+    pub(super) fn new(inner: Box<dyn Driver>) -> Self {
+        Self { inner, idle: 0 }
+    }
+
+    fn tell_idle(&mut self) {
+        let count = std::mem::take(&mut self.idle);
+        if count > 0 {
+            trace!(target: TARGET, call = "idle", count);
+        }
+    }
+
+    fn tell_events(&mut self, call: &'static str, result: &io::Result<()>, events: &[Event]) {
+        if result.is_ok() && events.is_empty() {
+            self.idle += 1;
+            return;
+        }
+        self.tell_idle();
+        trace!(target: TARGET, call, events = events.len(), outcome = outcome(result));
+        for event in events {
+            tell(event);
+        }
+    }
+}
+
+fn tell(event: &Event) {
+    match event {
+        Event::Accepted { lane, remote } => {
+            trace!(target: TARGET, event = "accepted", lane = name(*lane), %remote);
+        }
+        Event::Connected { lane } => {
+            trace!(target: TARGET, event = "connected", lane = name(*lane));
+        }
+        Event::ConnectFailed { lane, error } => {
+            trace!(target: TARGET, event = "connect_failed", lane = name(*lane), outcome = %error);
+        }
+        Event::Readable { lane } => {
+            trace!(target: TARGET, event = "readable", lane = name(*lane));
+        }
+        Event::Writable { lane } => {
+            trace!(target: TARGET, event = "writable", lane = name(*lane));
+        }
+        Event::ChunkSent { lane, result } => {
+            let outcome = outcome(result);
+            trace!(target: TARGET, event = "chunk_sent", lane = name(*lane), outcome);
+        }
+        Event::ChunkReleased { token } => {
+            trace!(target: TARGET, event = "chunk_released", token);
+        }
+        Event::ChunkReceived { lane, result } => {
+            let outcome = outcome(&result.as_ref().map(|_| ()));
+            trace!(target: TARGET, event = "chunk_received", lane = name(*lane), outcome);
+        }
+        Event::Closed { lane } => {
+            trace!(target: TARGET, event = "closed", lane = name(*lane));
+        }
+    }
+}
+
+impl Driver for Trace {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn polls_for_free(&self) -> bool {
+        self.inner.polls_for_free()
+    }
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        let local = listener.local_addr();
+        let result = self.inner.listen(listener);
+        self.tell_idle();
+        let (local, outcome) = (outcome(&local), outcome(&result));
+        trace!(target: TARGET, call = "listen", local, outcome);
+        result
+    }
+
+    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
+        let result = self.inner.connect(remote, local);
+        self.tell_idle();
+        trace!(target: TARGET, call = "connect", %remote, ?local, outcome = outcome(&result));
+        result
+    }
+
+    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
+        let result = self.inner.adopt(socket);
+        self.tell_idle();
+        trace!(target: TARGET, call = "adopt", outcome = outcome(&result));
+        result
+    }
+
+    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.inner.send(lane, bytes);
+        self.tell_idle();
+        let (length, outcome) = (bytes.len(), outcome(&result));
+        trace!(target: TARGET, call = "send", lane = name(lane), length, outcome);
+        result
+    }
+
+    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        let result = self.inner.recv(lane, into);
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.idle += 1;
+            return result;
+        }
+        self.tell_idle();
+        let (length, outcome) = (into.len(), outcome(&result));
+        trace!(target: TARGET, call = "recv", lane = name(lane), length, outcome);
+        result
+    }
+
+    fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()> {
+        let result = self.inner.watch(lane, interest);
+        self.tell_idle();
+        let outcome = outcome(&result);
+        trace!(target: TARGET, call = "watch", lane = name(lane), ?interest, outcome);
+        result
+    }
+
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        self.tell_idle();
+        trace!(
+            target: TARGET, call = "send_chunk", lane = name(lane), token, offset, length, ?mode,
+        );
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
+    }
+
+    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
+        self.tell_idle();
+        trace!(target: TARGET, call = "recv_chunk", lane = name(lane), offset, length);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.recv_chunk(lane, target, offset, length) };
+    }
+
+    fn close(&mut self, lane: LaneKey, mode: CloseMode) {
+        self.tell_idle();
+        trace!(target: TARGET, call = "close", lane = name(lane), ?mode);
+        self.inner.close(lane, mode);
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let result = self.inner.poll(events);
+        self.tell_events("poll", &result, &events[before..]);
+        result
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let result = self.inner.park(timeout, events);
+        self.tell_events("park", &result, &events[before..]);
+        result
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        self.inner.addresses(lane)
+    }
+
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+        let result = self.inner.unanswered(lane);
+        self.tell_idle();
+        let outcome = outcome(&result);
+        trace!(target: TARGET, call = "unanswered", lane = name(lane), outcome);
+        result
+    }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        let is_done = self.inner.shutdown(limit);
+        self.tell_idle();
+        trace!(target: TARGET, call = "shutdown", ?limit, outcome = is_done);
+        is_done
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        let result = self.inner.dismantle();
+        self.tell_idle();
+        let lanes = result.as_ref().map_or(0, Vec::len);
+        let outcome = outcome(&result.as_ref().map(|_| ()));
+        trace!(target: TARGET, call = "dismantle", lanes, outcome);
+        result
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.inner.counters()
+    }
+}

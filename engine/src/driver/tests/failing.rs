@@ -1,0 +1,127 @@
+//! A driver that is told to fail: whatever happens, the contract holds.
+
+use std::io::{ErrorKind, Read};
+
+use super::host::{Host, Variant, header, pattern};
+use crate::memory::Buffer;
+use crate::progress::lanes::{CloseMode, Event, Interest, SendMode};
+use crate::settings::Faults;
+
+fn host(variant: &Variant, faults: Faults) -> Host {
+    let mut config = variant.config();
+    config.inject_faults = Some(faults);
+    Host::with(variant.choice, &config)
+}
+
+/// Every chunk ends once, its memory comes back, and what arrives is right.
+pub(super) fn chunks_end_whatever_befalls_their_lanes(variant: &Variant) {
+    let mut host = host(variant, Faults { seed: 3, late: 0.3, reset: 0.7, ..Faults::default() });
+    let (mut arrived, mut lost) = (0, 0);
+    for token in 0..60 {
+        let (near, far) = host.pair();
+        let length = [0, 5000, 900_000][token as usize % 3];
+        let mode = if token % 2 == 0 { SendMode::Copy } else { SendMode::ZeroCopy };
+        host.recv_chunk(far, Buffer::from(vec![0; length]));
+        host.recv_chunk(near, Buffer::from(vec![0; length]));
+        host.send_chunk(near, token, Buffer::from(pattern(token, length)), mode);
+        let (received, buffer) = host.expect_received(far);
+        match received {
+            Ok(got) => {
+                assert_eq!(got, header(token));
+                assert!(buffer.as_slice().unwrap() == pattern(token, length), "chunk {token}");
+                arrived += 1;
+            }
+            Err(error) => {
+                let kinds = [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof];
+                assert!(kinds.contains(&error.kind()), "{error}");
+                lost += 1;
+            }
+        }
+        // What is still under way is cancelled.
+        for lane in [far, near] {
+            host.close(lane, CloseMode::Reset);
+            host.expect_closed(lane);
+        }
+        host.expect_released(token);
+        let _ = host.expect_sent(near);
+        host.expect_received(near).0.unwrap_err();
+    }
+    assert!(arrived > 5 && lost > 5, "{arrived} arrived, {lost} were lost");
+    host.expect_quiet();
+}
+
+pub(super) fn cut_lanes_look_reset_until_they_are_closed(variant: &Variant) {
+    let mut host = host(variant, Faults { cut: 1.0, late: 0.2, ..Faults::default() });
+    let (lane, mut peer) = host.lane_to_outside();
+    host.watch(lane, Interest::Readable);
+    assert_eq!(host.driver.send(lane, b"x").unwrap_err().kind(), ErrorKind::ConnectionReset);
+    for interest in [Interest::Readable, Interest::Writable, Interest::Readable] {
+        host.watch(lane, interest);
+        host.watch(lane, interest);
+        host.expect("readiness", |event| match interest {
+            Interest::Readable => matches!(event, Event::Readable { .. }),
+            Interest::Writable => matches!(event, Event::Writable { .. }),
+        });
+        let error = host.driver.recv(lane, &mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    let error = peer.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the peer has it as well");
+    assert!(host.driver.unanswered(lane).unwrap().is_none());
+    host.send_chunk(lane, 1, Buffer::from(pattern(1, 100)), SendMode::ZeroCopy);
+    host.recv_chunk(lane, Buffer::from(vec![0; 100]));
+    assert_eq!(host.expect_sent(lane).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    host.expect_released(1);
+    assert!(host.expect_received(lane).0.is_err());
+    assert_eq!(host.dismantle().unwrap_err().kind(), ErrorKind::WouldBlock);
+    // It is the owner's to close, and goes when that is done.
+    host.expect_quiet();
+    host.close(lane, CloseMode::Graceful);
+    host.expect_closed(lane);
+    assert!(host.driver.send(lane, b"x").is_err());
+    assert_eq!(host.dismantle().unwrap().len(), 0);
+}
+
+pub(super) fn refused_attempts_fail_and_are_over(variant: &Variant) {
+    let mut host = host(variant, Faults { refuse: 1.0, ..Faults::default() });
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    for _ in 0..3 {
+        let lane = host.connect(address, None);
+        let failed = host.expect("ConnectFailed", |e| matches!(e, Event::ConnectFailed { .. }));
+        let Event::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
+        assert_eq!((failed, error.kind()), (lane, ErrorKind::ConnectionRefused));
+        host.expect_closed(lane);
+    }
+    // An attempt that is given up before it fails is over as well, and does not fail any more.
+    let lane = host.connect(address, None);
+    host.close(lane, CloseMode::Reset);
+    host.expect_closed(lane);
+    host.expect_quiet();
+}
+
+/// What the random numbers decide depends on the seed and on the calls alone.
+pub(super) fn the_same_seed_fails_in_the_same_way(variant: &Variant) {
+    let run = |seed| {
+        let faults = Faults { seed, short: 0.3, again: 0.2, ..Faults::default() };
+        let mut host = host(variant, faults);
+        let (lane, mut peer) = host.lane_to_outside();
+        assert_eq!(host.driver.send(lane, &[7; 64]).unwrap(), 64, "the first one is spared");
+        let mut sent = Vec::new();
+        for _ in 0..64 {
+            match host.driver.send(lane, &[7; 64]) {
+                Ok(count) => sent.push(count),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    sent.push(0);
+                }
+            }
+        }
+        peer.read_exact(&mut vec![0; 64 + sent.iter().sum::<usize>()]).unwrap();
+        sent
+    };
+    let (first, second, other) = (run(5), run(5), run(6));
+    assert_eq!(first, second);
+    assert_ne!(first, other);
+    assert!(first.contains(&0) && first.contains(&64) && first.iter().any(|&n| 0 < n && n < 64));
+}

@@ -1,0 +1,131 @@
+//! What the middleware leaves behind: traces and captures.
+
+use std::fmt::Debug;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pcap_file::pcap::PcapReader;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Event as Told, Metadata, Subscriber};
+
+use super::host::{Host, Variant, Wrap, pattern};
+use crate::driver::DriverChoice;
+use crate::memory::Buffer;
+use crate::progress::lanes::{CloseMode, SendMode};
+
+/// Keeps what a driver tells, one line per event.
+#[derive(Clone, Default)]
+pub(super) struct Listener(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.push_str(&format!(" {}={value:?}", field.name()));
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "ringrail::driver"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Told<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Listens to what drivers of this thread tell, until the guard is dropped.
+pub(super) fn listen(listener: &Listener) -> DefaultGuard {
+    tracing::subscriber::set_default(listener.clone())
+}
+
+/// A name for a capture that nobody else uses.
+pub(super) fn new_file() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("ringrail-driver-{}-{number}.pcap", std::process::id()))
+}
+
+/// Fails unless every packet of the file is a TCP packet as long as it says.
+pub(super) fn check_capture(path: &Path) {
+    let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
+    let mut count = 0;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.unwrap();
+        let parsed = etherparse::PacketHeaders::from_ip_slice(&packet.data).unwrap();
+        assert!(matches!(parsed.transport, Some(etherparse::TransportHeader::Tcp(_))));
+        count += 1;
+    }
+    assert!(count == 0 || count >= 3, "a lane begins with a handshake: {count} packets");
+}
+
+#[test]
+fn a_trace_tells_of_calls_and_events_and_sums_up_idle_ones() {
+    if tracing::level_filters::STATIC_MAX_LEVEL < tracing::Level::TRACE {
+        return println!("RINGRAIL-SKIP: driver::tests::wraps: this build has no TRACE");
+    }
+    let variant =
+        Variant { module: "wraps", choice: DriverChoice::Sockets, disabled: &[], wrap: Wrap::Bare };
+    let listener = Listener::default();
+    let guard = listen(&listener);
+    let mut host = Host::new(&variant);
+    let (near, far) = host.pair();
+    assert_eq!(host.driver.send(near, b"seven").unwrap(), 5);
+    host.recv_chunk(near, Buffer::from(vec![0; 100]));
+    host.send_chunk(far, 77, Buffer::from(pattern(1, 100)), SendMode::Copy);
+    host.expect_sent(far).unwrap();
+    host.expect_released(77);
+    host.expect_received(near).0.unwrap();
+    host.close(near, CloseMode::Graceful);
+    host.expect_closed(near);
+    drop(host);
+    drop(guard);
+    let lines = listener.0.lock().unwrap();
+    let near = format!("lane=\"{}.{}\"", near.index, near.generation);
+    for parts in [
+        &["call=\"listen\"", "127.0.0.1"][..],
+        &["call=\"connect\"", "remote=127.0.0.1"],
+        &["event=\"connected\"", &near],
+        &["event=\"accepted\""],
+        &["call=\"send\"", "length=5", "outcome=\"5\"", &near],
+        &["call=\"recv_chunk\"", "length=100", &near],
+        &["call=\"send_chunk\"", "token=77", "mode=Copy"],
+        &["event=\"chunk_sent\"", "outcome=\"()\""],
+        &["event=\"chunk_released\"", "token=77"],
+        &["event=\"chunk_received\"", &near],
+        &["call=\"close\"", "mode=Graceful", &near],
+        &["event=\"closed\"", &near],
+        &["call=\"shutdown\"", "outcome=true"],
+    ] {
+        let is_told = lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(is_told, "{parts:?} is not in {lines:#?}");
+    }
+}
+
+#[test]
+fn a_driver_that_nobody_listens_to_is_not_wrapped() {
+    assert!(!crate::driver::middleware::is_traced());
+    let guard = listen(&Listener::default());
+    let has_trace = tracing::level_filters::STATIC_MAX_LEVEL >= tracing::Level::TRACE;
+    assert_eq!(crate::driver::middleware::is_traced(), has_trace);
+    drop(guard);
+}

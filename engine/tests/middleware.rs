@@ -1,0 +1,146 @@
+//! All kinds of messages through a driver that fails as kernels and networks do.
+
+mod common;
+
+use common::{pair, pattern};
+use ringrail::{
+    Buffer, Endpoint, Envelope, Error, Layout, Level, Owned, Peer, Selector, SendOptions,
+};
+
+const LANES: [&str; 2] = ["sockets", "uring"];
+
+const SIZES: [usize; 8] = [0, 1, 8, 4096, 16_384, 16_385, 100_000, (1 << 20) + 8];
+
+const LEVELS: [Level; 3] = [Level::BufferReusable, Level::Delivered, Level::Matched];
+
+/// Runs `test` over every driver that this host has, and says which it has not.
+fn over_both_drivers(name: &str, test: impl Fn(&'static str)) {
+    for lanes in LANES {
+        let endpoint = common::domain(&[("lanes", lanes)]).endpoint().unwrap();
+        match endpoint.attach() {
+            Ok(_) => test(lanes),
+            Err(error) => println!("RINGRAIL-SKIP: middleware::{name}: {lanes}: {error}"),
+        }
+    }
+}
+
+/// Every other block of 8 bytes.
+fn every_other(memory: Vec<u8>) -> Buffer {
+    let (block_bytes, stride_bytes, count) = (8, 16, memory.len() / 16);
+    Buffer::shaped(memory, Layout::Strided { offset: 0, block_bytes, stride_bytes, count })
+}
+
+/// Message `number` of both directions: tagged, untagged, shaped or injected, received before or
+/// after it came.
+fn exchange_one(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize) {
+    let envelope = Envelope::tag(number);
+    let options = SendOptions::level(LEVELS[number as usize % LEVELS.len()]);
+    let bytes = pattern(number, size);
+    let is_untagged = number % 5 == 3;
+    let receive = || {
+        let into = vec![0u8; size];
+        match is_untagged {
+            true => endpoint.receive_untagged(Some(peer), into).unwrap(),
+            false => endpoint.receive(Selector::from(peer, envelope), into).unwrap(),
+        }
+    };
+    let posted = number.is_multiple_of(2).then(receive);
+    let limit = endpoint.domain().settings().inject_limit_bytes();
+    let send = if is_untagged {
+        Some(endpoint.send_untagged(peer, bytes.clone(), options).unwrap())
+    } else if number % 3 == 1 && size <= limit {
+        endpoint.inject(peer, envelope, &bytes).unwrap();
+        None
+    } else if number % 3 == 2 && size.is_multiple_of(8) {
+        let mut memory = vec![0xee; size * 2];
+        for (blocks, part) in memory.chunks_mut(16).zip(bytes.chunks(8)) {
+            blocks[..8].copy_from_slice(part);
+        }
+        Some(endpoint.send(peer, envelope, every_other(memory), options).unwrap())
+    } else {
+        Some(endpoint.send(peer, envelope, bytes.clone(), options).unwrap())
+    };
+    let outcome = posted.unwrap_or_else(receive).wait().unwrap();
+    assert_eq!(outcome.result.unwrap().length, size, "message {number}");
+    assert!(outcome.buffer.as_slice().unwrap() == bytes, "message {number} of {size} bytes");
+    if let Some(send) = send {
+        send.wait().unwrap().result.unwrap();
+    }
+}
+
+/// Sizes times kinds, and at the end a burst of small messages that keeps its order.
+fn exchange_all(endpoint: &Endpoint<Owned>, peer: Peer) {
+    for number in 0..8 * SIZES.len() as u64 {
+        exchange_one(endpoint, peer, number, SIZES[number as usize % SIZES.len()]);
+    }
+    let envelope = Envelope::tag(1000);
+    for number in 0..500u64 {
+        endpoint.inject(peer, envelope, &number.to_le_bytes()).unwrap();
+    }
+    for number in 0..500u64 {
+        let mut into = [0; 8];
+        endpoint.receive_blocking(Selector::from(peer, envelope), &mut into).unwrap();
+        assert_eq!(u64::from_le_bytes(into), number);
+    }
+    let done = Envelope::tag(1001);
+    let receive = endpoint.receive(Selector::from(peer, done), Vec::new()).unwrap();
+    endpoint.send_blocking(peer, done, &[], Level::Matched).unwrap();
+    receive.wait().unwrap().result.unwrap();
+}
+
+fn with_faults(lanes: &str, faults: &str) {
+    let settings = [
+        ("lanes", lanes),
+        ("inject_faults", faults),
+        // So that attempts which are refused again and again are not the end.
+        ("connect_retries", "100"),
+        ("connect_retry_delay", "1ms"),
+        // A chunk has a fate of its own: more of them, more fates.
+        ("chunk_bytes", "32K"),
+        ("bulk_lanes", "2"),
+    ];
+    pair(&settings, exchange_all, exchange_all);
+}
+
+#[test]
+fn messages_of_all_kinds_survive_late_events_and_short_calls() {
+    over_both_drivers("late_and_short", |lanes| {
+        for seed in 1..=2 {
+            with_faults(lanes, &format!("seed={seed} short=0.3 again=0.2 late=0.3"));
+        }
+    });
+}
+
+#[test]
+fn messages_of_all_kinds_survive_refused_attempts_and_resets_in_mid_chunk() {
+    over_both_drivers("refused_and_reset", |lanes| {
+        for seed in 1..=2 {
+            with_faults(
+                lanes,
+                &format!("seed={seed} short=0.1 again=0.05 late=0.1 reset=0.02 refuse=0.3"),
+            );
+        }
+    });
+}
+
+/// A reset control lane ends the session, with an error on both sides that says so.
+#[test]
+fn a_cut_control_lane_is_reported_to_both_sides() {
+    let talk = |endpoint: &Endpoint<Owned>, peer: Peer| {
+        let until_lost = || -> Result<(), Error> {
+            loop {
+                let receive = Selector::from(peer, Envelope::tag(1));
+                let receive = endpoint.receive(receive, vec![0; 8]).map_err(|error| error.error)?;
+                endpoint.send_blocking(peer, Envelope::tag(1), b"12345678", Level::Delivered)?;
+                receive.wait()?.result?;
+            }
+        };
+        let error = until_lost().unwrap_err();
+        assert!(matches!(error, Error::Peer { .. }), "{error:?}");
+    };
+    over_both_drivers("cut", |lanes| {
+        let settings =
+            [("lanes", lanes), ("inject_faults", "seed=4 cut=0.01"), ("connect_retries", "100")];
+        pair(&settings, talk, talk);
+    });
+}
