@@ -82,6 +82,8 @@ pub(crate) struct Traffic {
 #[derive(Debug, Default)]
 pub(crate) struct Roles {
     slots: Vec<Option<(u32, Role)>>,
+    /// Lanes whose slot has a new lane already, while their last events are still to be told.
+    outlived: Vec<(LaneKey, Role)>,
 }
 
 impl Roles {
@@ -90,26 +92,39 @@ impl Roles {
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
+        if self.slots[index].as_ref().is_some_and(|(generation, _)| *generation != key.generation) {
+            if let Some((_, outlived)) = self.outlived.iter_mut().find(|(old, _)| *old == key) {
+                *outlived = role;
+                return;
+            }
+            if let Some((generation, role)) = self.slots[index].take() {
+                self.outlived.push((LaneKey { generation, ..key }, role));
+            }
+        }
         self.slots[index] = Some((key.generation, role));
     }
 
     pub(crate) fn get_mut(&mut self, key: LaneKey) -> Option<&mut Role> {
         match self.slots.get_mut(key.index as usize)? {
             Some((generation, role)) if *generation == key.generation => Some(role),
-            _ => None,
+            _ => self.outlived.iter_mut().find(|(old, _)| *old == key).map(|(_, role)| role),
         }
     }
 
     pub(crate) fn remove(&mut self, key: LaneKey) -> Option<Role> {
+        if let Some(at) = self.outlived.iter().position(|(old, _)| *old == key) {
+            return Some(self.outlived.swap_remove(at).1);
+        }
         self.get_mut(key)?;
         self.slots[key.index as usize].take().map(|(_, role)| role)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        let slots = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let (generation, role) = slot.as_ref()?;
             Some((LaneKey { index: index as u32, generation: *generation }, role))
-        })
+        });
+        slots.chain(self.outlived.iter().map(|(key, role)| (*key, role)))
     }
 
     /// Empties the table, for another driver's keys.
@@ -119,6 +134,36 @@ impl Roles {
             let (generation, role) = slot?;
             Some((LaneKey { index: index as u32, generation }, role))
         });
-        taken.collect()
+        taken.chain(std::mem::take(&mut self.outlived)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A driver may give the slot of a closed lane away before its last events are told.
+    #[test]
+    fn a_lane_keeps_its_role_when_its_slot_has_a_new_lane() {
+        let key = |generation| LaneKey { index: 3, generation };
+        let session_of = |role: Option<&mut Role>| match role {
+            Some(Role::Control { session }) => Some(*session),
+            _ => None,
+        };
+        let mut roles = Roles::default();
+        for generation in 0..3 {
+            roles.insert(key(generation), Role::Control { session: generation });
+        }
+        roles.insert(key(1), Role::Control { session: 10 });
+        assert_eq!(session_of(roles.get_mut(key(0))), Some(0));
+        assert_eq!(session_of(roles.get_mut(key(1))), Some(10));
+        assert_eq!(session_of(roles.get_mut(key(2))), Some(2));
+        assert!(roles.get_mut(key(3)).is_none());
+        assert_eq!(roles.iter().count(), 3);
+        assert!(roles.remove(key(1)).is_some() && roles.remove(key(1)).is_none());
+        assert!(roles.remove(key(2)).is_some() && roles.remove(key(2)).is_none());
+        assert_eq!(session_of(roles.get_mut(key(0))), Some(0));
+        assert_eq!(roles.take_all().len(), 1);
+        assert_eq!(roles.iter().count(), 0);
     }
 }
