@@ -1,0 +1,274 @@
+-- Wireshark dissector of ringrail's lanes.
+--
+--   wireshark -X lua_script:perf/ringrail.lua FILE.pcap
+--
+-- A lane begins with "RINGRAIL" in both directions (hello, reply). After that a control lane
+-- carries segments of frames, and a bulk lane carries chunks; engine/SPEC.md has the drawings.
+-- The layouts stand in the tables below, one row per field: { name, bytes, kind }, in the order
+-- of the wire. Offsets and lengths follow from them, so that a new field is a new row.
+
+local ringrail = Proto("ringrail", "ringrail lane")
+
+local MAGIC = "RINGRAIL"
+local CHUNK_MAGIC = "RRCK"
+local SEGMENT_BYTES_MAX = 64 * 1024
+local CHUNK_BYTES_MAX = 16 * 1024 * 1024
+
+local KINDS = { [1] = "control", [2] = "bulk" }
+local STATUS = {
+  [0] = "accepted", "election lost", "already connected", "wrong engine", "wrong version",
+  "unknown session", "busy", "leaving", "malformed",
+}
+local DONE_STATUS = { [0] = "ok", "abandoned" }
+local REASONS = { [0] = "closed", "protocol" }
+local FAMILIES = { [4] = "IPv4", [6] = "IPv6" }
+
+-- Kinds of fields: "text", "bytes", "dec", "hex", or a table of names for the values.
+local LAYOUTS = {
+  hello = {
+    { "magic", 8, "text" }, { "version", 2, "dec" }, { "kind", 1, KINDS }, { "flags", 1, "hex" },
+    { "segment_bytes_max", 4, "dec" }, { "source", 8, "hex" }, { "target", 8, "hex" },
+    { "session", 8, "hex" }, { "lane", 4, "dec" }, { "eager_limit", 4, "dec" },
+    { "envelope_limit", 4, "dec" }, { "byte_limit", 4, "dec" },
+    { "address_version", 1, "dec" }, { "address_flags", 1, "hex" },
+    { "address_endpoint", 2, "dec" }, { "address_port", 2, "dec" },
+    { "address_family", 1, FAMILIES }, { "address_reserved", 1, "hex" },
+    { "address_ip", 16, "bytes" }, { "address_scope", 4, "dec" },
+    { "address_reserved_2", 4, "hex" }, { "address_engine", 8, "hex" },
+  },
+  reply = {
+    { "magic", 8, "text" }, { "version", 2, "dec" }, { "status", 1, STATUS },
+    { "flags", 1, "hex" }, { "segment_bytes_max", 4, "dec" }, { "engine", 8, "hex" },
+    { "session", 8, "hex" }, { "envelope_limit", 4, "dec" }, { "byte_limit", 4, "dec" },
+    { "eager_limit", 4, "dec" }, { "reserved", 4, "hex" },
+  },
+  segment = {
+    { "length", 4, "dec" }, { "frames", 2, "dec" }, { "flags", 2, "hex" },
+    { "first_frame", 4, "dec" }, { "ack", 4, "dec" }, { "envelope_limit", 4, "dec" },
+    { "byte_limit", 4, "dec" },
+  },
+  chunk = {
+    { "magic", 4, "text" }, { "number", 4, "dec" }, { "receive_operation", 8, "hex" },
+    { "offset", 8, "dec" }, { "length", 4, "dec" }, { "reserved", 4, "hex" },
+  },
+  eager = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "target_endpoint", 2, "dec" },
+    { "source_endpoint", 2, "dec" }, { "reserved", 2, "hex" }, { "context", 4, "dec" },
+    { "length", 4, "dec" }, { "tag", 8, "hex" }, { "operation", 8, "hex" },
+  },
+  rts = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "target_endpoint", 2, "dec" },
+    { "source_endpoint", 2, "dec" }, { "reserved", 2, "hex" }, { "context", 4, "dec" },
+    { "first_bytes", 4, "dec" }, { "tag", 8, "hex" }, { "operation", 8, "hex" },
+    { "length", 8, "dec" },
+  },
+  grant = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
+    { "send_operation", 8, "hex" }, { "receive_operation", 8, "hex" }, { "offset", 8, "dec" },
+    { "length", 4, "dec" }, { "chunk", 4, "dec" },
+  },
+  done = {
+    { "kind", 1, "dec" }, { "status", 1, DONE_STATUS }, { "reserved", 2, "hex" },
+    { "reserved_2", 4, "hex" }, { "operation", 8, "hex" }, { "accepted", 8, "dec" },
+  },
+  refused = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
+    { "operation", 8, "hex" },
+  },
+  matched = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" },
+    { "reserved_2", 4, "hex" }, { "operation", 8, "hex" },
+  },
+  lanes_wanted = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" },
+    { "reserved_2", 4, "hex" },
+  },
+  goodbye = {
+    { "kind", 1, "dec" }, { "reason", 1, REASONS }, { "reserved", 2, "hex" },
+    { "reserved_2", 4, "hex" },
+  },
+}
+
+-- Frames by their first byte; `payload` names the field that says how many bytes follow.
+local FRAMES = {
+  [1] = { layout = "eager", payload = "length" },
+  [2] = { layout = "rts", payload = "first_bytes" },
+  [3] = { layout = "grant" },
+  [4] = { layout = "done" },
+  [5] = { layout = "refused" },
+  [6] = { layout = "matched" },
+  [7] = { layout = "lanes_wanted" },
+  [8] = { layout = "goodbye" },
+}
+
+-- ---- Fields, out of the tables ----
+
+local what = ProtoField.string("ringrail.what", "What")
+local payload = ProtoField.bytes("ringrail.payload", "Payload")
+local bad = ProtoExpert.new("ringrail.bad", "Not ringrail's format", expert.group.MALFORMED,
+  expert.severity.ERROR)
+
+local fields = { what, payload }
+local sizes, offsets, handles = {}, {}, {}
+
+local INTEGERS = {
+  [1] = ProtoField.uint8, [2] = ProtoField.uint16, [4] = ProtoField.uint32,
+  [8] = ProtoField.uint64,
+}
+
+local function make_field(path, name, bytes, kind)
+  if kind == "text" then return ProtoField.string(path, name) end
+  if kind == "bytes" then return ProtoField.bytes(path, name) end
+  local names = type(kind) == "table" and kind or nil
+  return INTEGERS[bytes](path, name, kind == "hex" and base.HEX or base.DEC, names)
+end
+
+for layout, rows in pairs(LAYOUTS) do
+  offsets[layout], handles[layout] = {}, {}
+  local at = 0
+  for _, row in ipairs(rows) do
+    local name, bytes, kind = row[1], row[2], row[3]
+    local handle = make_field("ringrail." .. layout .. "." .. name, name, bytes, kind)
+    handles[layout][name], offsets[layout][name] = handle, at
+    fields[#fields + 1] = handle
+    at = at + bytes
+  end
+  sizes[layout] = at
+end
+
+ringrail.fields = fields
+ringrail.experts = { bad }
+
+local function title(layout)
+  return string.upper(string.gsub(layout, "_", " "))
+end
+
+-- The value of a field of at most four bytes.
+local function value(tvb, start, layout, name)
+  for _, row in ipairs(LAYOUTS[layout]) do
+    if row[1] == name then
+      local range = tvb(start + offsets[layout][name], row[2])
+      return row[2] <= 4 and range:le_uint() or range:le_uint64():tonumber()
+    end
+  end
+end
+
+-- Adds the fields of a layout that begins at `start`; returns its subtree.
+local function add(tvb, tree, layout, start, length)
+  local branch = tree:add(tvb(start, length), title(layout))
+  branch:add(what, tvb(start, length), title(layout)):set_generated()
+  for _, row in ipairs(LAYOUTS[layout]) do
+    local name, bytes, kind = row[1], row[2], row[3]
+    local range = tvb(start + offsets[layout][name], bytes)
+    if kind == "text" or kind == "bytes" then
+      branch:add(handles[layout][name], range)
+    else
+      branch:add_le(handles[layout][name], range)
+    end
+  end
+  return branch
+end
+
+-- ---- What comes where ----
+
+-- By TCP stream: the port that said hello. The other side's magic leads a reply.
+local openers = {}
+local stream_of = Field.new("tcp.stream")
+
+function ringrail.init()
+  openers = {}
+end
+
+local function greeting(pinfo)
+  local stream = stream_of().value
+  openers[stream] = openers[stream] or (tostring(pinfo.src) .. " " .. pinfo.src_port)
+  local is_opener = openers[stream] == tostring(pinfo.src) .. " " .. pinfo.src_port
+  return is_opener and "hello" or "reply"
+end
+
+local function starts_with(tvb, start, magic)
+  return tvb:len() - start >= #magic and tvb(start, #magic):raw() == magic
+end
+
+-- Which layout begins at `start`, and the length of all of it.
+local function unit(tvb, pinfo, start)
+  if starts_with(tvb, start, MAGIC) then
+    local layout = greeting(pinfo)
+    return layout, sizes[layout]
+  end
+  if starts_with(tvb, start, CHUNK_MAGIC) then
+    local length = value(tvb, start, "chunk", "length")
+    return "chunk", length <= CHUNK_BYTES_MAX and sizes.chunk + length or 0
+  end
+  local length = value(tvb, start, "segment", "length")
+  if length < sizes.segment or length > SEGMENT_BYTES_MAX then return "segment", 0 end
+  return "segment", length
+end
+
+local function frames(tvb, tree, start, stop, names)
+  while start < stop do
+    local frame = FRAMES[tvb(start, 1):uint()]
+    local length = frame and sizes[frame.layout] or 0
+    if not frame or start + length > stop then
+      tree:add_proto_expert_info(bad, "a frame of unknown type, or cut")
+      return
+    end
+    local data = frame.payload and value(tvb, start, frame.layout, frame.payload) or 0
+    if start + length + data > stop then
+      tree:add_proto_expert_info(bad, "a payload is longer than its segment")
+      return
+    end
+    local branch = add(tvb, tree, frame.layout, start, length)
+    branch:set_len(length + data)
+    if data > 0 then branch:add(payload, tvb(start + length, data)) end
+    names[#names + 1] = title(frame.layout)
+    start = start + length + data
+  end
+end
+
+function ringrail.dissector(tvb, pinfo, tree)
+  local at, total = 0, tvb:len()
+  local names = {}
+  pinfo.cols.protocol = "ringrail"
+  while at < total do
+    if total - at < sizes.segment or
+       (starts_with(tvb, at, CHUNK_MAGIC) and total - at < sizes.chunk) then
+      pinfo.desegment_offset, pinfo.desegment_len = at, DESEGMENT_ONE_MORE_SEGMENT
+      break
+    end
+    local layout, length = unit(tvb, pinfo, at)
+    if length == 0 then
+      tree:add(ringrail, tvb(at)):add_proto_expert_info(bad, "a length out of range")
+      break
+    end
+    if total - at < length then
+      pinfo.desegment_offset, pinfo.desegment_len = at, length - (total - at)
+      break
+    end
+    local branch = tree:add(ringrail, tvb(at, length), "ringrail " .. title(layout))
+    local head = add(tvb, branch, layout, at, sizes[layout])
+    if layout == "segment" then
+      local inside = {}
+      frames(tvb, branch, at + sizes.segment, at + length, inside)
+      names[#names + 1] = "SEGMENT[" .. table.concat(inside, ", ") .. "]"
+    else
+      names[#names + 1] = title(layout)
+      if length > sizes[layout] then
+        head:set_len(length)
+        head:add(payload, tvb(at + sizes[layout], length - sizes[layout]))
+      end
+    end
+    at = at + length
+  end
+  if #names > 0 then pinfo.cols.info = table.concat(names, " ") end
+  return total
+end
+
+-- Ports are whichever were free: a lane is known by its first bytes.
+ringrail:register_heuristic("tcp", function(tvb, pinfo, tree)
+  local length = math.min(tvb:len(), #MAGIC)
+  if length < 4 or tvb(0, length):raw() ~= string.sub(MAGIC, 1, length) then return false end
+  pinfo.conversation = ringrail
+  ringrail.dissector(tvb, pinfo, tree)
+  return true
+end)
