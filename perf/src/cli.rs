@@ -71,6 +71,9 @@ pub(crate) struct Cli {
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     pub(crate) settings: Vec<String>,
+    /// Write what the client's lanes carry to a pcap file; further sizes go to FILE-2, FILE-3 ...
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub(crate) pcap: Option<String>,
 }
 
 /// The tests.

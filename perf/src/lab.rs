@@ -21,6 +21,9 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
     }
     test::settings(lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
+    if cli.pcap.is_some() && matches!(cli.test, TestName::Floor | TestName::Info) {
+        return Err("--pcap writes what ringrail's lanes carry, and here are none".to_owned());
+    }
     let last = cli.size.map_or(0, |sizes| sizes.last);
     if cli.test == TestName::Mr && last > MR_BYTES_MAX {
         return Err(format!("mr is for small messages, of {MR_BYTES_MAX} bytes at most: use bw"));
@@ -183,6 +186,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         lanes: cli.lanes,
         nics: cli.nics.clone(),
         settings: cli.settings.clone(),
+        pcap: cli.pcap.clone(),
         rounds: cli.rounds.unwrap_or(if cli.brief { 1 } else { 3 }).max(1),
     };
     sizes.into_iter().map(job).collect()

@@ -22,6 +22,9 @@ pub(crate) struct Job {
     pub(crate) lanes: Lanes,
     pub(crate) nics: Option<String>,
     pub(crate) settings: Vec<String>,
+    /// The client's alone: it is not sent to the server.
+    #[serde(skip)]
+    pub(crate) pcap: Option<String>,
     pub(crate) rounds: usize,
 }
 

@@ -77,13 +77,10 @@ pub(crate) fn run(
         }
         _ => None,
     };
-    let settings = settings(
-        job.lanes.setting()?,
-        job.nics.as_deref(),
-        Some(link.local),
-        arena,
-        &job.settings,
-    )?;
+    let mut extra = job.settings.clone();
+    extra.extend(job.pcap.as_ref().map(|file| format!("pcap_file={file}")));
+    let settings =
+        settings(job.lanes.setting()?, job.nics.as_deref(), Some(link.local), arena, &extra)?;
     let domain = Domain::with_settings(settings).map_err(message)?;
     let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
     link.put(&endpoint.address().to_bytes().to_vec())?;

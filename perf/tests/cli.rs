@@ -198,6 +198,24 @@ fn secrets_are_not_printed() {
 }
 
 #[test]
+fn pcap_writes_what_the_client_carries() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lanes.pcap");
+    let run = ["latency", "--loopback", "--rounds", "1", "--iters", "10", "--size", "8:16"];
+    let output = perf(&[&run[..], &["--pcap", file.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for name in ["lanes.pcap", "lanes-2.pcap"] {
+        let bytes = std::fs::read(folder.path().join(name)).unwrap();
+        let hello = bytes.windows(8).filter(|word| *word == b"RINGRAIL").count();
+        assert!(hello >= 2, "{name}: {hello}; a hello and its reply, more where connects cross");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "the server writes none");
+    let nowhere = folder.path().join("missing/x.pcap");
+    let output = perf(&[&run[..], &["--pcap", nowhere.to_str().unwrap()]].concat());
+    assert!(!output.status.success() && text(&output.stderr).contains("missing/x.pcap"));
+}
+
+#[test]
 fn info_names_the_settings() {
     let output = perf(&["info", "--set", "chunk_bytes=65536"]);
     let stdout = text(&output.stdout);
@@ -226,6 +244,7 @@ fn bad_arguments_are_named() {
         (&["mr", "--loopback", "--size", "1M"], "16384"),
         (&["floor"], "which floor"),
         (&["floor", "tcp-latency"], "--loopback"),
+        (&["floor", "memcpy", "--pcap", "x.pcap"], "lanes"),
     ];
     for (arguments, cause) in cases {
         let output = perf(arguments);
