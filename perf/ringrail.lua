@@ -3,13 +3,14 @@
 --   wireshark -X lua_script:perf/ringrail.lua FILE.pcap
 --
 -- A lane begins with "RINGRAIL" in both directions (hello, reply). After that a control lane
--- carries segments of frames, and a bulk lane carries chunks; engine/SPEC.md has the drawings.
+-- carries a proof and segments of frames, and a bulk lane carries chunks; engine/SPEC.md has the drawings.
 -- The layouts stand in the tables below, one row per field: { name, bytes, kind }, in the order
 -- of the wire. Offsets and lengths follow from them, so that a new field is a new row.
 
 local ringrail = Proto("ringrail", "ringrail lane")
 
 local MAGIC = "RINGRAIL"
+local PROOF_MAGIC = "RRPF"
 local CHUNK_MAGIC = "RRCK"
 local SEGMENT_BYTES_MAX = 64 * 1024
 local CHUNK_BYTES_MAX = 16 * 1024 * 1024
@@ -17,7 +18,7 @@ local CHUNK_BYTES_MAX = 16 * 1024 * 1024
 local KINDS = { [1] = "control", [2] = "bulk" }
 local STATUS = {
   [0] = "accepted", "election lost", "already connected", "wrong engine", "wrong version",
-  "unknown session", "busy", "leaving", "malformed",
+  "unknown session", "busy", "leaving", "malformed", "wrong secret", "stale epoch",
 }
 local DONE_STATUS = { [0] = "ok", "abandoned" }
 local REASONS = { [0] = "closed", "protocol" }
@@ -35,13 +36,17 @@ local LAYOUTS = {
     { "address_family", 1, FAMILIES }, { "address_reserved", 1, "hex" },
     { "address_ip", 16, "bytes" }, { "address_scope", 4, "dec" },
     { "address_reserved_2", 4, "hex" }, { "address_engine", 8, "hex" },
+    { "epoch", 4, "dec" }, { "reserved", 4, "hex" }, { "nonce", 16, "bytes" },
+    { "tag", 16, "bytes" },
   },
   reply = {
     { "magic", 8, "text" }, { "version", 2, "dec" }, { "status", 1, STATUS },
     { "flags", 1, "hex" }, { "segment_bytes_max", 4, "dec" }, { "engine", 8, "hex" },
     { "session", 8, "hex" }, { "envelope_limit", 4, "dec" }, { "byte_limit", 4, "dec" },
-    { "eager_limit", 4, "dec" }, { "reserved", 4, "hex" },
+    { "eager_limit", 4, "dec" }, { "reserved", 4, "hex" }, { "nonce", 16, "bytes" },
+    { "proof", 16, "bytes" },
   },
+  proof = { { "magic", 4, "text" }, { "reserved", 4, "hex" }, { "proof", 16, "bytes" } },
   segment = {
     { "length", 4, "dec" }, { "frames", 2, "dec" }, { "flags", 2, "hex" },
     { "first_frame", 4, "dec" }, { "ack", 4, "dec" }, { "envelope_limit", 4, "dec" },
@@ -50,6 +55,7 @@ local LAYOUTS = {
   chunk = {
     { "magic", 4, "text" }, { "number", 4, "dec" }, { "receive_operation", 8, "hex" },
     { "offset", 8, "dec" }, { "length", 4, "dec" }, { "reserved", 4, "hex" },
+    { "tag", 8, "hex" },
   },
   eager = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "target_endpoint", 2, "dec" },
@@ -200,6 +206,7 @@ local function unit(tvb, pinfo, start)
     local length = value(tvb, start, "chunk", "length")
     return "chunk", length <= CHUNK_BYTES_MAX and sizes.chunk + length or 0
   end
+  if starts_with(tvb, start, PROOF_MAGIC) then return "proof", sizes.proof end
   local length = value(tvb, start, "segment", "length")
   if length < sizes.segment or length > SEGMENT_BYTES_MAX then return "segment", 0 end
   return "segment", length

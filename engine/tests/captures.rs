@@ -200,9 +200,10 @@ fn wireshark_names_every_header_and_finds_nothing_wrong() {
         let wrong = tshark(&path, &checked);
         assert!(wrong.is_empty(), "{wrong:#?}");
         let names = tshark(&path, &["-T", "fields", "-e", "ringrail.what"]).join(",");
-        for name in
-            ["HELLO", "REPLY", "SEGMENT", "EAGER", "RTS", "GRANT", "DONE", "MATCHED", "CHUNK"]
-        {
+        for name in [
+            "HELLO", "REPLY", "PROOF", "SEGMENT", "EAGER", "RTS", "GRANT", "DONE", "MATCHED",
+            "CHUNK",
+        ] {
             assert!(names.split(',').any(|one| one == name), "{name} is not in {names}");
         }
         let tags = tshark(&path, &["-Y", "ringrail.rts.tag == 3", "-T", "fields", "-e", "tcp.len"]);
