@@ -117,7 +117,7 @@ fn messages_of_all_kinds_survive_refused_attempts_and_resets_in_mid_chunk() {
         for seed in 1..=2 {
             with_faults(
                 lanes,
-                &format!("seed={seed} short=0.1 again=0.05 late=0.1 reset=0.02 refuse=0.3"),
+                &format!("seed={seed} short=0.1 again=0.05 late=0.1 reset=0.01 refuse=0.05"),
             );
         }
     });

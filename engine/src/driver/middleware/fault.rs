@@ -1,7 +1,7 @@
 //! A driver that does, at random and by a seed, what kernels, networks and peers do at times.
 //!
-//! - Control lanes move fewer bytes than they could, or none (`EAGAIN`). The first send of a lane
-//!   is spared: a fresh socket takes a greeting whole.
+//! - Control lanes move fewer bytes than they could, or none (`EAGAIN`). The first two sends of
+//!   a lane are spared: a fresh socket takes a greeting and a proof whole.
 //! - Events are held back for some polls. The order of the contract holds all the same: events of
 //!   a lane stay in order, a release follows its `ChunkSent`, and `Closed` is the last.
 //! - Lanes are reset: at the end of its time the lane is closed below, which cancels its chunks,
@@ -30,6 +30,9 @@ use crate::settings::Faults;
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.
 const TURNS_MAX: u64 = 16;
 
+/// Sends at the begin of a lane that are neither short nor refused.
+const SPARED_SENDS: u8 = 2;
+
 /// Sleep while something waits for its turn.
 const SLICE: Duration = Duration::from_micros(200);
 
@@ -49,8 +52,8 @@ enum State {
 #[derive(Debug)]
 struct Lane {
     state: State,
-    /// It has sent something.
-    has_spoken: bool,
+    /// Sends so far, as far as they are spared.
+    sends: u8,
     /// Events that were asked for: readable, writable.
     watched: [bool; 2],
     /// The poll at which it is reset.
@@ -59,7 +62,7 @@ struct Lane {
 
 impl Lane {
     fn new(state: State) -> Self {
-        Self { state, has_spoken: false, watched: [false; 2], doom: None }
+        Self { state, sends: 0, watched: [false; 2], doom: None }
     }
 }
 
@@ -321,12 +324,15 @@ impl Driver for Fault {
     }
 
     fn send(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
-        let is_first = self
-            .lanes
-            .get_mut(&key)
-            .is_some_and(|lane| !std::mem::replace(&mut lane.has_spoken, true));
-        self.admit_call(key, is_first)?;
-        let count = if is_first { bytes.len() } else { self.cut_short(bytes.len()) };
+        let is_spared = match self.lanes.get_mut(&key) {
+            Some(lane) if lane.sends < SPARED_SENDS => {
+                lane.sends += 1;
+                true
+            }
+            _ => false,
+        };
+        self.admit_call(key, is_spared)?;
+        let count = if is_spared { bytes.len() } else { self.cut_short(bytes.len()) };
         self.inner.send(key, &bytes[..count])
     }
 
