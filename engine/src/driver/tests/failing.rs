@@ -15,7 +15,7 @@ fn host(variant: &Variant, faults: Faults) -> Host {
 
 /// Every chunk ends once, its memory comes back, and what arrives is right.
 pub(super) fn chunks_end_whatever_befalls_their_lanes(variant: &Variant) {
-    let mut host = host(variant, Faults { seed: 3, late: 0.3, reset: 0.7, ..Faults::default() });
+    let mut host = host(variant, Faults { seed: 3, late: 0.3, reset: 1.0, ..Faults::default() });
     let (mut arrived, mut lost) = (0, 0);
     for token in 0..60 {
         let (near, far) = host.pair();
@@ -23,11 +23,15 @@ pub(super) fn chunks_end_whatever_befalls_their_lanes(variant: &Variant) {
         let mode = if token % 2 == 0 { SendMode::Copy } else { SendMode::ZeroCopy };
         host.recv_chunk(far, Buffer::from(vec![0; length]));
         host.recv_chunk(near, Buffer::from(vec![0; length]));
-        host.send_chunk(near, token, Buffer::from(pattern(token, length)), mode);
+        // Where nobody sends, the reset comes for certain before the chunk.
+        let is_sent = token % 4 != 3;
+        if is_sent {
+            host.send_chunk(near, token, Buffer::from(pattern(token, length)), mode);
+        }
         let (received, buffer) = host.expect_received(far);
         match received {
             Ok(got) => {
-                assert_eq!(got, header(token));
+                assert!(is_sent && got == header(token));
                 assert!(buffer.as_slice().unwrap() == pattern(token, length), "chunk {token}");
                 arrived += 1;
             }
@@ -42,11 +46,13 @@ pub(super) fn chunks_end_whatever_befalls_their_lanes(variant: &Variant) {
             host.close(lane, CloseMode::Reset);
             host.expect_closed(lane);
         }
-        host.expect_released(token);
-        let _ = host.expect_sent(near);
+        if is_sent {
+            host.expect_released(token);
+            let _ = host.expect_sent(near);
+        }
         host.expect_received(near).0.unwrap_err();
     }
-    assert!(arrived > 5 && lost > 5, "{arrived} arrived, {lost} were lost");
+    assert!(arrived > 0 && lost >= 15, "{arrived} arrived, {lost} were lost");
     host.expect_quiet();
 }
 
