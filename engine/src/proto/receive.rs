@@ -165,14 +165,19 @@ impl Core {
             return Err(FrameError::NoCredit("envelope"));
         }
         if !session.bytes.handle_arrival(payload_bytes as u32) {
+            // What is held until somebody receives it would stay reserved for ever.
+            session.envelopes.consume(1);
             return Err(FrameError::NoCredit("eager byte"));
         }
         let epoch = session.epoch;
         let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
         let remote = if known != u32::MAX {
             known
+        } else if let Some(made) = self.remote_of(slot, source) {
+            made
         } else {
-            self.remote_of(slot, source).ok_or(FrameError::UnknownSource(source))?
+            self.return_credit(slot, payload_bytes);
+            return Err(FrameError::UnknownSource(source));
         };
         let is_open = self.endpoints.get(usize::from(target)).is_some_and(Option::is_some);
         if !is_open {

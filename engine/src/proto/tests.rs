@@ -8,6 +8,7 @@ use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
 use super::handshake::Initiator;
 use super::keys::SessionKeys;
+use super::failure::PeerFailure;
 use super::receive::ReceiveRequest;
 use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};
@@ -352,6 +353,21 @@ fn nobody_sends_beyond_the_limits() {
     let mut bench = Bench::new(Config { eager_credit_bytes: 1500, ..Config::for_tests() });
     bench.say(&eager(0, 1000, 0)).unwrap();
     assert_eq!(bench.say(&eager(0, 501, 0)), Err(FrameError::NoCredit("eager byte")));
+}
+
+/// RR-CREDIT-4
+#[test]
+fn messages_that_are_refused_hold_no_credit_of_others() {
+    let overrun = eager(0, 1501, 0);
+    let mut nobody = eager(0, 8, 0);
+    nobody[4..6].copy_from_slice(&u16::MAX.to_le_bytes());
+    for refused in [overrun, nobody] {
+        let mut bench = Bench::new(Config { eager_credit_bytes: 1500, ..Config::for_tests() });
+        assert!(bench.say(&refused).is_err());
+        let failure = PeerFailure::Protocol("it lies".into());
+        bench.core.fail_session(bench.slot, failure, &mut bench.ends);
+        assert_eq!((bench.core.reserved_envelopes, bench.core.reserved_bytes), (0, 0));
+    }
 }
 
 /// RR-CREDIT-3
