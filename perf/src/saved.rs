@@ -128,4 +128,33 @@ mod tests {
         assert_eq!(Metric::LatencyP50.ratio(2.0, 4.0), 2.0);
         assert_eq!(Metric::Bandwidth.ratio(4.0, 2.0), 2.0);
     }
+
+    /// Whatever a file holds, it is read, or refused with the line; what is read has values that
+    /// can be compared.
+    #[test]
+    fn fuzz_saved_results() {
+        const WORDS: [&str; 8] =
+            ["9.0", "0", "-1", "1e999", "null", "true", "\"latency_us_p50\":", "\n"];
+        let time = std::time::Duration::from_millis(500);
+        bolero::check!().with_test_time(time).with_max_len(100).for_each(|input: &[u8]| {
+            let mut text = line("1.0");
+            let mut at = 0;
+            for pair in input.chunks_exact(2) {
+                at = (at + usize::from(pair[0])) % (text.len() + 1);
+                let word = match pair[1] {
+                    128.. => WORDS[usize::from(pair[1]) % WORDS.len()].to_owned(),
+                    letter => char::from(letter).to_string(),
+                };
+                let end = (at + usize::from(pair[1] % 4)).min(text.len());
+                text.replace_range(at..end, &word);
+            }
+            match parse(&text) {
+                Ok(reports) => {
+                    assert!(reports.iter().all(|report| report.verified));
+                    assert!(values(&reports).values().all(|value| *value > 0.0));
+                }
+                Err(error) => assert!(error.starts_with(':')),
+            }
+        });
+    }
 }

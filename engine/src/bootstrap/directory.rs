@@ -125,15 +125,23 @@ fn list(path: &Path) -> Result<HashSet<String>, BootstrapError> {
 }
 
 /// What a `join-R` says: instance, number of ranks, label.
-fn parse_join(bytes: &[u8]) -> Option<(String, usize, String)> {
+pub(super) fn parse_join(bytes: &[u8]) -> Option<(String, usize, String)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut words = text.splitn(3, ' ');
     let (instance, size) = (words.next()?, words.next()?.parse().ok()?);
     is_instance(instance).then(|| (instance.into(), size, words.next().unwrap_or("").into()))
 }
 
+/// Rank 0's instance, if this `session` is of `member`'s job and lists it as `instance`.
+pub(super) fn parse_session<'a>(text: &'a str, member: &Member, instance: &str) -> Option<&'a str> {
+    let mut lines = text.lines();
+    let (host, size) = (lines.next()?, lines.next()?);
+    let is_listed = lines.nth(member.rank) == Some(instance);
+    (is_listed && is_instance(host) && size.parse() == Ok(member.size)).then_some(host)
+}
+
 /// Instances become parts of file names, so they may hold nothing else.
-fn is_instance(text: &str) -> bool {
+pub(super) fn is_instance(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -324,14 +332,9 @@ impl Session {
                 let Some(text) = read.and_then(|bytes| String::from_utf8(bytes).ok()) else {
                     return Ok(None);
                 };
-                let mut lines = text.lines();
-                let (Some(host), Some(size)) = (lines.next(), lines.next()) else {
+                let Some(host) = parse_session(&text, &session.member, &session.instance) else {
                     return Ok(None);
                 };
-                let listed = lines.nth(session.member.rank) == Some(&session.instance);
-                if !listed || !is_instance(host) || size.parse() != Ok(session.member.size) {
-                    return Ok(None);
-                }
                 session.room = session.job.join(format!("session-{host}"));
                 let ack = session.room.join(format!("ack-{}", session.member.rank));
                 let instance = session.instance.clone();

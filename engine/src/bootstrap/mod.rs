@@ -38,6 +38,8 @@ mod collective;
 mod directory;
 mod environment;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod in_process;
 mod tcp;
 #[cfg(test)]

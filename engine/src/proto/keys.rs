@@ -152,7 +152,7 @@ pub(crate) struct SessionKeys {
 impl SessionKeys {
     /// Those of a session that no handshake made.
     #[cfg(test)]
-    pub(super) fn for_tests() -> Self {
+    pub(crate) fn for_tests() -> Self {
         JobKeys::new(None).session(&SessionNames {
             initiator: 1,
             acceptor: 2,

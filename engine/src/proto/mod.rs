@@ -38,4 +38,6 @@ pub(crate) mod teardown;
 pub(crate) mod unexpected;
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -28,7 +28,7 @@ pub(crate) enum Control {
 }
 
 impl Control {
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn as_frame(&self) -> &[u8] {
         match self {
             Self::Grant(frame) => frame.as_bytes(),
             Self::Done(frame) => frame.as_bytes(),
@@ -286,7 +286,7 @@ impl Session {
     }
 
     fn try_push_control(&mut self, pool: &mut StagingPool, control: &Control) -> bool {
-        let bytes = control.bytes();
+        let bytes = control.as_frame();
         let Some(room) = self.outbox.push(pool, bytes.len(), true) else { return false };
         room.copy_from_slice(bytes);
         self.next_frame = self.next_frame.wrapping_add(1);

@@ -6,9 +6,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
+use super::failure::PeerFailure;
 use super::handshake::Initiator;
 use super::keys::SessionKeys;
-use super::failure::PeerFailure;
 use super::receive::ReceiveRequest;
 use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};

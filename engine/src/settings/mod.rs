@@ -48,6 +48,8 @@
 
 mod error;
 mod faults;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod glob;
 mod secret;
 mod sources;

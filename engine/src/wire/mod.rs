@@ -18,6 +18,8 @@ pub(crate) mod cookie;
 pub(crate) mod done;
 pub(crate) mod eager;
 pub(crate) mod frame;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod goodbye;
 pub(crate) mod grant;
 pub(crate) mod hello;

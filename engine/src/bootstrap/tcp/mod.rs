@@ -1,6 +1,8 @@
 //! Bootstrap over TCP: rank 0 serves, everybody (rank 0 too) connects to it.
 
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod server;
 
 use std::io::{self, Read, Write};

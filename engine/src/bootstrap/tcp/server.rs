@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frame::{
-    CLIENT_BYTES_MAX, FRAME_HEADER_BYTES, HELLO_BYTES_MAX, Hello, Instance, MAGIC,
-    RESULT_BYTES_MAX, frame, kind, parse_header, push_field,
+    CLIENT_BYTES_MAX, HELLO_BYTES_MAX, Hello, Instance, RESULT_BYTES_MAX, frame, kind, push_field,
+    take_frame,
 };
 use crate::bootstrap::error::rank_list;
 use crate::bootstrap::{BootstrapError, Member};
@@ -162,30 +162,8 @@ impl Connection {
 
     /// The next whole frame, if there is one.
     fn next_frame(&mut self) -> Result<Option<(u8, Vec<u8>)>, ()> {
-        if !self.magic_seen {
-            let length = self.incoming.len().min(MAGIC.len());
-            if self.incoming[..length] != MAGIC[..length] {
-                return Err(());
-            }
-            if length < MAGIC.len() {
-                return Ok(None);
-            }
-            self.magic_seen = true;
-            self.incoming.drain(..MAGIC.len());
-        }
-        let Some(header) = self.incoming.first_chunk::<FRAME_HEADER_BYTES>() else {
-            return Ok(None);
-        };
-        let (length, kind) = parse_header(*header);
         let limit = if self.rank.is_some() { CLIENT_BYTES_MAX } else { HELLO_BYTES_MAX };
-        if length > limit {
-            return Err(());
-        }
-        if self.incoming.len() < FRAME_HEADER_BYTES + length {
-            return Ok(None);
-        }
-        let frame: Vec<u8> = self.incoming.drain(..FRAME_HEADER_BYTES + length).collect();
-        Ok(Some((kind, frame[FRAME_HEADER_BYTES..].to_vec())))
+        take_frame(&mut self.incoming, &mut self.magic_seen, limit)
     }
 }
 

@@ -1,0 +1,152 @@
+//! What must hold, whatever happened.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::world::{SOUND_CONTEXT, SOUND_ENDPOINT, World};
+use crate::proto::effects::Ended;
+use crate::proto::failure::PeerFailure;
+use crate::proto::receive::ReceiveRequest;
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{Eager, Frame, Frames, frame};
+
+impl World {
+    /// After every step.
+    pub(super) fn check(&self) {
+        let (core, config) = (&self.core, &self.core.config);
+        assert_eq!(core.operations.len(), self.kernel.live.len(), "an operation has no end");
+        assert!(core.sessions.len() <= config.sessions_max);
+        assert!(core.lanes.len() <= config.bulk_lanes_max);
+        let sound = core.sessions.at(self.sound_slot as usize).unwrap();
+        assert!(sound.is_connected() && sound.failure.is_none(), "{:?}", sound.failure);
+        // A payload takes less than twice its length, or 64 bytes.
+        let held_max = 2 * config.unexpected_bytes + 64 * config.unexpected_messages;
+        assert!(core.unexpected.held_bytes().0 as u64 <= held_max);
+        for (_, session) in core.sessions.iter() {
+            // Each operation and each message may be answered, each lane granted or refused.
+            let answers = config.operations_max + config.envelope_credits as usize;
+            let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
+            let count = session.control.len();
+            assert!(count <= answers + grants + 1, "{count} frames wait for the peer");
+            assert!(session.lanes.len() <= config.bulk_lanes_max);
+            assert!(session.waiting.len() <= config.send_queue_ops);
+        }
+        self.check_reserved();
+    }
+
+    /// What is promised to peers is what live sessions have, and what dead ones left behind.
+    fn check_reserved(&self) {
+        let core = &self.core;
+        let live = || core.sessions.iter().filter(|(_, session)| session.is_connected());
+        let mut envelopes: u64 = live().map(|(_, it)| u64::from(it.envelopes.window())).sum();
+        let mut bytes: u64 = live().map(|(_, it)| u64::from(it.bytes.window())).sum();
+        // The store's names are dense and its bound is known.
+        let stored = (0..2000).filter_map(|index| core.unexpected.at(index));
+        for message in stored {
+            let session = core.sessions.at(message.session as usize).unwrap();
+            if session.epoch != message.epoch {
+                envelopes += 1;
+                bytes += message.payload().len() as u64;
+            }
+        }
+        assert_eq!((core.reserved_envelopes, core.reserved_bytes), (envelopes, bytes));
+    }
+
+    /// The sound peer says a message and gets it where it belongs, at once.
+    pub(super) fn ping(&mut self) {
+        self.turn();
+        let slot = self.sound_slot;
+        let session = self.core.sessions.at(slot as usize).unwrap();
+        assert!(session.outbox.is_empty() && session.control.is_empty(), "it waits for others");
+        let left = self.sound_limit.wrapping_sub(self.sound_messages);
+        assert!(left > 0 && left <= u32::MAX / 2, "the sound peer gets no credit: {left}");
+        let (context, peer) = (SOUND_CONTEXT, Some(self.sound_peer));
+        let endpoint = SOUND_ENDPOINT;
+        let request = ReceiveRequest { endpoint, peer, context, tag: 1, ignore: 0, capacity: 8 };
+        let id = self.core.new_receive(&request).expect("there is room");
+        self.kernel.started(id, super::kernel::Live::Receive { capacity: 8 });
+        self.core.start_receive(id, &mut self.kernel);
+        let header = Eager {
+            kind: frame::KIND_EAGER,
+            flags: 0,
+            target_endpoint: endpoint.into(),
+            source_endpoint: 0.into(),
+            reserved: 0.into(),
+            context: (context as u32).into(),
+            length: 8.into(),
+            tag: 1.into(),
+            operation: 0.into(),
+        };
+        let segment = self.sound.segment(1, &[header.as_bytes(), &[1; 8]].concat());
+        self.sound_messages = self.sound_messages.wrapping_add(1);
+        let used = self.core.handle_bytes(slot, &segment, self.now_ns, &mut self.kernel);
+        assert_eq!(used.as_ref(), Ok(&segment.len()));
+        assert_eq!(
+            self.kernel.last.take().map(|(ended, how)| (ended, is_received(&how))),
+            Some((id, true))
+        );
+    }
+
+    /// What the engine says must be sound, whoever hears it.
+    pub(super) fn read(&mut self, is_hostile: bool) {
+        let stream = &mut self.outgoing[usize::from(!is_hostile)];
+        let peer = if is_hostile { &mut self.hostile } else { &mut self.sound };
+        let mut used = 0;
+        while let Ok((header, rest)) = SegmentHeader::ref_from_prefix(&stream[used..]) {
+            let length = header.length.get() as usize;
+            let Some(body) = rest.get(..length - SEGMENT_HEADER_BYTES) else { break };
+            assert_eq!(header.first_frame.get(), peer.heard, "frames go out in their order");
+            let mut frames = Frames::new(body);
+            let mut held = 0;
+            while let Some(frame) = frames.next_frame().expect("what goes out is sound") {
+                held += 1;
+                if let (Frame::Refused(refused), false) = (&frame, is_hostile) {
+                    panic!("{refused:?} goes to somebody who granted nothing")
+                }
+            }
+            assert_eq!(header.frames.get(), held);
+            peer.heard = peer.heard.wrapping_add(u32::from(held));
+            if !is_hostile {
+                self.sound_limit = header.envelope_limit.get();
+            }
+            used += length;
+        }
+        stream.drain(..used);
+    }
+
+    /// Everybody leaves: nothing may be left.
+    pub(super) fn finish(mut self) {
+        self.ping();
+        self.check();
+        // The sound one last, so that the others' ends do not touch it.
+        let slots: Vec<u32> = (0..self.core.sessions.slots() as u32).rev().collect();
+        for slot in slots.iter().copied().filter(|&slot| slot != self.sound_slot) {
+            self.core.fail_session(slot, PeerFailure::Lost("over".into()), &mut self.kernel);
+        }
+        self.carry_out();
+        self.ping();
+        self.check();
+        let failure = PeerFailure::Left;
+        self.core.fail_session(self.sound_slot, failure, &mut self.kernel);
+        self.core.actions.clear();
+        while !self.kernel.receiving.is_empty() {
+            self.chunk_received(0, 255);
+        }
+        self.kernel.sending.clear();
+        while !self.kernel.unreleased.is_empty() {
+            self.release(0);
+        }
+        for endpoint in 0..3 {
+            self.core.close_endpoint(endpoint, &mut self.kernel);
+        }
+        assert!(self.kernel.live.is_empty(), "these never end: {:?}", self.kernel.live);
+        assert_eq!(self.core.operations.len(), 0);
+        assert_eq!(self.core.unexpected.held_bytes().0, 0);
+        assert_eq!((self.core.reserved_envelopes, self.core.reserved_bytes), (0, 0));
+        assert_eq!(self.core.lanes.len(), 0);
+        assert!(self.core.sessions.iter().all(|(_, session)| session.outbox.is_empty()));
+    }
+}
+
+fn is_received(ended: &Ended) -> bool {
+    matches!(ended, Ended::Received(arrival) if arrival.length == 8)
+}

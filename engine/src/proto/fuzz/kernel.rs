@@ -1,0 +1,93 @@
+//! What the loop, the kernel and the user hold, and what they must never see.
+
+use std::collections::HashMap;
+
+use crate::proto::effects::{Effects, Ended};
+use crate::proto::rendezvous::{ChunkReceive, ChunkSend};
+use crate::proto::table::Id;
+
+/// An operation that has not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Live {
+    Send { length: u64 },
+    Receive { capacity: u64 },
+}
+
+/// The memory of operations.
+#[derive(Default)]
+pub(super) struct Kernel {
+    pub(super) live: HashMap<Id, Live>,
+    /// Chunks that are being received, with the lane they belong to.
+    pub(super) receiving: Vec<(Id, ChunkReceive)>,
+    /// Chunks that are being sent.
+    pub(super) sending: Vec<(Id, ChunkSend)>,
+    /// Sends whose chunks have gone out and are still read, once per chunk.
+    pub(super) unreleased: Vec<Id>,
+    /// What ended last.
+    pub(super) last: Option<(Id, Ended)>,
+}
+
+impl Kernel {
+    /// The kernel starts to write what a chunk brings.
+    pub(super) fn receive(&mut self, lane: Id, chunk: ChunkReceive) {
+        let Some(&Live::Receive { capacity }) = self.live.get(&chunk.operation) else {
+            panic!("{chunk:?} is for no receive")
+        };
+        let end = chunk.offset.checked_add(u64::from(chunk.length)).expect("an offset in memory");
+        assert!(chunk.length > 0 && end <= capacity, "{chunk:?} goes beyond {capacity} bytes");
+        for (_, other) in &self.receiving {
+            let is_apart = other.operation != chunk.operation
+                || other.offset >= end
+                || chunk.offset >= other.offset + u64::from(other.length);
+            assert!(is_apart, "{chunk:?} and {other:?} share memory");
+        }
+        assert!(self.receiving.iter().all(|(busy, _)| *busy != lane), "one chunk at a time");
+        self.receiving.push((lane, chunk));
+    }
+
+    /// The kernel starts to read what a chunk takes away.
+    pub(super) fn send(&mut self, lane: Id, chunk: ChunkSend) {
+        let Some(&Live::Send { length }) = self.live.get(&chunk.operation) else {
+            panic!("{chunk:?} is from no send")
+        };
+        let end = chunk.offset.checked_add(u64::from(chunk.length)).expect("an offset in memory");
+        assert!(chunk.length > 0 && end <= length, "{chunk:?} goes beyond {length} bytes");
+        assert!(self.sending.iter().all(|(busy, _)| *busy != lane), "one chunk at a time");
+        self.unreleased.push(chunk.operation);
+        self.sending.push((lane, chunk));
+    }
+
+    pub(super) fn started(&mut self, id: Id, operation: Live) {
+        assert_eq!(self.live.insert(id, operation), None, "{id:?} names something already");
+    }
+}
+
+impl Effects for Kernel {
+    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
+        let Some(&Live::Receive { capacity }) = self.live.get(&operation) else {
+            panic!("{operation:?} is no receive")
+        };
+        assert!(offset as u64 + bytes.len() as u64 <= capacity, "beyond the buffer");
+    }
+
+    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
+        panic!("no peer is this engine itself")
+    }
+
+    fn complete(&mut self, operation: Id, ended: Ended) {
+        let known = self.live.remove(&operation);
+        match known {
+            Some(Live::Send { .. }) => {
+                assert!(!matches!(ended, Ended::Received(_)), "{ended:?}");
+                assert!(!self.unreleased.contains(&operation), "the kernel still reads it");
+            }
+            Some(Live::Receive { .. }) => {
+                assert!(!matches!(ended, Ended::Sent { .. }), "{ended:?}");
+                let mut targets = self.receiving.iter().map(|(_, chunk)| chunk.operation);
+                assert!(targets.all(|target| target != operation), "the kernel still writes it");
+            }
+            None => panic!("{operation:?} ended twice, or never was: {ended:?}"),
+        }
+        self.last = Some((operation, ended));
+    }
+}

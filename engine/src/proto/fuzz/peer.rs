@@ -1,0 +1,179 @@
+//! What a peer says: frames and segments made of decisions.
+
+use zerocopy::IntoBytes;
+
+use super::script::Script;
+use crate::proto::session::Control;
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
+
+/// How far a peer is, as it sees it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Peer {
+    /// Frames heard.
+    pub(super) heard: u32,
+    /// Frames said.
+    pub(super) said: u32,
+    /// Limits announced last.
+    pub(super) envelopes: u32,
+    pub(super) bytes: u32,
+}
+
+impl Peer {
+    pub(super) fn new(envelopes: u32, bytes: u32) -> Self {
+        Self { heard: 0, said: 0, envelopes, bytes }
+    }
+
+    /// A segment as it is due.
+    pub(super) fn segment(&mut self, frames: u16, body: &[u8]) -> Vec<u8> {
+        let header = SegmentHeader {
+            length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
+            frames: frames.into(),
+            flags: 1.into(),
+            first_frame: self.said.into(),
+            ack: self.heard.into(),
+            envelope_limit: self.envelopes.into(),
+            byte_limit: self.bytes.into(),
+        };
+        self.said = self.said.wrapping_add(u32::from(frames));
+        [header.as_bytes(), body].concat()
+    }
+
+    /// A segment of one or many frames, mostly as it is due.
+    pub(super) fn say(&mut self, script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
+        let body = frame(script, names, lanes);
+        let most = (40_000 / body.len().max(1)).min(300) as u8;
+        let count = match script.byte() {
+            many if many > 240 => u16::from(most.max(1)),
+            few => u16::from(few % 3) + 1,
+        };
+        if script.byte() > 200 {
+            self.envelopes = self.envelopes.wrapping_add(script.u32() >> 24);
+            self.bytes = self.bytes.wrapping_add(script.u32() >> 16);
+        }
+        let announced = if script.byte() == 255 { script.byte().into() } else { count };
+        let mut segment = self.segment(announced, &body.repeat(count.into()));
+        if script.byte() > 250 {
+            let at = script.below(segment.len());
+            segment[at] = script.byte();
+        }
+        segment
+    }
+}
+
+/// The lengths at which something changes.
+const LENGTHS: [u64; 14] = [
+    0,
+    1,
+    8,
+    100,
+    101,
+    1000,
+    1001,
+    4096,
+    5000,
+    1 << 20,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_BYTES_MAX + 1,
+    1 << 63,
+    u64::MAX,
+];
+
+pub(super) fn length(script: &mut Script<'_>) -> u64 {
+    if script.byte() > 230 { script.u64() } else { script.pick(&LENGTHS) }
+}
+
+/// One of `names`, or another number.
+fn name(script: &mut Script<'_>, names: &[u64]) -> u64 {
+    match script.byte() {
+        0..10 => 0,
+        10..20 => script.u64(),
+        // A name of what was there before.
+        20..30 if !names.is_empty() => script.pick(names).wrapping_sub(1 << 32),
+        _ if names.is_empty() => 0,
+        _ => script.pick(names),
+    }
+}
+
+fn lane(script: &mut Script<'_>, lanes: &[u32]) -> u32 {
+    let other = u32::from(script.byte() % 8);
+    if lanes.is_empty() || other == 0 { other } else { script.pick(lanes) }
+}
+
+fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
+    match script.byte() % 10 {
+        0 | 1 => eager(script, names),
+        2 | 3 => rts(script, names),
+        4 | 5 => {
+            let grant = Grant {
+                kind: frame::KIND_GRANT,
+                flags: script.byte(),
+                reserved: 0.into(),
+                lane: lane(script, lanes).into(),
+                send_operation: name(script, names).into(),
+                receive_operation: name(script, names).into(),
+                offset: length(script).into(),
+                length: (length(script) as u32).into(),
+                chunk: u32::from(script.byte() % 4).into(),
+            };
+            grant.as_bytes().to_vec()
+        }
+        6 => bytes_of(&Control::done(name(script, names), script.byte() % 3, length(script))),
+        7 => bytes_of(&Control::matched(name(script, names))),
+        8 => match script.byte() % 8 {
+            0 => bytes_of(&Control::goodbye(script.byte() % 3)),
+            1 | 2 => bytes_of(&Control::lanes_wanted()),
+            _ => bytes_of(&Control::refused(lane(script, lanes), name(script, names))),
+        },
+        _ => {
+            let count = script.below(64);
+            script.bytes(count).to_vec()
+        }
+    }
+}
+
+fn bytes_of(control: &Control) -> Vec<u8> {
+    control.as_frame().to_vec()
+}
+
+fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
+    let carried = length(script).min(EAGER_BYTES_MAX as u64 + 1) as u32;
+    let header = Eager {
+        kind: frame::KIND_EAGER,
+        flags: script.byte() % 4,
+        target_endpoint: u16::from(script.byte() % 3).into(),
+        source_endpoint: source(script).into(),
+        reserved: 0.into(),
+        context: 5.into(),
+        length: carried.into(),
+        tag: u64::from(script.byte() % 3).into(),
+        operation: name(script, names).into(),
+    };
+    [header.as_bytes(), &vec![7; carried as usize]].concat()
+}
+
+/// The peer's endpoint: mostly one of the first.
+fn source(script: &mut Script<'_>) -> u16 {
+    match script.byte() {
+        255 => script.u32() as u16,
+        other => u16::from(other % 3),
+    }
+}
+
+fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
+    let length = length(script);
+    let first = script.pick(&[0, 0, 1, 100, length as u32]).min(EAGER_BYTES_MAX as u32 + 1);
+    let header = Rts {
+        kind: frame::KIND_RTS,
+        flags: script.byte() % 4,
+        target_endpoint: u16::from(script.byte() % 3).into(),
+        source_endpoint: source(script).into(),
+        reserved: 0.into(),
+        context: 5.into(),
+        first_bytes: first.into(),
+        tag: u64::from(script.byte() % 3).into(),
+        operation: name(script, names).into(),
+        length: length.into(),
+    };
+    [header.as_bytes(), &vec![7; first as usize]].concat()
+}

@@ -1,0 +1,582 @@
+//! The engine, its loop, and what goes on around it.
+
+use zerocopy::FromBytes;
+
+use super::kernel::{Kernel, Live};
+use super::peer::{Peer, length};
+use super::script::Script;
+use crate::proto::bulk::{Incoming, Outgoing};
+use crate::proto::connection::Retry;
+use crate::proto::core::{Action, Config, Core, UNTAGGED};
+use crate::proto::effects::{Ended, Level};
+use crate::proto::failure::PeerFailure;
+use crate::proto::handshake::Initiator;
+use crate::proto::keys::SessionKeys;
+use crate::proto::peers::Admission;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::{SendRequest, Staged};
+use crate::proto::session::{Control, Limits};
+use crate::proto::table::Id;
+use crate::wire::chunk::CHUNK_HEADER_BYTES;
+use crate::wire::hello::{HelloStatus, KIND_BULK};
+use crate::wire::{Hello, MESSAGE_BYTES_MAX};
+
+const OWN: u64 = 20;
+/// Lower than the own id or higher, so that both ends of an election are met.
+const HOSTILE: u64 = 9;
+const SOUND: u64 = 30;
+const STRANGERS: [u64; 3] = [19, 21, 22];
+const SESSION: u64 = 77;
+
+/// The endpoint and the context in which the sound peer is heard.
+pub(super) const SOUND_ENDPOINT: u16 = 1;
+pub(super) const SOUND_CONTEXT: u64 = 6;
+
+/// Operations at once: the sound peer's needs room, too.
+const LIVE_MAX: usize = 48;
+
+fn config() -> Config {
+    Config {
+        envelope_credits: 64,
+        eager_credit_bytes: 8192,
+        chunk_bytes: 4096,
+        busy_chunk_bytes: 1000,
+        bulk_lanes: 2,
+        bulk_lanes_max: 4,
+        unexpected_bytes: 100_000,
+        unexpected_messages: 600,
+        operations_max: 64,
+        send_queue_ops: 40,
+        staging_bytes: 16 << 10,
+        retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+        ..Config::for_tests()
+    }
+}
+
+/// Where an attempt to connect to the hostile peer is.
+#[derive(Clone, Copy)]
+enum Attempt {
+    None,
+    Connecting,
+    AwaitReply(Limits),
+}
+
+/// See the module.
+pub(super) struct World {
+    pub(super) core: Core,
+    pub(super) kernel: Kernel,
+    pub(super) now_ns: u64,
+    /// What the user calls endpoints of the hostile peer.
+    peers: [Option<Id>; 2],
+    pub(super) sound_peer: Id,
+    hostile_slot: u32,
+    pub(super) sound_slot: u32,
+    pub(super) hostile: Peer,
+    pub(super) sound: Peer,
+    attempt: Attempt,
+    /// Bytes from the hostile peer that are no whole segment yet.
+    partial: Vec<u8>,
+    /// Bytes to the hostile and to the sound peer that are no whole segment yet.
+    pub(super) outgoing: [Vec<u8>; 2],
+    /// Bytes that the connection to the hostile peer takes at once.
+    takes: usize,
+    /// Lanes that have a connection, and lanes that have none yet.
+    joined: Vec<Id>,
+    opening: Vec<Id>,
+    /// What the sound peer has said, and may have said.
+    pub(super) sound_messages: u32,
+    pub(super) sound_limit: u32,
+    is_third_open: bool,
+    /// Hellos that were accepted and whose proof is due.
+    pub(super) promised: Vec<Admission>,
+    /// Numbers that peers use once.
+    epoch: u32,
+    next_lane: u32,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let locator = "127.0.0.1:1".parse().unwrap();
+        let mut core = Core::new(OWN, config());
+        for endpoint in 0..3 {
+            assert_eq!(core.open_endpoint(), Some(endpoint));
+        }
+        let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator, endpoint));
+        let sound_peer = core.insert_peer(SOUND, locator, 0).unwrap();
+        let slots = [HOSTILE, SOUND].map(|engine| core.session_of(engine).unwrap());
+        let mut world = Self {
+            core,
+            kernel: Kernel::default(),
+            now_ns: 1,
+            peers,
+            sound_peer,
+            hostile_slot: slots[0],
+            sound_slot: slots[1],
+            hostile: Peer::default(),
+            sound: Peer::new(1 << 20, 1 << 30),
+            attempt: Attempt::None,
+            partial: Vec::new(),
+            outgoing: [Vec::new(), Vec::new()],
+            takes: usize::MAX,
+            joined: Vec::new(),
+            opening: Vec::new(),
+            sound_messages: 0,
+            sound_limit: 0,
+            is_third_open: true,
+            promised: Vec::new(),
+            epoch: 1,
+            next_lane: 0,
+        };
+        let limits = [(HOSTILE, [2, 3000, 1000]), (SOUND, [1 << 20, 1 << 30, 1000])];
+        for (engine, limits) in limits {
+            world.hello(engine, 1).unwrap();
+            let admission = world.promised.pop().unwrap();
+            world.prove(admission, limits);
+        }
+        world
+    }
+
+    /// One thing happens.
+    pub(super) fn step(&mut self, script: &mut Script<'_>) {
+        match script.byte() % 32 {
+            0..7 => self.hear(script),
+            7..10 => self.send(script),
+            10..13 => self.receive(script),
+            13 => self.cancel(script),
+            14..19 => self.turn(),
+            19 => self.ping(),
+            20 | 21 => self.join_lane(script),
+            22..25 => self.chunk_event(script),
+            25 => self.lane_event(script),
+            26 => self.pass_time(script),
+            27 => self.connection_event(script),
+            28 => self.greet(script),
+            29 => self.change_peers(script),
+            30 => self.takes = script.pick(&[0, 1, 40, 5000, usize::MAX]),
+            _ => self.change_endpoint(script),
+        }
+    }
+
+    // ---- The hostile peer ----
+
+    fn is_up(&self) -> bool {
+        self.core.sessions.at(self.hostile_slot as usize).unwrap().is_connected()
+    }
+
+    fn hear(&mut self, script: &mut Script<'_>) {
+        if !self.is_up() {
+            return;
+        }
+        let mut names: Vec<u64> = self.kernel.live.keys().map(|id| id.to_u64()).collect();
+        names.sort_unstable();
+        let lanes: Vec<u32> = self.core.lanes.iter().map(|(_, lane)| lane.number).collect();
+        let bytes = self.hostile.say(script, &names, &lanes);
+        let (now, later) = bytes.split_at(bytes.len() - script.below(8).min(bytes.len()));
+        self.handle(now);
+        if !later.is_empty() {
+            self.handle(later);
+        }
+    }
+
+    pub(super) fn handle(&mut self, bytes: &[u8]) {
+        if !self.is_up() {
+            return;
+        }
+        self.partial.extend_from_slice(bytes);
+        let slot = self.hostile_slot;
+        match self.core.handle_bytes(slot, &self.partial, self.now_ns, &mut self.kernel) {
+            Ok(used) => drop(self.partial.drain(..used)),
+            Err(error) => {
+                self.core.push_control(slot, Control::goodbye(1));
+                let failure = PeerFailure::Protocol(error.to_string().into());
+                self.core.fail_session(slot, failure, &mut self.kernel);
+            }
+        }
+    }
+
+    /// A hello comes in; what is accepted waits for its proof.
+    fn hello(&mut self, engine: u64, epoch: u32) -> Result<(), HelloStatus> {
+        self.carry_out();
+        let locator = "127.0.0.1:2".parse().unwrap();
+        let admission = self.core.judge_hello(engine, locator, SESSION, epoch)?;
+        self.promised.push(admission);
+        Ok(())
+    }
+
+    /// The sender of a hello proves itself.
+    fn prove(&mut self, admission: Admission, limits: [u32; 3]) {
+        self.carry_out();
+        let [envelope_limit, byte_limit, eager_limit] = limits;
+        let theirs = Limits { session: SESSION, envelope_limit, byte_limit, eager_limit };
+        let ours = self.core.offer(SESSION);
+        let keys = SessionKeys::for_tests();
+        match self.core.admit_peer(admission, ours, theirs, keys) {
+            Some(slot) if slot == self.hostile_slot => self.established(limits),
+            Some(slot) if slot == self.sound_slot => self.sound_limit = ours.envelope_limit,
+            _ => {}
+        }
+    }
+
+    fn established(&mut self, limits: [u32; 3]) {
+        self.attempt = Attempt::None;
+        self.hostile = Peer::new(limits[0], limits[1]);
+        self.partial.clear();
+        self.outgoing[0].clear();
+    }
+
+    fn greet(&mut self, script: &mut Script<'_>) {
+        let engine = script.pick(&[HOSTILE, HOSTILE, HOSTILE, SOUND, OWN, 0]);
+        let engine = if script.flag() { engine } else { script.pick(&STRANGERS) };
+        let limits = [script.u32() >> (script.byte() % 32), script.u32(), length(script) as u32];
+        self.epoch += u32::from(script.byte() < 240);
+        let judged = self.hello(engine, self.epoch);
+        if matches!(engine, 0 | OWN) {
+            assert_eq!(judged, Err(HelloStatus::Malformed));
+        } else if engine == SOUND {
+            judged.expect_err("it is connected");
+        }
+        match script.byte() % 8 {
+            0 => {}
+            1 => self.promised.drain(..).for_each(|admission| self.core.withdraw(admission)),
+            _ if self.promised.is_empty() => {}
+            _ => {
+                let admission = self.promised.swap_remove(script.below(self.promised.len()));
+                self.prove(admission, limits);
+            }
+        }
+    }
+
+    fn join_lane(&mut self, script: &mut Script<'_>) {
+        let engine = script.pick(&[HOSTILE, HOSTILE, HOSTILE, HOSTILE, STRANGERS[0], 0]);
+        let session = SESSION + u64::from(script.byte() > 240);
+        self.next_lane += u32::from(script.byte() < 240);
+        self.carry_out();
+        let mut hello = Hello::read_from_bytes(&[0; size_of::<Hello>()]).unwrap();
+        hello.kind = KIND_BULK;
+        (hello.source, hello.session) = (engine.into(), session.into());
+        hello.lane = self.next_lane.into();
+        let mut hello = *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]).hello();
+        if script.byte() > 250 {
+            hello.lane = script.u32().into();
+            let forged = self.core.handle_lane_hello(&hello, self.now_ns);
+            assert!(forged.is_err() || hello.lane.get() == self.next_lane);
+            self.joined.extend(forged);
+        } else if let Ok(lane) = self.core.handle_lane_hello(&hello, self.now_ns) {
+            self.joined.push(lane);
+            self.core.lane_ready(lane);
+        }
+    }
+
+    // ---- What the network and the kernel do ----
+
+    fn chunk_event(&mut self, script: &mut Script<'_>) {
+        match script.byte() % 4 {
+            0 | 1 if !self.kernel.receiving.is_empty() => {
+                let index = script.below(self.kernel.receiving.len());
+                let outcome = script.byte();
+                self.chunk_received(index, outcome);
+            }
+            2 if !self.kernel.sending.is_empty() => {
+                let (lane, _) = self.kernel.sending.remove(script.below(self.kernel.sending.len()));
+                match script.byte() {
+                    0..200 if self.joined.contains(&lane) => {
+                        self.core.handle_chunk_sent(lane, self.now_ns);
+                    }
+                    _ if self.joined.contains(&lane) => self.close_lane(lane, true),
+                    _ => {}
+                }
+            }
+            _ => self.release(script.byte().into()),
+        }
+    }
+
+    pub(super) fn chunk_received(&mut self, index: usize, outcome: u8) {
+        let (lane, chunk) = self.kernel.receiving.remove(index);
+        let mut bytes = [0; CHUNK_HEADER_BYTES];
+        if let Some(bulk) = self.core.lanes.get(lane)
+            && let Some(&Incoming { operation, offset, length, chunk }) = bulk.incoming.front()
+        {
+            let receive_operation = operation.to_u64();
+            let due = Outgoing { operation, receive_operation, offset, length, chunk };
+            bytes = due.header(&bulk.keys.receive);
+        }
+        let header = match outcome {
+            0..200 => Some(&bytes),
+            200..230 => {
+                bytes[usize::from(outcome) % CHUNK_HEADER_BYTES] ^= 1;
+                Some(&bytes)
+            }
+            _ => None,
+        };
+        let (now_ns, kernel) = (self.now_ns, &mut self.kernel);
+        let is_good = self.core.handle_chunk_received(lane, chunk, header, now_ns, kernel);
+        assert!(!is_good || outcome < 200, "a header that differs agrees");
+        if !is_good && self.joined.contains(&lane) {
+            self.close_lane(lane, true);
+        }
+    }
+
+    /// The kernel lets go of what it has sent.
+    pub(super) fn release(&mut self, choice: usize) {
+        let sending = &self.kernel.sending;
+        let is_sent = |id: &Id| sending.iter().all(|(_, chunk)| chunk.operation != *id);
+        let sent: Vec<usize> = (0..self.kernel.unreleased.len())
+            .filter(|&i| is_sent(&self.kernel.unreleased[i]))
+            .collect();
+        if !sent.is_empty() {
+            let id = self.kernel.unreleased.swap_remove(sent[choice % sent.len()]);
+            self.core.handle_chunk_released(id, &mut self.kernel);
+        }
+    }
+
+    fn lane_event(&mut self, script: &mut Script<'_>) {
+        if !self.opening.is_empty() && script.flag() {
+            let lane = self.opening.remove(script.below(self.opening.len()));
+            match script.byte() % 4 {
+                0 => self.core.lane_refused(lane),
+                1 => self.core.lane_lost(lane, true, "refused", &mut self.kernel),
+                _ => {
+                    self.joined.push(lane);
+                    self.core.lane_ready(lane);
+                }
+            }
+        } else if !self.joined.is_empty() {
+            let lane = self.joined[script.below(self.joined.len())];
+            self.close_lane(lane, script.flag());
+        }
+    }
+
+    fn close_lane(&mut self, lane: Id, is_failure: bool) {
+        self.joined.retain(|&other| other != lane);
+        self.opening.retain(|&other| other != lane);
+        self.core.lane_lost(lane, is_failure, "closed", &mut self.kernel);
+    }
+
+    fn pass_time(&mut self, script: &mut Script<'_>) {
+        self.now_ns += script.pick(&[0, 1, 100, 1000, 1 << 30]);
+        self.core.handle_timeouts(self.now_ns, &mut self.kernel);
+        if script.flag() {
+            self.core.close_idle_lanes(self.now_ns);
+        }
+    }
+
+    fn connection_event(&mut self, script: &mut Script<'_>) {
+        let slot = self.hostile_slot;
+        if self.is_up() {
+            if script.byte() < 60 {
+                let failure = PeerFailure::Lost("cut".into());
+                self.core.fail_session(slot, failure, &mut self.kernel);
+            }
+            return;
+        }
+        let ours = self.core.offer(SESSION);
+        let known = self.core.sessions.at_mut(slot as usize).unwrap();
+        let step = match (self.attempt, script.byte() % 4) {
+            (Attempt::None, _) => {
+                self.core.reset_failure(slot);
+                return self.core.want_connection(slot, self.now_ns);
+            }
+            (_, 0) => known.connection.handle_attempt_failed(self.now_ns, "refused"),
+            (Attempt::Connecting, _) => {
+                known.connection.handle_connected();
+                self.attempt = Attempt::AwaitReply(ours);
+                return;
+            }
+            (Attempt::AwaitReply(ours), _) => {
+                let status = HelloStatus::from_wire(script.byte() % 12);
+                let status = status.unwrap_or(HelloStatus::Malformed);
+                let step = known.connection.handle_reply(self.now_ns, status);
+                if known.is_connected() {
+                    let limits = [script.u32() >> (script.byte() % 32), script.u32(), 1000];
+                    let [envelope_limit, byte_limit, eager_limit] = limits;
+                    let session = SESSION;
+                    let theirs = Limits { session, envelope_limit, byte_limit, eager_limit };
+                    self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
+                    return self.established(limits);
+                }
+                step
+            }
+        };
+        self.attempt = Attempt::None;
+        self.core.apply(slot, step, &mut self.kernel);
+    }
+
+    // ---- What the user does ----
+
+    fn send(&mut self, script: &mut Script<'_>) {
+        let peer = match script.byte() % 8 {
+            7 => Some(self.sound_peer),
+            other => self.peers[usize::from(other % 2)],
+        };
+        let Some(peer) = peer.filter(|_| self.kernel.live.len() < LIVE_MAX) else { return };
+        let level = script.pick(&[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let context = 5 | script.pick(&[0, UNTAGGED]);
+        let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
+        let request = SendRequest { endpoint: 0, peer, context, tag, length, level };
+        let Ok(session) = self.core.route(peer) else { return };
+        if level == Level::BufferReusable
+            && let Some(room) = self.core.stage_now(session, &request)
+        {
+            assert_eq!(room.len() as u64, length);
+            return;
+        }
+        if let Ok(id) = self.core.new_send(&request) {
+            self.kernel.started(id, Live::Send { length });
+            self.core.enqueue(id, self.now_ns);
+        }
+    }
+
+    fn receive(&mut self, script: &mut Script<'_>) {
+        let peer = match script.byte() % 4 {
+            2 => None,
+            3 => Some(self.sound_peer),
+            other => match self.peers[usize::from(other)] {
+                None => return,
+                peer => peer,
+            },
+        };
+        let endpoint = if self.is_third_open { script.pick(&[0, 2]) } else { 0 };
+        let capacity = length(script).min(MESSAGE_BYTES_MAX);
+        let context = 5 | script.pick(&[0, UNTAGGED]);
+        let (tag, ignore) = (u64::from(script.byte() % 3), script.pick(&[0, 0, 1, u64::MAX]));
+        let request = ReceiveRequest { endpoint, peer, context, tag, ignore, capacity };
+        self.core.peek(&request).unwrap();
+        if self.kernel.live.len() < LIVE_MAX
+            && let Ok(id) = self.core.new_receive(&request)
+        {
+            self.kernel.started(id, Live::Receive { capacity });
+            self.core.start_receive(id, &mut self.kernel);
+        }
+    }
+
+    fn cancel(&mut self, script: &mut Script<'_>) {
+        let mut ids: Vec<Id> = self.kernel.live.keys().copied().collect();
+        ids.sort_unstable();
+        if ids.is_empty() {
+            return;
+        }
+        let id = script.pick(&ids);
+        let is_cancelled = match self.kernel.live[&id] {
+            Live::Send { .. } => self.core.cancel_send(id, &mut self.kernel),
+            Live::Receive { .. } => self.core.cancel_receive(id, &mut self.kernel),
+        };
+        assert_eq!(is_cancelled, !self.kernel.live.contains_key(&id));
+    }
+
+    fn change_peers(&mut self, script: &mut Script<'_>) {
+        let endpoint = script.below(2);
+        self.peers[endpoint] = match self.peers[endpoint] {
+            Some(peer) => {
+                assert!(self.core.remove_peer(peer, &mut self.kernel));
+                None
+            }
+            None => {
+                let locator = "127.0.0.1:1".parse().unwrap();
+                self.core.insert_peer(HOSTILE, locator, endpoint as u16)
+            }
+        };
+    }
+
+    fn change_endpoint(&mut self, script: &mut Script<'_>) {
+        if self.is_third_open {
+            self.core.close_endpoint(2, &mut self.kernel);
+        } else if script.flag() {
+            assert_eq!(self.core.open_endpoint(), Some(2));
+        } else {
+            return;
+        }
+        self.is_third_open = !self.is_third_open;
+    }
+
+    // ---- The loop ----
+
+    pub(super) fn turn(&mut self) {
+        for _ in 0..4 {
+            self.stage_waiting();
+            self.core.poll_grants(self.now_ns);
+            self.carry_out();
+            while let Some(lane) = self.core.poll_runnable() {
+                if !self.joined.contains(&lane) {
+                    continue;
+                }
+                if let Some(chunk) = self.core.next_receive(lane) {
+                    self.kernel.receive(lane, chunk);
+                }
+                if let Some(chunk) = self.core.next_send(lane) {
+                    self.kernel.send(lane, chunk);
+                }
+            }
+            for _ in 0..self.core.dirty.len() {
+                if let Some(slot) = self.core.poll_dirty() {
+                    self.flush(slot);
+                }
+            }
+        }
+        self.carry_out();
+    }
+
+    fn stage_waiting(&mut self) {
+        let mut blocked = 0;
+        while let Some(id) = self.core.poll_waiting() {
+            match self.core.stage(id) {
+                Staged::Eager { completes: true, .. } => {
+                    use crate::proto::effects::Effects;
+                    self.kernel.complete(id, Ended::Sent { accepted: 0 });
+                }
+                Staged::Eager { .. } | Staged::Rts { .. } => {}
+                Staged::Blocked => {
+                    blocked += 1;
+                    if blocked > self.core.sessions.len() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn carry_out(&mut self) {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Connect { session } => {
+                    assert_ne!(session, self.sound_slot);
+                    self.attempt = Attempt::Connecting;
+                }
+                Action::CloseControl { session, is_failure } => {
+                    assert_ne!(session, self.sound_slot, "failure: {is_failure}");
+                    if session == self.hostile_slot {
+                        self.attempt = Attempt::None;
+                    }
+                }
+                Action::OpenLane { lane, .. } => self.opening.push(lane),
+                Action::CloseLane { lane, is_failure } => self.close_lane(lane, is_failure),
+                Action::Established { .. } => {}
+                Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
+            }
+        }
+    }
+
+    fn flush(&mut self, slot: u32) {
+        let is_hostile = slot == self.hostile_slot;
+        let takes = if is_hostile { self.takes } else { usize::MAX };
+        loop {
+            let bytes = self.core.prepare(slot);
+            if bytes.is_empty() {
+                break;
+            }
+            let taken = bytes.len().min(takes);
+            if taken == 0 {
+                return;
+            }
+            let bytes = bytes[..taken].to_vec();
+            self.core.handle_transmitted(slot, taken);
+            if is_hostile || slot == self.sound_slot {
+                self.outgoing[usize::from(!is_hostile)].extend_from_slice(&bytes);
+                self.read(is_hostile);
+            }
+        }
+        let known = self.core.sessions.at(slot as usize).unwrap();
+        if known.is_leaving && known.is_connected() && known.outbox.is_empty() {
+            self.core.fail_session(slot, PeerFailure::Removed, &mut self.kernel);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Whatever bytes come, decoders read no more than there is, and what they accept is sound.
+
+use std::time::Duration;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::chunk::{CHUNK_HEADER_BYTES, ChunkHeader};
+use super::hello::HelloStatus;
+use super::*;
+use crate::proto::bulk::{Incoming, Outgoing};
+use crate::proto::keys::SessionKeys;
+use crate::proto::session::Session;
+use crate::proto::table::Id;
+use crate::types::Address;
+
+const TEST_TIME: Duration = Duration::from_millis(500);
+
+/// Reads frames to their end or to the first error; gives the bytes of those that were read.
+fn read_frames(body: &[u8]) -> (Vec<u8>, Result<(), FrameError>) {
+    let mut frames = Frames::new(body);
+    let mut read = Vec::new();
+    loop {
+        match frames.next_frame() {
+            Ok(None) => return (read, Ok(())),
+            Err(error) => return (read, Err(error)),
+            Ok(Some(frame)) => write_frame(&frame, body, &mut read),
+        }
+    }
+}
+
+fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
+    match frame {
+        Frame::Eager(header, payload) => {
+            assert_eq!(header.length.get() as usize, payload.len());
+            assert!(payload.len() <= EAGER_BYTES_MAX);
+            into.extend_from_slice(header.as_bytes());
+            into.extend_from_slice(payload);
+        }
+        Frame::Rts(header, first) => {
+            assert_eq!(header.first_bytes.get() as usize, first.len());
+            assert!(first.len() <= EAGER_BYTES_MAX);
+            assert!(first.len() as u64 <= header.length.get());
+            assert!(header.length.get() <= MESSAGE_BYTES_MAX);
+            into.extend_from_slice(header.as_bytes());
+            into.extend_from_slice(first);
+        }
+        Frame::Grant(grant) => into.extend_from_slice(grant.as_bytes()),
+        Frame::Done(done) => into.extend_from_slice(done.as_bytes()),
+        Frame::Refused(refused) => into.extend_from_slice(refused.as_bytes()),
+        Frame::Matched(matched) => into.extend_from_slice(matched.as_bytes()),
+        // What it says stands in its type; the rest is reserved.
+        Frame::LanesWanted => {
+            let length = size_of::<LanesWanted>();
+            into.extend_from_slice(&body[into.len()..into.len() + length]);
+        }
+        Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
+    }
+}
+
+/// Random bytes seldom begin with the type of a frame: the first one is chosen.
+#[test]
+fn frames() {
+    bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
+        let mut body = input.to_vec();
+        for kind in 0..10 {
+            if let Some(first) = body.first_mut() {
+                *first = kind;
+            }
+            let (read, ended) = read_frames(&body);
+            assert!(body.starts_with(&read), "frames are read as they stand");
+            assert_eq!(ended.is_ok(), read.len() == body.len());
+        }
+    });
+}
+
+/// The first byte says how far the length of the segment is from what is there.
+#[test]
+fn segments() {
+    bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
+        let mut bytes = input.to_vec();
+        if let Some((&off, _)) = input.split_first()
+            && bytes.len() >= size_of::<segment::SegmentHeader>()
+            && off != 255
+        {
+            let length = (bytes.len() + 4).saturating_sub(usize::from(off % 8)) as u32;
+            bytes[..4].copy_from_slice(&length.to_le_bytes());
+        }
+        match Session::split_segment(&bytes) {
+            Ok(Some((header, body, length))) => {
+                assert_eq!(header.length.get() as usize, length);
+                assert_eq!(length, size_of::<segment::SegmentHeader>() + body.len());
+                assert!(length <= bytes.len() && length <= SEGMENT_BYTES_MAX);
+                assert_eq!([header.as_bytes(), body].concat(), bytes[..length]);
+            }
+            Ok(None) => {
+                let said = bytes.first_chunk().map_or(u32::MAX, |said| u32::from_le_bytes(*said));
+                assert!(bytes.len() < (said as usize).max(size_of::<segment::SegmentHeader>()));
+            }
+            Err(FrameError::BadSegmentLength(length)) => {
+                assert_eq!(bytes[..4], length.to_le_bytes());
+            }
+            Err(other) => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn hellos() {
+    bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
+        if let Ok((hello, _)) = Hello::ref_from_prefix(input) {
+            assert!(input.starts_with(hello.as_bytes()));
+            // An address in a hello is judged like one out of band.
+            let address = Address::from_wire(&hello.address);
+            let again = Address::from_bytes(hello.address.as_bytes());
+            assert_eq!(address.ok(), again.ok());
+        }
+        if let Ok((reply, _)) = HelloReply::ref_from_prefix(input) {
+            assert!(input.starts_with(reply.as_bytes()));
+            let status = HelloStatus::from_wire(reply.status);
+            assert!(status.is_none_or(|status| status as u8 == reply.status));
+        }
+    });
+}
+
+/// Random bytes are hardly ever an address: most are given its length, version and family.
+#[test]
+fn addresses() {
+    bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
+        let mut bytes = input.to_vec();
+        if input.last().is_some_and(|choice| choice % 3 > 0) {
+            bytes.resize(address::ADDRESS_BYTES, 1);
+        }
+        if let Ok(wire) = address::WireAddress::mut_from_bytes(&mut bytes)
+            && wire.flags < 200
+        {
+            wire.version = address::ADDRESS_VERSION;
+            let families = [address::FAMILY_IPV4, address::FAMILY_IPV6];
+            wire.family = families[usize::from(wire.family % 2)];
+        }
+        if let Ok(address) = Address::from_bytes(&bytes) {
+            assert_eq!(address.to_bytes()[..], bytes[..]);
+            assert!(address.engine() != 0 && address.locator().port() != 0);
+            assert!(address.to_string().contains(&address.locator().to_string()));
+        }
+    });
+}
+
+/// A header agrees with what was granted only if it says the same in every byte.
+#[test]
+fn chunk_headers() {
+    bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
+        let mut bytes = [0; CHUNK_HEADER_BYTES];
+        let count = input.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&input[..count]);
+        let header = ChunkHeader::read_from_bytes(&bytes).unwrap();
+        let (name, offset) = (header.receive_operation.get(), header.offset.get());
+        let (length, chunk) = (header.length.get(), header.chunk.get());
+        let operation = Id::from_u64(name);
+        let granted = Incoming { operation, offset, length, chunk };
+        let sent = Outgoing { operation, receive_operation: name, offset, length, chunk };
+        let key = SessionKeys::for_tests().lane(1, false).receive;
+        let mut due = sent.header(&key);
+        assert!(granted.agrees(&due, &key));
+        assert_eq!(granted.agrees(&bytes, &key), bytes == due);
+        let changed = usize::from(input.last().copied().unwrap_or(0)) % due.len();
+        due[changed] ^= 1;
+        assert!(!granted.agrees(&due, &key), "byte {changed} does not count");
+    });
+}
