@@ -104,6 +104,8 @@ pub(crate) struct BulkLane {
     pub(crate) expected_chunk: u32,
     /// When it last carried a chunk.
     pub(crate) used_ns: u64,
+    /// A grant on it could not be served: it is being closed, and one answer says so.
+    pub(crate) is_refused: bool,
     /// It is in the list of lanes that may have a chunk for the driver.
     pub(crate) is_runnable: bool,
 }
@@ -123,6 +125,7 @@ impl BulkLane {
             is_sending: false,
             expected_chunk: 0,
             used_ns: now_ns,
+            is_refused: false,
             is_runnable: false,
         }
     }

@@ -283,16 +283,21 @@ impl Core {
             .iter()
             .copied()
             .find(|&lane| lanes.get(lane).is_some_and(|lane| lane.number == number));
-        if !is_serving {
-            self.counters.stale_frames += 1;
-            self.push_control(slot, Control::refused(number, grant.receive_operation.get()));
-            if let Some(lane) = lane {
-                self.actions.push_back(Action::CloseLane { lane, is_failure: true });
-            }
+        // A lane that died here while the grant was on its way dies there, too.
+        let Some((lane, bulk)) = lane.and_then(|lane| Some((lane, self.lanes.get_mut(lane)?)))
+        else {
+            return Ok(());
+        };
+        if bulk.is_refused {
             return Ok(());
         }
-        // A lane that died here while the grant was on its way dies there, too.
-        let Some(bulk) = lane.and_then(|lane| self.lanes.get_mut(lane)) else { return Ok(()) };
+        if !is_serving {
+            bulk.is_refused = true;
+            self.counters.stale_frames += 1;
+            self.push_control(slot, Control::refused(number, grant.receive_operation.get()));
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            return Ok(());
+        }
         let message = self.operations.get(id).map_or(0, |operation| operation.length);
         let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
         if !fits || length == 0 || length > CHUNK_BYTES_MAX {
@@ -310,9 +315,7 @@ impl Core {
             length,
             chunk: grant.chunk.get(),
         });
-        if let Some(lane) = lane {
-            self.mark_runnable(lane);
-        }
+        self.mark_runnable(lane);
         Ok(())
     }
 

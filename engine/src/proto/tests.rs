@@ -454,6 +454,30 @@ fn a_grant_that_cannot_be_served_is_refused_and_ends_its_lane() {
     assert_eq!(bench.lanes_to_close(), 1);
 }
 
+/// RR-RDV-5
+#[test]
+fn grants_for_nothing_pile_up_no_answers() {
+    let mut bench = Bench::new(Config::for_tests());
+    let send = bench.send(5000, Level::BufferReusable);
+    bench.hear();
+    bench.say(&done(send.to_u64(), 0)).unwrap();
+    for has_lane in [false, true] {
+        if has_lane {
+            bench.lane();
+        }
+        for _ in 0..20 {
+            let many = grant(send, 0, 100, 0).repeat(1000);
+            let segment = bench.segment(1000, &many, (2, 3000));
+            bench.said += 1000;
+            bench.handle(&segment).unwrap();
+        }
+        let session = bench.core.sessions.at(bench.slot as usize).unwrap();
+        assert!(session.control.is_empty(), "{} answers wait", session.control.len());
+    }
+    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
+    assert_eq!(bench.lanes_to_close(), 1);
+}
+
 /// RR-RDV-6, RR-RDV-7
 #[test]
 fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {

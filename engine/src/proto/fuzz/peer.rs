@@ -44,7 +44,7 @@ impl Peer {
         let body = frame(script, names, lanes);
         let most = (40_000 / body.len().max(1)).min(300) as u8;
         let count = match script.byte() {
-            many if many > 240 => u16::from(most.max(1)),
+            many if many > 220 => u16::from(most.max(1)),
             few => u16::from(few % 3) + 1,
         };
         if script.byte() > 200 {

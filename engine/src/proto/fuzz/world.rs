@@ -47,7 +47,7 @@ fn config() -> Config {
         unexpected_messages: 600,
         operations_max: 64,
         send_queue_ops: 40,
-        staging_bytes: 16 << 10,
+        staging_bytes: 8 << 10,
         retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
         ..Config::for_tests()
     }
