@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod fuzz;
 mod run;
 mod sanitize;
 mod setup;
@@ -18,6 +19,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   test    all tests (calls setup); prints `N passed, N failed, N skipped` at the end
   check   format, lints, documentation, tidy rules, licences
 
+  fuzz [TARGET [--seconds N]]
+          lists the fuzz targets, or plays one of them: with libFuzzer where cargo-bolero is
+          installed, otherwise with random inputs
+
   sanitize [ARGUMENTS OF cargo test]
           the engine's tests under AddressSanitizer; not part of CI. Wants a nightly toolchain,
           best with its rust-src; without one it makes do with this toolchain and the standard
@@ -30,6 +35,7 @@ fn main() -> ExitCode {
         "demo" => demo::run(),
         "test" => test::run(),
         "check" => check::run(),
+        "fuzz" => fuzz::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");

@@ -1,6 +1,7 @@
 //! Whole engines, protocol and loop, over a network in memory that is as unkind as it can be.
 
 mod exchange;
+mod fuzz;
 mod net;
 mod peers;
 mod sim;

@@ -1,0 +1,212 @@
+//! Whole engines under scripts: what users call, what the network does, and what somebody who is
+//! no engine says, in any order.
+
+use super::net::Net;
+use super::*;
+use crate::types::Event;
+use crate::wire::hello::{KIND_BULK, KIND_CONTROL, MAGIC};
+use crate::wire::{Hello, VERSION};
+use zerocopy::{FromBytes, IntoBytes};
+
+const TEST_TIME: Duration = Duration::from_millis(1500);
+
+/// Decisions made of bytes; at their end everything is 0.
+struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn below(&mut self, count: usize) -> usize {
+        usize::from(self.byte()) % count
+    }
+}
+
+/// One of the lengths at which something changes, and which fit the buffers here.
+fn length(script: &mut Script<'_>) -> usize {
+    [0, 1, 32, 33, 256, 257, 511, 512, 513, 3000][script.below(10)]
+}
+
+fn call(engines: &mut [Engine], script: &mut Script<'_>, posted: &mut [usize]) {
+    let (at, to) = (script.below(engines.len()), script.below(engines.len()));
+    let target = endpoint_of(&mut engines[at], to, 0);
+    let (engine, tag) = (&mut engines[at], u64::from(script.byte() % 4));
+    match script.byte() % 8 {
+        0..3 => {
+            let bytes = content(tag, length(script));
+            let level = [Level::BufferReusable, Level::Delivered, Level::Matched];
+            let level = level[script.below(3)];
+            let sent = send(engine, target, tag, bytes, level);
+            posted[at] += usize::from(matches!(sent, Ok(Posted::Pending(_))));
+        }
+        3..6 => {
+            let peer = (script.below(4) > 0).then_some(target);
+            let received = try_receive(engine, peer, tag, length(script), tag);
+            posted[at] += usize::from(received.is_ok());
+        }
+        6 => {
+            let live: Vec<Id> =
+                engine.state.core.operations.iter().map(|(id, _)| id).take(256).collect();
+            if !live.is_empty() {
+                let id = live[script.below(live.len())];
+                let (core, ends) = (&mut engine.state.core, &mut engine.state.completions);
+                // Which kind it is the user knows; the other call finds nothing to do.
+                let _ = core.cancel_receive(id, ends) || core.cancel_send(id, ends);
+            }
+        }
+        _ if at != to => {
+            let (core, ends) = (&mut engine.state.core, &mut engine.state.completions);
+            core.remove_peer(target, ends);
+        }
+        _ => {}
+    }
+}
+
+/// Whatever happens between engines that keep the protocol, every operation ends once, no lane or
+/// session has more than one owner, and nobody says that another one broke the protocol.
+#[test]
+fn calls_and_events() {
+    bolero::check!().with_test_time(TEST_TIME).with_max_len(400).for_each(|input: &[u8]| {
+        let mut script = Script(input);
+        let net = Net::new(u64::from(script.byte()));
+        let retry = Retry { timeout_ns: 5_000_000, retries: 2, delay_ns: 100_000 };
+        let config = Config { retry, operations_max: 60, sessions_max: 3, ..config() };
+        let mut engines = [0, 1, 2].map(|rank| engine(&net, rank, config.clone()));
+        let (mut posted, mut ended) = ([0; 3], [0; 3]);
+        while !script.0.is_empty() {
+            match script.byte() % 16 {
+                0..9 => call(&mut engines, &mut script, &mut posted),
+                9..13 => turns(&mut engines, script.below(40)),
+                13 => drop(net.borrow_mut().cut(script.byte() % 2 == 0)),
+                14 => pass_time(&mut engines, u64::from(script.byte()) << 16),
+                _ => net.borrow_mut().connect_failures = script.below(4),
+            }
+            collect(&net, &mut engines, &mut ended);
+        }
+        // All leave at once: nothing can be outstanding then.
+        for engine in &mut engines {
+            let state = &mut *engine.state;
+            state.core.close_endpoint(0, &mut state.completions);
+            for session in 0..state.core.sessions.slots() as u32 {
+                if !state.core.is_loopback(session) {
+                    let failure = crate::types::PeerFailure::Lost("over".into());
+                    state.core.fail_session(session, failure, &mut state.completions);
+                }
+            }
+        }
+        turns(&mut engines, 400);
+        collect(&net, &mut engines, &mut ended);
+        for (rank, engine) in engines.iter().enumerate() {
+            let core = &engine.state.core;
+            // A long message to oneself that nobody received has no end: nobody is left to fail.
+            let own = core.operations.iter().filter(|(_, it)| core.is_loopback(it.session)).count();
+            if core.operations.len() != own || posted[rank] != ended[rank] + own {
+                report(engine);
+                panic!("{}: {} of {} ended", core.engine, ended[rank], posted[rank]);
+            }
+        }
+        assert!(net.borrow().busy.is_empty(), "a kernel has memory of what has ended");
+    });
+}
+
+fn collect(net: &Shared, engines: &mut [Engine], ended: &mut [usize]) {
+    for (engine, ended) in engines.iter_mut().zip(ended) {
+        for completion in drain(net, engine) {
+            *ended += 1;
+            if let Err(error) = completion.result {
+                assert!(!error.to_string().contains("broke the protocol"), "{error}");
+            }
+        }
+        while let Some(event) = engine.state.completions.events.pop_front() {
+            if let Event::Disconnected { failure, .. } = event {
+                assert!(!failure.to_string().contains("protocol"), "{failure}");
+            }
+        }
+    }
+}
+
+/// Who connects may say anything, to a listener in the middle of its work: it goes on.
+#[test]
+fn greetings() {
+    bolero::check!().with_test_time(TEST_TIME).with_max_len(300).for_each(|input: &[u8]| {
+        let mut script = Script(input);
+        let net = Net::new(u64::from(script.byte()));
+        let config = Config { sessions_max: 6, ..config() };
+        let mut engines = [engine(&net, 0, config.clone()), engine(&net, 1, config)];
+        while !script.0.is_empty() {
+            let bytes = greeting(&mut script);
+            net.borrow_mut().intrude(locator(0), &bytes);
+            turns(&mut engines, script.below(30));
+        }
+        for (from, to, length) in [(0, 1, 10), (1, 0, 3000)] {
+            let source = peer(&mut engines[to], from);
+            receive(&mut engines[to], Some(source), 1, length);
+            let target = peer(&mut engines[from], to);
+            send(&mut engines[from], target, 1, content(1, length), Level::Matched).unwrap();
+        }
+        let mut left = 4;
+        run(&mut engines, "the sound ones talk", |engines| {
+            for engine in engines {
+                for completion in drain(&net, engine) {
+                    completion.result.unwrap();
+                    left -= 1;
+                }
+            }
+            left == 0
+        });
+        assert!(engines[0].state.handshakes_pending <= 100);
+        assert!(engines[0].state.core.sessions.len() <= 6);
+    });
+}
+
+/// A hello and what may follow it, mostly as it should be; else bytes.
+fn greeting(script: &mut Script<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; size_of::<Hello>()];
+    if let Ok(hello) = Hello::mut_from_bytes(&mut bytes) {
+        let stranger = 100 + u64::from(script.byte() % 3);
+        let from = SocketAddr::from(([127, 0, 0, 1], 9));
+        hello.magic = MAGIC;
+        hello.version = VERSION.into();
+        hello.kind = [KIND_CONTROL, KIND_BULK][script.below(2)];
+        hello.source = stranger.into();
+        hello.target = 1.into();
+        hello.session = u64::from(script.byte() % 3).into();
+        hello.lane = u32::from(script.byte() % 3).into();
+        let limit = 1u32.rotate_right(script.byte().into());
+        (hello.envelope_limit, hello.byte_limit) = (limit.into(), limit.into());
+        hello.eager_limit = u32::MAX.into();
+        hello.address = crate::types::Address::new(stranger, from, 0).to_wire();
+    }
+    let choice = script.byte();
+    if choice > 200 {
+        let at = script.below(bytes.len());
+        bytes[at] = script.byte();
+    } else if choice > 180 {
+        bytes.truncate(script.below(bytes.len()));
+    }
+    let count = usize::from(script.byte() % 64).min(script.0.len());
+    let (follows, rest) = script.0.split_at(count);
+    script.0 = rest;
+    if choice & 1 == 0 {
+        bytes.extend(segment(follows).as_bytes());
+    }
+    bytes.extend(follows);
+    bytes
+}
+
+/// The header of a first segment for these frames.
+fn segment(frames: &[u8]) -> crate::wire::segment::SegmentHeader {
+    let length = size_of::<crate::wire::segment::SegmentHeader>() + frames.len();
+    crate::wire::segment::SegmentHeader {
+        length: (length as u32).into(),
+        frames: 1.into(),
+        flags: 1.into(),
+        first_frame: 0.into(),
+        ack: 0.into(),
+        envelope_limit: 9.into(),
+        byte_limit: 9000.into(),
+    }
+}
