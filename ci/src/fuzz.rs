@@ -28,12 +28,14 @@ const fn engine(test: &'static str, input: &'static str) -> Target {
     Target { package: "ringrail", place: "--lib", test, input }
 }
 
-const TARGETS: [Target; 18] = [
+const TARGETS: [Target; 20] = [
     engine("wire::fuzz::addresses", "addresses of endpoints"),
     engine("wire::fuzz::hellos", "hellos and their replies"),
     engine("wire::fuzz::segments", "segments of a control lane"),
     engine("wire::fuzz::frames", "frames of a segment"),
     engine("wire::fuzz::chunk_headers", "headers on bulk lanes"),
+    engine("wire::fuzz::packets", "datagrams and acknowledgements"),
+    engine("proto::packet::tests::fuzz::hostile_packets", "a path, and a peer who lies about it"),
     engine("proto::fuzz::hostile_peer", "one core, a hostile peer, a user, time"),
     engine("progress::tests::fuzz::greetings", "an engine, and strangers who connect to it"),
     engine(
@@ -84,7 +86,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
 fn list() {
     println!("usage: cargo xtask fuzz TARGET [--seconds N]\n");
     for target in &TARGETS {
-        println!("  {:42} {}", target.test, target.input);
+        println!("  {:44} {}", target.test, target.input);
     }
 }
 

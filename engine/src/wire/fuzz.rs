@@ -167,3 +167,22 @@ fn chunk_headers() {
         assert!(!granted.agrees(&due, &key), "byte {changed} does not count");
     });
 }
+
+/// The first two bytes are made those of a packet, mostly.
+#[test]
+fn packets() {
+    bolero::check!().with_test_time(TEST_TIME).with_max_len(500).for_each(|input: &[u8]| {
+        let mut bytes = input.to_vec();
+        if let [kind, flags, ..] = &mut bytes[..]
+            && *kind < 240
+        {
+            (*kind, *flags) = (packet::KIND_PACKET, *flags & 31);
+        }
+        if let Ok(packet) = packet::Packet::decode(&bytes) {
+            assert!(bytes.starts_with(packet.header.as_bytes()) && bytes.ends_with(packet.content));
+            let words = packet.ack.map_or(0, |ack| ack.words().count());
+            assert!(size_of_val(packet.header) + 8 * words + packet.content.len() <= bytes.len());
+            assert!(words <= ack::WINDOWS_MAX * ack::NEWEST_WORDS_MAX);
+        }
+    });
+}

@@ -2,6 +2,7 @@
 
 mod faults;
 mod figures;
+mod fuzz;
 mod link;
 mod properties;
 mod snapshot;

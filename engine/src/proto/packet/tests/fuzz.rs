@@ -1,0 +1,126 @@
+//! One path, and a peer who sends whatever it likes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use zerocopy::IntoBytes;
+
+use crate::proto::packet::{Content, Event, Filled, Path, PathConfig};
+use crate::wire::ack::{ACK_BYTES_MAX, AckWriter};
+use crate::wire::packet::{FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketHeader};
+
+const TEST_TIME: Duration = Duration::from_millis(1000);
+
+/// Bytes without end, in pieces with names of their own.
+#[derive(Default)]
+struct Endless {
+    next: u64,
+    bytes: usize,
+    /// Packets under way by the token they carry.
+    under_way: HashMap<u64, u32>,
+}
+
+impl Endless {
+    fn sent(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
+        let bytes = self.bytes.min(room.len());
+        room[..bytes].fill(7);
+        *self.under_way.entry(token).or_default() += 1;
+        Some(Filled { token, bytes, ack_now: token.is_multiple_of(5) })
+    }
+}
+
+impl Content for Endless {
+    fn waiting_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
+        self.next += 1;
+        if room.is_empty() { None } else { self.sent(self.next, room) }
+    }
+
+    fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
+        assert!(self.under_way.contains_key(&token), "{token} was never sent, or has ended");
+        if token.is_multiple_of(3) || room.is_empty() { None } else { self.sent(token, room) }
+    }
+}
+
+/// A packet with numbers near what is expected and an acknowledgement near what was `sent`.
+fn packet(choice: [u8; 8], number: u32, sent: u64) -> Vec<u8> {
+    let [flags, ahead, back, behind, windows, word, bits, length] = choice;
+    let flags = if flags > 240 { flags } else { (flags & 15) | FLAG_ELICITS };
+    let header = PacketHeader {
+        kind: KIND_PACKET,
+        flags,
+        path: 0.into(),
+        number: number.wrapping_add(u32::from(ahead % 8)).wrapping_sub(u32::from(back % 4)).into(),
+        session: 0.into(),
+    };
+    let mut bytes = header.as_bytes().to_vec();
+    if flags & FLAG_FLOOR != 0 {
+        bytes.extend(number.wrapping_sub(u32::from(behind)).to_le_bytes());
+    }
+    if flags & FLAG_ACK != 0 {
+        let mut room = [0; ACK_BYTES_MAX];
+        let cumulative = sent.saturating_sub(u64::from(behind % 32)) + u64::from(behind > 250);
+        let mut writer = AckWriter::new(&mut room, cumulative, u64::from(behind) << 10);
+        for window in 0..windows % 3 {
+            let words = [u64::from(bits) << (word % 64)];
+            writer.window(u64::from(word % 2 + window), words.into_iter());
+        }
+        let used = writer.finish();
+        bytes.extend(&room[..used]);
+    }
+    bytes.resize(bytes.len() + usize::from(length), 7);
+    bytes
+}
+
+/// Whatever is acknowledged, repeated, left out or late: each packet that was sent ends once, and
+/// nothing grows beyond what it may hold.
+#[test]
+fn hostile_packets() {
+    bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
+        let mut path = Path::new(PathConfig::default());
+        let mut out = vec![0; PathConfig::default().datagram_bytes_max];
+        let mut content = Endless::default();
+        let (mut now_ns, mut sent, mut said) = (1_000_000u64, 0, 0u32);
+        for choice in input.chunks_exact(8) {
+            let choice: [u8; 8] = choice.try_into().unwrap();
+            let [first, second, ..] = choice;
+            path.start_turn(u64::from(first) << 10);
+            match first % 4 {
+                0 => now_ns += u64::from(second) << (choice[2] % 24),
+                1 => content.bytes = usize::from(second) * 8,
+                _ => {
+                    let bytes = packet(choice, said, sent);
+                    if let Ok(packet) = Packet::decode(&bytes)
+                        && path.handle_packet(now_ns, &packet).is_ok()
+                    {
+                        said = said.max(packet.header.number.get().wrapping_add(1));
+                    }
+                }
+            }
+            path.handle_timeout(now_ns, second & 1 == 0);
+            while let Some(event) = path.poll_event() {
+                if let Event::Acked { token } | Event::Lost { token } = event {
+                    let left = content.under_way.get_mut(&token).expect("it was sent");
+                    *left -= 1;
+                    if *left == 0 {
+                        content.under_way.remove(&token);
+                    }
+                }
+            }
+            for _ in 0..second % 32 {
+                let Some((length, number)) = path.poll_transmit(now_ns, &mut content, &mut out)
+                else {
+                    break;
+                };
+                assert!(Packet::decode(&out[..length]).is_ok(), "what goes out is sound");
+                assert_eq!(number, sent, "numbers are never used twice");
+                sent += 1;
+            }
+            let (window, in_flight, _) = path.load();
+            assert!(window > 0 && in_flight <= sent * out.len() as u64);
+        }
+    });
+}
