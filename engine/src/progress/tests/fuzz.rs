@@ -3,6 +3,7 @@
 
 use super::net::Net;
 use super::*;
+use crate::proto::handshake::Initiator;
 use crate::types::Event;
 use crate::wire::hello::{KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::{Hello, VERSION};
@@ -175,10 +176,16 @@ fn greeting(script: &mut Script<'_>) -> Vec<u8> {
         hello.target = 1.into();
         hello.session = u64::from(script.byte() % 3).into();
         hello.lane = u32::from(script.byte() % 3).into();
+        hello.epoch = u32::from(script.byte() % 4).into();
         let limit = 1u32.rotate_right(script.byte().into());
         (hello.envelope_limit, hello.byte_limit) = (limit.into(), limit.into());
         hello.eager_limit = u32::MAX.into();
         hello.address = crate::types::Address::new(stranger, from, 0).to_wire();
+    }
+    // Half of them know the secret, which gets them as far as a reply.
+    if let (Ok(hello), true) = (Hello::read_from_bytes(&bytes), script.byte() & 1 == 0) {
+        let made = Initiator::start(&JobKeys::new(None), hello, [script.byte(); 16]);
+        bytes = made.hello().as_bytes().to_vec();
     }
     let choice = script.byte();
     if choice > 200 {
