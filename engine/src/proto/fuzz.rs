@@ -3,8 +3,8 @@
 //! An input is a script: each byte of it decides what happens next to one engine that has two
 //! peers. One peer is hostile: it says frames that fit, frames that do not, and bytes that are no
 //! frames; its lanes join, break and lie. The user makes every call in any order as well. The other
-//! peer is sound, and must not notice. [`judge`] says what must hold after every step, and what once
-//! everybody has left.
+//! peer is sound, and must not notice. [`judge`] says what must hold after every step, and what
+//! once everybody has left.
 
 mod judge;
 mod kernel;
