@@ -131,7 +131,7 @@ impl Segment {
             flags: 0,
             target_endpoint: 0.into(),
             source_endpoint: 0.into(),
-            reserved: 0.into(),
+            follows: 0.into(),
             context: 0.into(),
             length: (payload.len() as u32).into(),
             tag: tag.into(),

@@ -115,13 +115,13 @@ impl Completions {
         self.slots.get(id.index())?.as_ref().map(|slot| &slot.shape)
     }
 
-    /// Copies the first bytes of an outstanding send into a frame.
+    /// Copies the bytes at `offset` of an outstanding send into a frame.
     #[inline]
-    pub(crate) fn gather(&mut self, id: Id, room: &mut [u8]) {
+    pub(crate) fn gather(&mut self, id: Id, offset: usize, room: &mut [u8]) {
         if let Some(Some(slot)) = self.slots.get(id.index()) {
             // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until
             // the operation ends, and no request of the kernel writes a send's memory.
-            unsafe { slot.shape.copy_to(0, room) };
+            unsafe { slot.shape.copy_to(offset, room) };
             self.copied_bytes += room.len() as u64;
         }
     }

@@ -202,7 +202,7 @@ impl Engine {
         while let Some(id) = state.core.poll_waiting() {
             match state.core.stage(id) {
                 Staged::Eager { room, completes } => {
-                    state.completions.gather(id, room);
+                    state.completions.gather(id, 0, room);
                     if completes {
                         use crate::proto::effects::{Effects, Ended};
                         state.completions.complete(id, Ended::Sent { accepted: 0 });
@@ -210,7 +210,16 @@ impl Engine {
                     happened = true;
                 }
                 Staged::Rts { room } => {
-                    state.completions.gather(id, room);
+                    state.completions.gather(id, 0, room);
+                    happened = true;
+                }
+                #[cfg(any(test, feature = "sim"))]
+                Staged::Part { room, offset, completes } => {
+                    state.completions.gather(id, offset, room);
+                    if completes {
+                        use crate::proto::effects::{Effects, Ended};
+                        state.completions.complete(id, Ended::Sent { accepted: 0 });
+                    }
                     happened = true;
                 }
                 Staged::Blocked => {

@@ -102,6 +102,9 @@ pub(crate) struct BulkLane {
     pub(crate) is_sending: bool,
     /// Number of the next chunk that the peer may grant.
     pub(crate) expected_chunk: u32,
+    /// Grants that came before the one that is due, by their numbers.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) early: VecDeque<crate::wire::Grant>,
     /// When it last carried a chunk.
     pub(crate) used_ns: u64,
     /// A grant on it could not be served: it is being closed, and one answer says so.
@@ -124,6 +127,8 @@ impl BulkLane {
             outgoing: VecDeque::new(),
             is_sending: false,
             expected_chunk: 0,
+            #[cfg(any(test, feature = "sim"))]
+            early: VecDeque::new(),
             used_ns: now_ns,
             is_refused: false,
             is_runnable: false,

@@ -169,6 +169,9 @@ pub(crate) struct Core {
     pub(crate) operations: Table<Operation>,
     pub(crate) unexpected: Unexpected,
     pub(crate) staging: StagingPool,
+    /// What sessions in datagram mode share.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) datagrams: super::datagram::Shared,
     pub(crate) lanes: Table<BulkLane>,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
@@ -205,6 +208,8 @@ impl Core {
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
+            #[cfg(any(test, feature = "sim"))]
+            datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
@@ -264,6 +269,11 @@ impl Core {
         let operation = match message.kind {
             Kind::Eager { report } => report,
             Kind::Rendezvous { send_operation } => send_operation,
+            #[cfg(any(test, feature = "sim"))]
+            Kind::Parts { report, assembly } => {
+                self.drop_assembly(assembly);
+                report
+            }
         };
         if operation != 0 {
             let status = crate::wire::done::STATUS_ABANDONED;
@@ -329,6 +339,13 @@ impl Core {
                     self.handle_eager(slot, header, payload, now_ns, effects)?;
                 }
                 Frame::Rts(header, first) => self.handle_rts(slot, header, first, effects)?,
+                Frame::EagerParts(header) => {
+                    return Err(FrameError::PartsInStream(header.length.get()));
+                }
+                Frame::Part(part, bytes) => {
+                    let end = part.offset.get().saturating_add(bytes.len() as u32);
+                    return Err(FrameError::PartsInStream(end));
+                }
                 Frame::Grant(grant) => self.handle_grant(slot, grant)?,
                 Frame::Done(done) => self.handle_done(slot, done, effects),
                 Frame::Matched(matched) => self.handle_matched(slot, matched, effects),

@@ -73,6 +73,12 @@ impl ReceiveCredit {
         self.arrived.wrapping_sub(self.consumed)
     }
 
+    /// What the peer may still use.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn left(&self) -> u32 {
+        self.announced.wrapping_sub(self.arrived)
+    }
+
     /// The peer used `amount`. `false`: it had no such credit.
     #[inline]
     #[must_use]

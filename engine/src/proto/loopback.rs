@@ -162,6 +162,7 @@ mod tests {
                             }
                         }
                         Staged::Rts { room } => room.copy_from_slice(&bytes[..room.len()]),
+                        Staged::Part { .. } => unreachable!("memory carries whole messages"),
                         Staged::Blocked => break,
                     }
                 }

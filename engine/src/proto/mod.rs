@@ -16,6 +16,9 @@ pub(crate) mod connection;
 pub(crate) mod cookie;
 pub(crate) mod core;
 pub(crate) mod credit;
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
+pub(crate) mod datagram;
 pub(crate) mod effects;
 pub(crate) mod failure;
 pub(crate) mod handshake;

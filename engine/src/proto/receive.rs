@@ -27,7 +27,7 @@ pub(crate) struct ReceiveRequest {
     pub(crate) capacity: u64,
 }
 
-fn context_of(context: u32, flags: u8) -> u64 {
+pub(super) fn context_of(context: u32, flags: u8) -> u64 {
     let untagged = if flags & eager::FLAG_UNTAGGED != 0 { UNTAGGED } else { 0 };
     u64::from(context) | untagged
 }
@@ -97,6 +97,11 @@ impl Core {
         let Some(peer) = self.remotes.id_at(message.remote as usize) else { return };
         let arrival =
             Arrival { peer, context: message.context, tag: message.tag, length: message.length };
+        #[cfg(any(test, feature = "sim"))]
+        if let Kind::Parts { report, assembly } = message.kind {
+            self.take_over(id, message, (report, assembly), arrival, effects);
+            return;
+        }
         let fits = (operation.length.min(message.payload().len() as u64)) as usize;
         effects.place(id, 0, &message.payload()[..fits]);
         self.return_credit_of(&message);
@@ -112,6 +117,8 @@ impl Core {
                 let first = message.payload().len() as u64;
                 self.pull(id, message.session, send_operation, arrival, first, effects);
             }
+            #[cfg(any(test, feature = "sim"))]
+            Kind::Parts { .. } => {}
         }
         self.unexpected.recycle(message);
     }
@@ -147,13 +154,13 @@ impl Core {
         true
     }
 
-    /// What both kinds of message need first: credit was there, the source is known, and perhaps
-    /// a receive is. Gives the remote endpoint and the session's epoch; `Ok(None)`: the endpoint
-    /// is not open.
+    /// What every message needs first: credit was there (`IS_CHARGED`: that was looked at when it
+    /// came), the source is known, the target is open. Gives the remote endpoint and the session's
+    /// epoch; `Ok(None)`: the endpoint is not open, and credit was returned.
     ///
     /// RR-MATCH-3, RR-CREDIT-1.
     #[inline]
-    fn admit(
+    pub(super) fn admit<const IS_CHARGED: bool>(
         &mut self,
         slot: u32,
         target: u16,
@@ -161,10 +168,10 @@ impl Core {
         payload_bytes: usize,
     ) -> Result<Option<(u32, u32)>, FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
-        if !session.envelopes.handle_arrival(1) {
+        if !IS_CHARGED && !session.envelopes.handle_arrival(1) {
             return Err(FrameError::NoCredit("envelope"));
         }
-        if !session.bytes.handle_arrival(payload_bytes as u32) {
+        if !IS_CHARGED && !session.bytes.handle_arrival(payload_bytes as u32) {
             // What is held until somebody receives it would stay reserved for ever.
             session.envelopes.consume(1);
             return Err(FrameError::NoCredit("eager byte"));
@@ -197,9 +204,23 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
+        self.take_eager::<false>(slot, header, payload, now_ns, effects)
+    }
+
+    /// [`Self::handle_eager`], of a message that may be charged already.
+    #[inline]
+    pub(super) fn take_eager<const IS_CHARGED: bool>(
+        &mut self,
+        slot: u32,
+        header: &Eager,
+        payload: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
         let report = header.operation.get();
         let target = header.target_endpoint.get();
-        let admitted = self.admit(slot, target, header.source_endpoint.get(), payload.len())?;
+        let source = header.source_endpoint.get();
+        let admitted = self.admit::<IS_CHARGED>(slot, target, source, payload.len())?;
         let Some((remote, epoch)) = admitted else {
             if report != 0 {
                 let status = crate::wire::done::STATUS_ABANDONED;
@@ -247,9 +268,21 @@ impl Core {
         first: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
+        self.take_rts::<false>(slot, header, first, effects)
+    }
+
+    /// [`Self::handle_rts`], of a message that may be charged already.
+    pub(super) fn take_rts<const IS_CHARGED: bool>(
+        &mut self,
+        slot: u32,
+        header: &Rts,
+        first: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
         let send_operation = header.operation.get();
         let target = header.target_endpoint.get();
-        let admitted = self.admit(slot, target, header.source_endpoint.get(), first.len())?;
+        let source = header.source_endpoint.get();
+        let admitted = self.admit::<IS_CHARGED>(slot, target, source, first.len())?;
         let Some((remote, epoch)) = admitted else {
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(slot, Control::done(send_operation, status, 0));

@@ -46,6 +46,10 @@ pub(crate) enum Staged<'a> {
     Eager { room: &'a mut [u8], completes: bool },
     /// Copy the first bytes of the message here.
     Rts { room: &'a mut [u8] },
+    /// Copy what is at `offset` of the message here; it is as much as there is room.
+    /// `completes`: the operation is over with that.
+    #[cfg(any(test, feature = "sim"))]
+    Part { room: &'a mut [u8], offset: usize, completes: bool },
     /// No credit or no room now.
     Blocked,
 }
@@ -69,14 +73,12 @@ impl Core {
     #[inline]
     pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
         let target = self.remotes.get(request.peer)?.endpoint;
+        #[cfg(any(test, feature = "sim"))]
+        if self.sessions.at(session as usize)?.datagram.is_some() {
+            return self.stage_in_content(session, request, target);
+        }
         let known = self.sessions.at_mut(session as usize)?;
-        if !known.is_connected()
-            || known.is_leaving
-            || !known.waiting.is_empty()
-            || request.length > u64::from(self.config.eager_limit.min(known.eager_limit))
-            || known.envelope_credit.available() == 0
-            || u64::from(known.byte_credit.available()) < request.length
-        {
+        if !known.may_send_now(request.length, self.config.eager_limit) {
             return None;
         }
         let length = request.length as usize;
@@ -160,6 +162,10 @@ impl Core {
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
+        #[cfg(any(test, feature = "sim"))]
+        if self.is_by_datagram(id) {
+            return self.stage_by_datagram(id);
+        }
         // The block decides, the rest records: one look-up of the room that is returned.
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let State::Queued { level } = operation.state else { return Staged::Blocked };
@@ -273,13 +279,13 @@ fn flags_of(context: u64) -> u8 {
 }
 
 #[inline]
-fn eager_header(request: &SendRequest, target: u16, flags: u8, operation: u64) -> Eager {
+pub(super) fn eager_header(request: &SendRequest, target: u16, flags: u8, operation: u64) -> Eager {
     Eager {
         kind: frame::KIND_EAGER,
         flags: flags | flags_of(request.context),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
-        reserved: 0.into(),
+        follows: 0.into(),
         context: (request.context as u32).into(),
         length: (request.length as u32).into(),
         tag: request.tag.into(),
@@ -287,13 +293,18 @@ fn eager_header(request: &SendRequest, target: u16, flags: u8, operation: u64) -
     }
 }
 
-fn rts_header(request: &SendRequest, target: u16, operation: Id, first_bytes: u32) -> Rts {
+pub(super) fn rts_header(
+    request: &SendRequest,
+    target: u16,
+    operation: Id,
+    first_bytes: u32,
+) -> Rts {
     Rts {
         kind: frame::KIND_RTS,
         flags: flags_of(request.context),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
-        reserved: 0.into(),
+        follows: 0.into(),
         context: (request.context as u32).into(),
         first_bytes: first_bytes.into(),
         tag: request.tag.into(),

@@ -25,6 +25,8 @@ pub(crate) enum Control {
     Matched(Matched),
     LanesWanted(LanesWanted),
     Goodbye(Goodbye),
+    #[cfg(any(test, feature = "sim"))]
+    Part(crate::wire::Part),
 }
 
 impl Control {
@@ -36,6 +38,8 @@ impl Control {
             Self::Matched(frame) => frame.as_bytes(),
             Self::LanesWanted(frame) => frame.as_bytes(),
             Self::Goodbye(frame) => frame.as_bytes(),
+            #[cfg(any(test, feature = "sim"))]
+            Self::Part(frame) => frame.as_bytes(),
         }
     }
 
@@ -157,9 +161,9 @@ pub(crate) struct Session {
     // Receiving.
     pub(crate) envelopes: ReceiveCredit,
     pub(crate) bytes: ReceiveCredit,
-    expected_frame: u32,
-    announced_ack: u32,
-    ack_wanted: bool,
+    pub(super) expected_frame: u32,
+    pub(super) announced_ack: u32,
+    pub(super) ack_wanted: bool,
     /// When an eager message last arrived.
     pub(crate) message_ns: u64,
 
@@ -181,6 +185,9 @@ pub(crate) struct Session {
     pub(crate) is_granting: bool,
     /// The goodbye is staged.
     pub(crate) is_leaving: bool,
+    /// What it has in datagram mode; `None` in stream mode.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
 }
 
 impl Session {
@@ -225,6 +232,8 @@ impl Session {
             next_lane: 0,
             is_granting: false,
             is_leaving: false,
+            #[cfg(any(test, feature = "sim"))]
+            datagram: None,
         }
     }
 
@@ -232,6 +241,19 @@ impl Session {
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.phase() == Phase::Connected
+    }
+
+    /// Whether a message that is eager by its length may go before all others, were there room.
+    ///
+    /// RR-CREDIT-1.
+    #[inline]
+    pub(crate) fn may_send_now(&self, length: u64, eager_limit: u32) -> bool {
+        self.is_connected()
+            && !self.is_leaving
+            && self.waiting.is_empty()
+            && length <= u64::from(eager_limit.min(self.eager_limit))
+            && self.envelope_credit.available() > 0
+            && length <= u64::from(self.byte_credit.available())
     }
 
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
@@ -280,6 +302,11 @@ impl Session {
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: Control) {
+        #[cfg(any(test, feature = "sim"))]
+        if self.datagram.is_some() {
+            self.control.push_back(control);
+            return;
+        }
         if !self.control.is_empty() || !self.try_push_control(pool, &control) {
             self.control.push_back(control);
         }
@@ -297,6 +324,10 @@ impl Session {
     /// send [`Outbox::pending`], and call it again while that leaves nothing pending.
     #[inline]
     pub(crate) fn prepare(&mut self, pool: &mut StagingPool) {
+        #[cfg(any(test, feature = "sim"))]
+        if self.datagram.is_some() {
+            return;
+        }
         while let Some(&control) = self.control.front() {
             if !self.try_push_control(pool, &control) {
                 break;
@@ -331,6 +362,10 @@ impl Session {
     /// RR-SEG-5.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
+        #[cfg(any(test, feature = "sim"))]
+        if self.datagram.as_ref().is_some_and(|datagram| datagram.news_due) {
+            return true;
+        }
         (self.ack_wanted && self.announced_ack != self.expected_frame)
             || self.envelopes.is_news()
             || self.bytes.is_news()

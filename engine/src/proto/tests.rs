@@ -112,6 +112,7 @@ impl Bench {
                     self.ends.complete(id, Ended::Sent { accepted: 0 });
                 }
                 Staged::Eager { .. } | Staged::Rts { .. } => {}
+                Staged::Part { .. } => unreachable!("a stream carries whole messages"),
                 Staged::Blocked => break,
             }
         }
@@ -174,6 +175,7 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Matched(_) => frame::KIND_MATCHED,
         Frame::LanesWanted => frame::KIND_LANES_WANTED,
         Frame::Goodbye(_) => frame::KIND_GOODBYE,
+        Frame::EagerParts(_) | Frame::Part(..) => frame::KIND_PART,
     }
 }
 
@@ -183,7 +185,7 @@ fn eager(target: u16, length: u32, operation: u64) -> Vec<u8> {
         flags: 0,
         target_endpoint: target.into(),
         source_endpoint: 0.into(),
-        reserved: 0.into(),
+        follows: 0.into(),
         context: 5.into(),
         length: length.into(),
         tag: 1.into(),
@@ -198,7 +200,7 @@ fn rts(target: u16, length: u64) -> Vec<u8> {
         flags: 0,
         target_endpoint: target.into(),
         source_endpoint: 0.into(),
-        reserved: 0.into(),
+        follows: 0.into(),
         context: 5.into(),
         first_bytes: 0.into(),
         tag: 1.into(),

@@ -31,6 +31,14 @@ pub(crate) enum Kind {
         /// The sender's operation.
         send_operation: u64,
     },
+    /// Some of its parts are here.
+    #[cfg(any(test, feature = "sim"))]
+    Parts {
+        /// As of an eager message.
+        report: u64,
+        /// Which ones.
+        assembly: Id,
+    },
 }
 
 /// One message.
@@ -100,22 +108,71 @@ impl Unexpected {
         if self.messages.is_full() {
             return None;
         }
-        let payload = if bytes.is_empty() { Box::default() } else { self.buffer(bytes) };
+        let payload = self.keep(bytes);
         let payload_bytes = bytes.len() as u32;
         let message =
             Message { session, epoch, remote, context, tag, length, kind, payload, payload_bytes };
         self.messages.insert(message).ok()
     }
 
-    fn buffer(&mut self, bytes: &[u8]) -> Box<[u8]> {
-        let class = class_of(bytes.len());
-        let mut buffer = self.idle[class]
+    /// A buffer that begins with `bytes`; [`Self::give_back`] takes it.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) -> Box<[u8]> {
+        if bytes.is_empty() {
+            return Box::default();
+        }
+        let mut buffer = self.buffer(bytes.len());
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        buffer
+    }
+
+    fn buffer(&mut self, length: usize) -> Box<[u8]> {
+        let class = class_of(length);
+        let buffer = self.idle[class]
             .pop()
             .unwrap_or_else(|| vec![0; CLASS_BYTES_MIN << class].into_boxed_slice());
-        buffer[..bytes.len()].copy_from_slice(bytes);
         self.held_bytes += buffer.len();
         self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
         buffer
+    }
+
+    /// Keeps a message whose `length` bytes come later; `None` when the table is full, which
+    /// credits rule out.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn insert_parts(
+        &mut self,
+        (session, epoch): (u32, u32),
+        remote: u32,
+        context: u64,
+        tag: u64,
+        length: u32,
+        kind: Kind,
+    ) -> Option<Id> {
+        if self.messages.is_full() {
+            return None;
+        }
+        let payload = self.buffer(length as usize);
+        let (length, payload_bytes) = (u64::from(length), length);
+        let message =
+            Message { session, epoch, remote, context, tag, length, kind, payload, payload_bytes };
+        self.messages.insert(message).ok()
+    }
+
+    /// Fills in bytes of a message that comes in parts.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn write(&mut self, index: u32, offset: usize, bytes: &[u8]) {
+        if let Some(message) = self.messages.at_mut(index as usize) {
+            message.payload[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    /// All parts of a message are here.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn make_whole(&mut self, index: u32) {
+        if let Some(message) = self.messages.at_mut(index as usize)
+            && let Kind::Parts { report, .. } = message.kind
+        {
+            message.kind = Kind::Eager { report };
+        }
     }
 
     /// By slot.
@@ -131,14 +188,19 @@ impl Unexpected {
 
     /// Reuses the buffer of a message that was taken.
     pub(crate) fn recycle(&mut self, message: Message) {
-        let bytes = message.payload.len();
+        self.give_back(message.payload);
+    }
+
+    /// Reuses a buffer.
+    pub(crate) fn give_back(&mut self, buffer: Box<[u8]>) {
+        let bytes = buffer.len();
         if bytes == 0 {
             return;
         }
         self.held_bytes -= bytes;
         let class = class_of(bytes);
         if (self.idle[class].len() + 1) * bytes <= IDLE_BYTES_MAX.max(bytes) {
-            self.idle[class].push(message.payload);
+            self.idle[class].push(buffer);
         }
     }
 }

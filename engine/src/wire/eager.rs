@@ -1,9 +1,10 @@
-//! A whole message: envelope, then `length` bytes of payload.
+//! A whole message: envelope, then `length` bytes of payload. With [`FLAG_PARTS`] the envelope
+//! alone, whose payload comes in [`super::part`]s.
 //!
 //! ```text
 //!  0        1        2                 4                 6                 8
 //! +--------+--------+-----------------+-----------------+-----------------+
-//! |type 1  | flags  | target endpoint | source endpoint | 0               |
+//! |type 1  | flags  | target endpoint | source endpoint | follows         |
 //! +--------+--------+-----------------+-----------------+-----------------+
 //! | context                           | length                            | 8
 //! +-----------------------------------+-----------------------------------+
@@ -12,6 +13,10 @@
 //! | operation of the sender (for MATCHED), or 0                           | 24
 //! +-----------------------------------------------------------------------+
 //! ```
+//!
+//! `follows` is 0 on a lane that keeps its order. In datagrams it says how many frames back the
+//! message is that must be matched before this one: the one before it with the same source, target
+//! and context. 0: none that is still under way.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,6 +25,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const FLAG_UNTAGGED: u8 = 1;
 /// The sender waits for a MATCHED frame.
 pub(crate) const FLAG_REPORT_MATCH: u8 = 2;
+/// No payload follows; it comes in parts. In datagrams only.
+pub(crate) const FLAG_PARTS: u8 = 4;
 
 /// Length of the header, in bytes.
 pub(crate) const EAGER_HEADER_BYTES: usize = 32;
@@ -32,7 +39,7 @@ pub(crate) struct Eager {
     pub(crate) flags: u8,
     pub(crate) target_endpoint: U16,
     pub(crate) source_endpoint: U16,
-    pub(crate) reserved: U16,
+    pub(crate) follows: U16,
     pub(crate) context: U32,
     pub(crate) length: U32,
     pub(crate) tag: U64,

@@ -2,7 +2,8 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::{Done, Eager, Goodbye, Grant, LanesWanted, Matched, Refused, Rts};
+use super::eager::FLAG_PARTS;
+use super::{Done, Eager, Goodbye, Grant, LanesWanted, Matched, Part, Refused, Rts};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
 
 /// First byte of an [`Eager`] frame.
@@ -21,12 +22,16 @@ pub(crate) const KIND_MATCHED: u8 = 6;
 pub(crate) const KIND_LANES_WANTED: u8 = 7;
 /// First byte of a [`Goodbye`] frame.
 pub(crate) const KIND_GOODBYE: u8 = 8;
+/// First byte of a [`Part`] frame.
+pub(crate) const KIND_PART: u8 = 9;
 
 /// One frame, borrowed from the bytes of a segment.
 #[derive(Debug)]
 pub(crate) enum Frame<'a> {
     /// A whole message.
     Eager(&'a Eager, &'a [u8]),
+    /// The envelope of a message that comes in parts.
+    EagerParts(&'a Eager),
     /// The envelope and the first bytes of a rendezvous message.
     Rts(&'a Rts, &'a [u8]),
     /// A range asked for.
@@ -41,6 +46,8 @@ pub(crate) enum Frame<'a> {
     LanesWanted,
     /// The peer leaves.
     Goodbye(&'a Goodbye),
+    /// A piece of a message.
+    Part(&'a Part, &'a [u8]),
 }
 
 /// Why bytes are not a frame. The peer is at fault; the session is closed.
@@ -70,6 +77,20 @@ pub(crate) enum FrameError {
     BadGrant { offset: u64, length: u32, message: u64 },
     #[error("chunk {got} was granted where chunk {expected} was due")]
     BadChunkNumber { expected: u32, got: u32 },
+    #[error("a message of {0} bytes or more in parts, on a lane that takes whole ones")]
+    PartsInStream(u32),
+    #[cfg(any(test, feature = "sim"))]
+    #[error("frame {got} is beyond the window that starts at frame {expected}")]
+    BeyondWindow { expected: u32, got: u32 },
+    #[cfg(any(test, feature = "sim"))]
+    #[error("two messages follow frame {0}")]
+    FollowsTwice(u32),
+    #[cfg(any(test, feature = "sim"))]
+    #[error("{length} bytes at {offset} of the message of frame {message}: {why}")]
+    BadPart { message: u32, offset: u32, length: u32, why: &'static str },
+    #[cfg(any(test, feature = "sim"))]
+    #[error("so much asked of this side and so little taken: {0} answers wait")]
+    AnswersWait(usize),
 }
 
 /// Iterates over the frames of one segment's body.
@@ -111,7 +132,14 @@ impl<'a> Frames<'a> {
         Ok(Some(match kind {
             KIND_EAGER => {
                 let header: &Eager = self.header()?;
-                Frame::Eager(header, self.payload(header.length.get())?)
+                let length = header.length.get();
+                if header.flags & FLAG_PARTS == 0 {
+                    Frame::Eager(header, self.payload(length)?)
+                } else if length as usize > EAGER_BYTES_MAX {
+                    return Err(FrameError::EagerTooLong(length));
+                } else {
+                    Frame::EagerParts(header)
+                }
             }
             KIND_RTS => {
                 let header: &Rts = self.header()?;
@@ -133,6 +161,10 @@ impl<'a> Frames<'a> {
                 Frame::LanesWanted
             }
             KIND_GOODBYE => Frame::Goodbye(self.header()?),
+            KIND_PART => {
+                let header: &Part = self.header()?;
+                Frame::Part(header, self.payload(header.length.get())?)
+            }
             other => return Err(FrameError::UnknownType(other)),
         }))
     }

@@ -54,6 +54,16 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
             into.extend_from_slice(&body[into.len()..into.len() + length]);
         }
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
+        Frame::EagerParts(header) => {
+            assert!(header.length.get() as usize <= EAGER_BYTES_MAX);
+            into.extend_from_slice(header.as_bytes());
+        }
+        Frame::Part(part, bytes) => {
+            assert_eq!(part.length.get() as usize, bytes.len());
+            assert!(bytes.len() <= EAGER_BYTES_MAX);
+            into.extend_from_slice(part.as_bytes());
+            into.extend_from_slice(bytes);
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) mod matched;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
 pub(crate) mod packet;
+pub(crate) mod part;
 pub(crate) mod proof;
 pub(crate) mod refused;
 pub(crate) mod rts;
@@ -43,6 +44,7 @@ pub(crate) use grant::Grant;
 pub(crate) use hello::{Hello, HelloReply};
 pub(crate) use lanes::LanesWanted;
 pub(crate) use matched::Matched;
+pub(crate) use part::Part;
 pub(crate) use proof::Proof;
 pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;

@@ -3,7 +3,7 @@
 //! ```text
 //!  0        1        2                 4                 6                 8
 //! +--------+--------+-----------------+-----------------+-----------------+
-//! |type 2  | flags  | target endpoint | source endpoint | 0               |
+//! |type 2  | flags  | target endpoint | source endpoint | follows         |
 //! +--------+--------+-----------------+-----------------+-----------------+
 //! | context                           | length of the first bytes         | 8
 //! +-----------------------------------+-----------------------------------+
@@ -21,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Length of the header, in bytes.
 pub(crate) const RTS_HEADER_BYTES: usize = 40;
 
-/// The drawing above; `flags` as in [`super::eager`].
+/// The drawing above; `flags` and `follows` as in [`super::eager`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Rts {
@@ -29,7 +29,7 @@ pub(crate) struct Rts {
     pub(crate) flags: u8,
     pub(crate) target_endpoint: U16,
     pub(crate) source_endpoint: U16,
-    pub(crate) reserved: U16,
+    pub(crate) follows: U16,
     pub(crate) context: U32,
     pub(crate) first_bytes: U32,
     pub(crate) tag: U64,

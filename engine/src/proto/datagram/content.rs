@@ -1,0 +1,234 @@
+//! What was sent together, kept until it is acknowledged.
+//!
+//! A *content* is a segment whose header is written each time it is sent: frames, the number of the
+//! first one, how many they are. Its buffer comes out of a pool that all sessions share.
+
+use zerocopy::IntoBytes;
+
+use super::super::table::{Id, Table};
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// No content.
+const NONE: u32 = u32::MAX;
+
+/// Where a content is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Frames are still added.
+    Open,
+    /// It waits for its first sending.
+    Ready,
+    /// It was sent.
+    Flying,
+    /// It was sent and lost, and waits to be sent again.
+    Lost,
+}
+
+/// Which of the two lists that a content can be in a link belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// All of a session, by their frames.
+    Frames = 0,
+    /// Those that wait to be sent.
+    Queue = 1,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    previous: u32,
+    next: u32,
+}
+
+const UNLINKED: Link = Link { previous: NONE, next: NONE };
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Content {
+    buffer: Box<[u8]>,
+    /// Header included.
+    pub(crate) bytes: usize,
+    pub(crate) first_frame: u32,
+    pub(crate) frames: u16,
+    /// Slot of its session.
+    pub(crate) session: u32,
+    pub(crate) place: Place,
+    /// It holds a frame that must not wait behind messages.
+    pub(crate) is_urgent: bool,
+    /// Sends with something in it that end, or come nearer to it, when it is acknowledged.
+    pub(crate) operations: Vec<Id>,
+    links: [Link; 2],
+}
+
+impl Content {
+    /// The last frame in it, plus 1.
+    pub(crate) fn end_frame(&self) -> u32 {
+        self.first_frame.wrapping_add(u32::from(self.frames))
+    }
+
+    /// Room for one more frame of `length` bytes; there is as much.
+    pub(crate) fn push(&mut self, length: usize) -> &mut [u8] {
+        let start = self.bytes;
+        self.bytes += length;
+        self.frames += 1;
+        &mut self.buffer[start..start + length]
+    }
+
+    /// The last `length` bytes of it.
+    pub(crate) fn newest(&mut self, length: usize) -> &mut [u8] {
+        &mut self.buffer[self.bytes - length..self.bytes]
+    }
+
+    /// Its bytes, under this header. `length`, `frames` and `first_frame` are filled in here.
+    pub(crate) fn seal(&mut self, mut header: SegmentHeader) -> &[u8] {
+        header.length = (self.bytes as u32).into();
+        header.frames = self.frames.into();
+        header.first_frame = self.first_frame.into();
+        self.buffer[..SEGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        &self.buffer[..self.bytes]
+    }
+}
+
+/// See the module. At most `limit` contents, and [`ContentPool::LEAST`] of each session beyond
+/// that, so that no session waits for another one's acknowledgements.
+#[derive(Debug)]
+pub(crate) struct ContentPool {
+    contents: Table<Content>,
+    /// Of contents that are over: their memory.
+    idle: Vec<(Box<[u8]>, Vec<Id>)>,
+    buffer_bytes: usize,
+    limit: usize,
+    made: usize,
+}
+
+impl ContentPool {
+    /// Contents that every session may have: one of messages, one of control frames.
+    pub(crate) const LEAST: usize = 2;
+
+    /// `limit` buffers of `buffer_bytes` each.
+    pub(crate) fn new(buffer_bytes: usize, limit: usize) -> Self {
+        Self { contents: Table::new(usize::MAX), idle: Vec::new(), buffer_bytes, limit, made: 0 }
+    }
+
+    /// Longest content, in bytes, header included.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Bytes of all buffers made so far, and of those in use.
+    pub(crate) fn allocated_bytes(&self) -> (usize, usize) {
+        (self.made * self.buffer_bytes, self.contents.len() * self.buffer_bytes)
+    }
+
+    /// Whether a session that has `held` may have one more. An eighth is kept for control frames,
+    /// and of the rest the messages of one session may have half.
+    pub(crate) fn has_room(&self, held: usize, is_control: bool) -> bool {
+        if is_control {
+            return held < Self::LEAST || self.contents.len() < self.limit;
+        }
+        let limit = self.limit - self.limit.div_ceil(8);
+        held == 0 || (self.contents.len() < limit && held < limit.div_ceil(2))
+    }
+
+    /// A new content; [`Self::has_room`] was asked.
+    pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
+        let (buffer, operations) = self.idle.pop().unwrap_or_else(|| {
+            self.made += 1;
+            (vec![0; self.buffer_bytes].into_boxed_slice(), Vec::new())
+        });
+        let content = Content {
+            buffer,
+            bytes: SEGMENT_HEADER_BYTES,
+            first_frame,
+            frames: 0,
+            session,
+            place: Place::Open,
+            is_urgent: false,
+            operations,
+            links: [UNLINKED; 2],
+        };
+        self.contents.insert(content).expect("the table has no bound of its own")
+    }
+
+    /// Takes the operations of a content out; [`Self::close`] takes them back, empty.
+    pub(crate) fn remove(&mut self, id: Id) -> Option<Content> {
+        self.contents.remove(id)
+    }
+
+    /// Keeps the memory of a content for the next one.
+    pub(crate) fn recycle(&mut self, mut content: Content) {
+        content.operations.clear();
+        self.idle.push((content.buffer, content.operations));
+    }
+
+    pub(crate) fn get(&self, id: Id) -> Option<&Content> {
+        self.contents.get(id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Content> {
+        self.contents.get_mut(id)
+    }
+
+    pub(crate) fn id_at(&self, index: u32) -> Option<Id> {
+        self.contents.id_at(index as usize)
+    }
+
+    fn link(&mut self, index: u32, order: Order) -> Option<&mut Link> {
+        self.contents.at_mut(index as usize).map(|content| &mut content.links[order as usize])
+    }
+}
+
+/// A list of contents, threaded through them.
+#[derive(Debug)]
+pub(crate) struct List {
+    order: Order,
+    first: u32,
+    last: u32,
+    len: usize,
+}
+
+impl List {
+    pub(crate) fn new(order: Order) -> Self {
+        Self { order, first: NONE, last: NONE, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn first(&self, pool: &ContentPool) -> Option<Id> {
+        pool.id_at(self.first)
+    }
+
+    /// The one behind `id`.
+    pub(crate) fn next(&self, pool: &ContentPool, id: Id) -> Option<Id> {
+        pool.id_at(pool.get(id)?.links[self.order as usize].next)
+    }
+
+    pub(crate) fn push_back(&mut self, pool: &mut ContentPool, id: Id) {
+        let index = id.index() as u32;
+        let previous = std::mem::replace(&mut self.last, index);
+        match pool.link(previous, self.order) {
+            Some(link) => link.next = index,
+            None => self.first = index,
+        }
+        if let Some(link) = pool.link(index, self.order) {
+            *link = Link { previous, next: NONE };
+        }
+        self.len += 1;
+    }
+
+    /// `id` is in this list.
+    pub(crate) fn unlink(&mut self, pool: &mut ContentPool, id: Id) {
+        let Some(link) = pool.link(id.index() as u32, self.order) else { return };
+        let Link { previous, next } = std::mem::replace(link, UNLINKED);
+        match pool.link(previous, self.order) {
+            Some(link) => link.next = next,
+            None => self.first = next,
+        }
+        match pool.link(next, self.order) {
+            Some(link) => link.previous = previous,
+            None => self.last = previous,
+        }
+        self.len -= 1;
+    }
+}

@@ -1,0 +1,333 @@
+//! Datagrams that came in: every frame once, and at once unless it has to wait its turn.
+
+use super::super::core::Core;
+use super::super::effects::{Effects, Ended};
+use super::super::failure::PeerFailure;
+use super::super::operation::State;
+use super::super::session::Session;
+use super::super::table::Id;
+use super::order::{Envelope, Held};
+use super::window::{Coming, FRAMES_MAX, is_before};
+use crate::wire::done::STATUS_ABANDONED;
+use crate::wire::goodbye::REASON_PROTOCOL;
+use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
+use crate::wire::{Done, Frame, FrameError, Frames, Grant, Matched};
+
+impl Core {
+    /// Handles one datagram's segment, which came by any lane of a session in datagram mode. An
+    /// error means that the peer broke the protocol: fail the session.
+    ///
+    /// RR-DGRAM-5, RR-SEG-1.
+    pub(crate) fn handle_datagram(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let whole = Session::split_segment(bytes)?;
+        let Some((header, body, _)) = whole.filter(|&(.., length)| length == bytes.len()) else {
+            return Err(FrameError::BadSegmentLength(bytes.len() as u32));
+        };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        if !session.is_connected() || session.datagram.is_none() {
+            return Ok(());
+        }
+        session.ack_wanted |= header.flags.get() & FLAG_ACK_REQUESTED != 0;
+        let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
+        if session.byte_credit.handle_limit(header.byte_limit.get()) || more {
+            self.unblocked.push(slot);
+        }
+        self.counters.segments_received += 1;
+        self.handle_frame_ack(slot, header.ack.get(), effects);
+        self.handle_numbered(slot, header, body, now_ns, effects)?;
+        self.handle_due_goodbye(slot, effects);
+        let answers_max = self.config.operations_max.saturating_mul(4) + 2 * FRAMES_MAX as usize;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        if session.control.len() > answers_max {
+            return Err(FrameError::AnswersWait(session.control.len()));
+        }
+        if session.is_connected() && (session.has_news() || !session.control.is_empty()) {
+            self.mark_dirty(slot);
+        }
+        Ok(())
+    }
+
+    /// RR-DGRAM-1, RR-DGRAM-2, RR-SEG-4
+    fn handle_numbered(
+        &mut self,
+        slot: u32,
+        header: &SegmentHeader,
+        body: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let mut frames = Frames::new(body);
+        let mut number = header.first_frame.get();
+        let mut held = 0u16;
+        while let Some(frame) = frames.next_frame()? {
+            let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+            let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };
+            held = held.wrapping_add(1);
+            match datagram.arrivals.note(number) {
+                Coming::Fresh => {
+                    session.expected_frame = datagram.arrivals.expected();
+                    self.handle_in_turn(slot, number, &frame, now_ns, effects)?;
+                }
+                Coming::Again => datagram.repeated_frames += 1,
+                Coming::Beyond => {
+                    let expected = datagram.arrivals.expected();
+                    return Err(FrameError::BeyondWindow { expected, got: number });
+                }
+            }
+            number = number.wrapping_add(1);
+        }
+        self.counters.frames_received += u64::from(held);
+        let announced = header.frames.get();
+        if held != announced {
+            return Err(FrameError::WrongCount { announced, held });
+        }
+        Ok(())
+    }
+
+    /// A frame that came for the first time, and messages that waited for it.
+    ///
+    /// RR-DGRAM-4.
+    fn handle_in_turn(
+        &mut self,
+        slot: u32,
+        number: u32,
+        frame: &Frame<'_>,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let is_in_turn = match frame {
+            Frame::Eager(header, payload) => {
+                let envelope = Envelope::Eager(**header);
+                self.admit_envelope(slot, number, envelope, payload, now_ns, effects)?
+            }
+            Frame::EagerParts(header) => {
+                self.announce_parts(slot, number, header)?;
+                let envelope = Envelope::Parts(**header);
+                self.admit_envelope(slot, number, envelope, &[], now_ns, effects)?
+            }
+            Frame::Rts(header, first) => {
+                let envelope = Envelope::Rts(**header);
+                self.admit_envelope(slot, number, envelope, first, now_ns, effects)?
+            }
+            other => {
+                self.handle_other(slot, number, other, now_ns, effects)?;
+                true
+            }
+        };
+        self.refuse_orphan(slot, number, frame)?;
+        let mut last = is_in_turn.then_some(number);
+        while let Some(predecessor) = last {
+            let session = self.sessions.at_mut(slot as usize);
+            let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) else {
+                break;
+            };
+            let Some(held) = datagram.holding.take_after(predecessor) else { break };
+            last = Some(held.frame);
+            let Held { frame, envelope, payload, payload_bytes } = held;
+            let bytes = &payload[..payload_bytes];
+            let taken = self.take_envelope(slot, frame, &envelope, bytes, now_ns, effects);
+            self.unexpected.give_back(payload);
+            taken?;
+        }
+        Ok(())
+    }
+
+    /// Parts said that this frame is their envelope, and it is not.
+    fn refuse_orphan(&self, slot: u32, number: u32, frame: &Frame<'_>) -> Result<(), FrameError> {
+        let session = self.sessions.at(slot as usize);
+        let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+            return Ok(());
+        };
+        let is_envelope = matches!(frame, Frame::EagerParts(_));
+        if datagram.orphans == 0 || is_envelope || !datagram.assemblies.contains_key(&number) {
+            return Ok(());
+        }
+        let why = "parts came of a frame that is no message in parts";
+        Err(FrameError::BadPart { message: number, offset: 0, length: 0, why })
+    }
+
+    /// Charges a message and takes it, or holds it until its turn. `false`: it is held.
+    ///
+    /// RR-CREDIT-1, RR-DGRAM-4.
+    fn admit_envelope(
+        &mut self,
+        slot: u32,
+        number: u32,
+        envelope: Envelope,
+        payload: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<bool, FrameError> {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(true) };
+        if !session.envelopes.handle_arrival(1) {
+            return Err(FrameError::NoCredit("envelope"));
+        }
+        if !session.bytes.handle_arrival(payload.len() as u32) {
+            session.envelopes.consume(1);
+            return Err(FrameError::NoCredit("eager byte"));
+        }
+        let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(true) };
+        let waits_for = datagram.holding.waits_for(number, &envelope, &datagram.arrivals);
+        let Some(predecessor) = waits_for else {
+            self.take_envelope(slot, number, &envelope, payload, now_ns, effects)?;
+            return Ok(true);
+        };
+        let (payload_bytes, payload) = (payload.len(), self.unexpected.keep(payload));
+        let held = Held { frame: number, envelope, payload, payload_bytes };
+        if let Err(held) = datagram.holding.insert(predecessor, held) {
+            session.envelopes.consume(1);
+            session.bytes.consume(payload_bytes as u32);
+            self.unexpected.give_back(held.payload);
+            return Err(FrameError::FollowsTwice(predecessor));
+        }
+        Ok(false)
+    }
+
+    /// The turn of a message, whose credit is charged.
+    fn take_envelope(
+        &mut self,
+        slot: u32,
+        number: u32,
+        envelope: &Envelope,
+        payload: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        match envelope {
+            Envelope::Eager(header) => {
+                self.take_eager::<true>(slot, header, payload, now_ns, effects)
+            }
+            Envelope::Rts(header) => self.take_rts::<true>(slot, header, payload, effects),
+            Envelope::Parts(header) => {
+                if let Some(session) = self.sessions.at_mut(slot as usize) {
+                    session.message_ns = now_ns;
+                }
+                self.take_parts(slot, number, header, effects)
+            }
+        }
+    }
+
+    fn handle_other(
+        &mut self,
+        slot: u32,
+        number: u32,
+        frame: &Frame<'_>,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        match frame {
+            Frame::Part(part, bytes) => self.handle_part(slot, number, part, bytes, effects)?,
+            Frame::Grant(grant) => self.handle_any_grant(slot, grant)?,
+            Frame::Done(done) => {
+                if !self.abandon_parts(slot, done, effects) {
+                    self.handle_done(slot, done, effects);
+                }
+            }
+            Frame::Matched(matched) => {
+                if !self.note_match_of_parts(slot, matched) {
+                    self.handle_matched(slot, matched, effects);
+                }
+            }
+            Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
+            Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
+            Frame::Goodbye(goodbye) => {
+                let session = self.sessions.at_mut(slot as usize);
+                if let Some(datagram) = session.and_then(|found| found.datagram.as_deref_mut()) {
+                    datagram.goodbye.get_or_insert((number, goodbye.reason));
+                }
+            }
+            Frame::Eager(..) | Frame::EagerParts(_) | Frame::Rts(..) => {}
+        }
+        Ok(())
+    }
+
+    /// The peer leaves once all that it sent has come. One that says that this side broke the
+    /// protocol sends nothing again, so what is missing stays missing.
+    ///
+    /// RR-END-1, RR-DGRAM-9.
+    fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
+        let session = self.sessions.at(slot as usize);
+        let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+            return;
+        };
+        let Some((number, reason)) = datagram.goodbye else { return };
+        if reason == REASON_PROTOCOL {
+            self.fail_session(slot, PeerFailure::Rejected, effects);
+        } else if is_before(number, datagram.arrivals.expected()) {
+            self.fail_session(slot, PeerFailure::Left, effects);
+        }
+    }
+
+    /// Grants are served in the order of their chunks, which is not that of their datagrams.
+    ///
+    /// RR-DGRAM-10, RR-RDV-2.
+    fn handle_any_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
+        let number = grant.lane.get();
+        let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
+        let lanes = &self.lanes;
+        let is_it = |lane: &Id| lanes.get(*lane).is_some_and(|lane| lane.number == number);
+        let Some(lane) = session.lanes.iter().copied().find(is_it) else {
+            return self.handle_grant(slot, grant);
+        };
+        let Some(bulk) = self.lanes.get_mut(lane) else { return Ok(()) };
+        let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
+        let ahead = got.wrapping_sub(expected);
+        if ahead > 0 {
+            let at = bulk
+                .early
+                .partition_point(|early| early.chunk.get().wrapping_sub(expected) < ahead);
+            let is_there = bulk.early.get(at).is_some_and(|early| early.chunk.get() == got);
+            // As many frames as that cannot be missing.
+            if ahead >= FRAMES_MAX || is_there {
+                return Err(FrameError::BadChunkNumber { expected, got });
+            }
+            bulk.early.insert(at, *grant);
+            return Ok(());
+        }
+        self.handle_grant(slot, grant)?;
+        loop {
+            let Some(bulk) = self.lanes.get_mut(lane) else { return Ok(()) };
+            let next = bulk.early.front().copied();
+            let Some(next) = next.filter(|next| next.chunk.get() == bulk.expected_chunk) else {
+                return Ok(());
+            };
+            bulk.early.pop_front();
+            self.handle_grant(slot, &next)?;
+        }
+    }
+
+    /// The receiver gave up a message whose parts are not all sent. `true`: it was one.
+    fn abandon_parts(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) -> bool {
+        let id = Id::from_u64(done.operation.get());
+        let Some(operation) = self.operations.get(id) else { return false };
+        let is_it = operation.session == slot && matches!(operation.state, State::Parting(_));
+        if !is_it || done.status != STATUS_ABANDONED {
+            return false;
+        }
+        let remote = operation.remote;
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.waiting.retain(|&waiting| waiting != id);
+        }
+        self.operations.remove(id);
+        effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
+        true
+    }
+
+    /// A message was matched before all of its parts were sent. `true`: it was one.
+    fn note_match_of_parts(&mut self, slot: u32, matched: &Matched) -> bool {
+        let id = Id::from_u64(matched.operation.get());
+        let Some(operation) = self.operations.get_mut(id) else { return false };
+        if operation.session != slot {
+            return false;
+        }
+        let State::Parting(parting) = &mut operation.state else { return false };
+        parting.is_matched = true;
+        true
+    }
+}

@@ -1,0 +1,193 @@
+//! Control lanes that lose, duplicate and reorder: the message layer above datagrams.
+//!
+//! A session is in *stream mode*, where its control lane keeps order and loses nothing, or in
+//! *datagram mode* ([`Core::use_datagrams`]). In datagram mode a datagram carries one segment.
+//! Frames keep one number per session and direction, whatever lane they go by; what was sent
+//! together is a *content*, kept until it is acknowledged, and sent again unchanged but for its
+//! segment header when it is lost. Nothing waits for what was lost but that which needs it:
+//!
+//! * messages wait for the one before them from the same source to the same target in the same
+//!   context ([`order`]);
+//! * grants wait for the one before them on their lane;
+//! * a goodbye waits for everything.
+//!
+//! # Order of calls
+//!
+//! As in [`super::core`], with these in the place of `handle_bytes`, `prepare` and
+//! `handle_transmitted`:
+//!
+//! 1. [`Core::handle_datagram`] for what came in;
+//! 2. [`Core::handle_content_acked`] and [`Core::handle_content_lost`] for what the path of a lane
+//!    found out about its packets; a packet may be acknowledged to the peer only after
+//!    `handle_datagram` had it. [`Core::resend_all`] when a lane is given up that took contents;
+//! 3. [`Core::poll_content`] for each session of [`Core::poll_dirty`], as long as the lane takes
+//!    more; a session whose lane took no more is asked again when it does.
+
+pub(crate) mod content;
+mod incoming;
+pub(crate) mod order;
+mod outgoing;
+mod parts;
+mod staging;
+#[cfg(test)]
+mod tests;
+pub(crate) mod window;
+
+use std::collections::HashMap;
+
+use self::content::{ContentPool, List, Order};
+use self::order::{Chain, Hashing, Holding};
+use self::parts::Assemblies;
+use self::window::Arrivals;
+use super::core::{Config, Core};
+use super::table::Id;
+use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
+use crate::wire::rts::RTS_HEADER_BYTES;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
+
+pub(crate) use self::parts::{Assembling, Parting};
+
+/// Bytes of a content's buffer: an Ethernet frame, with room to spare.
+const BUFFER_BYTES: usize = 2048;
+/// A content holds at least an envelope and the least part.
+const CONTENT_BYTES_MIN: usize =
+    SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
+
+/// What the sessions of an engine that are in datagram mode share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) contents: ContentPool,
+    pub(super) assemblies: Assemblies,
+}
+
+impl Shared {
+    /// Contents take as much memory as staging buffers may.
+    pub(crate) fn new(config: &Config) -> Self {
+        let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
+        Self {
+            contents: ContentPool::new(BUFFER_BYTES, (bytes / BUFFER_BYTES).max(1)),
+            assemblies: Assemblies::default(),
+        }
+    }
+}
+
+/// What a session has in datagram mode.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    /// Longest content that is made now, header included.
+    content_bytes: usize,
+    /// Contents of messages that may wait for their first sending.
+    unsent_max: usize,
+    /// All contents.
+    outstanding: List,
+    /// Those to be sent again.
+    lost: List,
+    /// Those to be sent that hold control frames.
+    urgent: List,
+    /// Others to be sent.
+    ready: List,
+    open: Option<Id>,
+    next_frame: u32,
+    chain: Chain,
+    /// Credit was announced in a datagram that may not have come, and nothing repeats it.
+    pub(super) news_due: bool,
+    header_only: [u8; SEGMENT_HEADER_BYTES],
+
+    arrivals: Arrivals,
+    holding: Holding,
+    /// Messages that are not whole, by the frame of their envelope.
+    assemblies: HashMap<u32, Id, Hashing>,
+    /// Of these, those whose envelope has not come.
+    orphans: u32,
+    /// Frame and reason of the peer's goodbye.
+    goodbye: Option<(u32, u8)>,
+    /// Frames that came again.
+    repeated_frames: u64,
+}
+
+impl Datagram {
+    fn new(content_bytes: usize, unsent_max: usize, seed: u64) -> Self {
+        Self {
+            content_bytes,
+            unsent_max,
+            outstanding: List::new(Order::Frames),
+            lost: List::new(Order::Queue),
+            urgent: List::new(Order::Queue),
+            ready: List::new(Order::Queue),
+            open: None,
+            next_frame: 0,
+            chain: Chain::new(seed),
+            news_due: false,
+            header_only: [0; SEGMENT_HEADER_BYTES],
+            arrivals: Arrivals::default(),
+            holding: Holding::new(seed),
+            assemblies: HashMap::with_hasher(Hashing::with_seed(seed)),
+            orphans: 0,
+            goodbye: None,
+            repeated_frames: 0,
+        }
+    }
+}
+
+impl Core {
+    /// Puts a session that was just established, and has sent nothing, into datagram mode.
+    /// `content_bytes`: what the least of its lanes carries in one datagram.
+    pub(crate) fn use_datagrams(&mut self, slot: u32, content_bytes: usize) {
+        let content_bytes = self.clamp_content(content_bytes);
+        let unsent_max = (self.config.staging_bytes / content_bytes).max(1);
+        let seed = self.config.hash_seed;
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.datagram = Some(Box::new(Datagram::new(content_bytes, unsent_max, seed)));
+        }
+    }
+
+    /// The least lane of a session carries more or less than before. What was made for more goes
+    /// by a lane that takes it: a stream takes everything.
+    pub(crate) fn set_content_bytes(&mut self, slot: u32, content_bytes: usize) {
+        let content_bytes = self.clamp_content(content_bytes);
+        let session = self.sessions.at_mut(slot as usize);
+        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
+            datagram.close_open(&mut self.datagrams.contents);
+            datagram.content_bytes = content_bytes;
+        }
+    }
+
+    fn clamp_content(&self, content_bytes: usize) -> usize {
+        content_bytes.clamp(CONTENT_BYTES_MIN, self.datagrams.contents.buffer_bytes())
+    }
+
+    /// Whether all that a session has sent is acknowledged, and nothing waits: after
+    /// [`Self::leave`], that the goodbye has come.
+    pub(crate) fn is_settled(&self, slot: u32) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return true };
+        session.waiting.is_empty()
+            && session.control.is_empty()
+            && session.datagram.as_ref().is_none_or(|datagram| datagram.outstanding.len() == 0)
+    }
+
+    /// A session in datagram mode ends: contents go back to the pool; what is held or half there
+    /// can never be matched, for what it waits for will not come.
+    ///
+    /// RR-DGRAM-9.
+    pub(super) fn end_datagrams(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(mut datagram) = session.datagram.take() else { return };
+        let contents = &mut self.datagrams.contents;
+        while let Some(id) = datagram.outstanding.first(contents) {
+            datagram.outstanding.unlink(contents, id);
+            if let Some(content) = contents.remove(id) {
+                contents.recycle(content);
+            }
+        }
+        for held in datagram.holding.drain() {
+            session.envelopes.consume(1);
+            session.bytes.consume(held.payload_bytes as u32);
+            self.unexpected.give_back(held.payload);
+        }
+        for (_, id) in datagram.assemblies.drain() {
+            let Some(assembly) = self.datagrams.assemblies.remove(id) else { continue };
+            session.bytes.consume(assembly.stored_credit());
+            self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);
+        }
+    }
+}

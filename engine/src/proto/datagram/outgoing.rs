@@ -1,0 +1,396 @@
+//! Sending contents, and sending them again until they are acknowledged.
+
+use zerocopy::IntoBytes;
+
+use super::super::core::Core;
+use super::super::effects::{Effects, Ended};
+use super::super::operation::State;
+use super::super::session::Control;
+use super::super::table::Id;
+use super::Datagram;
+use super::content::{ContentPool, List, Place};
+use super::window::{FRAMES_MAX, is_before};
+use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// Token of a segment without frames: nothing of it is kept.
+const NEWS: u64 = 0;
+
+/// Frames of the window that only control frames use.
+const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
+
+/// What to send in one datagram.
+#[derive(Debug)]
+pub(crate) struct Outgoing<'a> {
+    /// Names it when it is acknowledged or lost. The same content has the same token each time.
+    pub(crate) token: u64,
+    /// One segment.
+    pub(crate) bytes: &'a [u8],
+    /// Nothing else waits to be sent: the peer may be asked to answer at once.
+    pub(crate) is_last: bool,
+}
+
+/// What a list had for a datagram.
+enum Pick {
+    Found(Id),
+    /// The first needs more room, and will have it in another datagram.
+    Wait,
+    Nothing,
+}
+
+/// Takes the first out of a list that fits.
+fn pick(list: &mut List, pool: &mut ContentPool, room_bytes: usize, content_bytes: usize) -> Pick {
+    let mut at = list.first(pool);
+    while let Some(id) = at {
+        let bytes = pool.get(id).map_or(usize::MAX, |content| content.bytes);
+        if bytes <= room_bytes {
+            list.unlink(pool, id);
+            return Pick::Found(id);
+        }
+        // What was made for longer datagrams waits for another lane, and others pass it.
+        if bytes <= content_bytes {
+            return Pick::Wait;
+        }
+        at = list.next(pool, id);
+    }
+    Pick::Nothing
+}
+
+impl Datagram {
+    /// All frames before this one are known to have come.
+    pub(super) fn base(&self, pool: &ContentPool) -> u32 {
+        let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
+        oldest.map_or(self.next_frame, |content| content.first_frame)
+    }
+
+    /// What is left of the content that is open, for one frame; 0: none is.
+    pub(super) fn open_room(&self, pool: &ContentPool) -> usize {
+        let open = self.open.and_then(|id| pool.get(id));
+        open.map_or(0, |content| self.content_bytes.saturating_sub(content.bytes))
+    }
+
+    /// The longest frame.
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        self.content_bytes - SEGMENT_HEADER_BYTES
+    }
+
+    /// Whether [`Self::push`] would find room.
+    ///
+    /// RR-DGRAM-2.
+    pub(super) fn has_room(&self, pool: &ContentPool, length: usize, is_control: bool) -> bool {
+        let kept = if is_control { 0 } else { FRAMES_KEPT };
+        if self.next_frame.wrapping_sub(self.base(pool)) >= FRAMES_MAX - kept {
+            return false;
+        }
+        let unsent = self.ready.len() + self.urgent.len();
+        self.open_room(pool) >= length
+            || (pool.has_room(self.outstanding.len(), is_control)
+                && (is_control || unsent < self.unsent_max))
+    }
+
+    /// Room for a frame of `length` bytes, which fit a content, as its number and the content
+    /// that it is in. `None`: no room now.
+    pub(super) fn push(
+        &mut self,
+        pool: &mut ContentPool,
+        slot: u32,
+        length: usize,
+        is_control: bool,
+    ) -> Option<(u32, Id)> {
+        debug_assert!(length <= self.frame_bytes_max(), "a frame fits a content");
+        if !self.has_room(pool, length, is_control) {
+            return None;
+        }
+        if self.open_room(pool) < length {
+            self.close_open(pool);
+        }
+        let id = self.open.unwrap_or_else(|| {
+            let id = pool.open(slot, self.next_frame);
+            self.outstanding.push_back(pool, id);
+            id
+        });
+        self.open = Some(id);
+        pool.get_mut(id)?.is_urgent |= is_control;
+        let frame = self.next_frame;
+        self.next_frame = frame.wrapping_add(1);
+        Some((frame, id))
+    }
+
+    /// No frame is added to the open content any more.
+    pub(super) fn close_open(&mut self, pool: &mut ContentPool) {
+        let Some(id) = self.open.take() else { return };
+        let Some(content) = pool.get_mut(id) else { return };
+        content.place = Place::Ready;
+        let queue = if content.is_urgent { &mut self.urgent } else { &mut self.ready };
+        queue.push_back(pool, id);
+    }
+
+    /// RR-CREDIT-3
+    fn push_control(&mut self, pool: &mut ContentPool, slot: u32, control: &Control) -> bool {
+        let bytes = control.as_frame();
+        let Some((_, id)) = self.push(pool, slot, bytes.len(), true) else { return false };
+        if let Some(content) = pool.get_mut(id) {
+            content.push(bytes.len()).copy_from_slice(bytes);
+        }
+        true
+    }
+
+    /// The content to be sent next, lost ones first.
+    fn next(&mut self, pool: &mut ContentPool, room_bytes: usize) -> Option<Id> {
+        let content_bytes = self.content_bytes;
+        match pick(&mut self.lost, pool, room_bytes, content_bytes) {
+            Pick::Found(id) => return Some(id),
+            Pick::Wait => return None,
+            Pick::Nothing => {}
+        }
+        let open = self.open.and_then(|id| pool.get(id));
+        let is_urgent = open.is_some_and(|content| content.is_urgent);
+        if is_urgent || self.urgent.len() + self.ready.len() == 0 {
+            self.close_open(pool);
+        }
+        for list in [&mut self.urgent, &mut self.ready] {
+            match pick(list, pool, room_bytes, content_bytes) {
+                Pick::Found(id) => return Some(id),
+                Pick::Wait => return None,
+                Pick::Nothing => {}
+            }
+        }
+        None
+    }
+
+    fn waits(&self) -> bool {
+        self.open.is_some() || self.lost.len() + self.urgent.len() + self.ready.len() > 0
+    }
+
+    /// RR-DGRAM-3
+    fn mark_lost(&mut self, pool: &mut ContentPool, id: Id) {
+        if let Some(content) = pool.get_mut(id)
+            && content.place == Place::Flying
+        {
+            content.place = Place::Lost;
+            self.lost.push_back(pool, id);
+        }
+    }
+}
+
+impl Core {
+    /// The next datagram of a session, at most `room_bytes` long. `asks_ack`: the lane itself does
+    /// not tell what has come, so the peer is asked to. `None`: nothing to send, or nothing that
+    /// fits.
+    ///
+    /// RR-DGRAM-3.
+    pub(crate) fn poll_content(
+        &mut self,
+        slot: u32,
+        room_bytes: usize,
+        asks_ack: bool,
+    ) -> Option<Outgoing<'_>> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        if !session.is_connected() {
+            return None;
+        }
+        let datagram = session.datagram.as_deref_mut()?;
+        let pool = &mut self.datagrams.contents;
+        while let Some(control) = session.control.front() {
+            if !datagram.push_control(pool, slot, control) {
+                break;
+            }
+            session.control.pop_front();
+        }
+        let next = datagram.next(pool, room_bytes);
+        if next.is_none() && (!session.has_news() || room_bytes < SEGMENT_HEADER_BYTES) {
+            return None;
+        }
+        if next.is_some() && !session.waiting.is_empty() {
+            self.unblocked.push(slot);
+        }
+        let header = session.datagram_header(asks_ack);
+        let datagram = session.datagram.as_deref_mut()?;
+        let is_last = !datagram.waits();
+        let Some(id) = next else {
+            let length = (SEGMENT_HEADER_BYTES as u32).into();
+            let first_frame = datagram.next_frame.into();
+            let header = SegmentHeader { length, first_frame, ..header };
+            datagram.header_only.copy_from_slice(header.as_bytes());
+            return Some(Outgoing { token: NEWS, bytes: &datagram.header_only, is_last });
+        };
+        let content = self.datagrams.contents.get_mut(id)?;
+        content.place = Place::Flying;
+        Some(Outgoing { token: id.to_u64(), bytes: content.seal(header), is_last })
+    }
+
+    /// A content that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
+    /// too long.
+    pub(crate) fn poll_content_again(
+        &mut self,
+        slot: u32,
+        token: u64,
+        room_bytes: usize,
+        asks_ack: bool,
+    ) -> Option<Outgoing<'_>> {
+        let id = Id::from_u64(token);
+        let pool = &mut self.datagrams.contents;
+        let content = pool.get(id).filter(|content| content.session == slot)?;
+        if content.bytes > room_bytes || !matches!(content.place, Place::Flying | Place::Lost) {
+            return None;
+        }
+        let is_lost = content.place == Place::Lost;
+        let session = self.sessions.at_mut(slot as usize)?;
+        let header = session.datagram_header(asks_ack);
+        let datagram = session.datagram.as_deref_mut()?;
+        if is_lost {
+            datagram.lost.unlink(pool, id);
+        }
+        let is_last = !datagram.waits();
+        let content = pool.get_mut(id)?;
+        content.place = Place::Flying;
+        Some(Outgoing { token, bytes: content.seal(header), is_last })
+    }
+
+    /// Length of the next datagram of a session, or more; 0: nothing waits.
+    pub(crate) fn waiting_bytes(&self, slot: u32) -> usize {
+        let Some(session) = self.sessions.at(slot as usize) else { return 0 };
+        let Some(datagram) = session.datagram.as_deref() else { return 0 };
+        let pool = &self.datagrams.contents;
+        let lists = [&datagram.lost, &datagram.urgent, &datagram.ready];
+        let first = lists.iter().find_map(|list| list.first(pool)).or(datagram.open);
+        match first.and_then(|id| pool.get(id)) {
+            Some(content) => content.bytes,
+            None if !session.control.is_empty() => datagram.content_bytes,
+            None if session.has_news() => SEGMENT_HEADER_BYTES,
+            None => 0,
+        }
+    }
+
+    /// The packet with this token arrived.
+    pub(crate) fn handle_content_acked(
+        &mut self,
+        slot: u32,
+        token: u64,
+        effects: &mut impl Effects,
+    ) {
+        let id = Id::from_u64(token);
+        let was_sent = self.datagrams.contents.get(id).is_some_and(|content| {
+            content.session == slot && matches!(content.place, Place::Flying | Place::Lost)
+        });
+        if was_sent {
+            self.release_content(slot, id, effects);
+        }
+    }
+
+    /// A packet with this token was lost. It may be reported of a content that has come in
+    /// another packet: what the lost one said of credit may have been said nowhere else.
+    ///
+    /// RR-DGRAM-3.
+    pub(crate) fn handle_content_lost(&mut self, slot: u32, token: u64) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let pool = &mut self.datagrams.contents;
+        let id = Id::from_u64(token);
+        if pool.get(id).is_some_and(|content| content.session == slot) {
+            datagram.mark_lost(pool, id);
+        } else {
+            datagram.news_due = true;
+        }
+        self.mark_dirty(slot);
+    }
+
+    /// A lane is given up: all that is not acknowledged goes again.
+    pub(crate) fn resend_all(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let pool = &mut self.datagrams.contents;
+        let mut at = datagram.outstanding.first(pool);
+        while let Some(id) = at {
+            at = datagram.outstanding.next(pool, id);
+            datagram.mark_lost(pool, id);
+        }
+        datagram.news_due = true;
+        self.mark_dirty(slot);
+    }
+
+    /// The peer has all frames before `ack`.
+    ///
+    /// RR-SEG-3.
+    pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
+        loop {
+            let pool = &self.datagrams.contents;
+            let session = self.sessions.at(slot as usize);
+            let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+                return;
+            };
+            let Some(id) = datagram.outstanding.first(pool) else { return };
+            let Some(content) = pool.get(id) else { return };
+            // Frames that were never sent cannot have come, whatever the peer says.
+            if is_before(ack, content.end_frame())
+                || is_before(datagram.next_frame, ack)
+                || !matches!(content.place, Place::Flying | Place::Lost)
+            {
+                return;
+            }
+            self.release_content(slot, id, effects);
+        }
+    }
+
+    fn release_content(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let pool = &mut self.datagrams.contents;
+        if pool.get(id).is_some_and(|content| content.place == Place::Lost) {
+            // An earlier packet has come; the lost one may have been the only one with news.
+            datagram.lost.unlink(pool, id);
+            datagram.news_due = true;
+        }
+        datagram.outstanding.unlink(pool, id);
+        let Some(mut content) = pool.remove(id) else { return };
+        if !session.waiting.is_empty() {
+            self.unblocked.push(slot);
+        }
+        if !session.control.is_empty() || datagram.news_due {
+            self.mark_dirty(slot);
+        }
+        for operation in content.operations.drain(..) {
+            self.handle_delivered(operation, effects);
+        }
+        self.datagrams.contents.recycle(content);
+    }
+
+    /// A content with something of a send in it was acknowledged.
+    ///
+    /// RR-SEG-3.
+    fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let accepted = operation.length;
+        match &mut operation.state {
+            State::AwaitDelivery => {}
+            State::Parting(parting) => {
+                parting.unacknowledged -= 1;
+                if parting.unacknowledged > 0 || u64::from(parting.staged) < accepted {
+                    return;
+                }
+            }
+            _ => return,
+        }
+        self.operations.remove(id);
+        effects.complete(id, Ended::Sent { accepted });
+    }
+}
+
+impl super::super::session::Session {
+    /// The header of the next datagram; what it says counts as said.
+    fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
+        self.announced_ack = self.expected_frame;
+        self.ack_wanted = false;
+        if let Some(datagram) = self.datagram.as_deref_mut() {
+            datagram.news_due = false;
+        }
+        SegmentHeader {
+            length: 0.into(),
+            frames: 0.into(),
+            flags: if asks_ack { FLAG_ACK_REQUESTED } else { 0 }.into(),
+            first_frame: 0.into(),
+            ack: self.expected_frame.into(),
+            envelope_limit: self.envelopes.announce().into(),
+            byte_limit: self.bytes.announce().into(),
+        }
+    }
+}

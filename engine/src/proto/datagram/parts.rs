@@ -1,0 +1,498 @@
+//! Messages that come in parts.
+//!
+//! ```text
+//!                   envelope           its turn              a receive
+//!   parts only ───────────────> held ──────────> unexpected ───────────> receiving
+//!       \___________________________________________________________________^
+//! ```
+//!
+//! Parts go straight into the receive's memory once there is one, into the buffer of the unexpected
+//! message before that, and lie in buffers of their own until the message has had its turn. The
+//! whole length of a message is charged to byte credit, when its envelope comes or with the parts
+//! that are here earlier, and returned when it is matched or dropped. A part of a message whose
+//! envelope has come and that is not known here is of one that was dropped or ended: it is ignored.
+
+use super::super::core::Core;
+use super::super::effects::{Arrival, Effects, Ended, Level};
+use super::super::failure::PeerFailure;
+use super::super::operation::State;
+use super::super::receive::context_of;
+use super::super::session::Control;
+use super::super::table::{Id, Table};
+use super::super::unexpected::{Kind, Message, Unexpected};
+use super::window::FRAMES_MAX;
+use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, Part};
+use crate::wire::{EAGER_BYTES_MAX, Eager, FrameError};
+
+/// An eager send whose parts are not all acknowledged, or not all staged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parting {
+    pub(crate) level: Level,
+    /// Frame of the envelope.
+    pub(crate) frame: u32,
+    /// Bytes in contents.
+    pub(crate) staged: u32,
+    /// Contents with something of it that are not acknowledged, as far as the level asks.
+    pub(crate) unacknowledged: u32,
+    /// MATCHED came.
+    pub(crate) is_matched: bool,
+}
+
+impl Parting {
+    pub(super) fn new(level: Level, frame: u32) -> Self {
+        Self { level, frame, staged: 0, unacknowledged: 0, is_matched: false }
+    }
+}
+
+/// A receive whose message comes in parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assembling {
+    pub(crate) assembly: Id,
+    /// What the message is.
+    pub(crate) arrival: Arrival,
+}
+
+/// Where the parts of a message go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Target {
+    /// The message has not had its turn: into buffers of their own.
+    Store,
+    /// Into this unexpected message.
+    Unexpected(u32),
+    /// Into the memory of this receive.
+    Receive(Id),
+}
+
+#[derive(Debug)]
+struct Piece {
+    offset: u32,
+    length: u32,
+    bytes: Box<[u8]>,
+}
+
+/// Starts and ends, in bytes.
+type Ranges = Vec<(u32, u32)>;
+
+/// A message of which parts are missing.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    slot: u32,
+    /// Frame of the envelope.
+    frame: u32,
+    /// Length of the message; `None`: the envelope has not come.
+    length: Option<u32>,
+    /// Where the part that says it is the last one ends.
+    end: Option<u32>,
+    arrived: u32,
+    /// Ranges that arrived, in order and apart from each other.
+    ranges: Ranges,
+    pieces: Vec<Piece>,
+    target: Target,
+    is_given_up: bool,
+}
+
+impl Assembly {
+    /// Byte credit that it holds while it has not had its turn.
+    pub(super) fn stored_credit(&self) -> u32 {
+        match self.target {
+            Target::Store => self.length.unwrap_or(self.arrived),
+            // Returned with the unexpected message, or at the match.
+            Target::Unexpected(_) | Target::Receive(_) => 0,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.length == Some(self.arrived)
+    }
+
+    /// Takes note of a range that is not empty. `false`: part of it is there already.
+    ///
+    /// RR-DGRAM-7.
+    fn add_range(&mut self, start: u32, end: u32) -> bool {
+        let at = self.ranges.partition_point(|&(_, other)| other <= start);
+        if self.ranges.get(at).is_some_and(|&(other, _)| other < end) {
+            return false;
+        }
+        let joins_next = self.ranges.get(at).is_some_and(|&(other, _)| other == end);
+        let joins_last = at > 0 && self.ranges[at - 1].1 == start;
+        match (joins_last, joins_next) {
+            (true, true) => {
+                self.ranges[at - 1].1 = self.ranges[at].1;
+                self.ranges.remove(at);
+            }
+            (true, false) => self.ranges[at - 1].1 = end,
+            (false, true) => self.ranges[at].0 = start,
+            (false, false) => self.ranges.insert(at, (start, end)),
+        }
+        self.arrived += end - start;
+        true
+    }
+}
+
+/// Messages of which parts are missing, of all sessions. How many there can be is bounded by
+/// envelope credit and, once they are matched, by the number of operations.
+#[derive(Debug)]
+pub(crate) struct Assemblies {
+    table: Table<Assembly>,
+    /// Lists of those that are over.
+    idle: Vec<(Ranges, Vec<Piece>)>,
+}
+
+impl Default for Assemblies {
+    fn default() -> Self {
+        Self { table: Table::new(usize::MAX), idle: Vec::new() }
+    }
+}
+
+impl Assemblies {
+    fn open(&mut self, slot: u32, frame: u32) -> Id {
+        let (ranges, pieces) = self.idle.pop().unwrap_or_default();
+        let assembly = Assembly {
+            slot,
+            frame,
+            length: None,
+            end: None,
+            arrived: 0,
+            ranges,
+            pieces,
+            target: Target::Store,
+            is_given_up: false,
+        };
+        self.table.insert(assembly).expect("the table has no bound of its own")
+    }
+
+    pub(super) fn remove(&mut self, id: Id) -> Option<Assembly> {
+        self.table.remove(id)
+    }
+
+    /// Keeps the memory of one that was removed.
+    pub(super) fn recycle(&mut self, assembly: Assembly, store: &mut Unexpected) {
+        let Assembly { mut ranges, mut pieces, .. } = assembly;
+        ranges.clear();
+        for piece in pieces.drain(..) {
+            store.give_back(piece.bytes);
+        }
+        self.idle.push((ranges, pieces));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+}
+
+fn bad(part: &Part, why: &'static str) -> FrameError {
+    let (message, offset) = (part.message.get(), part.offset.get());
+    FrameError::BadPart { message, offset, length: part.length.get(), why }
+}
+
+impl Core {
+    /// Forgets a message in parts; parts that still come are ignored.
+    pub(crate) fn drop_assembly(&mut self, id: Id) {
+        let Some(assembly) = self.datagrams.assemblies.remove(id) else { return };
+        let session = self.sessions.at_mut(assembly.slot as usize);
+        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
+            datagram.assemblies.remove(&assembly.frame);
+        }
+        self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);
+    }
+
+    /// The envelope of a message in parts has come as `frame`; its turn may be later.
+    ///
+    /// RR-DGRAM-7, RR-CREDIT-1.
+    pub(super) fn announce_parts(
+        &mut self,
+        slot: u32,
+        frame: u32,
+        header: &Eager,
+    ) -> Result<(), FrameError> {
+        let length = header.length.get();
+        let error = |why| FrameError::BadPart { message: frame, offset: 0, length, why };
+        if length == 0 {
+            return Err(error("no message is empty and in parts"));
+        }
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };
+        let assemblies = &mut self.datagrams.assemblies;
+        let id = match datagram.assemblies.get(&frame) {
+            Some(&id) => {
+                datagram.orphans -= 1;
+                id
+            }
+            None => {
+                let id = assemblies.open(slot, frame);
+                datagram.assemblies.insert(frame, id);
+                id
+            }
+        };
+        let Some(assembly) = assemblies.table.get_mut(id) else { return Ok(()) };
+        let is_beyond = assembly.ranges.last().is_some_and(|&(_, end)| end > length);
+        if is_beyond || assembly.end.is_some_and(|end| end != length) {
+            return Err(error("other parts than these have come"));
+        }
+        if !session.bytes.handle_arrival(length - assembly.arrived) {
+            return Err(FrameError::NoCredit("eager byte"));
+        }
+        // From here on all of it is charged.
+        assembly.length = Some(length);
+        Ok(())
+    }
+
+    /// The turn of a message in parts has come.
+    ///
+    /// RR-MATCH-3, RR-DGRAM-7.
+    pub(super) fn take_parts(
+        &mut self,
+        slot: u32,
+        frame: u32,
+        header: &Eager,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let session = self.sessions.at(slot as usize);
+        let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+            return Ok(());
+        };
+        let Some(&assembly) = datagram.assemblies.get(&frame) else { return Ok(()) };
+        let (length, report) = (header.length.get(), header.operation.get());
+        let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
+        let admitted = self.admit::<true>(slot, target, source, length as usize);
+        if !matches!(admitted, Ok(Some(_))) {
+            // Its credit went back.
+            self.drop_assembly(assembly);
+        }
+        let Some((remote, epoch)) = admitted? else {
+            if report != 0 {
+                let status = crate::wire::done::STATUS_ABANDONED;
+                self.push_control(slot, Control::done(report, status, 0));
+            }
+            return Ok(());
+        };
+        let context = context_of(header.context.get(), header.flags);
+        let tag = header.tag.get();
+        let envelope = super::super::matching::Envelope { source: remote, context, tag };
+        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
+            return Ok(());
+        };
+        let Some(receive) = matcher.take_posted(&envelope) else {
+            let kind = Kind::Parts { report, assembly };
+            let came_by = (slot, epoch);
+            let message = self.unexpected.insert_parts(came_by, remote, context, tag, length, kind);
+            let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
+            matcher.insert_unexpected(&envelope, message.index() as u32);
+            self.counters.unexpected_messages += 1;
+            self.store_pieces(assembly, message.index() as u32);
+            return Ok(());
+        };
+        self.return_credit(slot, length as usize);
+        if report != 0 {
+            self.push_control(slot, Control::matched(report));
+        }
+        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
+        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let arrival = Arrival { peer, context, tag, length: u64::from(length) };
+        self.receive_parts(id, slot, assembly, arrival);
+        let capacity = self.capacity_of(id);
+        let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else {
+            return Ok(());
+        };
+        for piece in found.pieces.drain(..) {
+            place(effects, id, capacity, piece.offset, &piece.bytes[..piece.length as usize]);
+            self.unexpected.give_back(piece.bytes);
+        }
+        self.finish_parts(assembly, effects);
+        Ok(())
+    }
+
+    /// An unexpected message in parts is being received: what is here is copied, and the rest goes
+    /// where it belongs.
+    ///
+    /// RR-DGRAM-7.
+    pub(crate) fn take_over(
+        &mut self,
+        id: Id,
+        message: Message,
+        (report, assembly): (u64, Id),
+        arrival: Arrival,
+        effects: &mut impl Effects,
+    ) {
+        let capacity = self.capacity_of(id);
+        if let Some(found) = self.datagrams.assemblies.table.get(assembly) {
+            for &(start, end) in &found.ranges {
+                let bytes = &message.payload()[start as usize..end as usize];
+                place(effects, id, capacity, start, bytes);
+            }
+        }
+        self.return_credit_of(&message);
+        if report != 0 {
+            self.push_control(message.session, Control::matched(report));
+        }
+        self.receive_parts(id, message.session, assembly, arrival);
+        self.unexpected.recycle(message);
+        self.finish_parts(assembly, effects);
+    }
+
+    fn capacity_of(&self, id: Id) -> u64 {
+        self.operations.get(id).map_or(0, |operation| operation.length)
+    }
+
+    fn receive_parts(&mut self, id: Id, slot: u32, assembly: Id, arrival: Arrival) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        operation.session = slot;
+        operation.remote = arrival.peer.index() as u32;
+        operation.context = arrival.context;
+        operation.tag = arrival.tag;
+        operation.state = State::Assembling(Assembling { assembly, arrival });
+        if let Some(assembly) = self.datagrams.assemblies.table.get_mut(assembly) {
+            assembly.target = Target::Receive(id);
+        }
+    }
+
+    /// A message that had its turn is unexpected now.
+    fn store_pieces(&mut self, assembly: Id, message: u32) {
+        let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else { return };
+        found.target = Target::Unexpected(message);
+        for piece in found.pieces.drain(..) {
+            let bytes = &piece.bytes[..piece.length as usize];
+            self.unexpected.write(message, piece.offset as usize, bytes);
+            self.unexpected.give_back(piece.bytes);
+        }
+        if found.is_whole() {
+            self.unexpected.make_whole(message);
+            self.drop_assembly(assembly);
+        }
+    }
+
+    /// Ends a receive whose message is all there, or will never be.
+    fn finish_parts(&mut self, assembly: Id, effects: &mut impl Effects) {
+        let Some(found) = self.datagrams.assemblies.table.get(assembly) else { return };
+        let Target::Receive(id) = found.target else { return };
+        let is_given_up = found.is_given_up;
+        if !is_given_up && !found.is_whole() {
+            return;
+        }
+        self.drop_assembly(assembly);
+        let Some(operation) = self.operations.remove(id) else { return };
+        let State::Assembling(Assembling { arrival, .. }) = operation.state else { return };
+        if is_given_up {
+            let name = self.name_of(operation.remote);
+            effects.complete(id, Ended::Failed(PeerFailure::Left, name));
+        } else {
+            effects.complete(id, Ended::Received(arrival));
+        }
+    }
+
+    /// A part has come as `frame`.
+    ///
+    /// RR-DGRAM-7, RR-DGRAM-8.
+    pub(super) fn handle_part(
+        &mut self,
+        slot: u32,
+        frame: u32,
+        part: &Part,
+        bytes: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let (start, length) = (part.offset.get(), part.length.get());
+        let is_given_up = part.flags & FLAG_GIVEN_UP != 0;
+        let is_last = part.flags & FLAG_LAST != 0;
+        if is_given_up != (length == 0) {
+            return Err(bad(part, "a part has bytes, unless it is the end of all"));
+        }
+        if !is_given_up && !is_last && (length as usize) < PART_BYTES_MIN {
+            return Err(bad(part, "too short for a part that is not the last"));
+        }
+        let end = start.checked_add(length).filter(|&end| end as usize <= EAGER_BYTES_MAX);
+        let end = end.ok_or_else(|| bad(part, "beyond the longest message in parts"))?;
+        let Some(id) = self.assembly_of(slot, frame, part)? else {
+            self.counters.stale_frames += 1;
+            return Ok(());
+        };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        let Some(assembly) = self.datagrams.assemblies.table.get_mut(id) else { return Ok(()) };
+        if is_given_up {
+            assembly.is_given_up = true;
+            self.finish_parts(id, effects);
+            return Ok(());
+        }
+        match assembly.length {
+            Some(whole) if end > whole || is_last != (end == whole) => {
+                return Err(bad(part, "not within its message"));
+            }
+            Some(_) => {}
+            None if is_last && assembly.end.replace(end).is_some() => {
+                return Err(bad(part, "another part was the last"));
+            }
+            None if !session.bytes.handle_arrival(length) => {
+                return Err(FrameError::NoCredit("eager byte"));
+            }
+            None => {}
+        }
+        if !assembly.add_range(start, end) {
+            if assembly.length.is_none() {
+                session.bytes.consume(length);
+            }
+            return Err(bad(part, "overlaps another part"));
+        }
+        let is_whole = assembly.is_whole();
+        match assembly.target {
+            Target::Store => {
+                let bytes = self.unexpected.keep(bytes);
+                assembly.pieces.push(Piece { offset: start, length, bytes });
+            }
+            Target::Unexpected(message) => {
+                self.unexpected.write(message, start as usize, bytes);
+                if is_whole {
+                    self.unexpected.make_whole(message);
+                    self.drop_assembly(id);
+                }
+            }
+            Target::Receive(receive) => {
+                let capacity = self.capacity_of(receive);
+                place(effects, receive, capacity, start, bytes);
+                self.finish_parts(id, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// The message of a part that came as `frame`, made if this is the first sign of it. `None`:
+    /// it is over.
+    ///
+    /// RR-DGRAM-8.
+    fn assembly_of(
+        &mut self,
+        slot: u32,
+        frame: u32,
+        part: &Part,
+    ) -> Result<Option<Id>, FrameError> {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(None) };
+        let message = part.message.get();
+        if let Some(&id) = datagram.assemblies.get(&message) {
+            return Ok(Some(id));
+        }
+        let before = frame.wrapping_sub(message);
+        if before == 0 || before > u32::MAX / 2 {
+            return Err(bad(part, "before its envelope was numbered"));
+        }
+        if datagram.arrivals.has(message) {
+            return Ok(None);
+        }
+        debug_assert!(before < FRAMES_MAX, "both frames are in one window");
+        // Each envelope that is missing was sent with credit.
+        if datagram.orphans >= session.envelopes.left() {
+            return Err(FrameError::NoCredit("envelope"));
+        }
+        datagram.orphans += 1;
+        let id = self.datagrams.assemblies.open(slot, message);
+        datagram.assemblies.insert(message, id);
+        Ok(Some(id))
+    }
+}
+
+/// Copies what fits the receive.
+fn place(effects: &mut impl Effects, id: Id, capacity: u64, offset: u32, bytes: &[u8]) {
+    let fits = capacity.saturating_sub(u64::from(offset)).min(bytes.len() as u64) as usize;
+    if fits > 0 {
+        effects.place(id, offset as usize, &bytes[..fits]);
+    }
+}

@@ -1,0 +1,307 @@
+//! Messages into contents: whole where they fit, else in parts, else a request to send.
+
+use zerocopy::IntoBytes;
+
+use super::super::core::Core;
+use super::super::effects::Level;
+use super::super::operation::{Serving, State};
+use super::super::send::{SendRequest, Staged, eager_header, rts_header};
+use super::super::session::Control;
+use super::super::table::Id;
+use super::parts::Parting;
+use crate::wire::eager::{self, EAGER_HEADER_BYTES};
+use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
+use crate::wire::rts::RTS_HEADER_BYTES;
+use crate::wire::{Eager, Rts, frame};
+
+/// How a message goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Whole,
+    Parts,
+    Pulled,
+}
+
+/// A header that says which message is before it.
+trait Linked: IntoBytes + zerocopy::Immutable {
+    fn set_follows(&mut self, follows: u16);
+}
+
+impl Linked for Eager {
+    fn set_follows(&mut self, follows: u16) {
+        self.follows = follows.into();
+    }
+}
+
+impl Linked for Rts {
+    fn set_follows(&mut self, follows: u16) {
+        self.follows = follows.into();
+    }
+}
+
+fn part(flags: u8, message: u32, offset: u32, length: u32) -> Part {
+    Part {
+        kind: frame::KIND_PART,
+        flags,
+        reserved: 0.into(),
+        message: message.into(),
+        offset: offset.into(),
+        length: length.into(),
+    }
+}
+
+impl Core {
+    /// Whether a send goes by a session in datagram mode.
+    pub(crate) fn is_by_datagram(&self, id: Id) -> bool {
+        let session = self.operations.get(id).map(|operation| operation.session);
+        let session = session.and_then(|slot| self.sessions.at(slot as usize));
+        session.is_some_and(|session| session.datagram.is_some())
+    }
+
+    /// Writes the frame of a message with `payload` bytes of room behind its header. It has the
+    /// number and the room that come back. Credit was looked at.
+    fn push_envelope(
+        &mut self,
+        slot: u32,
+        request: &SendRequest,
+        target: u16,
+        mut header: impl Linked,
+        payload: usize,
+    ) -> Option<(u32, Id, &mut [u8])> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        let datagram = session.datagram.as_deref_mut()?;
+        let pool = &mut self.datagrams.contents;
+        let length = header.as_bytes().len();
+        if length + payload > datagram.frame_bytes_max() {
+            return None;
+        }
+        let (number, content) = datagram.push(pool, slot, length + payload, false)?;
+        let base = datagram.base(pool);
+        let stream = (request.endpoint, target, request.context);
+        header.set_follows(datagram.chain.follow(stream, number, base));
+        session.envelope_credit.spend(1);
+        if !session.is_dirty {
+            session.is_dirty = true;
+            self.dirty.push(slot);
+        }
+        let room = pool.get_mut(content)?.push(length + payload);
+        let (head, room) = room.split_at_mut(length);
+        head.copy_from_slice(header.as_bytes());
+        Some((number, content, room))
+    }
+
+    /// [`Core::stage_now`] in datagram mode: a message that fits a content.
+    #[inline]
+    pub(crate) fn stage_in_content(
+        &mut self,
+        slot: u32,
+        request: &SendRequest,
+        target: u16,
+    ) -> Option<&mut [u8]> {
+        let session = self.sessions.at(slot as usize)?;
+        let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
+        let datagram = session.datagram.as_deref()?;
+        if bytes > datagram.frame_bytes_max()
+            || !session.may_send_now(request.length, self.config.eager_limit)
+            || !datagram.has_room(&self.datagrams.contents, bytes, false)
+        {
+            return None;
+        }
+        let length = request.length as u32;
+        self.sessions.at_mut(slot as usize)?.byte_credit.spend(length);
+        let header = eager_header(request, target, 0, 0);
+        self.push_envelope(slot, request, target, header, length as usize).map(|(.., room)| room)
+    }
+
+    /// [`Core::stage`] in datagram mode.
+    pub(crate) fn stage_by_datagram(&mut self, id: Id) -> Staged<'_> {
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let slot = operation.session;
+        let level = match operation.state {
+            State::Queued { level } => level,
+            State::Parting(_) => return self.stage_part(id, slot),
+            _ => return Staged::Blocked,
+        };
+        let Some(remote) = self.remotes.at(operation.remote as usize) else {
+            return Staged::Blocked;
+        };
+        let (target, length) = (remote.endpoint, operation.length);
+        let request = SendRequest {
+            endpoint: operation.endpoint,
+            peer: id,
+            context: operation.context,
+            tag: operation.tag,
+            length,
+            level,
+        };
+        let Some((how, payload)) = self.how_to_send(slot, length) else {
+            return self.blocked(slot);
+        };
+        let report = how != How::Pulled && level == Level::Matched;
+        let (mut flags, name) =
+            if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
+        if how == How::Parts {
+            flags |= eager::FLAG_PARTS;
+        }
+        let charged = if how == How::Pulled { payload } else { length as usize };
+        let pushed = if how == How::Pulled {
+            let header = rts_header(&request, target, id, payload as u32);
+            self.push_envelope(slot, &request, target, header, payload)
+        } else {
+            let header = eager_header(&request, target, flags, name);
+            self.push_envelope(slot, &request, target, header, payload)
+        };
+        let Some((number, content, _)) = pushed else { return self.blocked(slot) };
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.byte_credit.spend(charged as u32);
+            if how != How::Parts {
+                session.waiting.pop_front();
+            }
+        }
+        let completes = how == How::Whole && level == Level::BufferReusable;
+        let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
+        operation.state = match (how, level) {
+            (How::Pulled, _) => State::Serving(Serving::default()),
+            (How::Parts, _) => State::Parting(Parting::new(level, number)),
+            (How::Whole, Level::Matched) => State::AwaitMatch,
+            (How::Whole, _) => State::AwaitDelivery,
+        };
+        if completes {
+            self.operations.remove(id);
+        } else if how == How::Whole && level == Level::Delivered {
+            self.await_content(id, content);
+        } else if how == How::Parts {
+            self.note_part(id, content, 0);
+            return self.stage_part(id, slot);
+        }
+        let Some(content) = self.datagrams.contents.get_mut(content) else {
+            return Staged::Blocked;
+        };
+        let room = content.newest(payload);
+        match how {
+            How::Pulled => Staged::Rts { room },
+            _ => Staged::Eager { room, completes },
+        }
+    }
+
+    /// How the next message of a session goes, and how many bytes with its envelope. `None`: not
+    /// now. A message goes in parts only if there is credit for all of it: it must not stop half
+    /// way for what others hold.
+    ///
+    /// RR-CREDIT-1, RR-DGRAM-6.
+    fn how_to_send(&self, slot: u32, length: u64) -> Option<(How, usize)> {
+        let session = self.sessions.at(slot as usize)?;
+        let datagram = session.datagram.as_deref()?;
+        let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
+        let bytes_left = u64::from(session.byte_credit.available());
+        let longest = datagram.frame_bytes_max();
+        let (how, header, payload) = if length > eager_limit || length > bytes_left {
+            let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
+            let first = (first.min(eager_limit) as usize).min(longest - RTS_HEADER_BYTES);
+            (How::Pulled, RTS_HEADER_BYTES, first)
+        } else if length as usize > longest - EAGER_HEADER_BYTES {
+            (How::Parts, EAGER_HEADER_BYTES, 0)
+        } else {
+            (How::Whole, EAGER_HEADER_BYTES, length as usize)
+        };
+        let has_room = datagram.has_room(&self.datagrams.contents, header + payload, false);
+        (session.envelope_credit.available() > 0 && has_room).then_some((how, payload))
+    }
+
+    /// The sends of a session wait; acknowledgements, credit and sent contents bring it back.
+    fn blocked(&mut self, slot: u32) -> Staged<'_> {
+        self.unblocked.retain(|&unblocked| unblocked != slot);
+        Staged::Blocked
+    }
+
+    fn await_content(&mut self, id: Id, content: Id) -> bool {
+        let Some(content) = self.datagrams.contents.get_mut(content) else { return false };
+        let is_new = content.operations.last() != Some(&id);
+        if is_new {
+            content.operations.push(id);
+        }
+        is_new
+    }
+
+    /// `length` more bytes of a message in parts, or its envelope, are in a content.
+    fn note_part(&mut self, id: Id, content: Id, length: u32) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let State::Parting(parting) = &mut operation.state else { return };
+        parting.staged += length;
+        if parting.level == Level::Delivered && self.await_content(id, content) {
+            let Some(operation) = self.operations.get_mut(id) else { return };
+            let State::Parting(parting) = &mut operation.state else { return };
+            parting.unacknowledged += 1;
+        }
+    }
+
+    /// RR-DGRAM-6
+    fn stage_part(&mut self, id: Id, slot: u32) -> Staged<'_> {
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let State::Parting(Parting { level, frame, staged, is_matched, .. }) = operation.state
+        else {
+            return Staged::Blocked;
+        };
+        let left = operation.length as usize - staged as usize;
+        let session = self.sessions.at_mut(slot as usize);
+        let Some(session) = session else { return Staged::Blocked };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
+        let pool = &mut self.datagrams.contents;
+        let open = datagram.open_room(pool);
+        let is_open_enough = open >= PART_HEADER_BYTES + left.min(PART_BYTES_MIN);
+        let longest = if is_open_enough { open } else { datagram.frame_bytes_max() };
+        let length = left.min(longest - PART_HEADER_BYTES);
+        let Some((_, content)) = datagram.push(pool, slot, PART_HEADER_BYTES + length, false)
+        else {
+            return self.blocked(slot);
+        };
+        let is_last = length == left;
+        if is_last {
+            session.waiting.pop_front();
+        }
+        if !session.is_dirty {
+            session.is_dirty = true;
+            self.dirty.push(slot);
+        }
+        let flags = if is_last { FLAG_LAST } else { 0 };
+        let header = part(flags, frame, staged, length as u32);
+        if let Some(content) = pool.get_mut(content) {
+            let head = content.push(PART_HEADER_BYTES + length);
+            head[..PART_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        }
+        self.note_part(id, content, length as u32);
+        let completes = is_last && (level == Level::BufferReusable || is_matched);
+        if completes {
+            self.operations.remove(id);
+        } else if is_last
+            && level == Level::Matched
+            && let Some(operation) = self.operations.get_mut(id)
+        {
+            operation.state = State::AwaitMatch;
+        }
+        let Some(content) = self.datagrams.contents.get_mut(content) else {
+            return Staged::Blocked;
+        };
+        Staged::Part { room: content.newest(length), offset: staged as usize, completes }
+    }
+
+    /// A send or receive in parts ends early. Its peer is told if it waits for the rest.
+    pub(crate) fn forget_parts(&mut self, id: Id) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let slot = operation.session;
+        match operation.state {
+            State::Parting(Parting { frame, staged, .. }) => {
+                let is_staged = u64::from(staged) == operation.length;
+                if let Some(session) = self.sessions.at_mut(slot as usize) {
+                    session.waiting.retain(|&waiting| waiting != id);
+                }
+                if !is_staged {
+                    let given_up = part(FLAG_GIVEN_UP, frame, staged, 0);
+                    self.push_control(slot, Control::Part(given_up));
+                }
+            }
+            State::Assembling(ref assembling) => self.drop_assembly(assembling.assembly),
+            _ => {}
+        }
+    }
+}

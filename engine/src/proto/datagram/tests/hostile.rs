@@ -1,0 +1,279 @@
+//! What an honest peer never says.
+
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+use super::super::super::core::Config;
+use super::super::super::effects::Level;
+use super::super::super::failure::PeerFailure;
+use super::super::window::FRAMES_MAX;
+use super::world::World;
+use super::{CONTENT, config, stream, world};
+use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST};
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{Eager, FrameError, Goodbye, Part, eager, frame, goodbye};
+
+fn segment(first: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let body = frames.concat();
+    let header = SegmentHeader {
+        length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
+        frames: (frames.len() as u16).into(),
+        flags: 0.into(),
+        first_frame: first.into(),
+        ack: ack.into(),
+        envelope_limit: 64.into(),
+        byte_limit: 8000.into(),
+    };
+    [header.as_bytes(), &body].concat()
+}
+
+fn message(length: u32, follows: u16, is_parts: bool) -> Vec<u8> {
+    let header = Eager {
+        kind: frame::KIND_EAGER,
+        flags: if is_parts { eager::FLAG_PARTS } else { 0 },
+        target_endpoint: 0.into(),
+        source_endpoint: 0.into(),
+        follows: follows.into(),
+        context: 1.into(),
+        length: length.into(),
+        tag: 0.into(),
+        operation: 0.into(),
+    };
+    let payload = vec![0; if is_parts { 0 } else { length as usize }];
+    [header.as_bytes(), &payload].concat()
+}
+
+fn part(flags: u8, message: u32, offset: u32, length: u32) -> Vec<u8> {
+    let header = Part {
+        kind: frame::KIND_PART,
+        flags,
+        reserved: 0.into(),
+        message: message.into(),
+        offset: offset.into(),
+        length: length.into(),
+    };
+    [header.as_bytes(), &vec![0; length as usize]].concat()
+}
+
+/// What the last of some frames, each in a segment of its own, is answered with. Ends the session
+/// and looks whether anything is left.
+fn answer(frames: &[(u32, Vec<u8>)]) -> Result<(), FrameError> {
+    let mut world = world();
+    let (last, before) = frames.split_last().unwrap();
+    for (number, frame) in before {
+        world.deliver(0, 1, &segment(*number, 0, std::slice::from_ref(frame))).unwrap();
+    }
+    let answered = world.deliver(0, 1, &segment(last.0, 0, std::slice::from_ref(&last.1)));
+    end(world);
+    answered
+}
+
+fn end(mut world: World) {
+    for node in &mut world.nodes {
+        node.core.fail_session(0, PeerFailure::Removed, &mut node.memory);
+        node.core.close_endpoint(0, &mut node.memory);
+        assert_eq!((node.core.reserved_bytes, node.core.reserved_envelopes), (0, 0));
+    }
+    world.check_rest();
+}
+
+fn refusal(frames: &[(u32, Vec<u8>)]) -> &'static str {
+    match answer(frames) {
+        Err(FrameError::BadPart { why, .. }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// RR-DGRAM-2
+#[test]
+fn frames_beyond_the_window_close_the_session() {
+    assert_eq!(answer(&[(FRAMES_MAX - 1, message(8, 0, false))]), Ok(()));
+    let beyond = answer(&[(FRAMES_MAX, message(8, 0, false))]);
+    assert_eq!(beyond, Err(FrameError::BeyondWindow { expected: 0, got: FRAMES_MAX }));
+    let moved = answer(&[(0, message(8, 0, false)), (FRAMES_MAX, message(8, 0, false))]);
+    assert_eq!(moved, Ok(()));
+}
+
+/// RR-DGRAM-5, RR-SEG-1, RR-SEG-4
+#[test]
+fn a_datagram_is_one_segment() {
+    let whole = segment(0, 0, &[message(8, 0, false)]);
+    let longer = [&whole[..], &[0]].concat();
+    for bytes in [&whole[..whole.len() - 1], &longer, &whole[..20], &[]] {
+        let mut world = world();
+        let refused = world.deliver(0, 1, bytes);
+        assert_eq!(refused, Err(FrameError::BadSegmentLength(bytes.len() as u32)));
+        end(world);
+    }
+    let mut world = world();
+    let mut wrong = whole;
+    wrong[4] = 2;
+    let refused = world.deliver(0, 1, &wrong);
+    assert_eq!(refused, Err(FrameError::WrongCount { announced: 2, held: 1 }));
+    end(world);
+}
+
+/// RR-DGRAM-4
+#[test]
+fn two_messages_that_follow_the_same_close_the_session() {
+    let twice = answer(&[(5, message(8, 4, false)), (6, message(8, 5, false))]);
+    assert_eq!(twice, Err(FrameError::FollowsTwice(1)));
+}
+
+/// RR-DGRAM-7
+#[test]
+fn parts_that_make_no_message_close_the_session() {
+    let whole = |length| (0, message(length, 0, true));
+    let overlaps = "overlaps another part";
+    assert_eq!(refusal(&[whole(500), (1, part(0, 0, 0, 64)), (2, part(0, 0, 63, 64))]), overlaps);
+    assert_eq!(refusal(&[(1, part(0, 0, 64, 64)), (2, part(0, 0, 0, 65))]), overlaps);
+    let beyond = "not within its message";
+    assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 437, 64))]), beyond);
+    assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 100, 64))]), beyond);
+    assert_eq!(refusal(&[whole(500), (1, part(0, 0, 436, 64))]), beyond);
+    let other = "other parts than these have come";
+    assert_eq!(refusal(&[(1, part(0, 0, 437, 64)), whole(500)]), other);
+    assert_eq!(refusal(&[(1, part(FLAG_LAST, 0, 100, 64)), whole(500)]), other);
+    let twice = [(1, part(FLAG_LAST, 0, 100, 1)), (2, part(FLAG_LAST, 0, 200, 1))];
+    assert_eq!(refusal(&twice), "another part was the last");
+    let short = "too short for a part that is not the last";
+    assert_eq!(refusal(&[whole(500), (1, part(0, 0, 0, 63))]), short);
+    let empty = "a part has bytes, unless it is the end of all";
+    assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 0, 0))]), empty);
+    assert_eq!(refusal(&[whole(500), (1, part(FLAG_GIVEN_UP, 0, 0, 64))]), empty);
+    let long = "beyond the longest message in parts";
+    assert_eq!(refusal(&[(1, part(0, 0, 32_768 - 63, 64))]), long);
+    assert_eq!(refusal(&[(1, part(0, 0, u32::MAX - 3, 64))]), long);
+    assert_eq!(refusal(&[whole(0)]), "no message is empty and in parts");
+    let early = "before its envelope was numbered";
+    assert_eq!(refusal(&[(1, part(0, 1, 0, 64))]), early);
+    assert_eq!(refusal(&[(1, part(0, 2, 0, 64))]), early);
+    let no_envelope = "parts came of a frame that is no message in parts";
+    assert_eq!(refusal(&[(1, part(0, 0, 0, 64)), (0, message(64, 0, false))]), no_envelope);
+    assert_eq!(refusal(&[(2, part(0, 1, 0, 64)), (1, part(0, 0, 0, 64))]), no_envelope);
+}
+
+/// RR-DGRAM-8
+#[test]
+fn parts_of_what_is_over_change_nothing() {
+    let whole = [(0, message(8, 0, false)), (1, part(0, 0, 0, 64))];
+    assert_eq!(answer(&whole), Ok(()));
+    let done = [(0, message(64, 0, true)), (1, part(FLAG_LAST, 0, 0, 64)), (2, part(0, 0, 0, 64))];
+    assert_eq!(answer(&done), Ok(()));
+    let old = [(0, message(8, 0, false)), (1, part(0, u32::MAX - 7, 0, 64))];
+    assert_eq!(answer(&old), Ok(()));
+}
+
+/// RR-CREDIT-1, RR-DGRAM-7
+#[test]
+fn what_is_held_or_half_there_needs_credit() {
+    let no_bytes = Err(FrameError::NoCredit("eager byte"));
+    // A message that waits for its turn, and parts that wait for their envelope.
+    let mut held: Vec<(u32, Vec<u8>)> =
+        (0..2).map(|at| (10 + at, message(3000, 9, false))).collect();
+    held.push((20, message(2000, 9, false)));
+    assert_eq!(answer(&held), Ok(()));
+    held.push((21, message(1, 9, false)));
+    assert_eq!(answer(&held), no_bytes);
+    let parts: Vec<(u32, Vec<u8>)> =
+        (0..4).map(|at| (10 + at, part(0, 1, at * 2000, 2000))).collect();
+    assert_eq!(answer(&parts), Ok(()));
+    let more = [&parts[..], &[(20, part(0, 1, 8000, 64))]].concat();
+    assert_eq!(answer(&more), no_bytes);
+    let rest = [&parts[..], &[(1, message(8001, 0, true))]].concat();
+    assert_eq!(answer(&rest), no_bytes);
+    // All of a message is charged with its envelope.
+    let promised = [(0, message(8000, 0, true)), (1, message(1, 0, false))];
+    assert_eq!(answer(&promised), no_bytes);
+    // Each envelope that is missing has credit.
+    let limited = Config { envelope_credits: 2, ..config() };
+    let mut world = World::new(2, &limited, CONTENT, 1);
+    for message in 0..2 {
+        let frame = part(FLAG_LAST, message, 0, 1);
+        world.deliver(0, 1, &segment(10 + message, 0, &[frame])).unwrap();
+    }
+    let refused = world.deliver(0, 1, &segment(12, 0, &[part(FLAG_LAST, 2, 0, 1)]));
+    assert_eq!(refused, Err(FrameError::NoCredit("envelope")));
+    end(world);
+}
+
+/// RR-SEG-3
+#[test]
+fn what_was_never_sent_is_not_acknowledged() {
+    let mut world = world();
+    let send = world.send(stream(1), 8, Level::Delivered).unwrap();
+    for ack in [1, 2, 1000, u32::MAX] {
+        world.deliver(1, 0, &segment(0, ack, &[])).unwrap();
+        world.stage(0);
+    }
+    assert!(world.end_of(0, send).is_none());
+    let sent = world.capture(0, 1);
+    world.acknowledge(0, 1, sent[0].0 + 1);
+    world.lose(0, 1, sent[0].0 ^ 1 << 40);
+    assert!(world.end_of(0, send).is_none());
+    world.deliver(1, 0, &segment(0, 1, &[])).unwrap();
+    assert!(world.end_of(0, send).is_some());
+}
+
+/// RR-DGRAM-9
+#[test]
+fn a_peer_that_was_wronged_need_not_say_all() {
+    let goodbye = Goodbye {
+        kind: frame::KIND_GOODBYE,
+        reason: goodbye::REASON_PROTOCOL,
+        reserved: 0.into(),
+        reserved_2: 0.into(),
+    };
+    let mut world = world();
+    world.deliver(0, 1, &segment(7, 0, &[goodbye.as_bytes().to_vec()])).unwrap();
+    let failure = world.nodes[1].core.sessions.at(0).unwrap().failure.clone();
+    assert_eq!(failure, Some(PeerFailure::Rejected));
+    end(world);
+}
+
+/// RR-DGRAM-6
+#[test]
+fn a_stream_carries_whole_messages() {
+    for frame in [message(500, 0, true), part(0, 0, 0, 500)] {
+        let mut world = world();
+        let node = &mut world.nodes[1];
+        node.core.end_datagrams(0);
+        let bytes = segment(0, 0, &[frame]);
+        let refused = node.core.handle_bytes(0, &bytes, 0, &mut node.memory);
+        assert_eq!(refused, Err(FrameError::PartsInStream(500)));
+    }
+}
+
+/// Frames that are nearly right.
+fn any_frame() -> impl Strategy<Value = (u32, Vec<u8>)> {
+    let length = prop_oneof![0u32..300, Just(64u32), Just(3000u32)];
+    let kind = prop_oneof![
+        (length, 0u16..8, any::<bool>())
+            .prop_map(|(length, follows, is_parts)| { message(length, follows, is_parts) }),
+        (0u8..4, 0u32..12, 0u32..4, 0u32..3).prop_map(|(flags, message, offset, length)| {
+            part(flags, message, offset * 64, length * 64)
+        }),
+        (1u8..10, proptest::collection::vec(any::<u8>(), 0..60))
+            .prop_map(|(kind, rest)| { [&[kind][..], &rest].concat() }),
+    ];
+    (0u32..12, kind)
+}
+
+proptest! {
+    /// RR-END-3
+    #[test]
+    fn whatever_comes_nothing_is_left_behind(
+        frames in proptest::collection::vec((any_frame(), 0usize..3), 1..40),
+    ) {
+        let mut world = world();
+        for ((number, frame), receives) in frames {
+            for _ in 0..receives {
+                world.receive((1, 0), Some((0, 0)), 1, 200);
+            }
+            if world.deliver(0, 1, &segment(number, 0, &[frame])).is_err() {
+                break;
+            }
+        }
+        end(world);
+    }
+}

@@ -1,0 +1,330 @@
+//! The message layer over a network that loses, duplicates and reorders.
+
+mod chaos;
+mod hostile;
+mod parts;
+mod properties;
+mod world;
+
+use self::world::{Faults, Stream, World};
+use super::super::core::Config;
+use super::super::effects::{Ended, Level};
+use super::super::failure::PeerFailure;
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use zerocopy::FromBytes;
+
+/// Contents of a short datagram.
+const CONTENT: usize = 300;
+
+fn config() -> Config {
+    Config { eager_limit: 3000, eager_credit_bytes: 8000, ..Config::for_tests() }
+}
+
+fn world() -> World {
+    World::new(2, &config(), CONTENT, 1)
+}
+
+fn stream(context: u64) -> Stream {
+    Stream { from: 0, source: 0, to: 1, target: 0, context }
+}
+
+fn header_of(bytes: &[u8]) -> &SegmentHeader {
+    SegmentHeader::ref_from_prefix(bytes).unwrap().0
+}
+
+/// RR-DGRAM-5, RR-DGRAM-6
+#[test]
+fn every_length_and_level_arrives_posted_or_not() {
+    let lengths = [0, 1, 200, 244, 245, 300, 500, 1000, 2999, 3000, 3001, 20_000];
+    for is_posted in [true, false] {
+        for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+            for length in lengths {
+                let mut world = world();
+                if is_posted {
+                    world.receive((1, 0), Some((0, 0)), 5, length);
+                }
+                world.send(stream(5), length, level);
+                if !is_posted {
+                    world.steps(5);
+                    world.receive((1, 0), Some((0, 0)), 5, length);
+                }
+                world.settle(40 + length as u64 / 100);
+                world.check();
+            }
+        }
+    }
+}
+
+/// RR-DGRAM-4
+#[test]
+fn a_lost_message_delays_its_own_context_only() {
+    // One message per step and context; the 7th datagram is one of context 1.
+    let ends = |doomed: &[u64]| {
+        let mut world = world();
+        world.doomed = doomed.to_vec();
+        let mut receives = Vec::new();
+        for _ in 0..10 {
+            for context in [1, 2] {
+                receives.push((context, world.receive((1, 0), Some((0, 0)), context, 8)));
+            }
+        }
+        for step in 0..20 {
+            world.send(stream(1 + step % 2), 8, Level::BufferReusable);
+            world.step();
+        }
+        world.settle(20);
+        world.check();
+        let ended = &world.nodes[1].memory.ended;
+        receives.into_iter().map(|(context, id)| (context, ended[&id].1)).collect::<Vec<_>>()
+    };
+    let calm = ends(&[]);
+    let lossy = ends(&[7]);
+    for (at, (before, after)) in calm.iter().zip(&lossy).enumerate() {
+        assert_eq!(before, &(1 + at as u64 % 2, 2 + at as u64), "a step to go, and none to wait");
+        // The 7th datagram has the 4th message of context 1. Its loss is known 6 steps later, and
+        // what came meanwhile waited for it.
+        let is_delayed = before.0 == 1 && (3..=6).contains(&(at / 2));
+        let expected = if is_delayed { 14 } else { before.1 };
+        assert_eq!(after.1, expected, "message {} of context {}", at / 2, before.0);
+    }
+}
+
+/// RR-SEG-3, RR-DGRAM-5
+#[test]
+fn a_delivered_message_waits_for_no_other() {
+    let mut world = world();
+    let first = world.send(stream(1), 8, Level::Delivered).unwrap();
+    let lost = world.capture(0, 1);
+    let second = world.send(stream(2), 8, Level::Delivered).unwrap();
+    let came = world.capture(0, 1);
+    world.deliver(0, 1, &came[0].1).unwrap();
+    world.acknowledge(0, 1, came[0].0);
+    assert!(world.end_of(0, first).is_none());
+    assert_eq!(world.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
+    // An acknowledgement of what comes is in every segment, whatever its lane tells.
+    world.deliver(0, 1, &lost[0].1).unwrap();
+    world.nodes[1].core.resend_all(0);
+    let answer = world.capture(1, 0);
+    assert_eq!(header_of(&answer[0].1).ack.get(), 2);
+    world.deliver(1, 0, &answer[0].1).unwrap();
+    assert_eq!(world.end_of(0, first), Some(&Ended::Sent { accepted: 8 }));
+}
+
+/// RR-DGRAM-3
+#[test]
+fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
+    let mut world = world();
+    world.send(stream(1), 8, Level::BufferReusable);
+    let first = world.capture(0, 1);
+    assert!(world.capture(0, 1).is_empty(), "once, as long as nothing is known");
+    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, Level::BufferReusable);
+    let other = world.capture(1, 0);
+    world.deliver(1, 0, &other[0].1).unwrap();
+    world.lose(0, 1, first[0].0);
+    let again = world.capture(0, 1);
+    assert_eq!(again[0].0, first[0].0);
+    assert_eq!(again[0].1[SEGMENT_HEADER_BYTES..], first[0].1[SEGMENT_HEADER_BYTES..]);
+    assert_eq!(header_of(&again[0].1).first_frame, header_of(&first[0].1).first_frame);
+    assert_eq!((header_of(&first[0].1).ack.get(), header_of(&again[0].1).ack.get()), (0, 1));
+    // A probe repeats it, too; once it is acknowledged nothing does.
+    let core = &mut world.nodes[0].core;
+    let probe = core.poll_content_again(0, first[0].0, CONTENT, false).unwrap();
+    assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
+    world.acknowledge(0, 1, first[0].0);
+    let core = &mut world.nodes[0].core;
+    assert!(core.poll_content_again(0, first[0].0, CONTENT, false).is_none());
+    core.resend_all(0);
+    let news = world.capture(0, 1);
+    assert_eq!((news.len(), header_of(&news[0].1).frames.get()), (1, 0));
+}
+
+/// Half the credit comes back in a datagram that is lost. RR-DGRAM-3
+#[test]
+fn credit_announced_in_a_lost_datagram_is_announced_again() {
+    let limited = Config { envelope_credits: 2, ..config() };
+    // How the datagram ends that announces it: alone, with a message, or with a message that has
+    // come in another datagram, of which the news comes after or before that of the loss.
+    for case in 0..4 {
+        let mut world = World::new(2, &limited, CONTENT, 1);
+        for _ in 0..2 {
+            world.send(stream(1), 8, Level::BufferReusable);
+        }
+        let full = world.capture(0, 1);
+        let back = Stream { from: 1, to: 0, ..stream(1) };
+        let mut early = Vec::new();
+        if case > 0 {
+            world.send(back, 8, Level::BufferReusable);
+            early = world.capture(1, 0);
+            assert_eq!(header_of(&early[0].1).envelope_limit.get(), 2);
+        }
+        world.deliver(0, 1, &full[0].1).unwrap();
+        world.acknowledge(0, 1, full[0].0);
+        world.receive((1, 0), Some((0, 0)), 1, 8);
+        world.receive((1, 0), Some((0, 0)), 1, 8);
+        let token = early.first().map_or(0, |early| early.0);
+        if case > 0 {
+            world.lose(1, 0, token);
+        }
+        let announcing = world.capture(1, 0);
+        assert_eq!((announcing.len(), announcing[0].0), (1, token));
+        assert_eq!(header_of(&announcing[0].1).envelope_limit.get(), 4);
+        if case > 1 {
+            world.deliver(1, 0, &early[0].1).unwrap();
+        }
+        match case {
+            2 => {
+                world.lose(1, 0, token);
+                world.acknowledge(1, 0, token);
+            }
+            3 => {
+                world.acknowledge(1, 0, token);
+                world.lose(1, 0, token);
+            }
+            _ => world.lose(1, 0, token),
+        }
+        let again = world.capture(1, 0);
+        assert_eq!(again.len(), 1, "case {case}");
+        assert_eq!(header_of(&again[0].1).envelope_limit.get(), 4);
+        world.deliver(1, 0, &again[0].1).unwrap();
+        world.send(stream(1), 8, Level::BufferReusable);
+        assert_eq!(world.capture(0, 1).len(), 1);
+    }
+}
+
+/// RR-CREDIT-3
+#[test]
+fn control_frames_pass_messages_that_wait_for_room() {
+    let mut world = world();
+    world.nodes[0].core.datagrams.contents = super::content::ContentPool::new(2048, 2);
+    for context in 0..10 {
+        world.send(stream(context), 200, Level::BufferReusable);
+    }
+    assert_eq!(world.capture(0, 1).len(), 1, "what is left is for control frames");
+    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, Level::Matched);
+    let asked = world.capture(1, 0);
+    world.deliver(1, 0, &asked[0].1).unwrap();
+    world.receive((0, 0), Some((1, 0)), 1, 8);
+    let answer = world.capture(0, 1);
+    assert_eq!((answer.len(), header_of(&answer[0].1).frames.get()), (1, 1));
+    assert_eq!(answer[0].1[SEGMENT_HEADER_BYTES], crate::wire::frame::KIND_MATCHED);
+}
+
+#[test]
+fn bursts_share_a_content() {
+    let mut world = world();
+    for _ in 0..12 {
+        world.send(stream(1), 8, Level::BufferReusable);
+    }
+    let frames: Vec<u16> =
+        world.capture(0, 1).iter().map(|(_, bytes)| header_of(bytes).frames.get()).collect();
+    assert_eq!(frames, [6, 6], "276 bytes in frames of 40");
+}
+
+/// RR-DGRAM-9, RR-END-1
+#[test]
+fn a_goodbye_waits_for_all_that_was_said_before_it() {
+    let mut world = world();
+    world.send(stream(1), 8, Level::BufferReusable);
+    let message = world.capture(0, 1);
+    world.nodes[0].core.leave(0);
+    let goodbye = world.capture(0, 1);
+    world.deliver(0, 1, &goodbye[0].1).unwrap();
+    assert!(world.nodes[1].core.sessions.at(0).unwrap().is_connected());
+    assert!(!world.nodes[0].core.is_settled(0), "both may have to go again");
+    world.deliver(0, 1, &message[0].1).unwrap();
+    let failure = world.nodes[1].core.sessions.at(0).unwrap().failure.clone();
+    assert_eq!(failure, Some(PeerFailure::Left));
+    world.acknowledge(0, 1, message[0].0);
+    world.acknowledge(0, 1, goodbye[0].0);
+    assert!(world.nodes[0].core.is_settled(0));
+    // The message had arrived whole.
+    let receive = world.receive((1, 0), Some((0, 0)), 1, 8);
+    assert!(matches!(world.end_of(1, receive), Some(Ended::Received(_))));
+}
+
+#[test]
+fn a_content_too_long_for_its_lanes_waits_for_another_one_alone() {
+    let mut world = World::new(2, &config(), 1200, 1);
+    world.send(stream(1), 1000, Level::BufferReusable);
+    let long = world.capture(0, 1);
+    world.nodes[0].core.set_content_bytes(0, CONTENT);
+    world.room_bytes = CONTENT;
+    world.lose(0, 1, long[0].0);
+    world.send(stream(2), 8, Level::BufferReusable);
+    let short = world.capture(0, 1);
+    assert_eq!((short.len(), short[0].0 == long[0].0), (1, false), "others pass it");
+    world.room_bytes = usize::MAX;
+    assert_eq!(world.capture(0, 1)[0].0, long[0].0);
+}
+
+/// What is being received and what waits when a session ends is neither leaked nor ended twice.
+/// RR-DGRAM-9
+#[test]
+fn a_session_that_ends_takes_everything_with_it() {
+    for seed in 0..40 {
+        let mut world = World::new(2, &config(), CONTENT, seed);
+        world.faults = Faults { loss: 0.4, jitter: 5, ..Faults::NONE };
+        let reserved = |world: &World, node: usize| {
+            let core = &world.nodes[node].core;
+            (core.reserved_bytes, core.reserved_envelopes)
+        };
+        for number in 0..20 {
+            world.receive((1, 0), Some((0, 0)), number % 3, 2000);
+            world.send(stream(number % 4), (number * 150) as usize, Level::Matched);
+            world.step();
+        }
+        for node in 0..2 {
+            let here = &mut world.nodes[node];
+            let core = &mut here.core;
+            core.fail_session(0, PeerFailure::Lost("cut".into()), &mut here.memory);
+            // Whole messages are still there to be received.
+            core.close_endpoint(0, &mut here.memory);
+        }
+        world.check_rest();
+        for node in 0..2 {
+            assert_eq!(reserved(&world, node), (0, 0), "seed {seed}");
+            assert!(world.nodes[node].memory.ended.len() >= 20 * (1 - node));
+        }
+    }
+}
+
+/// RR-DGRAM-10
+#[test]
+fn grants_are_served_in_the_order_of_their_chunks() {
+    let mut world = world();
+    world.faults = Faults { loss: 0.2, jitter: 10, ..Faults::NONE };
+    for number in 0..40 {
+        world.receive((1, 0), Some((0, 0)), 1, 4000);
+        world.send(stream(1), 3500 + number, Level::BufferReusable);
+    }
+    world.settle(1000);
+    world.check();
+    assert!(world.nodes[0].core.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
+}
+
+/// Once there was as much as there will be, memory is neither made nor given back.
+#[test]
+fn pools_do_not_grow_once_warm() {
+    let mut world = world();
+    world.faults = Faults { loss: 0.1, duplication: 0.1, jitter: 4, ..Faults::NONE };
+    let mut most = Vec::new();
+    for round in 0..30 {
+        for number in 0..20 {
+            let context = number % 3;
+            if number % 2 == 0 {
+                world.receive((1, 0), Some((0, 0)), context, 3000);
+            }
+            world.send(stream(context), 100 * number as usize, Level::Delivered);
+            world.step();
+            if number % 2 == 1 {
+                world.receive((1, 0), Some((0, 0)), context, 3000);
+            }
+        }
+        world.settle(500);
+        most.push(world.nodes[0].core.datagrams.contents.allocated_bytes().0);
+        assert!(round < 20 || most[round] == most[10], "{most:?}");
+    }
+    world.check();
+    let limit = config().staging_bytes * config().staging_buffers_max;
+    assert!(most[29] <= limit, "{most:?}");
+}

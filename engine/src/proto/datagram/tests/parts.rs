@@ -1,0 +1,220 @@
+//! Messages in parts, in every state that they can be in.
+
+use super::super::super::effects::{Ended, Level};
+use super::super::super::failure::PeerFailure;
+use super::super::super::table::Id;
+use super::super::content::ContentPool;
+use super::world::{World, content};
+use super::{stream, world};
+
+const LENGTH: usize = 1000;
+
+/// All orders of `0..count`.
+fn permutations(count: usize) -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for next in 0..count {
+        let longer = |order: &Vec<usize>| {
+            (0..=next)
+                .map(|at| {
+                    let mut order = order.clone();
+                    order.insert(at, next);
+                    order
+                })
+                .collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(longer).collect();
+    }
+    all
+}
+
+fn received(world: &World, id: Id) -> bool {
+    matches!(world.end_of(1, id), Some(Ended::Received(_)))
+}
+
+/// RR-DGRAM-7
+#[test]
+fn parts_come_in_any_order_and_are_received_at_any_time() {
+    for order in permutations(4) {
+        for posted_after in 0..=4 {
+            for capacity in [0, 100, 600, LENGTH, 3000] {
+                let mut world = world();
+                let send = world.send(stream(1), LENGTH, Level::Matched).unwrap();
+                let parts = world.capture(0, 1);
+                assert_eq!(parts.len(), 4);
+                let mut receive = None;
+                for count in 0..=4 {
+                    if count == posted_after {
+                        let id = world.receive((1, 0), Some((0, 0)), 1, capacity);
+                        receive = Some(id);
+                        // The first content has the envelope.
+                        let is_matched = order[..count].contains(&0);
+                        if is_matched && count < 4 {
+                            let node = &mut world.nodes[1];
+                            let is_cancelled = node.core.cancel_receive(id, &mut node.memory);
+                            assert!(!is_cancelled, "its message is here");
+                        }
+                    }
+                    if let Some(&part) = order.get(count) {
+                        world.deliver(0, 1, &parts[part].1).unwrap();
+                    }
+                }
+                assert!(received(&world, receive.unwrap()), "{order:?} {posted_after}");
+                let answer = world.capture(1, 0);
+                world.deliver(1, 0, &answer[0].1).unwrap();
+                assert_eq!(world.end_of(0, send), Some(&Ended::Sent { accepted: 1000 }));
+                for (token, _) in parts {
+                    world.acknowledge(0, 1, token);
+                }
+                world.acknowledge(1, 0, answer[0].0);
+                world.check();
+            }
+        }
+    }
+}
+
+/// RR-SEG-3
+#[test]
+fn a_message_in_parts_is_delivered_with_the_last_of_its_contents() {
+    for last in 0..4 {
+        let mut world = world();
+        let send = world.send(stream(1), LENGTH, Level::Delivered).unwrap();
+        let parts = world.capture(0, 1);
+        for (at, (token, bytes)) in parts.iter().enumerate() {
+            world.deliver(0, 1, bytes).unwrap();
+            if at != last {
+                world.acknowledge(0, 1, *token);
+            }
+        }
+        assert!(world.end_of(0, send).is_none());
+        world.acknowledge(0, 1, parts[last].0);
+        assert_eq!(world.end_of(0, send), Some(&Ended::Sent { accepted: 1000 }));
+    }
+}
+
+/// A world in which a message in parts stops after two contents, for want of room; these.
+fn half_sent(level: Level) -> (World, Id, Vec<(u64, Vec<u8>)>) {
+    let mut world = world();
+    world.nodes[0].core.datagrams.contents = ContentPool::new(2048, 4);
+    let send = world.send(stream(1), LENGTH, level).unwrap();
+    let parts = world.capture(0, 1);
+    assert_eq!(parts.len(), 2, "as many as the pool gives");
+    let node = &mut world.nodes[0];
+    assert!(!node.core.cancel_send(send, &mut node.memory));
+    (world, send, parts)
+}
+
+/// RR-DGRAM-8
+#[test]
+fn a_receive_ends_when_the_sender_gives_its_message_up() {
+    for order in permutations(3) {
+        for posted_after in 0..=3 {
+            let (mut world, send, mut all) = half_sent(Level::Matched);
+            let peer = world.nodes[0].peers[&(1, 0)];
+            let node = &mut world.nodes[0];
+            assert!(node.core.remove_peer(peer, &mut node.memory));
+            let ended = world.end_of(0, send);
+            assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Removed, _))), "{ended:?}");
+            all.extend(world.capture(0, 1));
+            assert_eq!(all.len(), 3, "two contents, and that no more come");
+            let mut receive = None;
+            for count in 0..=3 {
+                if count == posted_after {
+                    receive = Some(world.receive((1, 0), Some((0, 0)), 1, LENGTH));
+                }
+                if let Some(&next) = order.get(count) {
+                    world.deliver(0, 1, &all[next].1).unwrap();
+                }
+            }
+            let ended = world.end_of(1, receive.unwrap());
+            assert!(
+                matches!(ended, Some(Ended::Failed(PeerFailure::Left, Some(_)))),
+                "{order:?} {posted_after}: {ended:?}"
+            );
+            for (token, _) in all {
+                world.acknowledge(0, 1, token);
+            }
+            // The next one goes as if nothing had been.
+            let back = super::Stream { from: 1, source: 1, to: 0, ..stream(1) };
+            world.receive((0, 0), Some((1, 1)), 1, LENGTH);
+            world.send(back, LENGTH, Level::Delivered);
+            world.settle(20);
+            world.check_rest();
+        }
+    }
+}
+
+/// RR-MATCH-3, RR-DGRAM-7
+#[test]
+fn a_send_ends_when_the_endpoint_of_a_half_sent_message_closes() {
+    for order in [[0, 1], [1, 0]] {
+        let (mut world, send, parts) = half_sent(Level::Matched);
+        world.deliver(0, 1, &parts[order[0]].1).unwrap();
+        let node = &mut world.nodes[1];
+        node.core.close_endpoint(0, &mut node.memory);
+        world.deliver(0, 1, &parts[order[1]].1).unwrap();
+        let answer = world.capture(1, 0);
+        world.deliver(1, 0, &answer[0].1).unwrap();
+        let ended = world.end_of(0, send);
+        assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Left, Some(_)))), "{ended:?}");
+        for (token, _) in parts {
+            world.acknowledge(0, 1, token);
+        }
+        world.acknowledge(1, 0, answer[0].0);
+        assert!(world.capture(0, 1).is_empty(), "the rest is not wanted");
+        world.check_rest();
+    }
+}
+
+/// Where nobody waits for an answer the rest of a message comes, and is dropped. RR-DGRAM-8
+#[test]
+fn parts_of_a_dropped_message_are_dropped() {
+    let (mut world, _, parts) = half_sent(Level::BufferReusable);
+    world.deliver(0, 1, &parts[0].1).unwrap();
+    let node = &mut world.nodes[1];
+    node.core.close_endpoint(0, &mut node.memory);
+    world.deliver(0, 1, &parts[1].1).unwrap();
+    for (token, _) in parts {
+        world.acknowledge(0, 1, token);
+    }
+    world.settle(20);
+    world.check_rest();
+    assert!(world.nodes[1].core.counters.stale_frames >= 3);
+}
+
+/// RR-DGRAM-9, RR-END-2
+#[test]
+fn a_peer_that_dies_takes_half_messages_with_it() {
+    for posted_after in 0..=2 {
+        let (mut world, send, parts) = half_sent(Level::Delivered);
+        let mut receive = None;
+        for count in 0..=2 {
+            if count == posted_after {
+                receive = Some(world.receive((1, 0), Some((0, 0)), 1, LENGTH));
+            }
+            if let Some((_, bytes)) = parts.get(count) {
+                world.deliver(0, 1, bytes).unwrap();
+            }
+        }
+        for node in &mut world.nodes {
+            node.core.fail_session(0, PeerFailure::Lost("cut".into()), &mut node.memory);
+        }
+        for (node, id) in [(0, send), (1, receive.unwrap())] {
+            let ended = world.end_of(node, id);
+            assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Lost(_), _))), "{ended:?}");
+        }
+        world.check_rest();
+    }
+}
+
+#[test]
+fn what_is_cut_leaves_the_memory_behind_it_alone() {
+    let mut world = world();
+    world.send(stream(1), LENGTH, Level::BufferReusable);
+    let parts = world.capture(0, 1);
+    let receive = world.receive((1, 0), Some((0, 0)), 1, 300);
+    for (_, bytes) in parts.iter().rev() {
+        world.deliver(0, 1, bytes).unwrap();
+    }
+    let (_, _, bytes) = &world.nodes[1].memory.ended[&receive];
+    assert_eq!(bytes[..], content(&stream(1), 0, LENGTH)[..300]);
+}

@@ -1,0 +1,621 @@
+//! Engines that talk by datagrams which get lost, and what was asked of them.
+//!
+//! Time goes in steps: what arrives, then a turn of every engine. Paths of packets are played by
+//! telling senders, some steps later, what has come and what has not; that news is lost, too.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use zerocopy::FromZeros;
+
+use super::super::super::core::{Action, Config, Core};
+use super::super::super::effects::{Arrival, Effects, Ended, Level};
+use super::super::super::handshake::Initiator;
+use super::super::super::keys::SessionKeys;
+use super::super::super::receive::ReceiveRequest;
+use super::super::super::rendezvous::ChunkReceive;
+use super::super::super::send::{SendRequest, Staged};
+use super::super::super::session::Limits;
+use super::super::super::table::Id;
+use crate::wire::Hello;
+use crate::wire::chunk::CHUNK_HEADER_BYTES;
+use crate::wire::hello::{HelloStatus, KIND_BULK};
+
+/// Endpoints of each engine.
+pub(super) const ENDPOINTS: u16 = 2;
+
+/// What the network does, as probabilities of one datagram.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Faults {
+    pub(super) loss: f64,
+    pub(super) duplication: f64,
+    /// Of the news that a datagram has come.
+    pub(super) ack_loss: f64,
+    /// Steps that a datagram takes longer than 1 at the most.
+    pub(super) jitter: u64,
+    /// Of a session and step: all is sent again, as when lanes change.
+    pub(super) switch: f64,
+    /// Nobody tells what has come and what has not, as on a lane that loses nothing.
+    pub(super) is_silent: bool,
+}
+
+impl Faults {
+    pub(super) const NONE: Self = Self {
+        loss: 0.0,
+        duplication: 0.0,
+        ack_loss: 0.0,
+        jitter: 0,
+        switch: 0.0,
+        is_silent: false,
+    };
+}
+
+/// Steps after which a datagram that nothing was heard of is taken for lost.
+const LOSS_STEPS: u64 = 6;
+
+#[derive(Debug)]
+enum News {
+    Datagram { from: usize, to: usize, bytes: Vec<u8>, token: u64 },
+    Acked { to: usize, peer: usize, token: u64 },
+    Lost { to: usize, peer: usize, token: u64 },
+}
+
+/// A message: what its receive has to show.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Stream {
+    pub(super) from: usize,
+    pub(super) source: u16,
+    pub(super) to: usize,
+    pub(super) target: u16,
+    pub(super) context: u64,
+}
+
+pub(super) fn content(stream: &Stream, tag: u64, length: usize) -> Vec<u8> {
+    let seed = tag
+        .wrapping_mul(31)
+        .wrapping_add(stream.context * 7 + stream.from as u64 * 3 + u64::from(stream.source) * 5);
+    (0..length as u64).map(|at| (seed ^ at.wrapping_mul(13) ^ (at >> 7)) as u8).collect()
+}
+
+/// The memory of an engine's operations, and how they ended.
+#[derive(Default)]
+pub(super) struct Memory {
+    bytes: HashMap<Id, Vec<u8>>,
+    /// Bytes placed by the protocol into receives that have not ended.
+    placed: HashMap<Id, usize>,
+    /// Ends, with the step.
+    pub(super) ended: HashMap<Id, (Ended, u64, Vec<u8>)>,
+    now: u64,
+}
+
+impl Effects for Memory {
+    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
+        let memory = self.bytes.get_mut(&operation).expect("nothing is placed after the end");
+        memory[offset..offset + bytes.len()].copy_from_slice(bytes);
+        *self.placed.entry(operation).or_default() += bytes.len();
+    }
+
+    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
+        unreachable!("the peer is another engine")
+    }
+
+    fn complete(&mut self, operation: Id, ended: Ended) {
+        let bytes = self.bytes.remove(&operation).expect("what ends has begun");
+        if let (Ended::Received(arrival), Some(placed)) = (&ended, self.placed.remove(&operation)) {
+            assert_eq!(placed as u64, arrival.length.min(bytes.len() as u64), "each byte once");
+        }
+        let earlier = self.ended.insert(operation, (ended, self.now, bytes));
+        assert!(earlier.is_none(), "an operation ends once");
+    }
+}
+
+/// One direction of a bulk lane: chunks written and not read.
+type Pipe = VecDeque<([u8; CHUNK_HEADER_BYTES], Vec<u8>)>;
+
+pub(super) struct Node {
+    pub(super) core: Core,
+    pub(super) memory: Memory,
+    /// Names of remote endpoints, by engine and endpoint.
+    pub(super) peers: HashMap<(usize, u16), Id>,
+    /// Slots of sessions, by engine.
+    pub(super) slots: BTreeMap<usize, u32>,
+    /// Chunks that a lane is to receive.
+    receiving: HashMap<Id, ChunkReceive>,
+    /// What can be read on a lane.
+    inbox: HashMap<Id, Pipe>,
+    /// The other end of a lane.
+    other: HashMap<Id, (usize, Id)>,
+    pub(super) actions: Vec<Action>,
+    /// Sessions that may have something to send, and their engines.
+    wanting: BTreeMap<usize, u32>,
+}
+
+/// A receive, in the order of posting.
+pub(super) struct Receive {
+    pub(super) node: usize,
+    pub(super) endpoint: u16,
+    pub(super) id: Id,
+}
+
+pub(super) struct World {
+    pub(super) nodes: Vec<Node>,
+    pub(super) faults: Faults,
+    /// Datagrams of these numbers are lost, whatever the faults say.
+    pub(super) doomed: Vec<u64>,
+    pub(super) datagrams: u64,
+    /// Datagrams per session and turn.
+    pub(super) burst: usize,
+    pub(super) room_bytes: usize,
+    pub(super) now: u64,
+    /// By step, then in the order in which they were made.
+    news: BTreeMap<(u64, u64), News>,
+    made: u64,
+    pub(super) random: SmallRng,
+    pub(super) sent: BTreeMap<Stream, Vec<(usize, Option<Id>)>>,
+    pub(super) receives: Vec<Receive>,
+    /// Bulk lanes move chunks.
+    pub(super) has_bulk: bool,
+}
+
+fn engine_of(node: usize) -> u64 {
+    10 + node as u64
+}
+
+impl World {
+    pub(super) fn new(count: usize, config: &Config, content_bytes: usize, seed: u64) -> Self {
+        let nodes = (0..count).map(|number| {
+            let mut core = Core::new(engine_of(number), config.clone());
+            for endpoint in 0..ENDPOINTS {
+                assert_eq!(core.open_endpoint(), Some(endpoint));
+            }
+            Node {
+                core,
+                memory: Memory::default(),
+                peers: HashMap::new(),
+                slots: BTreeMap::new(),
+                receiving: HashMap::new(),
+                inbox: HashMap::new(),
+                other: HashMap::new(),
+                actions: Vec::new(),
+                wanting: BTreeMap::new(),
+            }
+        });
+        let mut world = Self {
+            nodes: nodes.collect(),
+            faults: Faults::NONE,
+            doomed: Vec::new(),
+            datagrams: 0,
+            burst: 4,
+            room_bytes: content_bytes,
+            now: 0,
+            news: BTreeMap::new(),
+            made: 0,
+            random: SmallRng::seed_from_u64(seed),
+            sent: BTreeMap::new(),
+            receives: Vec::new(),
+            has_bulk: true,
+        };
+        for left in 0..count {
+            for right in left + 1..count {
+                world.connect(left, right, content_bytes);
+            }
+        }
+        world
+    }
+
+    /// Establishes a session in datagram mode, opened by `left`.
+    fn connect(&mut self, left: usize, right: usize, content_bytes: usize) {
+        let locator = "127.0.0.1:1".parse().unwrap();
+        for (from, to) in [(left, right), (right, left)] {
+            for endpoint in 0..ENDPOINTS {
+                let node = &mut self.nodes[from];
+                let peer = node.core.insert_peer(engine_of(to), locator, endpoint).unwrap();
+                node.peers.insert((to, endpoint), peer);
+            }
+        }
+        let id = 1 + (left * 100 + right) as u64;
+        let slot = self.nodes[left].core.session_of(engine_of(right)).unwrap();
+        self.nodes[left].core.want_connection(slot, 0);
+        let ours: Limits = self.nodes[left].core.offer(id);
+        let theirs: Limits = self.nodes[right].core.offer(id);
+        let acceptor = &mut self.nodes[right].core;
+        let admission = acceptor.judge_hello(engine_of(left), locator, id, 1).unwrap();
+        let keys = SessionKeys::for_tests();
+        let other = acceptor.admit_peer(admission, theirs, ours, keys).unwrap();
+        acceptor.use_datagrams(other, content_bytes);
+        let opener = &mut self.nodes[left].core;
+        let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
+        connection.handle_connected();
+        connection.handle_reply(0, HelloStatus::Accepted);
+        opener.establish(slot, ours, theirs, SessionKeys::for_tests());
+        opener.use_datagrams(slot, content_bytes);
+        self.nodes[left].slots.insert(right, slot);
+        self.nodes[right].slots.insert(left, other);
+    }
+
+    fn add(&mut self, steps: u64, news: News) {
+        self.made += 1;
+        self.news.insert((self.now + steps, self.made), news);
+    }
+
+    fn happens(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.random.random_bool(probability)
+    }
+
+    // ---- What users do ----
+
+    /// Sends the next message of a stream; its tag is its number there.
+    pub(super) fn send(&mut self, stream: Stream, length: usize, level: Level) -> Option<Id> {
+        let tag = self.sent.get(&stream).map_or(0, Vec::len) as u64;
+        let bytes = content(&stream, tag, length);
+        let node = &mut self.nodes[stream.from];
+        let request = SendRequest {
+            endpoint: stream.source,
+            peer: node.peers[&(stream.to, stream.target)],
+            context: stream.context,
+            tag,
+            length: length as u64,
+            level,
+        };
+        let slot = node.slots[&stream.to];
+        if level == Level::BufferReusable
+            && let Some(room) = node.core.stage_now(slot, &request)
+        {
+            room.copy_from_slice(&bytes);
+            self.sent.entry(stream).or_default().push((length, None));
+            return None;
+        }
+        let id = node.core.new_send(&request).unwrap();
+        node.memory.bytes.insert(id, bytes);
+        node.core.enqueue(id, self.now);
+        self.sent.entry(stream).or_default().push((length, Some(id)));
+        Some(id)
+    }
+
+    /// Posts a receive of any tag. `peer`: from whom.
+    pub(super) fn receive(
+        &mut self,
+        (node, endpoint): (usize, u16),
+        peer: Option<(usize, u16)>,
+        context: u64,
+        capacity: usize,
+    ) -> Id {
+        let here = &mut self.nodes[node];
+        let request = ReceiveRequest {
+            endpoint,
+            peer: peer.map(|peer| here.peers[&peer]),
+            context,
+            tag: 0,
+            ignore: u64::MAX,
+            capacity: capacity as u64,
+        };
+        let id = here.core.new_receive(&request).unwrap();
+        here.memory.bytes.insert(id, vec![0xee; capacity]);
+        here.core.start_receive(id, &mut here.memory);
+        self.receives.push(Receive { node, endpoint, id });
+        id
+    }
+
+    // ---- Steps ----
+
+    pub(super) fn step(&mut self) {
+        self.now += 1;
+        while let Some(entry) = self.news.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let news = entry.remove();
+            self.handle(news);
+        }
+        for node in 0..self.nodes.len() {
+            self.nodes[node].memory.now = self.now;
+            self.turn(node);
+        }
+    }
+
+    pub(super) fn steps(&mut self, count: u64) {
+        (0..count).for_each(|_| self.step());
+    }
+
+    fn handle(&mut self, news: News) {
+        match news {
+            News::Datagram { from, to, bytes, token } => {
+                let node = &mut self.nodes[to];
+                node.memory.now = self.now;
+                let slot = node.slots[&from];
+                let handled = node.core.handle_datagram(slot, &bytes, self.now, &mut node.memory);
+                handled.unwrap();
+                let steps = 1 + self.random.random_range(0..=self.faults.jitter);
+                if self.faults.is_silent {
+                    return;
+                }
+                if self.happens(self.faults.ack_loss) {
+                    self.add(LOSS_STEPS, News::Lost { to: from, peer: to, token });
+                } else {
+                    self.add(steps, News::Acked { to: from, peer: to, token });
+                }
+            }
+            News::Acked { to, peer, token } => {
+                let node = &mut self.nodes[to];
+                node.memory.now = self.now;
+                let slot = node.slots[&peer];
+                node.core.handle_content_acked(slot, token, &mut node.memory);
+            }
+            News::Lost { to, peer, token } => {
+                let node = &mut self.nodes[to];
+                let slot = node.slots[&peer];
+                node.core.handle_content_lost(slot, token);
+            }
+        }
+    }
+
+    pub(super) fn stage(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        while let Some(id) = node.core.poll_waiting() {
+            let completed = match node.core.stage(id) {
+                Staged::Eager { room, completes } => {
+                    room.copy_from_slice(&node.memory.bytes[&id]);
+                    completes
+                }
+                Staged::Rts { room } => {
+                    room.copy_from_slice(&node.memory.bytes[&id][..room.len()]);
+                    false
+                }
+                Staged::Part { room, offset, completes } => {
+                    let end = offset + room.len();
+                    room.copy_from_slice(&node.memory.bytes[&id][offset..end]);
+                    completes
+                }
+                // Sessions that are blocked are not handed out again.
+                Staged::Blocked => continue,
+            };
+            if completed {
+                node.memory.complete(id, Ended::Sent { accepted: 0 });
+            }
+        }
+    }
+
+    fn turn(&mut self, number: usize) {
+        self.stage(number);
+        self.nodes[number].core.poll_grants(self.now);
+        self.carry_out(number);
+        if self.has_bulk {
+            self.move_chunks(number);
+        }
+        let slots: Vec<(usize, u32)> =
+            self.nodes[number].slots.iter().map(|(&peer, &slot)| (peer, slot)).collect();
+        for &(_, slot) in &slots {
+            if self.happens(self.faults.switch) {
+                self.nodes[number].core.resend_all(slot);
+            }
+        }
+        let node = &mut self.nodes[number];
+        while let Some(dirty) = node.core.poll_dirty() {
+            let peer = slots.iter().find(|(_, slot)| *slot == dirty).unwrap().0;
+            node.wanting.insert(peer, dirty);
+        }
+        for (peer, slot) in node.wanting.clone() {
+            for _ in 0..self.burst {
+                if !self.transmit(number, peer, slot) {
+                    self.nodes[number].wanting.remove(&peer);
+                    break;
+                }
+                self.stage(number);
+            }
+        }
+    }
+
+    /// Sends one datagram. `false`: there is none.
+    pub(super) fn transmit(&mut self, from: usize, to: usize, slot: u32) -> bool {
+        let core = &mut self.nodes[from].core;
+        let waiting = core.waiting_bytes(slot);
+        let asks_ack = self.faults.is_silent;
+        let Some(out) = core.poll_content(slot, self.room_bytes, asks_ack) else { return false };
+        assert!(waiting > 0 && out.bytes.len() <= self.room_bytes);
+        let (token, bytes) = (out.token, out.bytes.to_vec());
+        self.datagrams += 1;
+        if self.doomed.contains(&self.datagrams) || self.happens(self.faults.loss) {
+            self.add(LOSS_STEPS, News::Lost { to: from, peer: to, token });
+            return true;
+        }
+        let copies = 1 + usize::from(self.happens(self.faults.duplication));
+        for _ in 0..copies {
+            let steps = 1 + self.random.random_range(0..=self.faults.jitter);
+            self.add(steps, News::Datagram { from, to, bytes: bytes.clone(), token });
+        }
+        true
+    }
+
+    fn carry_out(&mut self, number: usize) {
+        while let Some(action) = self.nodes[number].core.poll_action() {
+            if let Action::OpenLane { session, lane } = action {
+                self.open_lane(number, session, lane);
+            } else if let Action::CloseLane { lane, .. } = action {
+                panic!("lane {lane:?} closed: nothing is wrong with it");
+            } else {
+                self.nodes[number].actions.push(action);
+            }
+        }
+    }
+
+    fn open_lane(&mut self, number: usize, slot: u32, lane: Id) {
+        let here = &self.nodes[number];
+        let Some(peer) = here.slots.iter().find(|(_, at)| **at == slot).map(|(peer, _)| *peer)
+        else {
+            return;
+        };
+        let session = here.core.sessions.at(slot as usize).unwrap().id;
+        let name = here.core.lanes.get(lane).unwrap().number;
+        let there = &mut self.nodes[peer].core;
+        let mut hello = Hello::new_zeroed();
+        hello.kind = KIND_BULK;
+        (hello.source, hello.session) = (engine_of(number).into(), session.into());
+        hello.lane = name.into();
+        let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]);
+        let other = there.handle_lane_hello(join.hello(), self.now).unwrap();
+        there.lane_ready(other);
+        self.nodes[number].core.lane_ready(lane);
+        self.nodes[number].other.insert(lane, (peer, other));
+        self.nodes[peer].other.insert(other, (number, lane));
+    }
+
+    fn move_chunks(&mut self, number: usize) {
+        while let Some(lane) = self.nodes[number].core.poll_runnable() {
+            let now = self.now;
+            let node = &mut self.nodes[number];
+            if let Some(receive) = node.core.next_receive(lane) {
+                node.receiving.insert(lane, receive);
+            }
+            if let Some(chunk) = node.core.next_send(lane) {
+                let range = chunk.offset as usize..chunk.offset as usize + chunk.length as usize;
+                let bytes = node.memory.bytes[&chunk.operation][range].to_vec();
+                node.core.handle_chunk_sent(lane, now);
+                node.core.handle_chunk_released(chunk.operation, &mut node.memory);
+                let (peer, other) = node.other[&lane];
+                self.nodes[peer].inbox.entry(other).or_default().push_back((chunk.header, bytes));
+            }
+        }
+        let node = &mut self.nodes[number];
+        let ready: Vec<Id> = node.receiving.keys().copied().collect();
+        for lane in ready {
+            let chunk = node.inbox.get_mut(&lane).and_then(VecDeque::pop_front);
+            let Some((header, bytes)) = chunk else { continue };
+            let receive = node.receiving.remove(&lane).unwrap();
+            node.memory.place(receive.operation, receive.offset as usize, &bytes);
+            let is_good = node.core.handle_chunk_received(
+                lane,
+                receive,
+                Some(&header),
+                self.now,
+                &mut node.memory,
+            );
+            assert!(is_good, "chunks come in the order of their grants");
+        }
+    }
+
+    // ---- By hand ----
+
+    /// All that an engine would send to another now, with the tokens.
+    pub(super) fn capture(&mut self, from: usize, to: usize) -> Vec<(u64, Vec<u8>)> {
+        self.stage(from);
+        let slot = self.nodes[from].slots[&to];
+        let mut all = Vec::new();
+        while let Some(out) = self.nodes[from].core.poll_content(slot, self.room_bytes, false) {
+            all.push((out.token, out.bytes.to_vec()));
+            self.stage(from);
+        }
+        all
+    }
+
+    /// A datagram arrives.
+    pub(super) fn deliver(
+        &mut self,
+        from: usize,
+        to: usize,
+        bytes: &[u8],
+    ) -> Result<(), crate::wire::FrameError> {
+        let node = &mut self.nodes[to];
+        let slot = node.slots[&from];
+        node.core.handle_datagram(slot, bytes, self.now, &mut node.memory)
+    }
+
+    /// The sender of a datagram learns that it has come.
+    pub(super) fn acknowledge(&mut self, from: usize, to: usize, token: u64) {
+        let node = &mut self.nodes[from];
+        let slot = node.slots[&to];
+        node.core.handle_content_acked(slot, token, &mut node.memory);
+    }
+
+    /// The sender of a datagram learns that it has not come.
+    pub(super) fn lose(&mut self, from: usize, to: usize, token: u64) {
+        let slot = self.nodes[from].slots[&to];
+        self.nodes[from].core.handle_content_lost(slot, token);
+    }
+
+    pub(super) fn end_of(&self, node: usize, id: Id) -> Option<&Ended> {
+        self.nodes[node].memory.ended.get(&id).map(|(ended, ..)| ended)
+    }
+
+    // ---- What came of it ----
+
+    /// Whether everything asked has ended and nothing is under way.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.news.is_empty()
+            && self.nodes.iter().all(|node| {
+                node.memory.bytes.is_empty()
+                    && node.slots.values().all(|&slot| {
+                        node.core.is_settled(slot) && node.core.waiting_bytes(slot) == 0
+                    })
+            })
+    }
+
+    /// Steps until everything is at rest; `limit` is the most that may take.
+    pub(super) fn settle(&mut self, limit: u64) -> u64 {
+        let start = self.now;
+        while !self.is_at_rest() {
+            assert!(self.now - start < limit, "not at rest after {limit} steps");
+            self.step();
+        }
+        self.now - start
+    }
+
+    /// Every message came once, whole, to the receive whose turn it was, and everything that was
+    /// taken for them is back.
+    pub(super) fn check(&self) {
+        let mut next: BTreeMap<Stream, u64> = BTreeMap::new();
+        for receive in &self.receives {
+            let here = &self.nodes[receive.node];
+            let (ended, _, bytes) = &here.memory.ended[&receive.id];
+            let Ended::Received(arrival) = ended else { panic!("{ended:?}") };
+            let stream = self.stream_of(receive, arrival);
+            let tag = next.entry(stream).or_default();
+            assert_eq!(arrival.tag, *tag, "{stream:?}");
+            let length = self.sent[&stream][*tag as usize].0;
+            assert_eq!(arrival.length, length as u64);
+            let fits = length.min(bytes.len());
+            assert!(bytes[..fits] == content(&stream, *tag, length)[..fits], "{stream:?} {tag}");
+            assert!(bytes[fits..].iter().all(|&byte| byte == 0xee));
+            *tag += 1;
+        }
+        for (stream, messages) in &self.sent {
+            assert_eq!(next.get(stream).copied().unwrap_or(0), messages.len() as u64);
+            for id in messages.iter().filter_map(|(_, id)| *id) {
+                let (ended, ..) = &self.nodes[stream.from].memory.ended[&id];
+                assert!(matches!(ended, Ended::Sent { .. }), "{ended:?}");
+            }
+        }
+        self.check_rest();
+    }
+
+    fn stream_of(&self, receive: &Receive, arrival: &Arrival) -> Stream {
+        let peers = &self.nodes[receive.node].peers;
+        let (&(from, source), _) = peers.iter().find(|(_, id)| **id == arrival.peer).unwrap();
+        let (to, target, context) = (receive.node, receive.endpoint, arrival.context);
+        Stream { from, source, to, target, context }
+    }
+
+    /// Nothing is held by anybody.
+    pub(super) fn check_rest(&self) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let core = &node.core;
+            assert_eq!(core.operations.len(), 0);
+            assert_eq!(core.datagrams.contents.allocated_bytes().1, 0);
+            assert_eq!(core.datagrams.assemblies.len(), 0);
+            assert_eq!(core.unexpected.held_bytes().0, 0);
+            for (&peer, &slot) in &node.slots {
+                let session = core.sessions.at(slot as usize).unwrap();
+                // What was unexpected when a session ended is no longer counted there.
+                let Some(datagram) = session.datagram.as_deref() else { continue };
+                assert_eq!((session.envelopes.held(), session.bytes.held()), (0, 0));
+                assert!(datagram.assemblies.is_empty() && datagram.orphans == 0);
+                let other = &self.nodes[peer];
+                let there = other.core.sessions.at(other.slots[&number] as usize).unwrap();
+                let theirs = there.datagram.as_deref().unwrap();
+                assert_eq!(datagram.next_frame, theirs.arrivals.expected());
+                assert_eq!(session.byte_credit.available(), there.bytes.left());
+                assert_eq!(session.envelope_credit.available(), there.envelopes.left());
+            }
+        }
+    }
+}
