@@ -12,6 +12,8 @@ mod api;
 #[doc(hidden)]
 pub mod bench;
 pub mod bootstrap;
+#[cfg(test)]
+mod counting;
 mod driver;
 mod memory;
 mod progress;

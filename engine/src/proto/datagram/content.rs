@@ -149,7 +149,7 @@ impl ContentPool {
         self.contents.insert(content).expect("the table has no bound of its own")
     }
 
-    /// Takes the operations of a content out; [`Self::close`] takes them back, empty.
+    /// Takes a content out, unlinked; [`Self::recycle`] takes its memory back.
     pub(crate) fn remove(&mut self, id: Id) -> Option<Content> {
         self.contents.remove(id)
     }

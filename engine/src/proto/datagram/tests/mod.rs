@@ -4,6 +4,7 @@ mod chaos;
 mod hostile;
 mod parts;
 mod properties;
+mod warm;
 mod world;
 
 use self::world::{Faults, Stream, World};

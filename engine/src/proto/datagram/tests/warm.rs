@@ -1,0 +1,128 @@
+//! Once warm nothing is allocated, whatever is lost and whatever overtakes what.
+
+use super::super::super::core::Core;
+use super::super::super::effects::{Effects, Ended, Level};
+use super::super::super::receive::ReceiveRequest;
+use super::super::super::send::{SendRequest, Staged};
+use super::super::super::table::Id;
+use super::{CONTENT, world};
+use crate::counting::allocations;
+
+#[derive(Default)]
+struct Counts {
+    placed: usize,
+    ended: usize,
+}
+
+impl Effects for Counts {
+    fn place(&mut self, _: Id, _: usize, bytes: &[u8]) {
+        self.placed += bytes.len();
+    }
+
+    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
+        unreachable!("the peer is another engine")
+    }
+
+    fn complete(&mut self, _: Id, _: Ended) {
+        self.ended += 1;
+    }
+}
+
+const DATAGRAMS: usize = 64;
+
+/// Datagrams under way: token, length, bytes.
+struct Wire {
+    slots: [(u64, usize, [u8; CONTENT]); DATAGRAMS],
+    len: usize,
+}
+
+impl Wire {
+    fn fill(&mut self, core: &mut Core) {
+        loop {
+            while let Some(id) = core.poll_waiting() {
+                match core.stage(id) {
+                    Staged::Eager { room, .. }
+                    | Staged::Rts { room }
+                    | Staged::Part { room, .. } => room.fill(7),
+                    Staged::Blocked => {}
+                }
+            }
+            let Some(out) = core.poll_content(0, CONTENT, false) else { return };
+            let slot = &mut self.slots[self.len];
+            (slot.0, slot.1) = (out.token, out.bytes.len());
+            slot.2[..out.bytes.len()].copy_from_slice(out.bytes);
+            self.len += 1;
+        }
+    }
+
+    /// The newest datagram first, and every third of them is lost once.
+    fn carry(&mut self, from: &mut Core, to: &mut Core, counts: &mut Counts) {
+        for round in 0.. {
+            self.len = 0;
+            self.fill(from);
+            if self.len == 0 {
+                return;
+            }
+            for (at, (token, length, bytes)) in self.slots[..self.len].iter().enumerate().rev() {
+                if round == 0 && at % 3 == 0 {
+                    from.handle_content_lost(0, *token);
+                    continue;
+                }
+                to.handle_datagram(0, &bytes[..*length], 0, counts).unwrap();
+                from.handle_content_acked(0, *token, counts);
+            }
+            while from.poll_dirty().is_some() || to.poll_dirty().is_some() {}
+        }
+    }
+}
+
+/// Messages of two contexts, the third and every further one in parts; half of the receives wait
+/// for them, the others come later.
+fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
+    let mut counts = Counts::default();
+    let [left, right] = cores;
+    let receive = |right: &mut Core, context: u64, counts: &mut Counts| {
+        let (peer, tag, ignore, capacity) = (Some(peers[1]), 0, 0, 2000);
+        let request = ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity };
+        let id = right.new_receive(&request).unwrap();
+        right.start_receive(id, counts);
+    };
+    for number in 0..10u64 {
+        let context = number % 2;
+        if number < 5 {
+            receive(right, context, &mut counts);
+        }
+        let (length, level) = (number % 5 * 200, Level::Delivered);
+        let peer = peers[0];
+        let request = SendRequest { endpoint: 0, peer, context, tag: 0, length, level };
+        let id = left.new_send(&request).unwrap();
+        left.enqueue(id, 0);
+    }
+    wire.carry(left, right, &mut counts);
+    for number in 5..10 {
+        receive(right, number % 2, &mut counts);
+    }
+    wire.carry(right, left, &mut counts);
+    wire.carry(left, right, &mut counts);
+    counts
+}
+
+#[test]
+fn warm_messages_do_not_allocate() {
+    let mut world = world();
+    let peers = [world.nodes[0].peers[&(1, 0)], world.nodes[1].peers[&(0, 0)]];
+    let right = world.nodes.remove(1).core;
+    let left = world.nodes.remove(0).core;
+    let mut cores = [left, right];
+    let mut wire = Wire { slots: [(0, 0, [0; CONTENT]); DATAGRAMS], len: 0 };
+    for _ in 0..50 {
+        exchange(&mut cores, peers, &mut wire);
+    }
+    let before = allocations();
+    assert!(before > 0, "allocations are counted");
+    for _ in 0..200 {
+        let counts = exchange(&mut cores, peers, &mut wire);
+        assert_eq!((counts.ended, counts.placed), (20, 4000));
+    }
+    assert_eq!(allocations() - before, 0, "in 2000 messages");
+}
