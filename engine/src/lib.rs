@@ -7,6 +7,9 @@
 //! Buffers in flight belong to the engine: operations take a [`Buffer`] by move and give it back,
 //! blocking calls borrow, and raw memory goes through `unsafe` functions.
 
+#[macro_use]
+mod hooks;
+
 mod api;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
@@ -20,6 +23,9 @@ mod progress;
 mod proto;
 mod secret;
 pub mod settings;
+#[cfg(any(test, feature = "sim"))]
+#[doc(hidden)]
+pub mod swarm;
 mod telemetry;
 pub mod topology;
 mod types;

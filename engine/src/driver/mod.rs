@@ -5,6 +5,8 @@
 
 mod middleware;
 mod pieces;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod sim;
 pub(crate) mod sockets;
 mod table;
 pub(crate) mod tcp;

@@ -49,9 +49,12 @@ pub(crate) struct LoopConfig {
 
 /// Where an engine's time comes from.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     /// The monotonic clock, since then.
     Since(Instant),
+    /// The virtual time of the world that this thread simulates.
+    #[cfg(any(test, feature = "sim"))]
+    Virtual,
     /// What a test says, in nanoseconds.
     #[cfg(test)]
     Set(u64),
@@ -63,6 +66,8 @@ impl Clock {
             Self::Since(start) => start.elapsed().as_nanos() as u64,
             #[cfg(test)]
             Self::Set(now_ns) => now_ns,
+            #[cfg(any(test, feature = "sim"))]
+            Self::Virtual => crate::hooks::simulated::now_ns(),
         }
     }
 }
@@ -90,7 +95,7 @@ pub(crate) struct State {
     pub(super) handshakes_pending: usize,
     pub(super) polls: u64,
     pub(super) now_ns: u64,
-    pub(super) clock: Clock,
+    pub(crate) clock: Clock,
     next_tick_ns: u64,
     next_health_ns: u64,
     pub(super) next_session_id: u64,

@@ -225,6 +225,18 @@ impl Core {
         }
     }
 
+    /// Byte credit that sessions were given, and that unexpected messages of ended ones hold.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes
+    }
+
+    /// Envelope credit, as [`Self::reserved_bytes`].
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reserved_envelopes(&self) -> u64 {
+        self.reserved_envelopes
+    }
+
     /// Opens an endpoint and returns its id; `None` at the limit.
     pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
         let seed = self.config.hash_seed;

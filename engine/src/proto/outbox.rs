@@ -57,6 +57,18 @@ impl StagingPool {
         self.idle.push(buffer);
     }
 
+    /// Bytes of all buffers that may be made.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn bound_bytes(&self) -> usize {
+        self.limit * self.buffer_bytes
+    }
+
+    /// Whether a session holds one of the buffers.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn is_missing_any(&self) -> bool {
+        self.idle.len() != self.made
+    }
+
     /// Bytes of all buffers made so far.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.made * self.buffer_bytes

@@ -1,0 +1,198 @@
+//! Random runs of whole engines in a simulated world: `cargo xtask swarm` runs this.
+//!
+//! Options: `--seconds N` (time to run), `--seeds N` (runs), `--seed S` (first seed; alone: just
+//! that one, twice, to see that it repeats), `--jobs J` (threads), `--throughput N` (messages
+//! without faults, on one thread, to measure the simulator).
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use ringrail::swarm::{Report, run_seed, run_throughput};
+
+/// Time to run when nothing else is said.
+const SECONDS: u64 = 10;
+
+#[derive(Default)]
+struct Options {
+    seconds: Option<u64>,
+    seeds: Option<u64>,
+    seed: Option<u64>,
+    jobs: Option<u64>,
+    throughput: Option<u64>,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let place = match name.as_str() {
+            "--seconds" => &mut options.seconds,
+            "--seeds" => &mut options.seeds,
+            "--seed" => &mut options.seed,
+            "--jobs" => &mut options.jobs,
+            "--throughput" => &mut options.throughput,
+            _ => return Err(format!("there is no option {name}")),
+        };
+        let value = arguments.next().and_then(|value| value.parse().ok());
+        *place = Some(value.ok_or_else(|| format!("{name} takes a number"))?);
+    }
+    Ok(options)
+}
+
+#[derive(Default)]
+struct Total {
+    runs: AtomicU64,
+    messages: AtomicU64,
+    faults: AtomicU64,
+    virtual_ns: AtomicU64,
+}
+
+impl Total {
+    fn add(&self, report: &Report) {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.messages.fetch_add(report.messages, Ordering::Relaxed);
+        self.faults.fetch_add(report.faults, Ordering::Relaxed);
+        self.virtual_ns.fetch_add(report.virtual_ns, Ordering::Relaxed);
+    }
+
+    fn line(&self, elapsed: Duration) -> String {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        format!(
+            "{} seeds, {} messages, {} faults, {:.0} s of virtual time, in {:.1} s",
+            get(&self.runs),
+            get(&self.messages),
+            get(&self.faults),
+            get(&self.virtual_ns) as f64 / 1e9,
+            elapsed.as_secs_f64()
+        )
+    }
+}
+
+/// One run; a panic of the engine is a failure like every other.
+fn try_seed(seed: u64) -> Result<Report, String> {
+    std::panic::catch_unwind(|| run_seed(seed)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+        Err(format!("a panic: {}", text.unwrap_or_default()))
+    })
+}
+
+fn complain(seed: u64, what: &str) {
+    eprintln!("seed {seed} fails {what}\nreplay it: cargo xtask swarm --seed {seed}");
+}
+
+/// One seed, twice.
+fn replay(seed: u64) -> ExitCode {
+    let (first, second) = (try_seed(seed), try_seed(seed));
+    match (&first, &second) {
+        (Ok(first), Ok(second)) if first.trace_hash == second.trace_hash => {
+            println!("seed {seed} holds: {first:?}");
+            ExitCode::SUCCESS
+        }
+        (Err(what), _) => {
+            complain(seed, what);
+            ExitCode::FAILURE
+        }
+        _ => {
+            complain(seed, &format!("to repeat: {first:?}, then {second:?}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn throughput(actions: u64) -> ExitCode {
+    let start = Instant::now();
+    match run_throughput(1, actions as usize) {
+        Ok(report) => {
+            let seconds = start.elapsed().as_secs_f64();
+            let rate = report.messages as f64 / seconds;
+            println!("{} messages in {seconds:.2} s: {rate:.0} per second", report.messages);
+            println!(
+                "{} turns, {} ms of virtual time",
+                report.turns,
+                report.virtual_ns / 1_000_000
+            );
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            eprintln!("{what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("swarm: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(actions) = options.throughput {
+        return throughput(actions);
+    }
+    let is_single = options.seconds.is_none() && options.seeds.is_none();
+    if let (Some(seed), true) = (options.seed, is_single) {
+        return replay(seed);
+    }
+    let first = options.seed.unwrap_or_else(|| {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        if options.seeds.is_some() { 0 } else { since.as_secs() << 24 }
+    });
+    let seconds = options.seconds.or(if options.seeds.is_none() { Some(SECONDS) } else { None });
+    swarm(first, seconds.map(Duration::from_secs), options.seeds.unwrap_or(u64::MAX), options.jobs)
+}
+
+fn swarm(first: u64, limit: Option<Duration>, seeds: u64, jobs: Option<u64>) -> ExitCode {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let jobs = jobs.unwrap_or(cores).max(1);
+    let (start, total) = (Instant::now(), Total::default());
+    let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let failure = Mutex::new(None);
+    let bar = if std::io::stderr().is_terminal() {
+        let length = limit.map_or(seeds, |limit| limit.as_secs());
+        let style = ProgressStyle::with_template("{elapsed} {wide_bar} {pos}/{len} {msg}");
+        ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    } else {
+        ProgressBar::hidden()
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
+                    if number >= seeds || is_late {
+                        break;
+                    }
+                    let seed = first.wrapping_add(number);
+                    match try_seed(seed) {
+                        Ok(report) => total.add(&report),
+                        Err(what) => {
+                            is_over.store(true, Ordering::Relaxed);
+                            let mut failure = failure.lock().unwrap_or_else(|it| it.into_inner());
+                            failure.get_or_insert((seed, what));
+                        }
+                    }
+                    let done = limit.map_or(number, |_| start.elapsed().as_secs());
+                    bar.set_position(done);
+                    bar.set_message(total.line(start.elapsed()));
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    println!("swarm: {} (first seed {first})", total.line(start.elapsed()));
+    match failure.into_inner().unwrap_or_else(|it| it.into_inner()) {
+        Some((seed, what)) => {
+            complain(seed, &what);
+            ExitCode::FAILURE
+        }
+        None => ExitCode::SUCCESS,
+    }
+}

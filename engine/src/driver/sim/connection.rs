@@ -1,0 +1,165 @@
+//! Connections of the simulated network: two pipes of bytes, and what either end knows.
+
+use std::collections::VecDeque;
+
+/// Bytes on their way, all of which arrive at once.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    arrival_ns: u64,
+    sent_ns: u64,
+    length: usize,
+}
+
+/// One direction of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Pipe {
+    /// Written and not read yet.
+    bytes: VecDeque<u8>,
+    /// How many of them the reading side's kernel has.
+    visible: usize,
+    flights: VecDeque<Flight>,
+    /// When the link has sent all that was written.
+    free_ns: u64,
+    /// The writer closed it; nothing follows.
+    is_ended: bool,
+    /// The writer waits for room.
+    pub(crate) wants_room: bool,
+    /// When the oldest byte that is not acknowledged was written.
+    unacknowledged_since_ns: Option<u64>,
+}
+
+impl Pipe {
+    /// Bytes that find room in `capacity`.
+    pub(crate) fn room(&self, capacity: usize) -> usize {
+        capacity.saturating_sub(self.bytes.len())
+    }
+
+    /// Takes bytes that arrive `delay_ns` after the link is done with them; tells when that is.
+    pub(crate) fn write(&mut self, now_ns: u64, bytes: &[u8], cost_ns: u64, delay_ns: u64) -> u64 {
+        self.bytes.extend(bytes);
+        self.free_ns = self.free_ns.max(now_ns) + cost_ns;
+        let last_ns = self.flights.back().map_or(0, |flight| flight.arrival_ns);
+        let arrival_ns = (self.free_ns + delay_ns).max(last_ns);
+        self.flights.push_back(Flight { arrival_ns, sent_ns: now_ns, length: bytes.len() });
+        self.unacknowledged_since_ns.get_or_insert(now_ns);
+        arrival_ns
+    }
+
+    /// Bytes that nobody receives any more are taken, and never acknowledged.
+    pub(crate) fn write_nowhere(&mut self, now_ns: u64) {
+        self.unacknowledged_since_ns.get_or_insert(now_ns);
+    }
+
+    /// What has had its time arrives. `is_acknowledged`: the way back is open.
+    pub(crate) fn arrive(&mut self, now_ns: u64, is_acknowledged: bool) {
+        while let Some(flight) = self.flights.front()
+            && flight.arrival_ns <= now_ns
+        {
+            self.visible += flight.length;
+            self.flights.pop_front();
+        }
+        if is_acknowledged {
+            self.unacknowledged_since_ns = self.flights.front().map(|flight| flight.sent_ns);
+        }
+    }
+
+    /// Moves arrived bytes to `into`, as many as fit.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> usize {
+        let count = self.visible.min(into.len());
+        let (front, back) = self.bytes.as_slices();
+        let from_front = front.len().min(count);
+        into[..from_front].copy_from_slice(&front[..from_front]);
+        into[from_front..count].copy_from_slice(&back[..count - from_front]);
+        self.bytes.drain(..count);
+        self.visible -= count;
+        count
+    }
+
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.visible > 0
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// The end of the stream has arrived, behind all bytes.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_ended && self.bytes.is_empty()
+    }
+
+    pub(crate) fn unacknowledged_since_ns(&self) -> Option<u64> {
+        self.unacknowledged_since_ns
+    }
+
+    /// Loses what is on its way, and what has arrived unless `keeps_arrived`.
+    pub(crate) fn lose(&mut self, keeps_arrived: bool) {
+        self.flights.clear();
+        if !keeps_arrived {
+            self.visible = 0;
+        }
+        self.bytes.truncate(self.visible);
+    }
+
+    /// Overwrites what is under way. `false`: there is nothing.
+    pub(crate) fn garble(&mut self, mut noise: impl FnMut() -> u8) -> bool {
+        self.bytes.iter_mut().for_each(|byte| *byte = noise());
+        !self.bytes.is_empty()
+    }
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// The host, and which process there; `None`: no engine, somebody else.
+    pub(crate) host: Option<usize>,
+    pub(crate) process: u32,
+    /// Index and generation of the lane, once there is one.
+    pub(crate) lane: Option<(u32, u32)>,
+    /// Nobody reads or writes here any more.
+    pub(crate) is_closed: bool,
+    /// Its kernel knows that the connection is broken.
+    pub(crate) has_heard: bool,
+    /// Its kernel has told the other side so, or died: what comes in is answered by a reset.
+    pub(crate) is_forgotten: bool,
+}
+
+impl End {
+    pub(crate) fn new(host: Option<usize>, process: u32) -> Self {
+        let (lane, is_closed) = (None, false);
+        Self { host, process, lane, is_closed, has_heard: false, is_forgotten: false }
+    }
+}
+
+/// A connection: `pipes[side]` carries what `side` writes. Side 0 connected.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) ends: [End; 2],
+    pub(crate) pipes: [Pipe; 2],
+    pub(crate) is_bulk: bool,
+    /// Nothing arrives before this time.
+    pub(crate) stalled_until_ns: u64,
+    /// No news of its end ever arrives.
+    pub(crate) is_mute: bool,
+}
+
+impl Connection {
+    /// Whether both sides still use it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.ends.iter().all(|end| !end.is_closed && !end.has_heard && !end.is_forgotten)
+    }
+
+    /// Something can be read by `side`: bytes, the end, or an error.
+    pub(crate) fn is_readable(&self, side: usize) -> bool {
+        let incoming = &self.pipes[1 - side];
+        incoming.has_arrived() || self.ends[side].has_heard || incoming.is_over()
+    }
+}

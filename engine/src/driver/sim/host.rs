@@ -1,0 +1,217 @@
+//! Hosts of the simulated network: their lanes, the events on their way to the engine, and when
+//! that runs next.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::lane::{Lane, News, Watch, What};
+use super::net::{Item, Net};
+use crate::progress::lanes::{Event, LaneKey};
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(super) locator: SocketAddr,
+    /// Counts the processes that lived here.
+    pub(super) process: u32,
+    pub(super) is_running: bool,
+    /// It has no power: it sends nothing and answers nothing.
+    pub(super) is_dark: bool,
+    /// Names the time without power.
+    pub(super) dark_epoch: Option<u64>,
+    pub(super) lanes: Vec<Option<Lane>>,
+    generation: u32,
+    news: BTreeMap<(u64, u64), News>,
+    /// Makes turns that were planned before stale.
+    turn: u64,
+    /// When it wakes, while it sleeps.
+    wakes_ns: Option<u64>,
+    /// Its loop does not run before this time.
+    pub(super) paused_until_ns: u64,
+}
+
+impl Host {
+    pub(super) fn new(locator: SocketAddr) -> Self {
+        Self {
+            locator,
+            process: 0,
+            is_running: false,
+            is_dark: false,
+            dark_epoch: None,
+            lanes: Vec::new(),
+            generation: 0,
+            news: BTreeMap::new(),
+            turn: 0,
+            wakes_ns: None,
+            paused_until_ns: 0,
+        }
+    }
+
+    pub(super) fn start(&mut self) {
+        self.process += 1;
+        self.is_running = true;
+        self.paused_until_ns = 0;
+    }
+
+    /// Forgets everything of the process; gives the lanes and the memory that news would release.
+    pub(super) fn stop(&mut self) -> (Vec<Lane>, Vec<News>) {
+        self.is_running = false;
+        self.turn += 1;
+        self.wakes_ns = None;
+        let news = std::mem::take(&mut self.news).into_values().collect();
+        (self.lanes.drain(..).flatten().collect(), news)
+    }
+
+    pub(super) fn add_lane(&mut self, connection: usize, side: usize) -> LaneKey {
+        self.generation += 1;
+        let lane = Lane::new(self.generation, connection, side);
+        let free = self.lanes.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.lanes.push(None);
+            self.lanes.len() - 1
+        });
+        self.lanes[index] = Some(lane);
+        LaneKey { index: index as u32, generation: self.generation }
+    }
+
+    pub(super) fn lane_mut(&mut self, key: LaneKey) -> Option<&mut Lane> {
+        let lane = self.lanes.get_mut(key.index as usize)?.as_mut();
+        lane.filter(|lane| lane.generation == key.generation)
+    }
+}
+
+impl Net {
+    pub(super) fn find_lane(&mut self, host: usize, key: LaneKey) -> Option<&mut Lane> {
+        self.hosts[host].lane_mut(key)
+    }
+
+    /// Connection and side of a lane that has to be there.
+    pub(super) fn lane(&mut self, host: usize, key: LaneKey) -> (usize, usize) {
+        let lane = self.find_lane(host, key).expect("the loop knows its own lanes");
+        (lane.connection, lane.side)
+    }
+
+    /// An event for the engine of `host`, sooner or later.
+    pub(super) fn tell(&mut self, host: usize, lane: Option<LaneKey>, news: impl Into<News>) {
+        let late_ns = self.lateness_ns();
+        let mut at_ns = self.now_ns() + late_ns;
+        if let Some(lane) = lane.and_then(|key| self.hosts[host].lane_mut(key)) {
+            // Events of one lane keep their order.
+            at_ns = at_ns.max(lane.last_event_ns);
+            lane.last_event_ns = at_ns;
+        }
+        let number = self.next_number();
+        self.hosts[host].news.insert((at_ns, number), news.into());
+        self.wake_at(host, at_ns);
+    }
+
+    /// The engine of `host` runs at `at_ns` at the latest, if it sleeps.
+    fn wake_at(&mut self, host: usize, at_ns: u64) {
+        let known = &mut self.hosts[host];
+        if known.wakes_ns.is_some_and(|wakes_ns| at_ns < wakes_ns) {
+            known.wakes_ns = Some(at_ns);
+            self.plan_turn(host, at_ns);
+        }
+    }
+
+    /// The engine of `host` has something to do.
+    pub(crate) fn wake(&mut self, host: usize) {
+        let now_ns = self.now_ns();
+        self.wake_at(host, now_ns);
+    }
+
+    pub(crate) fn plan_turn(&mut self, host: usize, at_ns: u64) {
+        let known = &mut self.hosts[host];
+        known.turn += 1;
+        let (turn, at_ns) = (known.turn, at_ns.max(known.paused_until_ns));
+        self.plan(at_ns, Item::Turn { host, turn });
+    }
+
+    /// Whether a planned turn is to be made; one of a paused process is made later.
+    pub(crate) fn begins_turn(&mut self, host: usize, turn: u64) -> bool {
+        let now_ns = self.now_ns();
+        let known = &mut self.hosts[host];
+        if !known.is_running || known.turn != turn {
+            return false;
+        }
+        if known.paused_until_ns > now_ns {
+            let at_ns = known.paused_until_ns;
+            self.plan_turn(host, at_ns);
+            return false;
+        }
+        known.wakes_ns = None;
+        true
+    }
+
+    /// The engine sleeps until there is news, for `limit_ns` at the most.
+    pub(super) fn sleep(&mut self, host: usize, limit_ns: u64) {
+        let now_ns = self.now_ns();
+        let known = &mut self.hosts[host];
+        let news_ns = known.news.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
+        let wakes_ns = news_ns.min(now_ns.saturating_add(limit_ns)).max(now_ns);
+        known.wakes_ns = Some(wakes_ns);
+        self.plan_turn(host, wakes_ns);
+    }
+
+    /// Whether the engine of `host` sleeps.
+    pub(crate) fn is_asleep(&self, host: usize) -> bool {
+        self.hosts[host].wakes_ns.is_some()
+    }
+
+    /// Hands over the events whose time has come, some of them if there are many.
+    pub(super) fn deliver(&mut self, host: usize, events: &mut Vec<Event>) {
+        for _ in 0..self.weather.events_per_poll {
+            let now_ns = self.now_ns();
+            let Some(first) = self.hosts[host].news.first_entry() else { return };
+            if first.key().0 > now_ns {
+                return;
+            }
+            let News { what, releases, scribbles } = first.remove();
+            if let Some(spans) = releases {
+                self.release_memory(&spans, scribbles);
+            }
+            let event = match what {
+                What::Event(event) => event,
+                What::Accept(connection) => {
+                    let lane = self.hosts[host].add_lane(connection, 1);
+                    self.connections[connection].ends[1].lane = Some((lane.index, lane.generation));
+                    let remote = self.hosts[host].locator;
+                    Event::Accepted { lane, remote }
+                }
+            };
+            self.settle(host, &event);
+            events.push(event);
+        }
+    }
+
+    /// The engine hears of an event: the lane is free for the next one of its kind.
+    fn settle(&mut self, host: usize, event: &Event) {
+        let known = &mut self.hosts[host];
+        let (kind, lane) = match *event {
+            Event::Accepted { lane, .. } => (1, Some(lane)),
+            Event::Connected { lane } => (2, Some(lane)),
+            Event::ConnectFailed { lane, .. } => (3, Some(lane)),
+            Event::Readable { lane } => (4, Some(lane)),
+            Event::Writable { lane } => (5, Some(lane)),
+            Event::ChunkSent { lane, .. } => (6, Some(lane)),
+            Event::ChunkReleased { .. } => (7, None),
+            Event::ChunkReceived { lane, .. } => (8, Some(lane)),
+            Event::Closed { lane } => (9, Some(lane)),
+        };
+        let found = lane.and_then(|key| known.lane_mut(key));
+        if let Some(lane) = found {
+            match event {
+                Event::Connected { .. } | Event::ConnectFailed { .. } => lane.is_connecting = false,
+                Event::Readable { .. } => lane.reads = Watch::Off,
+                Event::Writable { .. } => lane.writes = Watch::Off,
+                Event::ChunkSent { .. } => lane.sending = None,
+                Event::ChunkReceived { .. } => lane.receiving = None,
+                _ => {}
+            }
+        }
+        if let Event::Closed { lane } = event {
+            known.lanes[lane.index as usize] = None;
+        }
+        let index = lane.map_or(u64::MAX, |lane| u64::from(lane.index));
+        self.trace(&[host as u64, kind, index]);
+    }
+}

@@ -1,0 +1,156 @@
+//! A lane of a simulated driver: what is watched, and the chunks under way.
+
+use std::io;
+
+use crate::memory::{Shape, Span};
+use crate::progress::lanes::{CHUNK_HEADER_BYTES, Event};
+
+/// Memory that a request of the simulated kernel refers to.
+pub(crate) type Spans = Vec<Span>;
+
+/// The pieces of a range of a message.
+pub(super) fn spans_of(shape: &Shape, offset: usize, length: usize) -> Spans {
+    shape.spans(offset, length).collect()
+}
+
+/// Whether an event that was asked for is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Watch {
+    Off,
+    Armed,
+    /// The event is on its way.
+    Told,
+}
+
+/// A chunk that moves, header first.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    /// The caller's name; of a chunk to be sent.
+    pub(super) token: u64,
+    pub(super) header: [u8; CHUNK_HEADER_BYTES],
+    pub(super) spans: Spans,
+    length: usize,
+    at: usize,
+}
+
+impl Chunk {
+    pub(super) fn new(token: u64, header: [u8; CHUNK_HEADER_BYTES], spans: Spans) -> Self {
+        let length = spans.iter().map(|span| span.len).sum();
+        Self { token, header, spans, length, at: 0 }
+    }
+
+    /// All bytes have moved.
+    pub(super) fn is_whole(&self) -> bool {
+        self.at == CHUNK_HEADER_BYTES + self.length
+    }
+
+    pub(super) fn advance(&mut self, count: usize) {
+        self.at += count;
+    }
+
+    /// The payload's piece at the current position.
+    fn piece(&self) -> Span {
+        let mut at = self.at - CHUNK_HEADER_BYTES;
+        for span in &self.spans {
+            if at < span.len {
+                return Span { ptr: span.ptr.wrapping_add(at), len: span.len - at };
+            }
+            at -= span.len;
+        }
+        Span { ptr: std::ptr::dangling_mut(), len: 0 }
+    }
+
+    /// The bytes to send next.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the chunk is live, and nobody writes it while the result is used.
+    pub(super) unsafe fn to_send(&self) -> &[u8] {
+        if self.at < CHUNK_HEADER_BYTES {
+            return &self.header[self.at..];
+        }
+        let piece = self.piece();
+        // SAFETY: the caller's promise, passed on; the piece lies within the chunk's memory.
+        unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) }
+    }
+
+    /// Where the bytes that come next go.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the chunk is live, and nothing else accesses it while the result is used.
+    pub(super) unsafe fn to_fill(&mut self) -> &mut [u8] {
+        if self.at < CHUNK_HEADER_BYTES {
+            return &mut self.header[self.at..];
+        }
+        let piece = self.piece();
+        // SAFETY: the caller's promise, passed on; the piece lies within the chunk's memory.
+        unsafe { std::slice::from_raw_parts_mut(piece.ptr, piece.len) }
+    }
+}
+
+/// An event on its way to the engine, and what happens when it gets there.
+#[derive(Debug)]
+pub(super) struct News {
+    pub(super) what: What,
+    /// Memory that the kernel lets go of.
+    pub(super) releases: Option<Spans>,
+    /// The request was cancelled, and wrote into its memory until now.
+    pub(super) scribbles: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    /// For the engine as it is.
+    Event(Event),
+    /// A connection came in and gets a lane.
+    Accept(usize),
+}
+
+impl From<Event> for News {
+    fn from(event: Event) -> Self {
+        Self { what: What::Event(event), releases: None, scribbles: false }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) generation: u32,
+    pub(super) connection: usize,
+    pub(super) side: usize,
+    pub(super) is_connecting: bool,
+    pub(super) reads: Watch,
+    pub(super) writes: Watch,
+    pub(super) sending: Option<Chunk>,
+    pub(super) receiving: Option<Chunk>,
+    /// A chunk's end is on its way to the engine.
+    pub(super) send_is_over: bool,
+    pub(super) receive_is_over: bool,
+    pub(super) is_closing: bool,
+    /// No later event of the lane comes before this time.
+    pub(super) last_event_ns: u64,
+}
+
+impl Lane {
+    pub(super) fn new(generation: u32, connection: usize, side: usize) -> Self {
+        Self {
+            generation,
+            connection,
+            side,
+            is_connecting: side == 0,
+            reads: Watch::Off,
+            writes: Watch::Off,
+            sending: None,
+            receiving: None,
+            send_is_over: false,
+            receive_is_over: false,
+            is_closing: false,
+            last_event_ns: 0,
+        }
+    }
+}
+
+/// The error of a request that was cancelled.
+pub(super) fn cancelled() -> io::Error {
+    io::Error::other("cancelled by the simulation")
+}

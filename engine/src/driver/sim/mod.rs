@@ -1,0 +1,201 @@
+//! A driver without a kernel: lanes are connections of a simulated network ([`net`]), under
+//! virtual time. Short reads and writes, full pipes, late events, and requests that write to
+//! their memory until they are reaped; the same seed breaks the same way.
+//!
+//! Lanes are byte streams. The network knows hosts, paths between them and their time; what
+//! moves on a path is the business of `connection`, so that lanes of another kind find a place
+//! beside it.
+
+pub(crate) mod connection;
+mod faults;
+mod host;
+mod lane;
+pub(crate) mod net;
+pub(crate) mod random;
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use self::lane::{Chunk, Watch};
+use self::net::Net;
+use crate::memory::Shape;
+use crate::progress::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+};
+
+/// The network that all drivers of one world share.
+pub(crate) type Shared = Rc<RefCell<Net>>;
+
+/// The driver of one process on one host of the network.
+#[derive(Debug)]
+pub(crate) struct SimDriver {
+    net: Shared,
+    host: usize,
+    is_shut_down: bool,
+}
+
+impl SimDriver {
+    /// Starts a process on `host`; it listens from now on.
+    pub(crate) fn new(net: &Shared, host: usize) -> Self {
+        net.borrow_mut().start_process(host);
+        Self { net: Rc::clone(net), host, is_shut_down: false }
+    }
+}
+
+impl Driver for SimDriver {
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn polls_for_free(&self) -> bool {
+        true
+    }
+
+    fn listen(&mut self, _listener: TcpListener) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn connect(&mut self, remote: SocketAddr, _local: Option<SocketAddr>) -> io::Result<LaneKey> {
+        let net = &mut *self.net.borrow_mut();
+        if net.draw(net.weather.descriptors_missing_one_in) {
+            return Err(io::Error::other("no descriptor is left, says the simulation"));
+        }
+        Ok(net.connect(self.host, remote))
+    }
+
+    fn adopt(&mut self, _socket: OwnedFd) -> io::Result<LaneKey> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let net = &mut *self.net.borrow_mut();
+        if net.draw(net.weather.interrupted_one_in) {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        let (connection, side) = net.lane(self.host, lane);
+        net.write(connection, side, bytes)
+    }
+
+    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        let net = &mut *self.net.borrow_mut();
+        if net.draw(net.weather.interrupted_one_in) {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        let (connection, side) = net.lane(self.host, lane);
+        net.read(connection, side, into)
+    }
+
+    fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
+        let net = &mut *self.net.borrow_mut();
+        let Some(lane) = net.find_lane(self.host, key) else { return Ok(()) };
+        let (watch, connection, side) = match interest {
+            Interest::Readable => (&mut lane.reads, lane.connection, lane.side),
+            Interest::Writable => (&mut lane.writes, lane.connection, lane.side),
+        };
+        if *watch == Watch::Off {
+            *watch = Watch::Armed;
+        }
+        net.look_at(connection, side);
+        Ok(())
+    }
+
+    unsafe fn send_chunk(
+        &mut self,
+        key: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        _mode: SendMode,
+    ) {
+        let spans = lane::spans_of(source, offset, length);
+        let net = &mut *self.net.borrow_mut();
+        net.take_memory(&spans, false);
+        let Some(lane) = net.find_lane(self.host, key) else {
+            net.violation("a chunk is sent on a lane that is not there");
+            return;
+        };
+        let (connection, side) = (lane.connection, lane.side);
+        let is_second = lane.sending.is_some() || lane.is_closing;
+        lane.sending = Some(Chunk::new(token, *header, spans));
+        lane.send_is_over = false;
+        if is_second {
+            net.violation("one chunk per direction and only on an open lane");
+        }
+        net.mark_bulk(connection);
+        net.look_at(connection, side);
+    }
+
+    unsafe fn recv_chunk(&mut self, key: LaneKey, target: &Shape, offset: usize, length: usize) {
+        let spans = lane::spans_of(target, offset, length);
+        let net = &mut *self.net.borrow_mut();
+        net.take_memory(&spans, true);
+        let Some(lane) = net.find_lane(self.host, key) else {
+            net.violation("a chunk is received on a lane that is not there");
+            return;
+        };
+        let (connection, side) = (lane.connection, lane.side);
+        let is_second = lane.receiving.is_some() || lane.is_closing;
+        lane.receiving = Some(Chunk::new(0, [0; CHUNK_HEADER_BYTES], spans));
+        lane.receive_is_over = false;
+        if is_second {
+            net.violation("one chunk per direction and only on an open lane");
+        }
+        net.mark_bulk(connection);
+        net.look_at(connection, side);
+    }
+
+    fn close(&mut self, lane: LaneKey, mode: CloseMode) {
+        self.net.borrow_mut().close(self.host, lane, mode);
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.net.borrow_mut().deliver(self.host, events);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        let net = &mut *self.net.borrow_mut();
+        net.deliver(self.host, events);
+        if events.is_empty() {
+            net.sleep(self.host, timeout.as_nanos() as u64);
+        }
+        Ok(())
+    }
+
+    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+        let net = &mut *self.net.borrow_mut();
+        let (connection, side) = net.lane(self.host, lane);
+        let since = net.connections[connection].pipes[side].unacknowledged_since_ns();
+        Ok(since.map(|since| Duration::from_nanos(net.now_ns() - since)))
+    }
+
+    fn shutdown(&mut self, _limit: Duration) -> bool {
+        self.is_shut_down = true;
+        self.net.borrow_mut().end_process(self.host);
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn counters(&self) -> DriverCounters {
+        DriverCounters::default()
+    }
+}
+
+/// A process that ends without a word: its kernel resets what it had open.
+impl Drop for SimDriver {
+    fn drop(&mut self) {
+        // After an orderly end its successor may live there.
+        if !self.is_shut_down {
+            self.net.borrow_mut().end_process(self.host);
+        }
+    }
+}

@@ -1,0 +1,634 @@
+//! The simulated network: virtual time, hosts, and what moves on connections between them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
+use super::Shared;
+use super::connection::{Connection, End, Pipe};
+use super::host::Host;
+use super::lane::{Chunk, News, Spans, Watch, What, cancelled};
+use super::random::Random;
+use crate::hooks::simulated;
+use crate::progress::lanes::{CloseMode, Event, LaneKey};
+
+/// Time after which a connection attempt that was not answered is repeated by the kernel.
+const SYN_REPEAT_NS: u64 = 1_000_000_000;
+
+/// How the network behaves. "One in" so many times; 0: never.
+#[derive(Clone, Debug)]
+pub(crate) struct Weather {
+    /// Time on the way, and how much of it varies.
+    pub(crate) delay_ns: u64,
+    pub(crate) jitter_ns: u64,
+    /// Time that the link takes per byte.
+    pub(crate) ns_per_kib: u64,
+    /// Bytes that a connection holds per direction.
+    pub(crate) capacity: usize,
+    /// Short reads and writes.
+    pub(crate) partial_one_in: usize,
+    /// How late events come, at the most.
+    pub(crate) late_ns: u64,
+    /// Events that one poll hands over at the most.
+    pub(crate) events_per_poll: usize,
+    pub(crate) refused_one_in: usize,
+    pub(crate) swallowed_one_in: usize,
+    pub(crate) interrupted_one_in: usize,
+    pub(crate) descriptors_missing_one_in: usize,
+    /// Silence after which a kernel gives a connection up.
+    pub(crate) keep_alive_ns: u64,
+}
+
+impl Weather {
+    /// A fast network without faults.
+    pub(crate) fn fair() -> Self {
+        Self {
+            delay_ns: 5_000,
+            jitter_ns: 2_000,
+            ns_per_kib: 800,
+            capacity: 64 << 10,
+            partial_one_in: 0,
+            late_ns: 0,
+            events_per_poll: 64,
+            refused_one_in: 0,
+            swallowed_one_in: 0,
+            interrupted_one_in: 0,
+            descriptors_missing_one_in: 0,
+            keep_alive_ns: 10_000_000_000,
+        }
+    }
+}
+
+/// What happens at a time that was planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item {
+    /// The engine of a host makes a turn, unless the turn is stale.
+    Turn { host: usize, turn: u64 },
+    /// Whatever the owner of the world planned under that name.
+    Owner(u64),
+    /// An attempt to connect reaches the listener.
+    Syn(usize),
+    /// Bytes that `side` wrote arrive.
+    Arrive { connection: usize, side: usize },
+    /// The peer of `side` has made room.
+    Room { connection: usize, side: usize },
+    /// `side` hears that the connection is broken.
+    Reset { connection: usize, side: usize },
+    /// The kernels of two hosts have waited long enough.
+    KeepAlive { pair: [usize; 2], epoch: u64 },
+}
+
+#[derive(Debug)]
+struct Planned {
+    at_ns: u64,
+    number: u64,
+    item: Item,
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Planned {}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) random: Random,
+    pub(crate) weather: Weather,
+    now_ns: u64,
+    number: u64,
+    queue: BinaryHeap<Reverse<Planned>>,
+    pub(super) hosts: Vec<Host>,
+    pub(crate) connections: Vec<Connection>,
+    /// Ways from a host to another that are cut, and the epochs that began with that.
+    pub(super) cuts: Vec<(usize, usize, u64)>,
+    /// Counts the cuts, so that a keep-alive knows its own.
+    pub(super) epoch: u64,
+    /// Memory that requests of the kernel refer to; `true`: they write it.
+    busy: Vec<(usize, usize, bool)>,
+    violations: Vec<String>,
+    hash: u64,
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64, weather: Weather) -> Shared {
+        simulated::set_now_ns(0);
+        std::rc::Rc::new(std::cell::RefCell::new(Self {
+            random: Random::new(seed),
+            weather,
+            now_ns: 0,
+            number: 0,
+            queue: BinaryHeap::new(),
+            hosts: Vec::new(),
+            connections: Vec::new(),
+            cuts: Vec::new(),
+            epoch: 0,
+            busy: Vec::new(),
+            violations: Vec::new(),
+            hash: 0,
+        }))
+    }
+
+    // ---- Time ----
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    pub(crate) fn plan(&mut self, at_ns: u64, item: Item) {
+        let (at_ns, number) = (at_ns.max(self.now_ns), self.next_number());
+        self.queue.push(Reverse(Planned { at_ns, number, item }));
+    }
+
+    /// Lets time pass until the next thing happens that is not the network's own business, or
+    /// until `limit_ns`.
+    pub(crate) fn next(&mut self, limit_ns: u64) -> Option<Item> {
+        loop {
+            let first = self.queue.peek().filter(|Reverse(first)| first.at_ns <= limit_ns);
+            if first.is_none() {
+                self.set_now(limit_ns.max(self.now_ns));
+                return None;
+            }
+            let Reverse(Planned { at_ns, item, .. }) = self.queue.pop()?;
+            self.set_now(at_ns);
+            match item {
+                Item::Turn { host, turn } if !self.begins_turn(host, turn) => {}
+                Item::Turn { .. } | Item::Owner(_) => return Some(item),
+                Item::Syn(connection) => self.handle_syn(connection),
+                Item::Arrive { connection, side } => self.handle_arrival(connection, side),
+                Item::Room { connection, side } => self.look_at(connection, side),
+                Item::Reset { connection, side } => self.handle_reset(connection, side),
+                Item::KeepAlive { pair, epoch } => self.handle_keep_alive(pair, epoch),
+            }
+        }
+    }
+
+    fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        simulated::set_now_ns(now_ns);
+    }
+
+    /// Adds what happened to the hash of everything that happened.
+    pub(crate) fn trace(&mut self, what: &[u64]) {
+        for &word in [self.now_ns].iter().chain(what) {
+            let mixed = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            self.hash = mixed.rotate_left(29) ^ (mixed >> 32);
+        }
+    }
+
+    pub(crate) fn trace_hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn draw(&mut self, one_in: usize) -> bool {
+        self.random.one_in(one_in)
+    }
+
+    pub(super) fn lateness_ns(&mut self) -> u64 {
+        if self.weather.late_ns == 0 { 0 } else { self.random.within(self.weather.late_ns) }
+    }
+
+    pub(super) fn delay_ns(&mut self) -> u64 {
+        self.weather.delay_ns + self.random.within(self.weather.jitter_ns)
+    }
+
+    // ---- What must never happen ----
+
+    pub(crate) fn violation(&mut self, what: impl Into<String>) {
+        self.violations.push(what.into());
+    }
+
+    pub(crate) fn take_violation(&mut self) -> Option<String> {
+        (!self.violations.is_empty()).then(|| self.violations.remove(0))
+    }
+
+    /// A request refers to memory. What one writes nobody else may touch.
+    pub(super) fn take_memory(&mut self, spans: &Spans, writes: bool) {
+        for span in spans {
+            let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
+            let is_shared = self.busy.iter().any(|&(other_from, other_to, other_writes)| {
+                (writes || other_writes) && from < other_to && other_from < to
+            });
+            if is_shared {
+                self.violation("two requests of the kernel share memory that one of them writes");
+            }
+            self.busy.push((from, to, writes));
+        }
+    }
+
+    /// The kernel lets go of memory. A cancelled request wrote there until now.
+    pub(super) fn release_memory(&mut self, spans: &Spans, scribbles: bool) {
+        for span in spans {
+            let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
+            let found = self.busy.iter().position(|&(f, t, _)| (f, t) == (from, to));
+            self.busy.swap_remove(found.expect("what is released was taken"));
+            if scribbles {
+                // SAFETY: the caller of `recv_chunk` promised the memory until `ChunkReceived`,
+                // which is delivered right after this.
+                unsafe { std::slice::from_raw_parts_mut(span.ptr, span.len) }.fill(0xee);
+            }
+        }
+    }
+
+    /// Whether a request still refers to one of these bytes (DESIGN D9).
+    pub(crate) fn is_busy(&self, bytes: &[u8]) -> bool {
+        let (from, to) = (bytes.as_ptr().addr(), bytes.as_ptr().addr() + bytes.len());
+        self.busy.iter().any(|&(f, t, _)| f < to && from < t)
+    }
+
+    /// Pieces of memory that requests refer to.
+    pub(crate) fn busy_pieces(&self) -> usize {
+        self.busy.len()
+    }
+
+    // ---- Processes ----
+
+    /// A new host; its number.
+    pub(crate) fn add_host(&mut self, locator: SocketAddr) -> usize {
+        self.hosts.push(Host::new(locator));
+        self.hosts.len() - 1
+    }
+
+    pub(super) fn start_process(&mut self, host: usize) {
+        self.hosts[host].start();
+        let now_ns = self.now_ns;
+        self.plan_turn(host, now_ns);
+    }
+
+    pub(super) fn end_process(&mut self, host: usize) {
+        let (lanes, news) = self.hosts[host].stop();
+        for News { what, releases, .. } in news {
+            if let Some(spans) = releases {
+                self.release_memory(&spans, false);
+            }
+            if let What::Accept(connection) = what {
+                self.abandon(connection, 1, true);
+            }
+        }
+        for lane in lanes {
+            let sending = lane.sending.filter(|_| !lane.send_is_over);
+            let receiving = lane.receiving.filter(|_| !lane.receive_is_over);
+            for chunk in sending.into_iter().chain(receiving) {
+                self.release_memory(&chunk.spans, false);
+            }
+            if !lane.is_closing {
+                let is_reset = self.draw(2);
+                self.abandon(lane.connection, lane.side, is_reset);
+            }
+        }
+    }
+
+    /// The process of one side is gone; what its kernel says depends on what was unread.
+    fn abandon(&mut self, index: usize, side: usize, is_reset: bool) {
+        let is_dark =
+            self.connections[index].ends[side].host.is_some_and(|host| self.hosts[host].is_dark);
+        let connection = &mut self.connections[index];
+        connection.ends[side].is_closed = true;
+        if is_dark {
+            connection.ends[side].is_forgotten = true;
+            return;
+        }
+        if is_reset || connection.pipes[1 - side].has_arrived() {
+            self.reset_peer(index, side);
+        } else {
+            self.end_stream(index, side);
+        }
+    }
+
+    // ---- Connections ----
+
+    pub(super) fn connect(&mut self, host: usize, remote: SocketAddr) -> LaneKey {
+        let process = self.hosts[host].process;
+        let target = self.hosts.iter().position(|known| known.locator == remote);
+        let far = End::new(target, 0);
+        let index = self.connections.len();
+        self.connections.push(Connection {
+            ends: [End::new(Some(host), process), far],
+            pipes: [Pipe::default(), Pipe::default()],
+            is_bulk: false,
+            stalled_until_ns: 0,
+            is_mute: false,
+        });
+        let key = self.hosts[host].add_lane(index, 0);
+        self.connections[index].ends[0].lane = Some((key.index, key.generation));
+        let at_ns = self.now_ns + self.delay_ns();
+        if !self.draw(self.weather.swallowed_one_in) {
+            self.plan(at_ns, Item::Syn(index));
+        }
+        key
+    }
+
+    fn handle_syn(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        let key = connection.ends[0].lane;
+        let (Some(origin), Some((lane, generation))) = (connection.ends[0].host, key) else {
+            return;
+        };
+        let key = LaneKey { index: lane, generation };
+        if connection.ends[0].is_closed || connection.ends[0].has_heard {
+            return;
+        }
+        let back_ns = self.delay_ns();
+        let is_refused = self.draw(self.weather.refused_one_in);
+        let target = match self.connections[index].ends[1].host {
+            Some(target) if self.is_cut(origin, target) || self.is_cut(target, origin) => {
+                self.plan(self.now_ns + SYN_REPEAT_NS, Item::Syn(index));
+                return;
+            }
+            Some(target) if self.hosts[target].is_running && !is_refused => target,
+            _ => {
+                let error = ErrorKind::ConnectionRefused.into();
+                self.tell(origin, Some(key), Event::ConnectFailed { lane: key, error });
+                self.tell_closed(origin, key);
+                return;
+            }
+        };
+        self.connections[index].ends[1].process = self.hosts[target].process;
+        let accept = News { what: What::Accept(index), releases: None, scribbles: false };
+        self.tell(target, None, accept);
+        // The answer is on its way as long as the request was.
+        let lane = self.hosts[origin].lane_mut(key).expect("an open end has its lane");
+        lane.last_event_ns = lane.last_event_ns.max(self.now_ns + back_ns);
+        self.tell(origin, Some(key), Event::Connected { lane: key });
+    }
+
+    fn tell_closed(&mut self, host: usize, key: LaneKey) {
+        let Some(lane) = self.hosts[host].lane_mut(key) else { return };
+        lane.is_closing = true;
+        let (connection, side) = (lane.connection, lane.side);
+        self.connections[connection].ends[side].is_closed = true;
+        self.tell(host, Some(key), Event::Closed { lane: key });
+    }
+
+    pub(super) fn mark_bulk(&mut self, connection: usize) {
+        self.connections[connection].is_bulk = true;
+    }
+
+    pub(super) fn write(&mut self, index: usize, side: usize, bytes: &[u8]) -> io::Result<usize> {
+        let delay_ns = self.delay_ns();
+        let connection = &mut self.connections[index];
+        if connection.ends[side].has_heard {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        if connection.is_mute {
+            connection.pipes[side].write_nowhere(self.now_ns);
+            return Ok(bytes.len());
+        }
+        let pipe = &mut connection.pipes[side];
+        let room = pipe.room(self.weather.capacity).min(bytes.len());
+        pipe.wants_room = room < bytes.len();
+        if room == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let is_short = self.random.one_in(self.weather.partial_one_in);
+        // A greeting goes out whole, as a new socket's buffer lets it.
+        let count = if is_short && room > 96 { 1 + self.random.below(room) } else { room };
+        let cost_ns = (count as u64 * self.weather.ns_per_kib) >> 10;
+        let at_ns = pipe.write(self.now_ns, &bytes[..count], cost_ns, delay_ns);
+        self.plan(at_ns, Item::Arrive { connection: index, side });
+        Ok(count)
+    }
+
+    pub(super) fn read(&mut self, index: usize, side: usize, into: &mut [u8]) -> io::Result<usize> {
+        let connection = &mut self.connections[index];
+        let pipe = &mut connection.pipes[1 - side];
+        if pipe.has_arrived() {
+            let is_short = self.random.one_in(self.weather.partial_one_in);
+            let most = if is_short { 1 + self.random.below(into.len()) } else { into.len() };
+            let count = pipe.read(&mut into[..most]);
+            if std::mem::take(&mut pipe.wants_room) {
+                let at_ns = self.now_ns + self.weather.delay_ns;
+                self.plan(at_ns, Item::Room { connection: index, side: 1 - side });
+            }
+            return Ok(count);
+        }
+        if connection.ends[side].has_heard {
+            Err(ErrorKind::ConnectionReset.into())
+        } else if pipe.is_over() {
+            Ok(0)
+        } else {
+            Err(ErrorKind::WouldBlock.into())
+        }
+    }
+
+    fn handle_arrival(&mut self, index: usize, side: usize) {
+        let connection = &self.connections[index];
+        if connection.is_mute || self.is_path_cut(index, side) {
+            // What is held comes when the way is open again.
+            return;
+        }
+        let until_ns = connection.stalled_until_ns;
+        if until_ns > self.now_ns {
+            self.plan(until_ns, Item::Arrive { connection: index, side });
+            return;
+        }
+        let is_acknowledged = !self.is_path_cut(index, 1 - side);
+        let connection = &mut self.connections[index];
+        connection.pipes[side].arrive(self.now_ns, is_acknowledged);
+        let far = &connection.ends[1 - side];
+        if far.is_closed || far.is_forgotten {
+            // Nobody reads there any more.
+            if connection.pipes[side].has_arrived() {
+                connection.pipes[side].lose(false);
+                let at_ns = self.now_ns + self.delay_ns();
+                self.plan(at_ns, Item::Reset { connection: index, side });
+            }
+            return;
+        }
+        self.look_at(index, 1 - side);
+    }
+
+    /// Tells the other side that the connection is broken.
+    pub(super) fn reset_peer(&mut self, index: usize, side: usize) {
+        let connection = &mut self.connections[index];
+        connection.ends[side].is_forgotten = true;
+        connection.pipes[side].lose(true);
+        let at_ns = self.now_ns + self.delay_ns();
+        self.plan(at_ns, Item::Reset { connection: index, side: 1 - side });
+    }
+
+    fn end_stream(&mut self, index: usize, side: usize) {
+        let delay_ns = self.delay_ns();
+        let pipe = &mut self.connections[index].pipes[side];
+        pipe.end();
+        let at_ns = pipe.write(self.now_ns, &[], 0, delay_ns);
+        self.plan(at_ns, Item::Arrive { connection: index, side });
+    }
+
+    fn handle_reset(&mut self, index: usize, side: usize) {
+        if self.connections[index].is_mute || self.is_path_cut(index, 1 - side) {
+            return;
+        }
+        self.break_end(index, side);
+    }
+
+    /// The kernel of `side` knows that the connection is broken.
+    pub(super) fn break_end(&mut self, index: usize, side: usize) {
+        let keeps_arrived = self.draw(2);
+        let connection = &mut self.connections[index];
+        connection.ends[side].has_heard = true;
+        connection.pipes[1 - side].lose(keeps_arrived);
+        connection.pipes[side].lose(true);
+        self.look_at(index, side);
+    }
+
+    pub(super) fn close(&mut self, host: usize, key: LaneKey, mode: CloseMode) {
+        // After `ConnectFailed` the lane may be gone already.
+        let Some(lane) = self.find_lane(host, key).filter(|lane| !lane.is_closing) else { return };
+        lane.is_closing = true;
+        let (index, side, is_connecting) = (lane.connection, lane.side, lane.is_connecting);
+        let sending = lane.sending.take_if(|_| !lane.send_is_over);
+        let receiving = lane.receiving.take_if(|_| !lane.receive_is_over);
+        let is_cut_short = sending.is_some();
+        if let Some(chunk) = sending {
+            self.report_sent(host, key, &chunk, Err(cancelled()));
+        }
+        if let Some(chunk) = receiving {
+            let event = Event::ChunkReceived { lane: key, result: Err(cancelled()) };
+            let (what, releases) = (What::Event(event), Some(chunk.spans));
+            self.tell(host, Some(key), News { what, releases, scribbles: true });
+        }
+        let connection = &mut self.connections[index];
+        connection.ends[side].is_closed = true;
+        let is_unread = connection.pipes[1 - side].has_arrived();
+        if mode == CloseMode::Reset || is_cut_short || is_unread || is_connecting {
+            self.reset_peer(index, side);
+        } else if !connection.pipes[side].is_ended() {
+            self.end_stream(index, side);
+        }
+        self.tell(host, Some(key), Event::Closed { lane: key });
+    }
+
+    // ---- Chunks and watches ----
+
+    fn report_sent(&mut self, host: usize, key: LaneKey, chunk: &Chunk, result: io::Result<()>) {
+        self.tell(host, Some(key), Event::ChunkSent { lane: key, result });
+        let event = Event::ChunkReleased { token: chunk.token };
+        let (what, releases) = (What::Event(event), Some(chunk.spans.clone()));
+        if let Some(lane) = self.hosts[host].lane_mut(key) {
+            // The kernel lets go once the peer has acknowledged.
+            lane.last_event_ns += self.weather.delay_ns;
+        }
+        self.tell(host, Some(key), News { what, releases, scribbles: false });
+    }
+
+    /// Something may have changed for a lane: chunks go on, watches tell.
+    pub(super) fn look_at(&mut self, index: usize, side: usize) {
+        let end = &self.connections[index].ends[side];
+        let (Some(host), Some((lane, generation))) = (end.host, end.lane) else { return };
+        let key = LaneKey { index: lane, generation };
+        let Some(lane) = self.hosts[host].lane_mut(key).filter(|lane| !lane.is_closing) else {
+            return;
+        };
+        let sending = lane.sending.take_if(|_| !lane.send_is_over);
+        let receiving = lane.receiving.take_if(|_| !lane.receive_is_over);
+        if let Some(chunk) = sending {
+            self.go_on_sending(host, key, (index, side), chunk);
+        }
+        if let Some(chunk) = receiving {
+            self.go_on_receiving(host, key, (index, side), chunk);
+        }
+        let is_readable = self.connections[index].is_readable(side);
+        let connection = &mut self.connections[index];
+        let room = connection.pipes[side].room(self.weather.capacity);
+        let is_writable = connection.ends[side].has_heard || room > self.weather.capacity / 2;
+        if !is_writable {
+            connection.pipes[side].wants_room = true;
+        }
+        let Some(lane) = self.hosts[host].lane_mut(key) else { return };
+        let reads = is_readable && lane.reads == Watch::Armed;
+        let writes = is_writable && lane.writes == Watch::Armed;
+        if reads {
+            lane.reads = Watch::Told;
+        }
+        if writes {
+            lane.writes = Watch::Told;
+        }
+        if reads {
+            self.tell(host, Some(key), Event::Readable { lane: key });
+        }
+        if writes {
+            self.tell(host, Some(key), Event::Writable { lane: key });
+        }
+    }
+
+    fn go_on_sending(
+        &mut self,
+        host: usize,
+        key: LaneKey,
+        (index, side): (usize, usize),
+        mut chunk: Chunk,
+    ) {
+        let result = loop {
+            if chunk.is_whole() {
+                break Some(Ok(()));
+            }
+            // SAFETY: the caller of `send_chunk` promised the memory until the chunk is released.
+            let bytes = unsafe { chunk.to_send() };
+            match self.write(index, side, bytes) {
+                Ok(count) => chunk.advance(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break None,
+                Err(error) => break Some(Err(error)),
+            }
+        };
+        if let Some(result) = result {
+            self.report_sent(host, key, &chunk, result);
+            let lane = self.hosts[host].lane_mut(key);
+            lane.expect("it was there above").send_is_over = true;
+        }
+        let lane = self.hosts[host].lane_mut(key).expect("it was there above");
+        lane.sending = Some(chunk);
+    }
+
+    fn go_on_receiving(
+        &mut self,
+        host: usize,
+        key: LaneKey,
+        (index, side): (usize, usize),
+        mut chunk: Chunk,
+    ) {
+        let result = loop {
+            if chunk.is_whole() {
+                break Some(Ok(chunk.header));
+            }
+            // SAFETY: the caller of `recv_chunk` promised the memory until the chunk is reported.
+            let room = unsafe { chunk.to_fill() };
+            match self.read(index, side, room) {
+                Ok(0) => break Some(Err(ErrorKind::UnexpectedEof.into())),
+                Ok(count) => chunk.advance(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break None,
+                Err(error) => break Some(Err(error)),
+            }
+        };
+        if let Some(result) = result {
+            let event = Event::ChunkReceived { lane: key, result };
+            let (what, releases) = (What::Event(event), Some(chunk.spans.clone()));
+            self.tell(host, Some(key), News { what, releases, scribbles: false });
+            let lane = self.hosts[host].lane_mut(key);
+            lane.expect("it was there above").receive_is_over = true;
+        }
+        let lane = self.hosts[host].lane_mut(key).expect("it was there above");
+        lane.receiving = Some(chunk);
+    }
+}

@@ -1,0 +1,146 @@
+//! What simulations reach into: time, rare branches and planted bugs. Builds without the feature
+//! `sim` have none of it: [`rare!`] and [`planted!`] are `false` there.
+//!
+//! All state belongs to the thread, as a simulated world does.
+
+/// Whether a branch that is seldom taken is to be taken now: once in so many times where the
+/// simulation wants rare branches, never elsewhere. The branch must be correct at any time.
+macro_rules! rare {
+    ($one_in:expr) => {{
+        #[cfg(any(test, feature = "sim"))]
+        let is_taken = crate::hooks::simulated::is_rare($one_in);
+        #[cfg(not(any(test, feature = "sim")))]
+        let is_taken = false;
+        is_taken
+    }};
+}
+
+/// Whether this planted bug is switched on, to see that simulations find it.
+macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(any(test, feature = "sim"))]
+        let is_on = crate::hooks::simulated::has(crate::hooks::simulated::Bug::$bug);
+        #[cfg(not(any(test, feature = "sim")))]
+        let is_on = false;
+        is_on
+    }};
+}
+
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod simulated {
+    use std::cell::Cell;
+
+    /// Bugs that can be switched on for one thread.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) enum Bug {
+        /// A send spends no envelope credit.
+        SkipCredit,
+        /// Credit of a message that waited for its receive is not given back.
+        LoseCreditReturn,
+        /// DONE goes out and the receive completes when the last range is granted.
+        EarlyDone,
+        /// Ranges of a lost lane are not granted again.
+        DropRegrant,
+        /// The range in the kernel is granted again before its request is reaped.
+        ForgetReap,
+        /// A receive takes the youngest unexpected message of its kind.
+        MatchYoungest,
+        /// A receive from one source is posted as one from any source.
+        IgnoreSource,
+        /// A sender of a rendezvous message ends at DONE while the kernel still reads its memory.
+        IgnoreRelease,
+        /// MATCHED is not sent for a message that waited for its receive.
+        LoseMatched,
+        /// A completion of a receive is reported twice.
+        DuplicateCompletion,
+        /// An eager send counts as delivered once it is staged.
+        EarlyDelivered,
+        /// A blocked control lane is not watched for room.
+        ForgetWritable,
+        /// The beginning of a segment is dropped when its rest has not come.
+        DropPartial,
+        /// A chunk's offset is one too high when it does not start at 0.
+        ShiftChunk,
+        /// A staging buffer that a failed session held is not given back.
+        LeakStaging,
+        /// Receives from a peer that failed stay posted.
+        KeepReceivesOfDead,
+        /// A truncated receive writes one byte more than it has.
+        WriteBeyond,
+    }
+
+    /// All of them.
+    pub(crate) const BUGS: [Bug; 17] = [
+        Bug::SkipCredit,
+        Bug::LoseCreditReturn,
+        Bug::EarlyDone,
+        Bug::DropRegrant,
+        Bug::ForgetReap,
+        Bug::MatchYoungest,
+        Bug::IgnoreSource,
+        Bug::IgnoreRelease,
+        Bug::LoseMatched,
+        Bug::DuplicateCompletion,
+        Bug::EarlyDelivered,
+        Bug::ForgetWritable,
+        Bug::DropPartial,
+        Bug::ShiftChunk,
+        Bug::LeakStaging,
+        Bug::KeepReceivesOfDead,
+        Bug::WriteBeyond,
+    ];
+
+    thread_local! {
+        static NOW_NS: Cell<u64> = const { Cell::new(0) };
+        /// State of the generator; 0: no rare branch is taken.
+        static RARE: Cell<u64> = const { Cell::new(0) };
+        static TAKEN: Cell<u64> = const { Cell::new(0) };
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// The virtual time of this thread's world, in nanoseconds.
+    pub(crate) fn now_ns() -> u64 {
+        NOW_NS.get()
+    }
+
+    /// Sets the virtual time.
+    pub(crate) fn set_now_ns(now_ns: u64) {
+        NOW_NS.set(now_ns);
+    }
+
+    /// Rare branches are taken from now on, as `seed` has it; 0: none are.
+    pub(crate) fn set_rare(seed: u64) {
+        RARE.set(seed);
+        TAKEN.set(0);
+    }
+
+    /// Rare branches taken since [`set_rare`].
+    pub(crate) fn rare_taken() -> u64 {
+        TAKEN.get()
+    }
+
+    pub(crate) fn is_rare(one_in: u64) -> bool {
+        let state = RARE.get();
+        if state == 0 {
+            return false;
+        }
+        // Xorshift: never 0 once it is not.
+        let state = state ^ (state << 13);
+        let state = state ^ (state >> 7);
+        let state = state ^ (state << 17);
+        RARE.set(state);
+        let is_taken = (state >> 11).is_multiple_of(one_in);
+        TAKEN.set(TAKEN.get() + u64::from(is_taken));
+        is_taken
+    }
+
+    /// Switches a bug on, or all off.
+    pub(crate) fn plant(bug: Option<Bug>) {
+        PLANTED.set(bug);
+    }
+
+    #[inline]
+    pub(crate) fn has(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}

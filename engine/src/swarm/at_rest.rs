@@ -1,0 +1,108 @@
+//! Bounds that hold at any time, and what holds when nothing is under way.
+
+use std::fmt::Write;
+
+use super::Run;
+use crate::progress::engine::Engine;
+
+/// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
+const PAYLOAD_BYTES_MIN: u64 = 64;
+
+impl Run {
+    /// Memory of one engine is within what its settings say.
+    pub(super) fn check_bounds(&self, host: usize) -> Result<(), String> {
+        let Some(engine) = self.world.look(host) else { return Ok(()) };
+        let core = &engine.state.core;
+        let (held, _) = core.unexpected.held_bytes();
+        let bound = 2 * core.reserved_bytes() + PAYLOAD_BYTES_MIN * core.reserved_envelopes();
+        if held as u64 > bound {
+            return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
+        }
+        if core.staging.allocated_bytes() > core.staging.bound_bytes() {
+            return Err("more staging buffers than the settings allow".into());
+        }
+        if core.lanes.len() > core.config.bulk_lanes_max {
+            return Err("more bulk lanes than the settings allow".into());
+        }
+        for (_, session) in core.sessions.iter().filter(|(_, session)| session.is_connected()) {
+            let over = [&session.envelopes, &session.bytes]
+                .iter()
+                .any(|credit| credit.held() > credit.window());
+            if over {
+                return Err("more credit is used than was given".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is kept, and all credit is back.
+    pub(super) fn check_rest(&self) -> Result<(), String> {
+        for host in 0..self.world.hosts() {
+            if let Some(engine) = self.world.look(host) {
+                check_at_rest(engine)?;
+            }
+        }
+        match self.world.net.borrow().busy_pieces() {
+            0 => Ok(()),
+            pieces => Err(format!("{pieces} pieces of memory are with the kernel")),
+        }
+    }
+}
+
+/// What one engine must not have when nothing is under way.
+pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
+    let core = &engine.state.core;
+    let fail = |what: &str| Err(format!("engine {}: {what}", core.engine));
+    if core.operations.len() != 0 {
+        return fail("operations are left");
+    }
+    if core.unexpected.held_bytes().0 != 0 {
+        return fail("unexpected messages are left");
+    }
+    if !core.lanes.iter().all(|(_, lane)| lane.is_idle()) {
+        return fail("a bulk lane has chunks");
+    }
+    if core.staging.is_missing_any() {
+        return fail("a staging buffer is not back");
+    }
+    let (mut envelopes, mut bytes) = (0, 0);
+    for (_, session) in core.sessions.iter() {
+        let is_clear = session.pulls.is_empty()
+            && session.missing.is_empty()
+            && session.waiting.is_empty()
+            && session.control.is_empty()
+            && session.awaiting_delivery.is_empty();
+        if !is_clear {
+            return fail("a session has something under way");
+        }
+        if session.is_connected() {
+            if session.envelopes.held() != 0 || session.bytes.held() != 0 {
+                return fail("credit is not back");
+            }
+            envelopes += u64::from(session.envelopes.window());
+            bytes += u64::from(session.bytes.window());
+        }
+    }
+    if (envelopes, bytes) != (core.reserved_envelopes(), core.reserved_bytes()) {
+        return fail("windows are reserved that no session has");
+    }
+    Ok(())
+}
+
+/// What an engine is about, for a report of a failure.
+pub(crate) fn describe(engine: &Engine) -> String {
+    let core = &engine.state.core;
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "engine {}: {:?}", core.engine, core.counters);
+    for (id, operation) in core.operations.iter().take(10) {
+        let _ = writeln!(text, "  {id:?} {operation:?}");
+    }
+    for (id, session) in core.sessions.iter() {
+        let _ = writeln!(text, "  session {id:?}: {session:?}");
+    }
+    for (id, lane) in core.lanes.iter() {
+        let _ = writeln!(text, "  lane {id:?}: {lane:?}");
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! Faults strike, and pass.
+
+use super::plan::Fault;
+use super::{FAULT, Run};
+
+/// What ends an outage, as the world's planned name: the way from one host to another.
+const UNDO: u64 = 1 << 34;
+
+impl Run {
+    /// One of the plan's faults strikes; the next one is planned.
+    pub(super) fn strike(&mut self) -> Result<(), String> {
+        let total: u32 = self.plan.faults.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.random.below(total as usize) as u32;
+        let chosen = self.plan.faults.iter().find(|(_, weight)| {
+            let is_it = at < *weight;
+            at = at.saturating_sub(*weight);
+            is_it
+        });
+        if let Some(&(fault, _)) = chosen
+            && self.carry_out(fault)?
+        {
+            self.faults += 1;
+            self.world.net.borrow_mut().trace(&[FAULT, fault as u64]);
+        }
+        let pause_ns = self.random.within(2 * self.plan.fault_ns) + 1;
+        self.world.plan(pause_ns, FAULT);
+        Ok(())
+    }
+
+    /// `false`: there was nothing to strike.
+    fn carry_out(&mut self, fault: Fault) -> Result<bool, String> {
+        let host = self.random.below(self.residents.len());
+        let other = self.random.below(self.residents.len());
+        let outage_ns = 1 + self.random.within(self.plan.outage_ns);
+        let is_there = self.world.look(host).is_some();
+        match fault {
+            Fault::CutBulk | Fault::CutControl => {
+                let hit = self.world.net.borrow_mut().cut_one(fault == Fault::CutBulk);
+                let Some((one, other)) = hit else { return Ok(false) };
+                self.taint(one, other);
+                Ok(true)
+            }
+            Fault::Stall => {
+                let is_bulk = self.random.one_in(2);
+                Ok(self.world.net.borrow_mut().stall_one(is_bulk, outage_ns))
+            }
+            Fault::CutWay | Fault::CutPair if host != other => {
+                self.taint(host, other);
+                let net = &mut *self.world.net.borrow_mut();
+                net.cut_way(host, other);
+                let undo = UNDO | (host as u64) << 8 | other as u64;
+                let at_ns = net.now_ns() + outage_ns;
+                net.plan(at_ns, crate::driver::sim::net::Item::Owner(undo));
+                if fault == Fault::CutPair {
+                    net.cut_way(other, host);
+                    let undo = UNDO | (other as u64) << 8 | host as u64;
+                    net.plan(at_ns, crate::driver::sim::net::Item::Owner(undo));
+                }
+                Ok(true)
+            }
+            Fault::CutWay | Fault::CutPair => Ok(false),
+            Fault::Pause if is_there => {
+                self.world.net.borrow_mut().pause(host, outage_ns);
+                Ok(true)
+            }
+            Fault::Kill if is_there => {
+                self.end(host);
+                Ok(true)
+            }
+            Fault::Darken if is_there => {
+                self.world.net.borrow_mut().darken(host);
+                self.end(host);
+                Ok(true)
+            }
+            Fault::Restart => {
+                if is_there {
+                    self.end(host);
+                }
+                self.world.net.borrow_mut().light(host);
+                self.start(host)?;
+                // Whoever knows the address may meet somebody else there.
+                self.taint_all(host);
+                Ok(true)
+            }
+            Fault::Leave if is_there && self.residents[host].leaves_ns.is_none() => {
+                self.leave(host);
+                Ok(true)
+            }
+            Fault::Join if self.residents.len() < 6 => {
+                self.join()?;
+                Ok(true)
+            }
+            Fault::Pause | Fault::Kill | Fault::Darken | Fault::Leave | Fault::Join => Ok(false),
+        }
+    }
+
+    fn taint(&mut self, one: usize, other: usize) {
+        // Processes that lived there before may be remembered.
+        let of = |host: usize| {
+            let homes = self.homes.iter().filter(move |(_, home)| **home == host);
+            homes.map(|(process, _)| *process).collect::<Vec<_>>()
+        };
+        for one in of(one) {
+            for other in of(other) {
+                self.oracle.taint(one, other);
+            }
+        }
+    }
+
+    fn taint_all(&mut self, host: usize) {
+        for other in 0..self.residents.len() {
+            self.taint(host, other);
+        }
+    }
+
+    /// A process ends without a word.
+    pub(super) fn end(&mut self, host: usize) {
+        self.taint_all(host);
+        drop(self.world.take(host));
+        self.oracle.forget(self.residents[host].process);
+    }
+
+    /// A process says goodbye to everybody, and ends a little later.
+    fn leave(&mut self, host: usize) {
+        self.taint_all(host);
+        let Some(engine) = self.world.engine(host) else { return };
+        for session in 0..engine.state.core.sessions.slots() {
+            engine.state.core.leave(session as u32);
+        }
+        let ends_ns = self.world.now_ns() + self.random.within(5_000_000);
+        self.residents[host].leaves_ns = Some(ends_ns);
+    }
+
+    /// An outage is over.
+    pub(super) fn undo(&mut self, name: u64) {
+        if name & UNDO != 0 {
+            let (from, to) = ((name >> 8 & 0xff) as usize, (name & 0xff) as usize);
+            self.world.net.borrow_mut().open_way(from, to);
+        }
+    }
+}

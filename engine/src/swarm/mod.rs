@@ -1,0 +1,295 @@
+//! The swarm: whole engines in a simulated world, one seed a run.
+//!
+//! A run has two phases. First processes exchange random messages while faults strike
+//! ([`plan`] says which); then the world is made whole, and everything that is outstanding has
+//! to end within a bound of virtual time, memory and credit have to be back, and every pair that
+//! lives has to be able to talk. [`oracle`] watches at every step. The same seed makes the same
+//! run, to the last event.
+
+mod at_rest;
+mod faults;
+mod form;
+mod oracle;
+pub(crate) mod plan;
+#[cfg(test)]
+mod tests;
+mod workload;
+pub(crate) mod world;
+
+use std::collections::BTreeMap;
+
+use self::oracle::{Oracle, Process};
+use self::plan::Plan;
+use self::world::{Step, World};
+use crate::driver::sim::random::Random;
+use crate::hooks::simulated;
+use crate::proto::table::Id;
+
+/// Where the name of a message stands in its tag, in contexts in which tags have names.
+const SERIAL_SHIFT: u32 = 8;
+
+/// Turns of all engines between two looks at what bounds memory.
+const TURNS_PER_LOOK: u64 = 64;
+
+/// Looks at a world made whole after which receives that wait are cancelled.
+const RECEIVES_STAY_LOOKS: u32 = 24;
+
+/// What a run did.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Report {
+    /// Messages that were received whole.
+    pub messages: u64,
+    /// Faults that struck, and rare branches that were taken.
+    pub faults: u64,
+    /// Hash of everything that happened, in order.
+    pub trace_hash: u64,
+    /// Virtual time that passed, in nanoseconds.
+    pub virtual_ns: u64,
+    /// Turns of all engines.
+    pub turns: u64,
+}
+
+/// A process that runs, and what it calls the others.
+#[derive(Debug, Default)]
+struct Resident {
+    process: Process,
+    /// Says goodbye, and ends when that is sent.
+    leaves_ns: Option<u64>,
+}
+
+/// What the run plans for itself, by name.
+const FAULT: u64 = 1 << 32;
+const CHECK: u64 = 1 << 33;
+
+/// One run.
+struct Run {
+    plan: Plan,
+    world: World,
+    random: Random,
+    oracle: Oracle,
+    /// By host.
+    residents: Vec<Resident>,
+    /// Host of every process there ever was.
+    homes: BTreeMap<Process, usize>,
+    next_process: u64,
+    actions_left: usize,
+    /// Operations that may be cancelled: where, which, and whether it is a receive.
+    operations: Vec<(usize, Id)>,
+    faults: u64,
+    is_healing: bool,
+}
+
+/// Runs one seed.
+///
+/// # Errors
+///
+/// What was violated, when, and the plan of the run.
+pub fn run_seed(seed: u64) -> Result<Report, String> {
+    run(Plan::new(seed))
+}
+
+/// Runs `actions` sends and receives of short messages without faults, to measure the simulator.
+///
+/// # Errors
+///
+/// As [`run_seed`].
+pub fn run_throughput(seed: u64, actions: usize) -> Result<Report, String> {
+    run(Plan::throughput(seed, actions))
+}
+
+fn run(plan: Plan) -> Result<Report, String> {
+    simulated::set_rare(if plan.rare { plan.seed | 1 } else { 0 });
+    let described = format!("{plan:?}");
+    let mut run = Run::new(plan).map_err(|error| format!("{error}; {described}"))?;
+    let done = run.go();
+    let now_ns = run.world.now_ns();
+    let rare_taken = simulated::rare_taken();
+    simulated::set_rare(0);
+    let report = Report {
+        messages: run.oracle.received.iter().filter(|it| it.message.is_some()).count() as u64,
+        faults: run.faults + rare_taken,
+        trace_hash: run.world.net.borrow().trace_hash(),
+        virtual_ns: now_ns,
+        turns: run.world.turns,
+    };
+    match done {
+        Ok(()) => Ok(report),
+        Err(what) => {
+            let state = run.describe();
+            Err(format!("at {now_ns} ns: {what}\n{state}\nthe plan: {described}"))
+        }
+    }
+}
+
+impl Run {
+    fn new(plan: Plan) -> Result<Self, String> {
+        let seed = plan.seed;
+        let mut world = World::new(seed, plan.weather.clone()).map_err(|e| e.to_string())?;
+        (world.turn_ns, world.idle_turns_max) = (plan.turn_ns, plan.idle_turns_max);
+        let mut oracle = Oracle::default();
+        oracle.all_tainted = plan.connects_fail();
+        let mut run = Self {
+            world,
+            random: Random::new(seed ^ 0x5eed),
+            oracle,
+            residents: Vec::new(),
+            homes: BTreeMap::new(),
+            next_process: 1,
+            actions_left: plan.actions,
+            operations: Vec::new(),
+            faults: 0,
+            is_healing: false,
+            plan,
+        };
+        for _ in 0..run.plan.hosts {
+            run.join()?;
+        }
+        Ok(run)
+    }
+
+    /// A new host with a process.
+    fn join(&mut self) -> Result<(), String> {
+        let host = self.world.add_host();
+        self.residents.push(Resident::default());
+        self.start(host)?;
+        let first_ns = self.random.within(self.plan.think_ns);
+        self.world.plan(first_ns, host as u64);
+        Ok(())
+    }
+
+    /// A new process on a host.
+    fn start(&mut self, host: usize) -> Result<(), String> {
+        // Who has the higher id wins elections, so ids are in no order.
+        let process = (self.next_process << 8 | self.random.next() & 0xff).reverse_bits() >> 1;
+        self.next_process += 1;
+        let config = self.plan.config(&mut self.random);
+        let loops = self.plan.loop_config(&mut self.random);
+        self.world.start(host, process, config, loops).map_err(|error| error.to_string())?;
+        let engine = self.world.engine(host).ok_or("an engine that was just started")?;
+        for _ in 1..self.plan.endpoints {
+            engine.state.core.open_endpoint();
+        }
+        self.residents[host] = Resident { process, leaves_ns: None };
+        self.homes.insert(process, host);
+        Ok(())
+    }
+
+    fn is_alive(&self, process: Process) -> bool {
+        self.homes.get(&process).is_some_and(|&host| {
+            self.residents[host].process == process && self.world.look(host).is_some()
+        })
+    }
+
+    fn go(&mut self) -> Result<(), String> {
+        if self.plan.fault_ns > 0 {
+            self.world.plan(self.plan.fault_ns, FAULT);
+        }
+        let limit_ns = self.plan.actions as u64 * self.plan.think_ns * 4 + self.plan.outage_ns * 4;
+        while self.actions_left > 0 {
+            match self.world.step(limit_ns) {
+                Step::Limit => break,
+                Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(FAULT) => self.strike()?,
+                Step::Planned(name) if name > FAULT => self.undo(name),
+                Step::Planned(host) => self.act(host as usize)?,
+            }
+        }
+        self.heal()
+    }
+
+    /// Looks at what a turn has brought.
+    fn after_turn(&mut self, host: usize) -> Result<(), String> {
+        self.collect(host)?;
+        if self.world.turns.is_multiple_of(TURNS_PER_LOOK) {
+            self.check_bounds(host)?;
+        }
+        if self.residents[host].leaves_ns.is_some_and(|at_ns| self.world.now_ns() > at_ns) {
+            self.end(host);
+        }
+        let violation = self.world.net.borrow_mut().take_violation();
+        violation.map_or(Ok(()), Err)
+    }
+
+    /// Takes the completions of a process.
+    fn collect(&mut self, host: usize) -> Result<(), String> {
+        let now_ns = self.world.now_ns();
+        let process = self.residents[host].process;
+        // Not through `World::engine`: looking at completions gives an engine nothing to do.
+        while let Some(completion) = self.world.pop(host) {
+            let net = &mut *self.world.net.borrow_mut();
+            let is_busy = completion.buffer.as_ref().is_some_and(|buffer| {
+                form::pieces_of(buffer).iter().any(|piece| net.is_busy(piece))
+            });
+            if is_busy {
+                return Err(format!("{completion:?} while the kernel has its buffer"));
+            }
+            let outcome = match &completion.result {
+                Ok(status) => status.length as u64,
+                Err(_) => u64::MAX,
+            };
+            net.trace(&[host as u64, completion.context, outcome]);
+            self.oracle.complete(process, now_ns, completion)?;
+        }
+        self.oracle.check_promises()
+    }
+
+    /// The world is whole from now on, and everything ends.
+    fn heal(&mut self) -> Result<(), String> {
+        self.is_healing = true;
+        simulated::set_rare(0);
+        {
+            let net = &mut *self.world.net.borrow_mut();
+            let keep_alive_ns = net.weather.keep_alive_ns;
+            net.weather = crate::driver::sim::net::Weather::fair();
+            net.weather.keep_alive_ns = keep_alive_ns;
+            net.heal();
+        }
+        let end_ns = self.world.now_ns() + self.plan.bound_ns();
+        self.world.plan(0, CHECK);
+        let (mut quiet, mut looks, mut wait_ns) = (0, 0, 100_000);
+        loop {
+            match self.world.step(end_ns) {
+                Step::Limit => {
+                    return Err("what is outstanding does not end".into());
+                }
+                Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(CHECK) => {
+                    let is_quiet = self.drain()?;
+                    looks += 1;
+                    if looks == RECEIVES_STAY_LOOKS {
+                        // Receives that nobody answers may take all room for operations.
+                        self.cancel_all()?;
+                    }
+                    quiet = if is_quiet { quiet + 1 } else { 0 };
+                    // Twice the longest sleep of an engine: nothing wakes of itself any more.
+                    if quiet > 4 {
+                        self.cancel_all()?;
+                        if quiet > 12 {
+                            break;
+                        }
+                    }
+                    // What takes long, such as a peer's patience, is not asked for all the time.
+                    wait_ns = if is_quiet { 50_000_000 } else { (2 * wait_ns).min(50_000_000) };
+                    self.world.plan(wait_ns, CHECK);
+                }
+                Step::Planned(_) => {}
+            }
+        }
+        let alive: Vec<Process> = self.residents.iter().map(|it| it.process).collect();
+        let alive: Vec<Process> = alive.into_iter().filter(|&p| self.is_alive(p)).collect();
+        self.oracle.check_end(|process| alive.contains(&process))?;
+        self.greet()?;
+        self.check_rest()
+    }
+
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for host in 0..self.world.hosts() {
+            if let Some(engine) = self.world.look(host) {
+                text += &at_rest::describe(engine);
+            }
+        }
+        // What is said last may be long; the beginning tells most.
+        text.chars().take(20_000).collect()
+    }
+}

@@ -1,0 +1,396 @@
+//! What has to hold: each message at most once, whole, in order, in nobody else's memory, and
+//! every operation ends once and for a reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::form::{Form, Graves, content, memory_of, name_of};
+use crate::memory::Buffer;
+use crate::proto::effects::Level;
+use crate::types::{Completion, Error, OperationKind, PeerFailure};
+
+/// A process: its engine's id. Endpoints are numbered within it.
+pub(super) type Process = u64;
+
+/// One endpoint of one process.
+pub(super) type Place = (Process, u16);
+
+/// What has become of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Outstanding,
+    /// An injected message: nothing is reported unless it fails.
+    Gone,
+    Done,
+    Failed,
+    Cancelled,
+    /// Its process was killed.
+    Forgotten,
+}
+
+/// A message.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) from: Place,
+    pub(super) to: Place,
+    pub(super) context: u64,
+    pub(super) tag: u64,
+    pub(super) length: usize,
+    pub(super) level: Level,
+    pub(super) form: Form,
+    /// It is too long to be eager.
+    pub(super) is_long: bool,
+    pub(super) fate: Fate,
+    /// The receive that got it.
+    pub(super) taken_by: Option<usize>,
+}
+
+/// A receive.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) at: Place,
+    pub(super) source: Option<Place>,
+    pub(super) context: u64,
+    pub(super) tag: u64,
+    pub(super) ignore: u64,
+    pub(super) capacity: usize,
+    pub(super) form: Form,
+    pub(super) fate: Fate,
+    pub(super) message: Option<usize>,
+    pub(super) ended_ns: u64,
+    /// What a peek said that it would get.
+    pub(super) promised: Option<(Place, u64, usize)>,
+}
+
+impl Received {
+    fn accepts(&self, message: &Sent) -> bool {
+        self.at == message.to
+            && self.context == message.context
+            && (self.tag ^ message.tag) & !self.ignore == 0
+            && self.source.is_none_or(|source| source == message.from)
+    }
+}
+
+/// Bit of a completion's context that tells sends from receives.
+const SEND: u64 = 1 << 40;
+
+/// How far back order is looked at: a stream's neighbours are what is mixed up.
+const LOOK_BACK: usize = 48;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    pub(super) sent: Vec<Sent>,
+    pub(super) received: Vec<Received>,
+    graves: Graves,
+    /// Pairs of processes whose session may have failed.
+    tainted: BTreeSet<(Process, Process)>,
+    /// Any session may fail.
+    pub(super) all_tainted: bool,
+    /// Sends to look at once all completions of the turn are known.
+    promises: Vec<usize>,
+    /// Sends and receives of each process.
+    outstanding: BTreeMap<Process, [usize; 2]>,
+}
+
+fn pair(one: Process, other: Process) -> (Process, Process) {
+    (one.min(other), one.max(other))
+}
+
+impl Oracle {
+    /// The session of two processes may fail from now on.
+    pub(super) fn taint(&mut self, one: Process, other: Process) {
+        self.tainted.insert(pair(one, other));
+    }
+
+    fn is_tainted(&self, one: Process, other: Process) -> bool {
+        one != other && (self.all_tainted || self.tainted.contains(&pair(one, other)))
+    }
+
+    /// The context of the completion of a send.
+    pub(super) fn name_of_send(index: usize) -> u64 {
+        SEND | index as u64
+    }
+
+    pub(super) fn count(&mut self, process: Process, kind: OperationKind, by: isize) {
+        let count = &mut self.outstanding.entry(process).or_default()[kind as usize];
+        *count = count.saturating_add_signed(by);
+    }
+
+    /// Operations of one kind that are outstanding.
+    pub(super) fn outstanding(&self, process: Process, kind: OperationKind) -> usize {
+        self.outstanding.get(&process).map_or(0, |counts| counts[kind as usize])
+    }
+
+    /// The operations of a killed process end without a word.
+    pub(super) fn forget(&mut self, process: Process) {
+        for sent in self.sent.iter_mut().filter(|sent| sent.from.0 == process) {
+            if matches!(sent.fate, Fate::Outstanding | Fate::Gone) {
+                sent.fate = Fate::Forgotten;
+            }
+        }
+        for received in self.received.iter_mut().filter(|received| received.at.0 == process) {
+            if received.fate == Fate::Outstanding {
+                received.fate = Fate::Forgotten;
+            }
+        }
+        self.outstanding.remove(&process);
+    }
+
+    /// An error that a call or an operation of `process` ended with.
+    pub(super) fn check_error(&self, process: Process, error: &Error) -> Result<(), String> {
+        match error {
+            Error::WouldBlock(_) => Ok(()),
+            Error::Peer { failure, address } => {
+                let is_never = matches!(
+                    failure,
+                    PeerFailure::Protocol(_) | PeerFailure::Rejected | PeerFailure::Version { .. }
+                );
+                if is_never || !self.is_tainted(process, address.engine()) {
+                    return Err(format!("process {process} has no reason for: {error}"));
+                }
+                Ok(())
+            }
+            other => Err(format!("process {process} has no reason for: {other}")),
+        }
+    }
+
+    /// Takes a completion of `process`.
+    pub(super) fn complete(
+        &mut self,
+        process: Process,
+        now_ns: u64,
+        completion: Completion,
+    ) -> Result<(), String> {
+        let Completion { context, kind, result, buffer } = completion;
+        let index = (context & !SEND) as usize;
+        let is_send = context & SEND != 0;
+        if is_send != (kind == OperationKind::Send) {
+            return Err("a completion is of another kind than its operation".into());
+        }
+        if is_send {
+            self.complete_send(process, index, result.map(|status| status.length), buffer)
+        } else {
+            let result = result.map(|status| (status.envelope.tag, status.length));
+            self.complete_receive(process, index, now_ns, result, buffer)
+        }
+    }
+
+    fn complete_send(
+        &mut self,
+        process: Process,
+        index: usize,
+        result: Result<usize, Error>,
+        buffer: Option<Buffer>,
+    ) -> Result<(), String> {
+        let sent = &self.sent[index];
+        let is_injected = sent.fate == Fate::Gone;
+        if sent.from.0 != process || !matches!(sent.fate, Fate::Outstanding | Fate::Gone) {
+            return Err(format!("send {index} ends again: {sent:?}"));
+        }
+        let fate = match &result {
+            Ok(length) if *length == sent.length && !is_injected => Fate::Done,
+            Ok(_) => return Err(format!("send {index} is reported wrongly: {sent:?}")),
+            Err(Error::Cancelled) => Fate::Cancelled,
+            Err(error) => {
+                self.check_error(process, error)?;
+                Fate::Failed
+            }
+        };
+        let (form, length) = (sent.form, sent.length);
+        self.sent[index].fate = fate;
+        if !is_injected {
+            self.count(process, OperationKind::Send, -1);
+            let memory = memory_of(buffer.ok_or("a send keeps its buffer")?);
+            if !form.agrees(&memory, length, &content(index as u64, length)) {
+                return Err(format!("the memory of send {index} was written"));
+            }
+            self.graves.bury(memory);
+        }
+        if fate == Fate::Done {
+            self.promises.push(index);
+        }
+        Ok(())
+    }
+
+    /// A send that was over when it was posted.
+    pub(super) fn sent_at_once(&mut self, index: usize, buffer: Option<Buffer>) {
+        self.sent[index].fate = Fate::Done;
+        if let Some(buffer) = buffer {
+            self.graves.bury(memory_of(buffer));
+        }
+    }
+
+    fn complete_receive(
+        &mut self,
+        process: Process,
+        index: usize,
+        now_ns: u64,
+        result: Result<(u64, usize), Error>,
+        buffer: Option<Buffer>,
+    ) -> Result<(), String> {
+        let received = &mut self.received[index];
+        if received.at.0 != process || received.fate != Fate::Outstanding {
+            return Err(format!("receive {index} ends again: {received:?}"));
+        }
+        received.ended_ns = now_ns;
+        let (form, capacity) = (received.form, received.capacity);
+        self.count(process, OperationKind::Receive, -1);
+        let memory = memory_of(buffer.ok_or("a receive keeps its buffer")?);
+        let (tag, length) = match result {
+            Ok((tag, length)) => (Some(tag), length),
+            Err(Error::Truncated { sent, capacity: had }) if had == capacity as u64 => {
+                (None, sent as usize)
+            }
+            Err(error) => {
+                let is_cancelled = matches!(error, Error::Cancelled);
+                let fate = if is_cancelled { Fate::Cancelled } else { Fate::Failed };
+                self.received[index].fate = fate;
+                if is_cancelled && !form.agrees(&memory, capacity, &[]) {
+                    return Err(format!("the memory of cancelled receive {index} was written"));
+                }
+                self.graves.bury(memory);
+                return if is_cancelled { Ok(()) } else { self.check_error(process, &error) };
+            }
+        };
+        if (length > capacity) != tag.is_none() {
+            return Err(format!("receive {index} of {capacity} bytes got {length}"));
+        }
+        let message = self.identify(index, tag, length, &form.head(&memory, capacity))?;
+        self.check_message(index, message, tag, length)?;
+        let bytes = content(message as u64, length);
+        if !form.agrees(&memory, capacity, &bytes[..length.min(capacity)]) {
+            return Err(format!("message {message} is damaged in receive {index}"));
+        }
+        self.graves.bury(memory);
+        let received = &mut self.received[index];
+        (received.fate, received.message) = (Fate::Done, Some(message));
+        self.sent[message].taken_by = Some(index);
+        Ok(())
+    }
+
+    /// Which message it is: by its first bytes, or by its tag where these are too few.
+    fn identify(
+        &self,
+        index: usize,
+        tag: Option<u64>,
+        length: usize,
+        head: &[u8],
+    ) -> Result<usize, String> {
+        let unknown =
+            || format!("receive {index} got what nobody sent: {:?}", &self.received[index]);
+        if length >= 8 {
+            let name = name_of(head).filter(|&name| name < self.sent.len() as u64);
+            return name.map(|name| name as usize).ok_or_else(unknown);
+        }
+        // Short messages have their name in the tag.
+        let name = tag.map(|tag| (tag >> super::SERIAL_SHIFT) as usize);
+        name.filter(|&name| name < self.sent.len()).ok_or_else(unknown)
+    }
+
+    fn check_message(
+        &self,
+        index: usize,
+        message: usize,
+        tag: Option<u64>,
+        length: usize,
+    ) -> Result<(), String> {
+        let (received, sent) = (&self.received[index], &self.sent[message]);
+        let fail = |what: &str| Err(format!("{what}: {message} {sent:?} in {index} {received:?}"));
+        if sent.taken_by.is_some() {
+            return fail("a message was received twice");
+        }
+        if sent.fate == Fate::Cancelled {
+            return fail("a cancelled message was received");
+        }
+        if !received.accepts(sent) {
+            return fail("a receive got a message that it does not accept");
+        }
+        if sent.length != length || tag.is_some_and(|tag| tag != sent.tag) {
+            return fail("a message is reported wrongly");
+        }
+        if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length)) {
+            return fail("a peek announced another message");
+        }
+        Ok(())
+    }
+
+    /// What sends that completed in this turn have promised (all completions are known now):
+    /// those that end with the match have been received, unless the receiver is gone or failed.
+    pub(super) fn check_promises(&mut self) -> Result<(), String> {
+        for index in std::mem::take(&mut self.promises) {
+            let sent = &self.sent[index];
+            let ends_with_match = sent.is_long || sent.level == Level::Matched;
+            let is_over = |receive: usize| self.received[receive].fate == Fate::Done;
+            let is_forgiven = self.is_tainted(sent.from.0, sent.to.0);
+            if ends_with_match && !sent.taken_by.is_some_and(is_over) && !is_forgiven {
+                return Err(format!("send {index} ended before its receive: {sent:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on no session fails.
+    pub(super) fn pardon(&mut self) {
+        self.tainted.clear();
+        self.all_tainted = false;
+    }
+
+    /// At the end: order, and that nothing was lost or written to later.
+    pub(super) fn check_end(&self, is_alive: impl Fn(Process) -> bool) -> Result<(), String> {
+        if !self.graves.are_quiet() {
+            return Err("memory was written after its operation had ended".into());
+        }
+        self.check_order()?;
+        for (index, sent) in self.sent.iter().enumerate() {
+            let had_arrived = sent.fate == Fate::Done && sent.level == Level::Delivered;
+            let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
+            let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;
+            if is_due && is_alive(sent.to.0) && sent.taken_by.is_none() {
+                return Err(format!("message {index} was lost: {sent:?}"));
+            }
+            if is_alive(sent.from.0) && sent.fate == Fate::Outstanding {
+                return Err(format!("send {index} never ended: {sent:?}"));
+            }
+        }
+        let open =
+            self.received.iter().enumerate().find(|(_, received)| {
+                received.fate == Fate::Outstanding && is_alive(received.at.0)
+            });
+        match open {
+            Some((index, received)) => Err(format!("receive {index} never ended: {received:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Messages of one source, target and context do not overtake each other, and receives do
+    /// not either.
+    fn check_order(&self) -> Result<(), String> {
+        let mut streams: BTreeMap<(Place, Place, u64), Vec<usize>> = BTreeMap::new();
+        for (index, sent) in self.sent.iter().enumerate() {
+            streams.entry((sent.from, sent.to, sent.context)).or_default().push(index);
+        }
+        for messages in streams.values() {
+            for (at, &late) in messages.iter().enumerate() {
+                let Some(taker) = self.sent[late].taken_by else { continue };
+                for &early in &messages[at.saturating_sub(LOOK_BACK)..at] {
+                    let overtaken = self.sent[early].taken_by.is_some_and(|other| other > taker);
+                    if overtaken && self.received[taker].accepts(&self.sent[early]) {
+                        return Err(format!("message {late} overtook {early} of its stream"));
+                    }
+                }
+            }
+        }
+        for (late, received) in self.received.iter().enumerate() {
+            let Some(message) = received.message else { continue };
+            let first = late.saturating_sub(LOOK_BACK);
+            for (early, other) in (first..).zip(&self.received[first..late]) {
+                let was_posted =
+                    other.fate == Fate::Cancelled && other.ended_ns > received.ended_ns;
+                if was_posted && other.accepts(&self.sent[message]) {
+                    return Err(format!("receive {late} took message {message} from {early}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! What one seed decides: settings, weather, faults and how often they strike.
+
+use std::time::Duration;
+
+use crate::driver::sim::net::Weather;
+use crate::driver::sim::random::Random;
+use crate::progress::engine::LoopConfig;
+use crate::progress::lanes::SendMode;
+use crate::progress::zero_copy::Policy;
+use crate::proto::connection::Retry;
+use crate::proto::core::Config;
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// What strikes from outside.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Fault {
+    /// A bulk lane breaks.
+    CutBulk,
+    /// A control lane breaks.
+    CutControl,
+    /// Nothing arrives on a lane for a while.
+    Stall,
+    /// Nothing comes from one host to another for a while; the way back is open.
+    CutWay,
+    /// Nothing passes between two hosts for a while.
+    CutPair,
+    /// The loop of a process stops for a while.
+    Pause,
+    /// A process is killed.
+    Kill,
+    /// A host loses power.
+    Darken,
+    /// A process starts where another one ended.
+    Restart,
+    /// A process says goodbye and ends.
+    Leave,
+    /// A new host comes.
+    Join,
+}
+
+pub(crate) const FAULTS: [Fault; 11] = [
+    Fault::CutBulk,
+    Fault::CutControl,
+    Fault::Stall,
+    Fault::CutWay,
+    Fault::CutPair,
+    Fault::Pause,
+    Fault::Kill,
+    Fault::Darken,
+    Fault::Restart,
+    Fault::Leave,
+    Fault::Join,
+];
+
+impl Fault {
+    /// Whether sessions may fail of it. Those of a plan without such faults must not fail at all.
+    pub(crate) fn is_lethal(self) -> bool {
+        !matches!(self, Self::Stall | Self::Pause | Self::Join)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) hosts: usize,
+    pub(crate) endpoints: usize,
+    /// Sends and receives that the workload posts, all processes together.
+    pub(crate) actions: usize,
+    /// Mean time between two actions of a process.
+    pub(crate) think_ns: u64,
+    pub(crate) contexts: usize,
+    pub(crate) tags: u64,
+    /// Longest message.
+    pub(crate) length_max: usize,
+    /// One message in so many has more than the eager limit.
+    pub(crate) long_one_in: usize,
+    pub(crate) any_source_one_in: usize,
+    pub(crate) cancel_one_in: usize,
+    /// Receives ahead of sends (positive) or behind.
+    pub(crate) backlog_max: usize,
+    pub(crate) weather: Weather,
+    pub(crate) faults: Vec<(Fault, u32)>,
+    /// Mean time between two faults.
+    pub(crate) fault_ns: u64,
+    /// How long stalls, cuts and pauses last at the most.
+    pub(crate) outage_ns: u64,
+    pub(crate) turn_ns: u64,
+    pub(crate) idle_turns_max: u32,
+    /// Rare branches of the engine are taken.
+    pub(crate) rare: bool,
+    /// Settings are about the defaults.
+    is_ample: bool,
+    retry: Retry,
+    peer_timeout_ns: u64,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut weather = Self::weather(&mut random);
+        let faults = Self::faults(&mut random);
+        let is_lethal = faults.iter().any(|(fault, _)| fault.is_lethal());
+        let refuses = weather.refused_one_in > 0
+            || weather.swallowed_one_in > 0
+            || weather.descriptors_missing_one_in > 0;
+        // Where nothing may fail, patience outlasts every outage.
+        let is_patient = !is_lethal || random.one_in(2);
+        let retry = if is_patient {
+            let timeout_ns = random.pick(&[2, 5]) * SECOND;
+            Retry { timeout_ns, retries: 40, delay_ns: 10 * MILLISECOND }
+        } else {
+            let timeout_ns = random.pick(&[20, 200, 1000]) * MILLISECOND;
+            Retry { timeout_ns, retries: 1 + random.below(8) as u32, delay_ns: MILLISECOND }
+        };
+        let peer_timeout_ns =
+            if is_patient { 10 * SECOND } else { random.pick(&[50, 500, 5000]) * MILLISECOND };
+        weather.keep_alive_ns = peer_timeout_ns;
+        if refuses && !is_lethal {
+            weather.swallowed_one_in = 0;
+        }
+        let has_faults = !faults.is_empty();
+        Self {
+            seed,
+            hosts: random.pick(&[2, 2, 2, 3, 3, 4]),
+            endpoints: random.pick(&[1, 1, 2, 3]),
+            actions: 100 + random.below(500),
+            think_ns: random.pick(&[2, 20, 200, 2000]) * MICROSECOND,
+            contexts: 1 + random.below(4),
+            tags: 1 + random.next() % 4,
+            length_max: random.pick(&[300, 3000, 9000, 20_000]),
+            long_one_in: random.pick(&[0, 2, 5, 20]),
+            any_source_one_in: random.pick(&[0, 2, 4, 10]),
+            cancel_one_in: random.pick(&[0, 10, 30]),
+            backlog_max: random.pick(&[4, 20, 60]),
+            weather,
+            faults,
+            fault_ns: if has_faults { random.pick(&[200, 1000, 5000]) * MICROSECOND } else { 0 },
+            outage_ns: random.pick(&[1, 20, 300, 3000]) * MILLISECOND,
+            turn_ns: random.pick(&[200, 1000, 5000, 20_000]),
+            idle_turns_max: random.pick(&[1, 2, 8, 80]),
+            rare: random.one_in(2),
+            is_ample: random.one_in(10),
+            retry,
+            peer_timeout_ns,
+        }
+    }
+
+    /// Many short messages and nothing that disturbs them.
+    pub(crate) fn throughput(seed: u64, actions: usize) -> Self {
+        Self {
+            hosts: 2,
+            endpoints: 1,
+            actions,
+            think_ns: 300,
+            contexts: 1,
+            tags: 1,
+            length_max: 64,
+            long_one_in: 0,
+            any_source_one_in: 0,
+            cancel_one_in: 0,
+            backlog_max: 60,
+            weather: Weather::fair(),
+            faults: Vec::new(),
+            fault_ns: 0,
+            turn_ns: 1000,
+            idle_turns_max: 2,
+            rare: false,
+            is_ample: true,
+            ..Self::new(seed)
+        }
+    }
+
+    fn weather(random: &mut Random) -> Weather {
+        Weather {
+            delay_ns: random.pick(&[0, 1, 10, 100, 2000]) * MICROSECOND,
+            jitter_ns: random.pick(&[0, 1, 50, 500]) * MICROSECOND,
+            ns_per_kib: random.pick(&[0, 100, 1000, 10_000]),
+            capacity: random.pick(&[128, 500, 4000, 64 << 10]),
+            partial_one_in: random.pick(&[0, 1, 3, 10]),
+            late_ns: random.pick(&[0, 1, 20, 500]) * MICROSECOND,
+            events_per_poll: random.pick(&[1, 2, 64]),
+            refused_one_in: random.pick(&[0, 0, 0, 4]),
+            swallowed_one_in: random.pick(&[0, 0, 0, 4]),
+            interrupted_one_in: random.pick(&[0, 0, 20]),
+            descriptors_missing_one_in: random.pick(&[0, 0, 0, 0, 10]),
+            keep_alive_ns: SECOND,
+        }
+    }
+
+    fn faults(random: &mut Random) -> Vec<(Fault, u32)> {
+        // Few kinds at very different rates find more than all kinds at equal ones.
+        let kinds = random.below(5);
+        let mut faults: Vec<(Fault, u32)> = Vec::new();
+        for _ in 0..kinds {
+            let fault = random.pick(&FAULTS);
+            if !faults.iter().any(|(known, _)| *known == fault) {
+                faults.push((fault, 1 << random.below(6)));
+            }
+        }
+        faults
+    }
+
+    /// Whether attempts to connect fail, which sessions may fail of.
+    pub(crate) fn connects_fail(&self) -> bool {
+        self.weather.refused_one_in > 0
+            || self.weather.swallowed_one_in > 0
+            || self.weather.descriptors_missing_one_in > 0
+    }
+
+    /// Virtual time in which everything outstanding ends once the world is whole.
+    pub(crate) fn bound_ns(&self) -> u64 {
+        let attempts = u64::from(self.retry.retries) + 1;
+        30 * SECOND + 2 * self.peer_timeout_ns + 2 * attempts * self.retry.timeout_ns
+    }
+
+    /// Settings for one process; processes differ.
+    pub(crate) fn config(&self, random: &mut Random) -> Config {
+        if self.is_ample {
+            return self.ample_config(random);
+        }
+        let eager_limit = random.pick(&[0, 1, 64, 256, 1024, 8192]);
+        let chunk_bytes = random.pick(&[512, 4096, 65_536]);
+        Config {
+            eager_limit,
+            inject_limit: random.pick(&[0, eager_limit]),
+            rts_bytes: random.pick(&[0, 1, 32, 512]),
+            chunk_bytes,
+            busy_chunk_bytes: random.pick(&[128, 512, chunk_bytes]).min(chunk_bytes),
+            horizon_chunks: random.pick(&[1, 3, 16]),
+            bulk_lanes: random.pick(&[1, 2, 4]),
+            bulk_lanes_max: random.pick(&[1, 2, 16, 256]),
+            envelope_credits: random.pick(&[1, 2, 4, 64, 1000]),
+            eager_credit_bytes: eager_limit.max(1) * random.pick(&[1, 2, 50]),
+            unexpected_bytes: random.pick(&[64 << 10, 1 << 20]),
+            unexpected_messages: random.pick(&[1, 100, 1 << 16]),
+            send_queue_ops: random.pick(&[1, 10, 1000]),
+            operations_max: random.pick(&[16, 100, 4000]),
+            sessions_max: 64,
+            staging_bytes: random.pick(&[8192 + 4096 + 512, 16_384, 65_536]),
+            staging_buffers_max: random.pick(&[2, 4, 64]),
+            retry: self.retry,
+            bulk_idle_ns: random.pick(&[1, 100, 30_000]) * MILLISECOND,
+            hash_seed: random.next(),
+        }
+    }
+
+    /// About the defaults.
+    fn ample_config(&self, random: &mut Random) -> Config {
+        Config {
+            eager_limit: 16 << 10,
+            inject_limit: 16 << 10,
+            rts_bytes: 0,
+            chunk_bytes: 128 << 10,
+            busy_chunk_bytes: 32 << 10,
+            horizon_chunks: 4,
+            bulk_lanes: 1,
+            bulk_lanes_max: 256,
+            envelope_credits: 16_384,
+            eager_credit_bytes: 256 << 10,
+            unexpected_bytes: 64 << 20,
+            unexpected_messages: 1 << 20,
+            send_queue_ops: 65_536,
+            operations_max: 1 << 20,
+            sessions_max: 64,
+            staging_bytes: 65_536,
+            staging_buffers_max: 1024,
+            retry: self.retry,
+            bulk_idle_ns: 30 * SECOND,
+            hash_seed: random.next(),
+        }
+    }
+
+    /// Settings of one process's loop.
+    pub(crate) fn loop_config(&self, random: &mut Random) -> LoopConfig {
+        let mode = random.pick(&[SendMode::ZeroCopy, SendMode::Copy]);
+        LoopConfig {
+            spin: Duration::ZERO,
+            hot_lanes: random.pick(&[0, 1, 2, 4]),
+            receive_buffer_bytes: random.pick(&[4096, 1 << 18]),
+            zero_copy: random.pick(&[Policy::Measure, Policy::Always(mode)]),
+            peer_timeout: Duration::from_nanos(self.peer_timeout_ns),
+            handshake_pending_max: random.pick(&[4, 100]),
+            handshake_timeout: Duration::from_secs(2),
+            linger: Duration::ZERO,
+        }
+    }
+}

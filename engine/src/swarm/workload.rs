@@ -1,0 +1,407 @@
+//! What processes do: sends, receives, cancels and looks, at random.
+
+use super::form::{Form, content};
+use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
+use super::{Run, SERIAL_SHIFT};
+use crate::progress::completions::Route;
+use crate::progress::engine::Engine;
+use crate::progress::post::{Memory, Posted};
+use crate::proto::core::UNTAGGED;
+use crate::proto::effects::Level;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
+use crate::types::{Error, OperationKind, Peer, Status};
+
+/// Completions of sends and receives alike are reported with the name of the operation.
+fn route(context: u64, on_error_only: bool) -> Route {
+    Route::Queue { queue: 0, context, on_error_only }
+}
+
+/// The contexts of a run. In odd ones tags have the message's name above their class.
+const CONTEXTS: [u64; 4] = [7, 1, UNTAGGED, 3];
+
+/// Bits of a tag that hold its class.
+const CLASSES: u64 = (1 << SERIAL_SHIFT) - 1;
+
+fn context_of(number: usize) -> u64 {
+    CONTEXTS[number]
+}
+
+fn has_names(number: usize) -> bool {
+    number % 2 == 1
+}
+
+impl Run {
+    /// What `at` calls a place; `None`: it is at a limit.
+    fn name_of(&mut self, host: usize, (process, endpoint): Place) -> Option<Id> {
+        let home = *self.homes.get(&process)?;
+        let locator = self.world.net.borrow().locator(home);
+        let engine = self.world.engine(host)?;
+        engine.state.core.insert_peer(process, locator, endpoint)
+    }
+
+    /// The place that a peer of an engine is.
+    fn place_of(engine: &Engine, peer: Peer) -> Option<Place> {
+        let core = &engine.state.core;
+        let remote = core.remotes.get(peer.0)?;
+        Some((core.sessions.at(remote.session as usize)?.engine, remote.endpoint))
+    }
+
+    /// A process does something.
+    pub(super) fn act(&mut self, host: usize) -> Result<(), String> {
+        let (is_paused, now_ns) = {
+            let net = self.world.net.borrow();
+            (net.is_paused(host), net.now_ns())
+        };
+        let is_there = self.world.look(host).is_some() && self.residents[host].leaves_ns.is_none();
+        if is_there && !is_paused {
+            self.world.net.borrow_mut().trace(&[host as u64, now_ns]);
+            // Bursts are what fills windows.
+            for _ in 0..self.random.pick(&[1, 1, 2, 10]) {
+                self.act_once(host)?;
+            }
+            self.collect(host)?;
+        }
+        let pause_ns = self.random.within(2 * self.plan.think_ns) + 1;
+        self.world.plan(pause_ns, host as u64);
+        Ok(())
+    }
+
+    fn act_once(&mut self, host: usize) -> Result<(), String> {
+        self.actions_left = self.actions_left.saturating_sub(1);
+        let process = self.residents[host].process;
+        let is_full = |kind| self.oracle.outstanding(process, kind) > self.plan.backlog_max;
+        let (sends, receives) = (OperationKind::Send, OperationKind::Receive);
+        let (may_send, may_receive) = (!is_full(sends), !is_full(receives));
+        if self.random.one_in(self.plan.cancel_one_in) {
+            return self.cancel_one();
+        }
+        match self.random.below(10) {
+            0 => self.look(host),
+            1..=4 if may_send => self.send(host),
+            _ if may_receive => self.receive(host),
+            _ => self.receive_what_came(host),
+        }
+    }
+
+    fn random_place(&mut self) -> Place {
+        let host = self.random.below(self.residents.len());
+        let endpoint = self.random.below(self.plan.endpoints) as u16;
+        (self.residents[host].process, endpoint)
+    }
+
+    fn random_length(&mut self, has_name: bool) -> usize {
+        let most = self.plan.length_max;
+        let is_long = self.random.one_in(self.plan.long_one_in);
+        let length = match self.random.below(4) {
+            _ if is_long => most / 2 + self.random.below(most / 2 + 1),
+            0 => self.random.below(9),
+            1 => self.random.below(65),
+            _ => self.random.below(most.min(300) + 1),
+        };
+        if has_name { length } else { length.max(8) }
+    }
+
+    fn send(&mut self, host: usize) -> Result<(), String> {
+        let endpoint = self.random.below(self.plan.endpoints) as u16;
+        let (from, to) = ((self.residents[host].process, endpoint), self.random_place());
+        let number = self.random.below(self.plan.contexts);
+        let length = self.random_length(has_names(number));
+        let level = self.random.pick(&[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let class = self.random.next() % self.plan.tags;
+        let more = self.random.one_in(4);
+        let form = Form::random(&mut self.random, length);
+        let inject = self.random.one_in(3);
+        self.send_message(host, from, to, (number, class), (length, level, form), (inject, more))
+    }
+
+    fn send_message(
+        &mut self,
+        host: usize,
+        from: Place,
+        to: Place,
+        (number, class): (usize, u64),
+        (length, level, form): (usize, Level, Form),
+        (inject, more): (bool, bool),
+    ) -> Result<(), String> {
+        let index = self.oracle.sent.len();
+        let tag = if has_names(number) { (index as u64) << SERIAL_SHIFT | class } else { class };
+        let Some(peer) = self.name_of(host, to) else { return Ok(()) };
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let config = &engine.state.core.config;
+        let is_long = length > config.eager_limit as usize;
+        let may_inject = inject && length <= config.inject_limit as usize;
+        let context = context_of(number);
+        let request = SendRequest {
+            endpoint: from.1,
+            peer,
+            context,
+            tag,
+            length: length as u64,
+            level: if may_inject { Level::BufferReusable } else { level },
+        };
+        let bytes = content(index as u64, length);
+        let name = Oracle::name_of_send(index);
+        let fate = if may_inject { Fate::Gone } else { Fate::Outstanding };
+        let (level, taken_by) = (request.level, None);
+        let mut sent =
+            Sent { from, to, context, tag, length, level, form, is_long, fate, taken_by };
+        if may_inject {
+            let outcome = engine.inject(&request, &bytes, route(name, true), more);
+            if outcome.is_err() {
+                // Nobody gets it, and nothing is reported.
+                sent.fate = Fate::Cancelled;
+            }
+            self.oracle.sent.push(sent);
+            return outcome.or_else(|error| self.oracle.check_error(from.0, &error));
+        }
+        let mut buffer = form.buffer(length, &bytes);
+        let shape = buffer.shape_for_send().map_err(|error| error.to_string())?;
+        let memory = Memory { buffer: Some(buffer), shape };
+        match engine.post_send(&request, memory, route(name, false), more) {
+            Ok(Posted::Pending(id)) => {
+                self.oracle.sent.push(sent);
+                self.oracle.count(from.0, OperationKind::Send, 1);
+                self.operations.push((host, id));
+            }
+            Ok(Posted::Sent(_, buffer)) => {
+                self.oracle.sent.push(sent);
+                self.oracle.sent_at_once(index, buffer);
+            }
+            Err((error, _)) => {
+                sent.fate = Fate::Cancelled;
+                self.oracle.sent.push(sent);
+                return self.oracle.check_error(from.0, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whom, where and what a receive is for: mostly a message that was sent.
+    fn random_wish(&mut self, process: Process) -> (Place, Place, usize, u64) {
+        let recent = self.oracle.sent.len().saturating_sub(40);
+        let due: Vec<usize> = (recent..self.oracle.sent.len())
+            .filter(|&index| {
+                let sent = &self.oracle.sent[index];
+                sent.to.0 == process && sent.taken_by.is_none() && sent.fate != Fate::Cancelled
+            })
+            .collect();
+        if !due.is_empty() && !self.random.one_in(4) {
+            let sent = &self.oracle.sent[due[self.random.below(due.len())]];
+            let number = (0..CONTEXTS.len()).find(|&at| CONTEXTS[at] == sent.context);
+            return (sent.to, sent.from, number.unwrap_or(0), sent.tag & CLASSES);
+        }
+        let endpoint = self.random.below(self.plan.endpoints) as u16;
+        let number = self.random.below(self.plan.contexts);
+        let class = self.random.next() % self.plan.tags;
+        ((process, endpoint), self.random_place(), number, class)
+    }
+
+    fn receive(&mut self, host: usize) -> Result<(), String> {
+        let (at, from, number, class) = self.random_wish(self.residents[host].process);
+        let is_any = self.random.one_in(self.plan.any_source_one_in);
+        let source = if is_any { None } else { Some(from) };
+        let names = if has_names(number) { u64::MAX << SERIAL_SHIFT } else { 0 };
+        let ignore = match self.random.below(6) {
+            0 => u64::MAX,
+            1 => names | 1,
+            _ => names,
+        };
+        let is_ample = !self.random.one_in(6);
+        let most = self.plan.length_max;
+        let capacity = if is_ample { most } else { 8 + self.random.below(most) };
+        self.receive_message(host, at, source, (context_of(number), class, ignore), capacity, None)
+    }
+
+    fn receive_message(
+        &mut self,
+        host: usize,
+        at: Place,
+        source: Option<Place>,
+        (context, tag, ignore): (u64, u64, u64),
+        capacity: usize,
+        promised: Option<(Place, u64, usize)>,
+    ) -> Result<(), String> {
+        let peer = match source {
+            Some(source) => match self.name_of(host, source) {
+                Some(peer) => Some(peer),
+                None => return Ok(()),
+            },
+            None => None,
+        };
+        let form = Form::random(&mut self.random, capacity);
+        let index = self.oracle.received.len();
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let request = ReceiveRequest {
+            endpoint: at.1,
+            peer,
+            context,
+            tag,
+            ignore,
+            capacity: capacity as u64,
+        };
+        let mut buffer = form.buffer(capacity, &[]);
+        let shape = buffer.shape_for_recv().map_err(|error| error.to_string())?;
+        let memory = Memory { buffer: Some(buffer), shape };
+        match engine.post_receive(&request, memory, route(index as u64, false)) {
+            Ok(id) => {
+                let (fate, message) = (Fate::Outstanding, None);
+                let received = Received {
+                    at,
+                    source,
+                    context,
+                    tag,
+                    ignore,
+                    capacity,
+                    form,
+                    fate,
+                    message,
+                    ended_ns: 0,
+                    promised,
+                };
+                self.oracle.received.push(received);
+                self.oracle.count(at.0, OperationKind::Receive, 1);
+                self.operations.push((host, id));
+                Ok(())
+            }
+            Err((error, _)) => self.oracle.check_error(at.0, &error),
+        }
+    }
+
+    fn cancel_one(&mut self) -> Result<(), String> {
+        if self.operations.is_empty() {
+            return Ok(());
+        }
+        let chosen = self.random.below(self.operations.len());
+        let (host, id) = self.operations.swap_remove(chosen);
+        self.cancel(host, id)
+    }
+
+    fn cancel(&mut self, host: usize, id: Id) -> Result<(), String> {
+        if let Some(engine) = self.world.engine(host) {
+            engine.cancel(id);
+        }
+        self.collect(host)
+    }
+
+    /// Cancels everything that is left: receives without a message, by now.
+    pub(super) fn cancel_all(&mut self) -> Result<(), String> {
+        for (host, id) in std::mem::take(&mut self.operations) {
+            self.cancel(host, id)?;
+        }
+        Ok(())
+    }
+
+    /// Looks for a message without receiving it, or for a peer that failed.
+    fn look(&mut self, host: usize) -> Result<(), String> {
+        let to = self.random_place();
+        if self.random.one_in(2) {
+            return self.receive_what_came(host);
+        }
+        let Some(peer) = self.name_of(host, to) else { return Ok(()) };
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        if engine.state.core.route(peer).is_err() {
+            let process = engine.state.core.engine;
+            let started = engine.start_connect(Peer(peer)).map(drop);
+            return started.or_else(|error| self.oracle.check_error(process, &error));
+        }
+        Ok(())
+    }
+
+    /// The message that a receive from anybody would get.
+    fn peek(
+        &mut self,
+        host: usize,
+        endpoint: u16,
+        context: u64,
+    ) -> Result<Option<(Place, Status)>, Error> {
+        let (tag, ignore, capacity) = (0, u64::MAX, 0);
+        let request = ReceiveRequest { endpoint, peer: None, context, tag, ignore, capacity };
+        let Some(engine) = self.world.engine(host) else { return Ok(None) };
+        let found = engine.peek(&request)?;
+        Ok(found.and_then(|status| Some((Self::place_of(engine, status.peer?)?, status))))
+    }
+
+    /// Receives what a look finds, at every endpoint of a process.
+    fn receive_what_came(&mut self, host: usize) -> Result<(), String> {
+        let process = self.residents[host].process;
+        for endpoint in 0..self.plan.endpoints as u16 {
+            for number in 0..self.plan.contexts {
+                let context = context_of(number);
+                let found = self.peek(host, endpoint, context).map_err(|e| e.to_string())?;
+                let Some((from, status)) = found else { continue };
+                let (tag, length) = (status.envelope.tag, status.length);
+                let capacity = length.max(8);
+                let promised = Some((from, tag, length));
+                let wanted = (context, tag, u64::MAX);
+                self.receive_message(host, (process, endpoint), None, wanted, capacity, promised)?;
+                self.collect(host)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives everything that comes without being asked for. `true`: nothing does, and nothing
+    /// is outstanding but receives.
+    pub(super) fn drain(&mut self) -> Result<bool, String> {
+        let before = self.oracle.received.len();
+        for host in 0..self.residents.len() {
+            if self.world.look(host).is_some() && self.residents[host].leaves_ns.is_none() {
+                self.receive_what_came(host)?;
+            }
+        }
+        let waits = |sent: &Sent| sent.fate == Fate::Outstanding;
+        let is_sending =
+            self.oracle.sent.iter().any(|sent| waits(sent) && self.is_alive(sent.from.0));
+        Ok(!is_sending && self.oracle.received.len() == before)
+    }
+
+    /// Every pair that lives exchanges a short and a long message; nothing may fail now.
+    pub(super) fn greet(&mut self) -> Result<(), String> {
+        self.oracle.pardon();
+        let first = self.oracle.received.len();
+        let living: Vec<usize> = (0..self.residents.len())
+            .filter(|&host| {
+                self.world.look(host).is_some() && self.residents[host].leaves_ns.is_none()
+            })
+            .collect();
+        for &one in &living {
+            for &other in &living {
+                let to = (self.residents[other].process, 0);
+                let from = (self.residents[one].process, 0);
+                let Some(peer) = self.name_of(one, to) else { continue };
+                if let Some(engine) = self.world.engine(one) {
+                    engine.start_connect(Peer(peer)).map_err(|error| error.to_string())?;
+                }
+                for length in [16, 5000] {
+                    let what = (length, Level::Matched, Form::Whole);
+                    self.send_message(one, from, to, (0, 0), what, (false, false))?;
+                }
+            }
+        }
+        let end_ns = self.world.now_ns() + self.plan.bound_ns();
+        self.world.plan(0, super::CHECK);
+        let wanted = 2 * living.len() * living.len();
+        loop {
+            match self.world.step(end_ns) {
+                super::world::Step::Limit => return Err("those who live cannot talk".into()),
+                super::world::Step::Turn(host) => self.after_turn(host)?,
+                super::world::Step::Planned(super::CHECK) => {
+                    let is_quiet = self.drain()?;
+                    let got = self.oracle.received[first..].iter();
+                    if is_quiet && got.filter(|it| it.message.is_some()).count() == wanted {
+                        break;
+                    }
+                    self.world.plan(1_000_000, super::CHECK);
+                }
+                super::world::Step::Planned(_) => {}
+            }
+        }
+        let end_ns = self.world.now_ns() + 1_000_000_000;
+        while let super::world::Step::Turn(host) = self.world.step(end_ns) {
+            self.after_turn(host)?;
+        }
+        self.oracle.check_end(|_| false)
+    }
+}

@@ -1,0 +1,169 @@
+//! Engines under virtual time: each runs, sleeps and wakes as its loop would on a host.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use crate::driver::sim::net::{Item, Net, Weather};
+use crate::driver::sim::{Shared, SimDriver};
+use crate::memory::Arena;
+use crate::progress::engine::{Clock, Engine, LoopConfig, State};
+use crate::proto::core::Config;
+use crate::types::{Completion, Error};
+
+/// A host, and the engine that lives there now.
+struct Place {
+    engine: Option<Engine>,
+    idle_turns: u32,
+}
+
+/// What made time stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// The engine of this host made a turn.
+    Turn(usize),
+    /// What the caller planned under this name is due.
+    Planned(u64),
+    /// The limit is reached.
+    Limit,
+}
+
+/// See the module.
+pub(crate) struct World {
+    pub(crate) net: Shared,
+    places: Vec<Place>,
+    /// What all engines have instead of one each: no simulated byte goes there.
+    arena: Arc<Arena>,
+    listener: TcpListener,
+    /// Time that a turn takes.
+    pub(crate) turn_ns: u64,
+    /// Turns in which nothing happens before an engine sleeps.
+    pub(crate) idle_turns_max: u32,
+    /// Turns of all engines so far.
+    pub(crate) turns: u64,
+}
+
+impl World {
+    /// A world without hosts.
+    pub(crate) fn new(seed: u64, weather: Weather) -> Result<Self, Error> {
+        let failed = |error| Error::system("cannot set a simulated world up", error);
+        Ok(Self {
+            net: Net::new(seed, weather),
+            places: Vec::new(),
+            arena: Arena::new(4096).map_err(failed)?,
+            listener: TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?,
+            turn_ns: 1_000,
+            idle_turns_max: 2,
+            turns: 0,
+        })
+    }
+
+    /// A new host, without a process; its number.
+    pub(crate) fn add_host(&mut self) -> usize {
+        let number = self.places.len();
+        let low = [(number >> 8) as u8, number as u8];
+        let locator = SocketAddr::from(([127, 77, low[0], low[1]], 20_000));
+        self.places.push(Place { engine: None, idle_turns: 0 });
+        self.net.borrow_mut().add_host(locator)
+    }
+
+    /// How many hosts there are.
+    pub(crate) fn hosts(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Starts a process with an engine of the given id, with one endpoint and one queue.
+    pub(crate) fn start(
+        &mut self,
+        host: usize,
+        id: u64,
+        core: Config,
+        config: LoopConfig,
+    ) -> Result<(), Error> {
+        let failed = |error| Error::system("cannot start a simulated engine", error);
+        let listener = self.listener.try_clone().map_err(failed)?;
+        let locator = self.net.borrow().locator(host);
+        let (seed, arena) = (id.wrapping_mul(1000), Arc::clone(&self.arena));
+        let queue_entries = 1 << 16;
+        let mut state =
+            State::new(id, seed, core, config, queue_entries, arena, listener, locator, None);
+        state.clock = Clock::Virtual;
+        state.core.open_endpoint();
+        state.completions.open_queue();
+        let driver = Box::new(SimDriver::new(&self.net, host));
+        let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
+        self.places[host] = Place { engine: Some(engine), idle_turns: 0 };
+        Ok(())
+    }
+
+    /// The engine of a host; it runs soon, if it slept.
+    pub(crate) fn engine(&mut self, host: usize) -> Option<&mut Engine> {
+        let engine = self.places[host].engine.as_mut()?;
+        self.net.borrow_mut().wake(host);
+        Some(engine)
+    }
+
+    /// The engine of a host, to look at.
+    pub(crate) fn look(&self, host: usize) -> Option<&Engine> {
+        self.places[host].engine.as_ref()
+    }
+
+    /// The oldest completion of a process that was not taken.
+    pub(crate) fn pop(&mut self, host: usize) -> Option<Completion> {
+        self.places[host].engine.as_mut()?.state.completions.pop(0)
+    }
+
+    /// Takes the engine off, for the caller to drop: its process is killed.
+    pub(crate) fn take(&mut self, host: usize) -> Option<Engine> {
+        self.places[host].engine.take()
+    }
+
+    /// The next thing that happens before `limit_ns`.
+    pub(crate) fn step(&mut self, limit_ns: u64) -> Step {
+        let item = self.net.borrow_mut().next(limit_ns);
+        match item {
+            None => Step::Limit,
+            Some(Item::Turn { host, .. }) => {
+                self.turn(host);
+                Step::Turn(host)
+            }
+            Some(Item::Owner(name)) => Step::Planned(name),
+            Some(item) => unreachable!("{item:?} is the network's own business"),
+        }
+    }
+
+    fn turn(&mut self, host: usize) {
+        let place = &mut self.places[host];
+        let Some(engine) = place.engine.as_mut() else { return };
+        self.turns += 1;
+        let mut progressed = engine.progress();
+        if matches!(progressed, Ok(false)) {
+            place.idle_turns += 1;
+            if place.idle_turns >= self.idle_turns_max {
+                place.idle_turns = 0;
+                progressed = engine.park(None).map(|()| false);
+            }
+        } else {
+            place.idle_turns = 0;
+        }
+        let net = &mut *self.net.borrow_mut();
+        if let Err(error) = progressed {
+            net.violation(format!("an engine's loop fails: {error}"));
+        }
+        if !net.is_asleep(host) {
+            let next_ns = net.now_ns() + self.turn_ns + net.random.within(self.turn_ns);
+            net.plan_turn(host, next_ns);
+        }
+    }
+
+    /// The virtual time in nanoseconds.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.net.borrow().now_ns()
+    }
+
+    /// Has [`Step::Planned`] come `in_ns` from now.
+    pub(crate) fn plan(&mut self, in_ns: u64, name: u64) {
+        let net = &mut *self.net.borrow_mut();
+        let at_ns = net.now_ns() + in_ns;
+        net.plan(at_ns, Item::Owner(name));
+    }
+}
