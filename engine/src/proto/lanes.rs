@@ -114,7 +114,11 @@ impl Core {
         }
         let bulk = BulkLane::new(slot, number, keys, now_ns);
         let Ok(lane) = self.lanes.insert(bulk) else {
-            self.close_oldest_idle_lane();
+            // A lane that the session has already serves as well as several; it may look idle
+            // here while the peer's grants for it are on their way.
+            if session.lanes.is_empty() {
+                self.close_oldest_idle_lane();
+            }
             return Err(HelloStatus::Busy);
         };
         session.lanes.push(lane);
