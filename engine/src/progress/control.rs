@@ -283,6 +283,7 @@ impl Engine {
                 }
             }
         }
+        state.core.keep_dirty_if_starved(session);
         let known = state.core.sessions.at_mut(session as usize);
         if let Some(known) = known
             && known.is_leaving
@@ -301,7 +302,9 @@ impl Engine {
         if !state.core.is_loopback(session) {
             return false;
         }
-        state.core.turn_around(session, state.now_ns, &mut state.completions)
+        let happened = state.core.turn_around(session, state.now_ns, &mut state.completions);
+        state.core.keep_dirty_if_starved(session);
+        happened
     }
 
     /// Sends at once what was just staged if no message was since the last turn: a lone message

@@ -437,6 +437,20 @@ impl Core {
         Some(session)
     }
 
+    /// A session was flushed. What found no staging buffer, because other sessions hold them all,
+    /// is tried again in the next poll, behind the others.
+    #[inline]
+    pub(crate) fn keep_dirty_if_starved(&mut self, session: u32) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        let is_starved = known.is_connected()
+            && known.outbox.is_empty()
+            && (!known.control.is_empty() || known.has_news());
+        if is_starved && !known.is_dirty {
+            known.is_dirty = true;
+            self.dirty.insert(0, session);
+        }
+    }
+
     /// The bytes to send next on the control lane of a session; empty when there are none.
     #[inline]
     pub(crate) fn prepare(&mut self, session: u32) -> &[u8] {
