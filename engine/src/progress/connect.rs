@@ -143,7 +143,7 @@ impl Engine {
     }
 
     fn say_hello(&mut self, key: LaneKey, hello: &Hello) -> bool {
-        match self.driver.send(key, hello.as_bytes()) {
+        match self.send_greeting(key, hello.as_bytes()) {
             Ok(HELLO_BYTES) => true,
             // A fresh socket has room for so few bytes unless it is dying.
             Ok(_) => {

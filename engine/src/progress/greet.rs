@@ -4,7 +4,7 @@
 //! What a message is worth decides [`crate::proto::handshake`], what it leads to
 //! [`crate::proto::peers`].
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
 use rand::RngExt;
@@ -91,6 +91,27 @@ impl Engine {
         });
         for (key, cause) in late.collect::<Vec<_>>() {
             self.greeting_failed(key, cause);
+        }
+        let lanes = &self.state.core.lanes;
+        let late = self.state.roles.iter().filter_map(|(key, role)| match role {
+            Role::LaneConnecting { lane } | Role::LaneAwaitReply { lane, .. } => {
+                let asked_ns = lanes.get(*lane)?.used_ns;
+                (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
+            }
+            _ => None,
+        });
+        for key in late.collect::<Vec<_>>() {
+            self.handle_connect_failed(key, "the peer did not let the lane join in time");
+        }
+    }
+
+    /// Sends a hello, a reply or a proof; a signal in between is no failure.
+    pub(super) fn send_greeting(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.driver.send(key, bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                sent => return sent,
+            }
         }
     }
 
@@ -232,7 +253,7 @@ impl Engine {
 
     fn send_reply(&mut self, key: LaneKey, reply: &HelloReply) -> bool {
         // A fresh socket has room for so few bytes unless it is dying.
-        matches!(self.driver.send(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
+        matches!(self.send_greeting(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
     }
 
     /// The hello of a control lane.
@@ -396,7 +417,8 @@ impl Engine {
         let step = known.connection.handle_reply(state.now_ns, status);
         if known.is_connected() && !was_connected {
             // Nothing may stand between the proof and the first segment.
-            let sent = self.driver.send(key, welcome.proof.as_bytes());
+            let sent = self.send_greeting(key, welcome.proof.as_bytes());
+            let state = &mut *self.state;
             state.core.establish(session, ours, theirs, welcome.keys);
             self.control(session).attempt = None;
             self.state.roles.insert(key, Role::Control { session });
