@@ -6,6 +6,9 @@ use super::{FAULT, Run};
 /// What ends an outage, as the world's planned name: the way from one host to another.
 const UNDO: u64 = 1 << 34;
 
+/// Processes of one run, one after the other or at the same time.
+const PROCESSES_MAX: usize = 24;
+
 impl Run {
     /// One of the plan's faults strikes; the next one is planned.
     pub(super) fn strike(&mut self) -> Result<(), String> {
@@ -72,7 +75,7 @@ impl Run {
                 self.end(host);
                 Ok(true)
             }
-            Fault::Restart => {
+            Fault::Restart if self.homes.len() < PROCESSES_MAX => {
                 if is_there {
                     self.end(host);
                 }
@@ -91,6 +94,7 @@ impl Run {
                 Ok(true)
             }
             Fault::Pause | Fault::Kill | Fault::Darken | Fault::Leave | Fault::Join => Ok(false),
+            Fault::Restart => Ok(false),
         }
     }
 

@@ -170,6 +170,9 @@ impl Run {
             engine.state.core.open_endpoint();
         }
         self.residents[host] = Resident { process, leaves_ns: None };
+        let dead: Vec<Process> =
+            self.homes.keys().copied().filter(|&known| !self.is_alive(known)).collect();
+        dead.into_iter().for_each(|dead| self.oracle.taint(process, dead));
         self.homes.insert(process, host);
         Ok(())
     }
@@ -264,7 +267,7 @@ impl Run {
                     // Twice the longest sleep of an engine: nothing wakes of itself any more.
                     if quiet > 4 {
                         self.cancel_all()?;
-                        if quiet > 12 {
+                        if quiet > 12 && !self.is_receiving() {
                             break;
                         }
                     }
@@ -290,6 +293,6 @@ impl Run {
             }
         }
         // What is said last may be long; the beginning tells most.
-        text.chars().take(20_000).collect()
+        text.chars().take(60_000).collect()
     }
 }

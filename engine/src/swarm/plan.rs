@@ -205,9 +205,12 @@ impl Plan {
         faults
     }
 
-    /// Whether attempts to connect fail, which sessions may fail of.
+    /// Whether attempts to connect fail, or are given up; sessions may fail of that.
     pub(crate) fn connects_fail(&self) -> bool {
-        self.weather.refused_one_in > 0
+        let pauses = |(fault, _): &(Fault, u32)| matches!(fault, Fault::Pause | Fault::Stall);
+        let outlasts = 8 * self.outage_ns > self.retry.timeout_ns.min(self.peer_timeout_ns);
+        (outlasts && self.faults.iter().any(pauses))
+            || self.weather.refused_one_in > 0
             || self.weather.swallowed_one_in > 0
             || self.weather.descriptors_missing_one_in > 0
     }
@@ -284,7 +287,7 @@ impl Plan {
             receive_buffer_bytes: random.pick(&[4096, 1 << 18]),
             zero_copy: random.pick(&[Policy::Measure, Policy::Always(mode)]),
             peer_timeout: Duration::from_nanos(self.peer_timeout_ns),
-            handshake_pending_max: random.pick(&[4, 100]),
+            handshake_pending_max: random.pick(&[40, 1000]),
             handshake_timeout: Duration::from_secs(2),
             linger: Duration::ZERO,
         }

@@ -147,6 +147,8 @@ pub(crate) struct Connection {
     pub(crate) is_bulk: bool,
     /// Nothing arrives before this time.
     pub(crate) stalled_until_ns: u64,
+    /// It was cut on the way: nothing arrives any more, and both sides will hear of it.
+    pub(crate) is_broken: bool,
     /// No news of its end ever arrives.
     pub(crate) is_mute: bool,
 }
@@ -154,7 +156,8 @@ pub(crate) struct Connection {
 impl Connection {
     /// Whether both sides still use it.
     pub(crate) fn is_whole(&self) -> bool {
-        self.ends.iter().all(|end| !end.is_closed && !end.has_heard && !end.is_forgotten)
+        !self.is_broken
+            && self.ends.iter().all(|end| !end.is_closed && !end.has_heard && !end.is_forgotten)
     }
 
     /// Something can be read by `side`: bytes, the end, or an error.

@@ -47,7 +47,7 @@ impl Net {
         for side in 0..2 {
             let far_ns = if self.draw(2) { 0 } else { self.random.within(2_000_000) };
             let at_ns = self.now_ns() + far_ns;
-            self.connections[index].pipes[side].lose(true);
+            self.connections[index].is_broken = true;
             self.plan(at_ns, Item::Reset { connection: index, side });
         }
         self.pair_of(index)
@@ -193,6 +193,7 @@ impl Net {
             pipes: [Pipe::default(), Pipe::default()],
             is_bulk: false,
             stalled_until_ns: 0,
+            is_broken: false,
             is_mute: false,
         };
         let now_ns = self.now_ns();

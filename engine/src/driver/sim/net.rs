@@ -328,14 +328,16 @@ impl Net {
             pipes: [Pipe::default(), Pipe::default()],
             is_bulk: false,
             stalled_until_ns: 0,
+            is_broken: false,
             is_mute: false,
         });
         let key = self.hosts[host].add_lane(index, 0);
         self.connections[index].ends[0].lane = Some((key.index, key.generation));
         let at_ns = self.now_ns + self.delay_ns();
-        if !self.draw(self.weather.swallowed_one_in) {
-            self.plan(at_ns, Item::Syn(index));
-        }
+        // What a firewall swallows may pass when the kernel repeats it.
+        let is_swallowed = self.draw(self.weather.swallowed_one_in);
+        let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + self.random.within(8)) } else { 0 };
+        self.plan(at_ns + late_ns, Item::Syn(index));
         key
     }
 
@@ -445,6 +447,11 @@ impl Net {
         }
         let is_acknowledged = !self.is_path_cut(index, 1 - side);
         let connection = &mut self.connections[index];
+        if connection.is_broken || connection.ends[1 - side].has_heard {
+            // A stream has no holes: what comes after a loss is lost as well.
+            connection.pipes[side].lose(true);
+            return;
+        }
         connection.pipes[side].arrive(self.now_ns, is_acknowledged);
         let far = &connection.ends[1 - side];
         if far.is_closed || far.is_forgotten {
@@ -477,7 +484,9 @@ impl Net {
     }
 
     fn handle_reset(&mut self, index: usize, side: usize) {
-        if self.connections[index].is_mute || self.is_path_cut(index, 1 - side) {
+        let connection = &self.connections[index];
+        let is_held = !connection.is_broken && self.is_path_cut(index, 1 - side);
+        if connection.is_mute || is_held {
             return;
         }
         self.break_end(index, side);
