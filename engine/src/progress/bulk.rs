@@ -62,7 +62,8 @@ impl Engine {
             traffic.sending = Some((chunk.length, now_ns, mode));
         }
         let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
-        let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize);
+        let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
+        let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
         let length = chunk.length as usize;
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no send
         // while a chunk of it is unreleased.

@@ -165,6 +165,12 @@ impl Completions {
         match route {
             Route::Queue { on_error_only: true, .. } if result.is_ok() => self.reserved -= 1,
             Route::Queue { queue, context, .. } => {
+                if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
+                    let result = Err(Error::Cancelled);
+                    let completion = Completion { context, kind, result, buffer: None };
+                    self.queues[queue as usize].push_back(completion);
+                    self.reserved += 1;
+                }
                 let completion = Completion { context, kind, result, buffer };
                 self.queues[queue as usize].push_back(completion);
             }

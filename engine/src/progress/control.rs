@@ -53,7 +53,7 @@ impl Engine {
             let may_cool = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
-            let is_cold = may_cool && control.idle_turns > COLD_TURNS;
+            let is_cold = may_cool && (control.idle_turns > COLD_TURNS || rare!(50));
             if is_cold || !control.is_hot {
                 self.cool(session);
             } else {
@@ -150,7 +150,9 @@ impl Engine {
                 Ok(used) => {
                     let rest = &bytes[used..];
                     control.partial.clear();
-                    control.partial.extend_from_slice(rest);
+                    if !planted!(DropPartial) {
+                        control.partial.extend_from_slice(rest);
+                    }
                 }
                 Err(error) => {
                     self.say_protocol_error(session);
@@ -273,7 +275,9 @@ impl Engine {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     control.is_blocked = true;
-                    self.watch(lane, Interest::Writable);
+                    if !planted!(ForgetWritable) {
+                        self.watch(lane, Interest::Writable);
+                    }
                     return happened;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

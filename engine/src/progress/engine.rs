@@ -311,7 +311,7 @@ impl Engine {
             again |= self.move_chunks();
             again |= self.flush_dirty();
             happened |= again;
-            if !again {
+            if !again || rare!(20) {
                 break;
             }
         }

@@ -417,6 +417,9 @@ impl Core {
     /// Credit of a message that leaves the unexpected store.
     pub(crate) fn return_credit_of(&mut self, message: &Message) {
         let payload_bytes = message.payload().len();
+        if planted!(LoseCreditReturn) {
+            return;
+        }
         let session = self.sessions.at(message.session as usize);
         if session.is_some_and(|session| session.epoch == message.epoch) {
             self.return_credit(message.session, payload_bytes);

@@ -150,7 +150,7 @@ impl Core {
         bulk.is_ready = true;
         let slot = bulk.session;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            (session.lanes_requested, session.lanes_wanted) = (false, false);
+            session.lanes_requested = false;
         }
         self.mark_granting(slot);
         self.mark_runnable(lane);
@@ -172,7 +172,11 @@ impl Core {
         if !session.is_connected() {
             return;
         }
-        for incoming in bulk.incoming.into_iter().skip(usize::from(bulk.is_receiving)) {
+        let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
+        for incoming in bulk.incoming.into_iter().skip(in_kernel) {
+            if planted!(DropRegrant) {
+                continue;
+            }
             session.missing.push_back((
                 incoming.operation,
                 incoming.offset,
@@ -229,14 +233,15 @@ impl Core {
             }
         }
         for (lane, bulk) in self.lanes.iter() {
-            let session = self.sessions.at(bulk.session as usize);
-            let is_ours = session.is_some_and(|session| {
-                session.connection.is_initiator()
-                    && session.pulls.is_empty()
-                    && session.missing.is_empty()
-            });
-            let is_old = now_ns.saturating_sub(bulk.used_ns) > self.config.bulk_idle_ns;
+            let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
+            let is_ours = session.connection.is_initiator()
+                && session.pulls.is_empty()
+                && session.missing.is_empty();
+            let idle_ns = now_ns.saturating_sub(bulk.used_ns);
+            let is_old = idle_ns > self.config.bulk_idle_ns || rare!(4);
             if is_ours && is_old && bulk.is_ready && bulk.is_idle() {
+                // A peer that still wants one sees the end of this one, and asks again.
+                session.lanes_wanted = false;
                 self.actions.push_back(Action::CloseLane { lane, is_failure: false });
             }
         }

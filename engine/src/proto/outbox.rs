@@ -124,6 +124,10 @@ impl Outbox {
         is_control: bool,
     ) -> Option<&mut [u8]> {
         if self.buffer.is_none() {
+            // Other sessions hold them all.
+            if is_control && rare!(20) {
+                return None;
+            }
             self.buffer = Some(pool.take()?);
         }
         let header = if self.open.is_none() { SEGMENT_HEADER_BYTES } else { 0 };

@@ -68,10 +68,19 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let State::Posted { ignore, .. } = operation.state else { return };
         let source = (operation.remote != NO_REMOTE).then_some(operation.remote);
+        let source = if planted!(IgnoreSource) { None } else { source };
         let selector = Selector { source, context: operation.context, tag: operation.tag, ignore };
         let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(operation.endpoint)) else {
             return;
         };
+        if planted!(MatchYoungest)
+            && let Some(message) = matcher.take_unexpected(&selector)
+            && let Some(waiting) = self.unexpected.at(message)
+        {
+            let envelope =
+                Envelope { source: waiting.remote, context: waiting.context, tag: waiting.tag };
+            matcher.insert_unexpected(&envelope, message);
+        }
         if matcher.unexpected_len() > 0
             && let Some(message) = matcher.take_unexpected(&selector)
         {
@@ -108,7 +117,7 @@ impl Core {
         match message.kind {
             Kind::Eager { report } => {
                 self.operations.remove(id);
-                if report != 0 {
+                if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, Control::matched(report));
                 }
                 effects.complete(id, Ended::Received(arrival));

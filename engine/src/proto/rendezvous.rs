@@ -129,6 +129,7 @@ impl Core {
             let is_busy = session.message_ns != 0 && now_ns < session.message_ns + BUSY_NS;
             let chunk_bytes =
                 if is_busy { self.config.busy_chunk_bytes } else { self.config.chunk_bytes };
+            let chunk_bytes = if rare!(10) { 1 } else { chunk_bytes };
             let horizon = u64::from(self.config.horizon_chunks) * u64::from(chunk_bytes);
             let lanes = &self.lanes;
             let ready = session.lanes.iter().copied().filter_map(|lane| {
@@ -242,7 +243,8 @@ impl Core {
             return is_good;
         }
         pulling.arrived += u64::from(length);
-        let is_whole = pulling.arrived == pulling.wanted;
+        let is_whole = pulling.arrived == pulling.wanted
+            || (planted!(EarlyDone) && pulling.granted == pulling.wanted);
         if pulling.targeted == 0 {
             if let Some(failure) = pulling.failed.take() {
                 let remote = found.remote;
@@ -315,6 +317,9 @@ impl Core {
             length,
             chunk: grant.chunk.get(),
         });
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.lanes_wanted = false;
+        }
         self.mark_runnable(lane);
         Ok(())
     }
@@ -395,7 +400,7 @@ impl Core {
     fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let State::Serving(serving) = &mut operation.state else { return };
-        if serving.unreleased > 0 {
+        if serving.unreleased > 0 && !planted!(IgnoreRelease) {
             return;
         }
         let (failed, done, remote) = (serving.failed.take(), serving.done, operation.remote);

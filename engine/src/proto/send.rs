@@ -78,7 +78,7 @@ impl Core {
             return self.stage_in_content(session, request, target);
         }
         let known = self.sessions.at_mut(session as usize)?;
-        if !known.may_send_now(request.length, self.config.eager_limit) {
+        if rare!(20) || !known.may_send_now(request.length, self.config.eager_limit) {
             return None;
         }
         let length = request.length as usize;
@@ -185,7 +185,8 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
         let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
         let bytes_left = u64::from(session.byte_credit.available());
-        let is_eager = length <= eager_limit && length <= bytes_left;
+        // A peer may pull what could have gone at once.
+        let is_eager = length <= eager_limit && length <= bytes_left && !rare!(20);
         let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left).min(eager_limit);
         let (header, payload) = if is_eager {
             (EAGER_HEADER_BYTES, length as usize)
@@ -202,7 +203,9 @@ impl Core {
             }
             return Staged::Blocked;
         }
-        session.envelope_credit.spend(1);
+        if !planted!(SkipCredit) {
+            session.envelope_credit.spend(1);
+        }
         session.byte_credit.spend(payload as u32);
         session.waiting.pop_front();
         let frame_number = session.last_frame().wrapping_add(1);

@@ -28,6 +28,9 @@ impl Core {
         session.connection.fail();
         session.keys = None;
         session.failure = Some(failure.clone());
+        if planted!(LeakStaging) {
+            session.outbox = super::outbox::Outbox::default();
+        }
         session.outbox.clear(&mut self.staging);
         session.control.clear();
         session.waiting.clear();
@@ -118,6 +121,7 @@ impl Core {
                     pulling.failed = Some(failure.clone());
                     continue;
                 }
+                State::Posted { .. } if planted!(KeepReceivesOfDead) => continue,
                 State::Posted { key: Some(key), .. } => {
                     let (key, endpoint) = (*key, usize::from(operation.endpoint));
                     if let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) {
