@@ -6,6 +6,7 @@ mod fuzz;
 mod run;
 mod sanitize;
 mod setup;
+mod swarm;
 mod test;
 mod tidy;
 mod watch;
@@ -17,6 +18,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   setup   installs the system packages that are missing, and says which
   demo    the heat equation on two ranks, then latency and bandwidth of this host
   test    all tests (calls setup); prints `N passed, N failed, N skipped` at the end
+  swarm   random runs of whole engines in a simulated network, `--seconds N [--seed S] [--jobs J]`;
+          `--seed S` alone replays one run
   check   format, lints, documentation, tidy rules, licences
 
   fuzz [TARGET [--seconds N]]
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         "setup" => setup::run(),
         "demo" => demo::run(),
         "test" => test::run(),
+        "swarm" => swarm::run(std::env::args().skip(2)),
         "check" => check::run(),
         "fuzz" => fuzz::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::run::{cargo, run as execute};
 use crate::setup;
+use crate::swarm;
 use crate::watch::{End, Mark, mounted_namespaces};
 
 /// Time that all tests together may take; what still runs then is killed and has failed.
@@ -17,6 +18,9 @@ const BUILD: [&str; 5] = ["test", "--workspace", "--features", "ringrail/bench",
 
 /// What a line of a test that cannot run here starts with; its name and the reason follow.
 const SKIP_MARKS: [&str; 2] = ["RINGRAIL-SKIP: ", "SKIPPED "];
+
+/// What the swarm's line begins with when all seeds held.
+const SWARM_MARK: &str = "swarm holds: ";
 
 /// Kernel features that endpoints must do without, one run each.
 const FORCED_OFF: [&str; 10] = [
@@ -50,6 +54,8 @@ impl Count {
             self.failed += number_before(rest, " failed");
             self.ignored += number_before(rest, " ignored");
         }
+        // All its seeds are one test; a failure is that of the command.
+        self.passed += usize::from(line.starts_with(SWARM_MARK));
         // libtest may have begun a line of its own on the other side of the pipe.
         if let Some(at) = SKIP_MARKS.iter().find_map(|mark| line.find(mark)) {
             self.skips.insert(line[at..].trim_end().to_owned());
@@ -93,6 +99,7 @@ pub(crate) fn run() -> Result<(), String> {
     setup::run()?;
     // A build may start servers that stay, such as a compiler cache: it gets no mark.
     execute(cargo(&BUILD).arg("--no-run"))?;
+    execute(&mut swarm::build())?;
     let namespaces_before = mounted_namespaces();
     let (mark, deadline) = (Mark::new(), Instant::now() + LIMIT);
     let mut total = Count::default();
@@ -112,6 +119,7 @@ pub(crate) fn run() -> Result<(), String> {
         let without = [("TEST_OF_RINGRAIL_URING_DISABLE", feature)];
         go(cargo(&BUILD).args(endpoint).arg("--quiet").envs(without))?;
     }
+    go(&mut swarm::of_tests())?;
     let left = mark.left_over();
     for process in &left {
         println!("test: process {process} outlived its test; killed");

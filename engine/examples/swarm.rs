@@ -62,7 +62,7 @@ impl Total {
     fn line(&self, elapsed: Duration) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} seeds, {} messages, {} faults, {:.0} s of virtual time, in {:.1} s",
+            "{} seeds, {} messages, {} faults and rare branches, {:.0} s of virtual time, in {:.1} s",
             get(&self.runs),
             get(&self.messages),
             get(&self.faults),
@@ -187,8 +187,10 @@ fn swarm(first: u64, limit: Option<Duration>, seeds: u64, jobs: Option<u64>) -> 
         }
     });
     bar.finish_and_clear();
-    println!("swarm: {} (first seed {first})", total.line(start.elapsed()));
-    match failure.into_inner().unwrap_or_else(|it| it.into_inner()) {
+    let failure = failure.into_inner().unwrap_or_else(|it| it.into_inner());
+    let verdict = if failure.is_none() { "holds" } else { "fails" };
+    println!("swarm {verdict}: {} (first seed {first})", total.line(start.elapsed()));
+    match failure {
         Some((seed, what)) => {
             complain(seed, &what);
             ExitCode::FAILURE

@@ -48,17 +48,18 @@ const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat
 /// Which rooms, or modules of one, a room of the engine may use besides itself (R1). Rooms that
 /// are not listed may use all.
 const MAY_USE: &[(&str, &[&str])] = &[
+    ("hooks", &[]),
     ("wire", &[]),
     ("secret", &[]),
-    ("proto", &["wire", "secret"]),
+    ("proto", &["wire", "secret", "hooks"]),
     ("telemetry", &[]),
     ("memory", &["telemetry"]),
-    ("driver", &["progress::lanes", "memory", "settings", "telemetry"]),
+    ("driver", &["progress::lanes", "memory", "settings", "telemetry", "hooks"]),
     ("settings", &["wire", "secret"]),
     ("bootstrap", &["settings"]),
     ("topology", &["settings"]),
     ("types", &["wire", "proto", "memory"]),
-    ("progress", &["proto", "wire", "types", "memory", "telemetry"]),
+    ("progress", &["proto", "wire", "types", "memory", "telemetry", "hooks"]),
 ];
 
 /// Starts of absolute paths that exist on somebody's machine only.

@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// The session ended without a goodbye.
-    pub(super) fn lose(&mut self, session: u32, cause: &str) {
+    pub(crate) fn lose(&mut self, session: u32, cause: &str) {
         let state = &mut *self.state;
         state.core.fail_session(session, PeerFailure::Lost(cause.into()), &mut state.completions);
     }

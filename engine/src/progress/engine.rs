@@ -55,17 +55,12 @@ pub(crate) enum Clock {
     /// The virtual time of the world that this thread simulates.
     #[cfg(any(test, feature = "sim"))]
     Virtual,
-    /// What a test says, in nanoseconds.
-    #[cfg(test)]
-    Set(u64),
 }
 
 impl Clock {
     fn now_ns(self) -> u64 {
         match self {
             Self::Since(start) => start.elapsed().as_nanos() as u64,
-            #[cfg(test)]
-            Self::Set(now_ns) => now_ns,
             #[cfg(any(test, feature = "sim"))]
             Self::Virtual => crate::hooks::simulated::now_ns(),
         }

@@ -14,6 +14,4 @@ mod greet;
 pub(crate) mod lanes;
 pub(crate) mod post;
 mod roles;
-#[cfg(test)]
-mod tests;
 pub(crate) mod zero_copy;

@@ -12,6 +12,8 @@ mod form;
 mod oracle;
 pub(crate) mod plan;
 #[cfg(test)]
+mod scenarios;
+#[cfg(test)]
 mod tests;
 mod workload;
 pub(crate) mod world;

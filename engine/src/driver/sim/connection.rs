@@ -79,10 +79,6 @@ impl Pipe {
         self.visible > 0
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     pub(crate) fn end(&mut self) {
         self.is_ended = true;
     }
@@ -110,6 +106,7 @@ impl Pipe {
     }
 
     /// Overwrites what is under way. `false`: there is nothing.
+    #[cfg(test)]
     pub(crate) fn garble(&mut self, mut noise: impl FnMut() -> u8) -> bool {
         self.bytes.iter_mut().for_each(|byte| *byte = noise());
         !self.bytes.is_empty()

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
+#[cfg(test)]
 use super::connection::{Connection, End, Pipe};
+#[cfg(test)]
 use super::lane::{News, What};
 use super::net::{Item, Net};
 
@@ -62,6 +64,7 @@ impl Net {
     }
 
     /// Loses what there is of connections, and every news of that.
+    #[cfg(test)]
     pub(crate) fn mute(&mut self) {
         for connection in &mut self.connections {
             connection.is_mute = true;
@@ -185,6 +188,7 @@ impl Net {
     }
 
     /// A connection to `host` by somebody who is no engine, with `bytes` written.
+    #[cfg(test)]
     pub(crate) fn intrude(&mut self, host: usize, bytes: &[u8]) {
         let index = self.connections.len();
         let process = self.hosts[host].process;
@@ -208,6 +212,7 @@ impl Net {
     }
 
     /// Overwrites bytes on their way on a lane of the given kind. `false`: there are none.
+    #[cfg(test)]
     pub(crate) fn garble(&mut self, is_bulk: bool) -> bool {
         let Self { random, connections, .. } = self;
         let mut pipes = connections

@@ -1,0 +1,40 @@
+//! Random runs of whole engines in a simulated network.
+
+use std::process::Command;
+
+use crate::run::{cargo, run as execute};
+
+/// Seeds that belong to the tests: always the same ones.
+const SEEDS_OF_TESTS: &str = "2500";
+
+/// A fast build that checks as much as a debug one.
+const BUILD: [&str; 9] = [
+    "--quiet",
+    "--profile",
+    "swarm",
+    "--package",
+    "ringrail",
+    "--features",
+    "sim",
+    "--example",
+    "swarm",
+];
+
+/// The swarm with the given options; they are described where they are read.
+pub(crate) fn run(options: impl Iterator<Item = String>) -> Result<(), String> {
+    execute(cargo(&["run"]).args(BUILD).arg("--").args(options))
+}
+
+/// Builds what [`of_tests`] runs.
+pub(crate) fn build() -> Command {
+    let mut command = cargo(&["build"]);
+    command.args(BUILD);
+    command
+}
+
+/// The swarm's share of the tests.
+pub(crate) fn of_tests() -> Command {
+    let mut command = cargo(&["run"]);
+    command.args(BUILD).args(["--", "--seed", "0", "--seeds", SEEDS_OF_TESTS]);
+    command
+}

@@ -1,0 +1,427 @@
+//! Peers that come, go, fail and lie: one story each, with many seeds.
+
+use std::time::Duration;
+
+use super::at_rest::{check_at_rest, describe};
+use super::form::content;
+use super::world::{Step, World};
+use crate::driver::sim::net::Weather;
+use crate::driver::sim::random::Random;
+use crate::memory::Buffer;
+use crate::progress::completions::Route;
+use crate::progress::engine::LoopConfig;
+use crate::progress::lanes::SendMode;
+use crate::progress::post::{Memory, Posted};
+use crate::progress::zero_copy::Policy;
+use crate::proto::connection::Retry;
+use crate::proto::core::Config;
+use crate::proto::effects::Level;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
+use crate::types::{Completion, Error, Event, Peer, PeerFailure};
+
+const MILLISECOND: u64 = 1_000_000;
+const LONG_NS: u64 = 600_000 * MILLISECOND;
+
+/// Everything small, so that every bound is met often.
+fn config() -> Config {
+    Config {
+        eager_limit: 256,
+        inject_limit: 256,
+        rts_bytes: 32,
+        chunk_bytes: 512,
+        busy_chunk_bytes: 128,
+        horizon_chunks: 3,
+        bulk_lanes: 2,
+        bulk_lanes_max: 16,
+        envelope_credits: 4,
+        eager_credit_bytes: 600,
+        unexpected_bytes: 1 << 20,
+        unexpected_messages: 1 << 10,
+        send_queue_ops: 1000,
+        operations_max: 4000,
+        sessions_max: 16,
+        staging_bytes: 8192,
+        staging_buffers_max: 4,
+        retry: Retry { timeout_ns: 20_000 * MILLISECOND, retries: 50, delay_ns: 100_000 },
+        bulk_idle_ns: LONG_NS,
+        hash_seed: 1,
+    }
+}
+
+fn loop_config() -> LoopConfig {
+    LoopConfig {
+        spin: Duration::ZERO,
+        hot_lanes: 2,
+        receive_buffer_bytes: 4096,
+        zero_copy: Policy::Always(SendMode::ZeroCopy),
+        peer_timeout: Duration::from_secs(3600),
+        handshake_pending_max: 100,
+        handshake_timeout: Duration::from_secs(20),
+        linger: Duration::ZERO,
+    }
+}
+
+fn weather(seed: u64) -> Weather {
+    let mut random = Random::new(seed);
+    Weather {
+        jitter_ns: 50_000,
+        capacity: 128 + random.below(3000),
+        partial_one_in: 2,
+        late_ns: 20_000,
+        events_per_poll: 4,
+        keep_alive_ns: 10_000 * MILLISECOND,
+        ..Weather::fair()
+    }
+}
+
+/// Hosts in a row; the id of a host's engine is its number and one.
+fn world(seed: u64, hosts: usize, config: &Config) -> World {
+    let mut world = World::new(seed, weather(seed)).unwrap();
+    for host in 0..hosts {
+        world.add_host();
+        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+    }
+    world
+}
+
+/// What the engine of `at` calls endpoint 0 of the engine of `of`.
+fn peer(world: &mut World, at: usize, of: usize) -> Id {
+    let address = world.engine(of).unwrap().state.address(0);
+    let core = &mut world.engine(at).unwrap().state.core;
+    core.insert_peer(address.engine(), address.locator(), 0).unwrap()
+}
+
+fn route(context: u64) -> Route {
+    Route::Queue { queue: 0, context, on_error_only: false }
+}
+
+/// Whether it is outstanding now.
+fn send(world: &mut World, at: usize, peer: Id, tag: u64, length: usize, level: Level) -> bool {
+    let request = SendRequest { endpoint: 0, peer, context: 0, tag, length: length as u64, level };
+    let mut buffer = Buffer::Heap(content(tag, length));
+    let shape = buffer.shape_for_send().unwrap();
+    let memory = Memory { buffer: Some(buffer), shape };
+    let posted = world.engine(at).unwrap().post_send(&request, memory, route(tag), false);
+    matches!(posted, Ok(Posted::Pending(_)))
+}
+
+/// Whether it is outstanding now.
+fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity: usize) -> bool {
+    let (ignore, capacity_bytes) = (0, capacity as u64);
+    let peer = Some(peer);
+    let request =
+        ReceiveRequest { endpoint: 0, peer, context: 0, tag, ignore, capacity: capacity_bytes };
+    let mut buffer = Buffer::Heap(vec![0; capacity]);
+    let shape = buffer.shape_for_recv().unwrap();
+    let memory = Memory { buffer: Some(buffer), shape };
+    world.engine(at).unwrap().post_receive(&request, memory, route(tag)).is_ok()
+}
+
+/// Completions that have come; memory that a chunk still refers to is an error (DESIGN D9).
+fn drain(world: &mut World, host: usize) -> Vec<Completion> {
+    let mut all = Vec::new();
+    while let Some(completion) = world.pop(host) {
+        if let Some(Buffer::Heap(bytes)) = &completion.buffer {
+            assert!(!world.net.borrow().is_busy(bytes), "ended while the kernel has the buffer");
+        }
+        all.push(completion);
+    }
+    all
+}
+
+/// Lets the world go on until `done`, looked at after each turn of an engine.
+fn run(world: &mut World, what: &str, mut done: impl FnMut(&mut World) -> bool) {
+    let end_ns = world.now_ns() + LONG_NS;
+    while world.step(end_ns) != Step::Limit {
+        assert_eq!(world.net.borrow_mut().take_violation(), None, "{what}");
+        if done(world) {
+            return;
+        }
+    }
+    let report: String = (0..world.hosts()).filter_map(|at| world.look(at)).map(describe).collect();
+    panic!("it never happens: {what}\n{report}");
+}
+
+fn pass(world: &mut World, for_ns: u64) {
+    let end_ns = world.now_ns() + for_ns;
+    while world.step(end_ns) != Step::Limit {}
+}
+
+/// Both ways between two engines, a short and a long message each.
+fn talk(world: &mut World, pair: [usize; 2], what: &str) {
+    for (from, to) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+        for (tag, length) in [(1, 10), (2, 3000)] {
+            let source = peer(world, to, from);
+            assert!(receive(world, to, source, tag, length), "{what}");
+            let target = peer(world, from, to);
+            send(world, from, target, tag, length, Level::Matched);
+        }
+    }
+    let mut count = 0;
+    run(world, what, |world| {
+        for host in pair {
+            for completion in drain(world, host) {
+                completion.result.unwrap_or_else(|error| panic!("{what}: {error}"));
+                count += 1;
+            }
+        }
+        count == 8
+    });
+    pass(world, 100 * MILLISECOND);
+    pair.iter()
+        .for_each(|&host| assert_eq!(world.look(host).unwrap().state.core.operations.len(), 0));
+}
+
+/// Each connection is reported once and each end once, in turn.
+fn assert_events_alternate(world: &mut World, host: usize) {
+    let mut up = std::collections::BTreeSet::new();
+    let engine = world.engine(host).unwrap();
+    while let Some(event) = engine.state.completions.events.pop_front() {
+        match event {
+            Event::Connected { address } => {
+                assert!(up.insert(address.engine()), "connected twice: {address}");
+            }
+            Event::Disconnected { address, failure } => {
+                let was_up = up.remove(&address.engine());
+                let may_fail_before = !matches!(failure, PeerFailure::Lost(_) | PeerFailure::Left);
+                assert!(was_up || may_fail_before, "ended twice: {address}: {failure}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Operations that cannot all be over soon; how many are outstanding.
+fn post_much(world: &mut World, at: usize, target: Id, random: &mut Random) -> usize {
+    let mut pending = 0;
+    for tag in 0..12 {
+        let length = random.below(6000);
+        let level = random.pick(&[Level::Delivered, Level::Matched]);
+        pending += usize::from(send(world, at, target, tag, length, level));
+        let tag = random.next() % 16;
+        pending += usize::from(receive(world, at, target, tag, 6000));
+    }
+    pending
+}
+
+fn connect(world: &mut World, at: usize, of: usize) {
+    let target = peer(world, at, of);
+    world.engine(at).unwrap().start_connect(Peer(target)).unwrap();
+}
+
+#[test]
+fn crossing_connects_make_one_session() {
+    for seed in 0..40 {
+        let mut world = world(seed, 2, &config());
+        world.net.borrow_mut().weather.refused_one_in = [0, 4][seed as usize % 2];
+        talk(&mut world, [0, 1], "crossing connects");
+        for host in 0..2 {
+            let core = &world.look(host).unwrap().state.core;
+            assert_eq!(core.sessions.len(), 1, "seed {seed}");
+            assert_eq!(core.next_deadline_ns(), None, "seed {seed}");
+            assert_events_alternate(&mut world, host);
+        }
+    }
+}
+
+#[test]
+fn attempts_without_an_answer_are_tried_again() {
+    for seed in 0..40 {
+        let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 60, delay_ns: 100_000 };
+        let mut world = world(seed, 2, &Config { retry, ..config() });
+        world.net.borrow_mut().weather.swallowed_one_in = 2;
+        talk(&mut world, [0, 1], "the peer answers at last");
+    }
+}
+
+#[test]
+fn attempts_are_counted_and_can_start_afresh() {
+    for seed in 0..10 {
+        let retry = Retry { timeout_ns: 5 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+        let mut world = world(seed, 2, &Config { retry, ..config() });
+        let target = peer(&mut world, 0, 1);
+        drop(world.take(1));
+        send(&mut world, 0, target, 1, 10, Level::Matched);
+        let mut failures = Vec::new();
+        run(&mut world, "the retries are spent", |world| {
+            failures.extend(drain(world, 0));
+            !failures.is_empty()
+        });
+        let Err(Error::Peer { failure: PeerFailure::Unreachable { attempts: 4, .. }, .. }) =
+            failures[0].result
+        else {
+            panic!("{failures:?}")
+        };
+        world.start(1, 2, config(), loop_config()).unwrap();
+        connect(&mut world, 0, 1);
+        talk(&mut world, [0, 1], "a later attempt");
+    }
+}
+
+#[test]
+fn a_killed_peer_takes_nothing_with_it() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let mut world = world(seed, 3, &config());
+        talk(&mut world, [0, 2], "before");
+        let target = peer(&mut world, 0, 2);
+        let mut pending = post_much(&mut world, 0, target, &mut random);
+        let back = peer(&mut world, 2, 0);
+        post_much(&mut world, 2, back, &mut random);
+        pass(&mut world, random.within(4 * MILLISECOND));
+        let is_silent = random.one_in(2);
+        if is_silent {
+            world.net.borrow_mut().darken(2);
+        }
+        drop(world.take(2));
+        // What a receive waits for may never be sent: that does not end with a lone message.
+        pending += usize::from(send(&mut world, 0, target, 99, 3000, Level::Matched));
+        run(&mut world, "everything ends", |world| {
+            pending -= drain(world, 0).len();
+            pending == 0
+        });
+        talk(&mut world, [0, 1], "others go on");
+        assert_events_alternate(&mut world, 0);
+        // Another process in its place is another engine.
+        world.net.borrow_mut().light(2);
+        world.start(2, 77, config(), loop_config()).unwrap();
+        talk(&mut world, [0, 2], "the successor");
+    }
+}
+
+#[test]
+fn a_broken_control_lane_ends_what_was_under_way_and_nothing_else() {
+    for seed in 0..20 {
+        let mut random = Random::new(seed);
+        let mut world = world(seed, 2, &config());
+        for round in 0..4 {
+            let mut pending = [0; 2];
+            for host in 0..2 {
+                connect(&mut world, host, 1 - host);
+                let target = peer(&mut world, host, 1 - host);
+                pending[host] = post_much(&mut world, host, target, &mut random);
+                pass(&mut world, random.within(2 * MILLISECOND));
+            }
+            // Until nobody waits: a receive may have no message to come.
+            let mut next_ns = 0;
+            run(&mut world, &format!("round {round} ends"), |world| {
+                for host in 0..2 {
+                    pending[host] -= drain(world, host).len();
+                }
+                if world.now_ns() > next_ns {
+                    world.net.borrow_mut().cut_one(false);
+                    next_ns = world.now_ns() + random.within(3 * MILLISECOND);
+                    (0..2).for_each(|host| connect(world, host, 1 - host));
+                }
+                pending == [0; 2]
+            });
+        }
+        (0..2).for_each(|host| assert_events_alternate(&mut world, host));
+    }
+}
+
+#[test]
+fn strangers_and_noise_harm_nobody() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let mut world = world(seed, 2, &config());
+        for round in 0..4 {
+            let noise: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
+            world.net.borrow_mut().intrude(round % 2, &noise);
+            talk(&mut world, [0, 1], "beside strangers");
+        }
+        let target = peer(&mut world, 0, 1);
+        let mut pending = post_much(&mut world, 0, target, &mut random);
+        // Nothing that a lane carries may do more than end the session.
+        for _ in 0..20 {
+            pass(&mut world, random.within(100_000));
+            let is_bulk = random.one_in(2);
+            world.net.borrow_mut().garble(is_bulk);
+        }
+        // Noise that looks like the head of a long segment says nothing more.
+        run(&mut world, "the session ends", |world| {
+            world.net.borrow_mut().cut_one(false);
+            pending -= drain(world, 0).len();
+            drain(world, 1);
+            pending == 0
+        });
+    }
+}
+
+/// One side opens the lanes, the other one alone needs them: it has to be told that lanes were
+/// lost, whichever side sees that first. Few lanes, or none that stays, are no reason to fail.
+#[test]
+fn lanes_come_again_for_the_side_that_cannot_open_them() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let mut config = config();
+        config.bulk_lanes_max = [1, 16][seed as usize % 2];
+        config.bulk_idle_ns = [MILLISECOND, LONG_NS][seed as usize / 2 % 2];
+        let mut world = world(seed, 2, &config);
+        let opener = (seed / 4 % 2) as usize;
+        let target = peer(&mut world, opener, 1 - opener);
+        let mut pending = 0;
+        for tag in 0..8 {
+            send(&mut world, opener, target, tag, 5000, Level::Matched);
+            pass(&mut world, random.within(3 * MILLISECOND));
+            let source = peer(&mut world, 1 - opener, opener);
+            assert!(receive(&mut world, 1 - opener, source, tag, 5000));
+            pending += 2;
+        }
+        let mut cuts = 6;
+        run(&mut world, "all arrive", |world| {
+            if cuts > 0 && random.one_in(60) && world.net.borrow_mut().cut_one(true).is_some() {
+                cuts -= 1;
+            }
+            for host in 0..2 {
+                for completion in drain(world, host) {
+                    completion.result.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                    pending -= 1;
+                }
+            }
+            pending == 0
+        });
+        pass(&mut world, 100 * MILLISECOND);
+        (0..2).for_each(|host| check_at_rest(world.look(host).unwrap()).unwrap());
+    }
+}
+
+/// One side is back before the other has carried out what the end of the session asked for.
+#[test]
+fn a_new_connection_outlives_the_end_of_the_old_one() {
+    for seed in 0..60 {
+        let mut world = world(seed, 2, &config());
+        talk(&mut world, [0, 1], "before");
+        world.net.borrow_mut().mute();
+        let back = seed as usize % 2;
+        world.engine(back).unwrap().lose(0, "the network");
+        connect(&mut world, back, 1 - back);
+        pass(&mut world, seed * 10_000);
+        world.engine(1 - back).unwrap().lose(0, "the network");
+        connect(&mut world, 1 - back, back);
+        run(&mut world, "they meet again", |world| {
+            (0..2).all(|host| {
+                let mut sessions = world.look(host).unwrap().state.core.sessions.iter();
+                sessions.all(|(_, session)| session.is_connected())
+            })
+        });
+        talk(&mut world, [0, 1], "after");
+        (0..2).for_each(|host| assert_events_alternate(&mut world, host));
+    }
+}
+
+#[test]
+fn a_session_ends_once_and_for_its_first_cause() {
+    let mut world = world(1, 2, &config());
+    talk(&mut world, [0, 1], "before");
+    let engine = world.engine(0).unwrap();
+    engine.state.completions.events.clear();
+    engine.lose(0, "first");
+    engine.lose(0, "second");
+    pass(&mut world, 10 * MILLISECOND);
+    let events: Vec<_> = world.engine(0).unwrap().state.completions.events.drain(..).collect();
+    let [Event::Disconnected { failure, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(*failure, PeerFailure::Lost("first".into()));
+}
