@@ -2,7 +2,8 @@
 //!
 //! Options: `--seconds N` (time to run), `--seeds N` (runs), `--seed S` (first seed; alone: just
 //! that one, twice, to see that it repeats), `--jobs J` (threads), `--throughput N` (messages
-//! without faults, on one thread, to measure the simulator).
+//! without faults, on one thread, to measure the simulator), `--planted N` (says which of N seeds
+//! is the first to find each of the bugs that can be planted).
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ringrail::swarm::{Report, run_seed, run_throughput};
+use ringrail::swarm::{BUGS, Report, run_planted, run_seed, run_throughput};
 
 /// Time to run when nothing else is said.
 const SECONDS: u64 = 10;
@@ -23,6 +24,7 @@ struct Options {
     seed: Option<u64>,
     jobs: Option<u64>,
     throughput: Option<u64>,
+    planted: Option<u64>,
 }
 
 fn options() -> Result<Options, String> {
@@ -34,6 +36,7 @@ fn options() -> Result<Options, String> {
             "--seeds" => &mut options.seeds,
             "--seed" => &mut options.seed,
             "--jobs" => &mut options.jobs,
+            "--planted" => &mut options.planted,
             "--throughput" => &mut options.throughput,
             _ => return Err(format!("there is no option {name}")),
         };
@@ -104,6 +107,25 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
+/// Plants one bug after the other; each must be found within `seeds` seeds.
+fn planted(seeds: u64) -> ExitCode {
+    let mut is_missed = false;
+    std::panic::set_hook(Box::new(|_| {}));
+    for bug in 0..BUGS {
+        let mut name = String::new();
+        let finds = |seed: &u64| {
+            let caught = std::panic::catch_unwind(|| run_planted(*seed, bug));
+            let Ok((found, result)) = caught else { return true };
+            name = found;
+            result.is_err()
+        };
+        let first = (0..seeds).find(finds);
+        is_missed |= first.is_none();
+        println!("bug {bug} {name}: first seen by seed {first:?}");
+    }
+    if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
 fn throughput(actions: u64) -> ExitCode {
     let start = Instant::now();
     match run_throughput(1, actions as usize) {
@@ -135,6 +157,9 @@ fn main() -> ExitCode {
     };
     if let Some(actions) = options.throughput {
         return throughput(actions);
+    }
+    if let Some(seeds) = options.planted {
+        return planted(seeds);
     }
     let is_single = options.seconds.is_none() && options.seeds.is_none();
     if let (Some(seed), true) = (options.seed, is_single) {

@@ -90,6 +90,32 @@ pub fn run_seed(seed: u64) -> Result<Report, String> {
     run(Plan::new(seed))
 }
 
+/// How many bugs can be planted.
+pub const BUGS: usize = simulated::BUGS.len();
+
+/// Runs one seed with one bug planted into the engine, to see that it is found; gives the bug's
+/// name as well. A panic ends the planting, too.
+///
+/// # Errors
+///
+/// As [`run_seed`]; that is what is hoped for.
+///
+/// # Panics
+///
+/// When the engine notices the bug itself, and when `bug` is not below [`BUGS`].
+pub fn run_planted(seed: u64, bug: usize) -> (String, Result<Report, String>) {
+    struct Planted;
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            simulated::plant(None);
+        }
+    }
+    let _planted = Planted;
+    let bug = simulated::BUGS[bug];
+    simulated::plant(Some(bug));
+    (format!("{bug:?}"), run_seed(seed))
+}
+
 /// Runs `actions` sends and receives of short messages without faults, to measure the simulator.
 ///
 /// # Errors
@@ -130,6 +156,8 @@ impl Run {
         (world.turn_ns, world.idle_turns_max) = (plan.turn_ns, plan.idle_turns_max);
         let mut oracle = Oracle::default();
         oracle.all_tainted = plan.connects_fail();
+        let fair_ns = crate::driver::sim::net::Weather::fair().delay_ns;
+        oracle.delay_ns = plan.weather.delay_ns.min(fair_ns);
         let mut run = Self {
             world,
             random: Random::new(seed ^ 0x5eed),
@@ -261,6 +289,9 @@ impl Run {
                 Step::Planned(CHECK) => {
                     let is_quiet = self.drain()?;
                     looks += 1;
+                    if is_quiet {
+                        self.check_waiting()?;
+                    }
                     if looks == RECEIVES_STAY_LOOKS {
                         // Receives that nobody answers may take all room for operations.
                         self.cancel_all()?;

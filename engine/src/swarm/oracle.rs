@@ -40,6 +40,7 @@ pub(super) struct Sent {
     /// It is too long to be eager.
     pub(super) is_long: bool,
     pub(super) fate: Fate,
+    pub(super) posted_ns: u64,
     /// The receive that got it.
     pub(super) taken_by: Option<usize>,
 }
@@ -84,6 +85,8 @@ pub(super) struct Oracle {
     graves: Graves,
     /// Pairs of processes whose session may have failed.
     tainted: BTreeSet<(Process, Process)>,
+    /// Time that nothing on its way takes less than.
+    pub(super) delay_ns: u64,
     /// Any session may fail.
     pub(super) all_tainted: bool,
     /// Sends to look at once all completions of the turn are known.
@@ -168,6 +171,11 @@ impl Oracle {
             return Err("a completion is of another kind than its operation".into());
         }
         if is_send {
+            let sent = &self.sent[index];
+            let had_time = now_ns - sent.posted_ns >= 2 * self.delay_ns || sent.from.0 == sent.to.0;
+            if result.is_ok() && sent.level != Level::BufferReusable && !had_time {
+                return Err(format!("send {index} ended before word of it was back: {sent:?}"));
+            }
             self.complete_send(process, index, result.map(|status| status.length), buffer)
         } else {
             let result = result.map(|status| (status.envelope.tag, status.length));

@@ -128,6 +128,7 @@ impl Run {
         let index = self.oracle.sent.len();
         let tag = if has_names(number) { (index as u64) << SERIAL_SHIFT | class } else { class };
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
+        let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let config = &engine.state.core.config;
         let is_long = length > config.eager_limit as usize;
@@ -145,8 +146,19 @@ impl Run {
         let name = Oracle::name_of_send(index);
         let fate = if may_inject { Fate::Gone } else { Fate::Outstanding };
         let (level, taken_by) = (request.level, None);
-        let mut sent =
-            Sent { from, to, context, tag, length, level, form, is_long, fate, taken_by };
+        let mut sent = Sent {
+            from,
+            to,
+            context,
+            tag,
+            length,
+            level,
+            form,
+            is_long,
+            fate,
+            posted_ns,
+            taken_by,
+        };
         if may_inject {
             let outcome = engine.inject(&request, &bytes, route(name, true), more);
             if outcome.is_err() {
@@ -355,6 +367,25 @@ impl Run {
         let is_sending =
             self.oracle.sent.iter().any(|sent| waits(sent) && self.is_alive(sent.from.0));
         Ok(!is_sending && self.oracle.received.len() == before)
+    }
+
+    /// No receive waits for a peer whose session has failed.
+    pub(super) fn check_waiting(&self) -> Result<(), String> {
+        for (index, it) in self.oracle.received.iter().enumerate() {
+            let Some((source, _)) = it.source else { continue };
+            if it.fate != Fate::Outstanding || it.promised.is_some() || !self.is_alive(it.at.0) {
+                continue;
+            }
+            let engine = self.homes.get(&it.at.0).and_then(|&host| self.world.look(host));
+            let Some(core) = engine.map(|engine| &engine.state.core) else { continue };
+            let session = core.session_of(source).and_then(|at| core.sessions.at(at as usize));
+            // One that pulls ends when the kernel lets go of its memory.
+            let is_at_rest = core.lanes.len() == 0;
+            if is_at_rest && session.is_some_and(|session| session.failure.is_some()) {
+                return Err(format!("receive {index} waits for a peer that failed: {it:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a receive of a process that lives is outstanding.
