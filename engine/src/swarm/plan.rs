@@ -180,7 +180,7 @@ impl Plan {
             delay_ns: random.pick(&[0, 1, 10, 100, 2000]) * MICROSECOND,
             jitter_ns: random.pick(&[0, 1, 50, 500]) * MICROSECOND,
             ns_per_kib: random.pick(&[0, 100, 1000, 10_000]),
-            capacity: random.pick(&[128, 500, 4000, 64 << 10]),
+            capacity: random.pick(&[300, 500, 4000, 64 << 10]),
             partial_one_in: random.pick(&[0, 1, 3, 10]),
             late_ns: random.pick(&[0, 1, 20, 500]) * MICROSECOND,
             events_per_poll: random.pick(&[1, 2, 64]),

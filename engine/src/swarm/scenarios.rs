@@ -67,7 +67,7 @@ fn weather(seed: u64) -> Weather {
     let mut random = Random::new(seed);
     Weather {
         jitter_ns: 50_000,
-        capacity: 128 + random.below(3000),
+        capacity: 300 + random.below(3000),
         partial_one_in: 2,
         late_ns: 20_000,
         events_per_poll: 4,
@@ -298,17 +298,17 @@ fn a_broken_control_lane_ends_what_was_under_way_and_nothing_else() {
         let mut world = world(seed, 2, &config());
         for round in 0..4 {
             let mut pending = [0; 2];
-            for host in 0..2 {
+            for (host, pending) in pending.iter_mut().enumerate() {
                 connect(&mut world, host, 1 - host);
                 let target = peer(&mut world, host, 1 - host);
-                pending[host] = post_much(&mut world, host, target, &mut random);
+                *pending = post_much(&mut world, host, target, &mut random);
                 pass(&mut world, random.within(2 * MILLISECOND));
             }
             // Until nobody waits: a receive may have no message to come.
             let mut next_ns = 0;
             run(&mut world, &format!("round {round} ends"), |world| {
-                for host in 0..2 {
-                    pending[host] -= drain(world, host).len();
+                for (host, pending) in pending.iter_mut().enumerate() {
+                    *pending -= drain(world, host).len();
                 }
                 if world.now_ns() > next_ns {
                     world.net.borrow_mut().cut_one(false);

@@ -5,6 +5,7 @@ use super::*;
 /// Seeds within which each planted bug is found; most are by one of the first ten.
 const SEEDS_MAX: u64 = 300;
 
+/// RR-MATCH-1, RR-RDV-3, RR-RDV-6
 #[test]
 fn a_few_seeds_hold() {
     for seed in 0..60 {

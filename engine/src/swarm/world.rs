@@ -3,11 +3,15 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
 use crate::driver::sim::net::{Item, Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
 use crate::progress::engine::{Clock, Engine, LoopConfig, State};
 use crate::proto::core::Config;
+use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error};
 
 /// A host, and the engine that lives there now.
@@ -34,6 +38,7 @@ pub(crate) struct World {
     /// What all engines have instead of one each: no simulated byte goes there.
     arena: Arc<Arena>,
     listener: TcpListener,
+    keys: Arc<JobKeys>,
     /// Time that a turn takes.
     pub(crate) turn_ns: u64,
     /// Turns in which nothing happens before an engine sleeps.
@@ -51,6 +56,7 @@ impl World {
             places: Vec::new(),
             arena: Arena::new(4096).map_err(failed)?,
             listener: TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?,
+            keys: Arc::new(JobKeys::new(None)),
             turn_ns: 1_000,
             idle_turns_max: 2,
             turns: 0,
@@ -82,10 +88,21 @@ impl World {
         let failed = |error| Error::system("cannot start a simulated engine", error);
         let listener = self.listener.try_clone().map_err(failed)?;
         let locator = self.net.borrow().locator(host);
-        let (seed, arena) = (id.wrapping_mul(1000), Arc::clone(&self.arena));
+        let random = StdRng::seed_from_u64(id.wrapping_mul(1000));
+        let (keys, arena) = (Arc::clone(&self.keys), Arc::clone(&self.arena));
         let queue_entries = 1 << 16;
-        let mut state =
-            State::new(id, seed, core, config, queue_entries, arena, listener, locator, None);
+        let mut state = State::new(
+            id,
+            random,
+            core,
+            config,
+            keys,
+            queue_entries,
+            arena,
+            listener,
+            locator,
+            None,
+        );
         state.clock = Clock::Virtual;
         state.core.open_endpoint();
         state.completions.open_queue();

@@ -65,7 +65,7 @@ impl Chunk {
     /// # Safety
     ///
     /// The memory of the chunk is live, and nobody writes it while the result is used.
-    pub(super) unsafe fn to_send(&self) -> &[u8] {
+    pub(super) unsafe fn bytes_to_send(&self) -> &[u8] {
         if self.at < CHUNK_HEADER_BYTES {
             return &self.header[self.at..];
         }
@@ -79,7 +79,7 @@ impl Chunk {
     /// # Safety
     ///
     /// The memory of the chunk is live, and nothing else accesses it while the result is used.
-    pub(super) unsafe fn to_fill(&mut self) -> &mut [u8] {
+    pub(super) unsafe fn room(&mut self) -> &mut [u8] {
         if self.at < CHUNK_HEADER_BYTES {
             return &mut self.header[self.at..];
         }

@@ -13,6 +13,8 @@ use super::random::Random;
 use crate::hooks::simulated;
 use crate::progress::lanes::{CloseMode, Event, LaneKey};
 
+/// A new socket takes a greeting of so many bytes whole.
+const GREETING_BYTES_MAX: usize = 256;
 /// Time after which a connection attempt that was not answered is repeated by the kernel.
 const SYN_REPEAT_NS: u64 = 1_000_000_000;
 
@@ -405,7 +407,8 @@ impl Net {
         }
         let is_short = self.random.one_in(self.weather.partial_one_in);
         // A greeting goes out whole, as a new socket's buffer lets it.
-        let count = if is_short && room > 96 { 1 + self.random.below(room) } else { room };
+        let count =
+            if is_short && room > GREETING_BYTES_MAX { 1 + self.random.below(room) } else { room };
         let cost_ns = (count as u64 * self.weather.ns_per_kib) >> 10;
         let at_ns = pipe.write(self.now_ns, &bytes[..count], cost_ns, delay_ns);
         self.plan(at_ns, Item::Arrive { connection: index, side });
@@ -594,7 +597,7 @@ impl Net {
                 break Some(Ok(()));
             }
             // SAFETY: the caller of `send_chunk` promised the memory until the chunk is released.
-            let bytes = unsafe { chunk.to_send() };
+            let bytes = unsafe { chunk.bytes_to_send() };
             match self.write(index, side, bytes) {
                 Ok(count) => chunk.advance(count),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break None,
@@ -622,7 +625,7 @@ impl Net {
                 break Some(Ok(chunk.header));
             }
             // SAFETY: the caller of `recv_chunk` promised the memory until the chunk is reported.
-            let room = unsafe { chunk.to_fill() };
+            let room = unsafe { chunk.room() };
             match self.read(index, side, room) {
                 Ok(0) => break Some(Err(ErrorKind::UnexpectedEof.into())),
                 Ok(count) => chunk.advance(count),
