@@ -32,7 +32,9 @@ impl Engine {
         }
     }
 
+    /// The driver's name of a lane; `None` for one that is gone, whose slot may have a successor.
     fn key_of(&self, lane: Id) -> Option<LaneKey> {
+        self.state.core.lanes.get(lane)?;
         self.state.lane_keys.get(lane.index()).copied().flatten()
     }
 

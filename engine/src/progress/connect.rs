@@ -45,6 +45,10 @@ impl Engine {
     }
 
     pub(super) fn set_lane_key(&mut self, lane: Id, key: Option<LaneKey>) {
+        if self.state.core.lanes.get(lane).is_none() {
+            // What is late about a lane that is gone does not concern its successor.
+            return;
+        }
         let keys = &mut self.state.lane_keys;
         if lane.index() >= keys.len() {
             keys.resize(lane.index() + 1, None);

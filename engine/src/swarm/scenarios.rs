@@ -425,3 +425,23 @@ fn a_session_ends_once_and_for_its_first_cause() {
     let [Event::Disconnected { failure, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*failure, PeerFailure::Lost("first".into()));
 }
+
+/// The slot of a lane that is gone may have a successor: who asks twice closes one lane.
+#[test]
+fn a_lane_is_closed_once() {
+    let mut world = world(1, 2, &Config { bulk_lanes: 1, bulk_lanes_max: 1, ..config() });
+    talk(&mut world, [0, 1], "before");
+    for host in 0..2 {
+        let lane_of = |world: &World| {
+            let core = &world.look(host).unwrap().state.core;
+            core.lanes.iter().next().map(|(lane, _)| lane)
+        };
+        let first = lane_of(&world).unwrap();
+        let close = crate::proto::core::Action::CloseLane { lane: first, is_failure: false };
+        world.engine(host).unwrap().state.core.actions.push_back(close.clone());
+        talk(&mut world, [0, 1], "with another lane");
+        assert_ne!(lane_of(&world), Some(first), "the slot has a successor");
+        world.engine(host).unwrap().state.core.actions.push_back(close);
+        talk(&mut world, [0, 1], "after a late request");
+    }
+}
