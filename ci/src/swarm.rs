@@ -32,6 +32,16 @@ pub(crate) fn build() -> Command {
     command
 }
 
+/// Each planted bug has to be found within so many seeds.
+const SEEDS_PER_BUG: &str = "300";
+
+/// The check that the swarm finds what is planted.
+pub(crate) fn of_planted_bugs() -> Command {
+    let mut command = cargo(&["run"]);
+    command.args(BUILD).args(["--", "--planted", SEEDS_PER_BUG]);
+    command
+}
+
 /// The swarm's share of the tests.
 pub(crate) fn of_tests() -> Command {
     let mut command = cargo(&["run"]);

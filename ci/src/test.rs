@@ -120,6 +120,7 @@ pub(crate) fn run() -> Result<(), String> {
         go(cargo(&BUILD).args(endpoint).arg("--quiet").envs(without))?;
     }
     go(&mut swarm::of_tests())?;
+    go(&mut swarm::of_planted_bugs())?;
     let left = mark.left_over();
     for process in &left {
         println!("test: process {process} outlived its test; killed");
