@@ -33,7 +33,7 @@ pub(crate) fn build() -> Command {
 }
 
 /// Each planted bug has to be found within so many seeds.
-const SEEDS_PER_BUG: &str = "300";
+const SEEDS_PER_BUG: &str = "2000";
 
 /// The check that the swarm finds what is planted.
 pub(crate) fn of_planted_bugs() -> Command {
