@@ -65,7 +65,8 @@ impl Total {
     fn line(&self, elapsed: Duration) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} seeds, {} messages, {} faults and rare branches, {:.0} s of virtual time, in {:.1} s",
+            "{} seeds, {} messages, {} faults and rare branches, {:.0} s of virtual time, \
+             in {:.1} s",
             get(&self.runs),
             get(&self.messages),
             get(&self.faults),

@@ -6,6 +6,7 @@
 //! moves on a path is the business of `connection`, so that lanes of another kind find a place
 //! beside it.
 
+mod chunks;
 pub(crate) mod connection;
 mod faults;
 mod host;
