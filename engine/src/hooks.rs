@@ -1,5 +1,5 @@
 //! What simulations reach into: time, rare branches and planted bugs. Builds without the feature
-//! `sim` have none of it: [`rare!`] and [`planted!`] are `false` there.
+//! `sim` have none of it: `rare!` and `planted!` are `false` there.
 //!
 //! All state belongs to the thread, as a simulated world does.
 

@@ -1,9 +1,9 @@
 //! The swarm: whole engines in a simulated world, one seed a run.
 //!
 //! A run has two phases. First processes exchange random messages while faults strike
-//! ([`plan`] says which); then the world is made whole, and everything that is outstanding has
+//! (`plan` says which); then the world is made whole, and everything that is outstanding has
 //! to end within a bound of virtual time, memory and credit have to be back, and every pair that
-//! lives has to be able to talk. [`oracle`] watches at every step. The same seed makes the same
+//! lives has to be able to talk. `oracle` watches at every step. The same seed makes the same
 //! run, to the last event.
 
 mod at_rest;
