@@ -186,6 +186,8 @@ pub(crate) struct Core {
     pub(super) timed: Vec<u32>,
     /// Sessions that wait for another session's bulk lane to close.
     pub(crate) starved: Vec<u32>,
+    /// A lane went since they last tried.
+    pub(super) has_lane_room: bool,
     pub(crate) counters: CoreCounters,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_envelopes: u64,
@@ -218,6 +220,7 @@ impl Core {
             granting: Vec::new(),
             timed: Vec::new(),
             starved: Vec::new(),
+            has_lane_room: false,
             counters: CoreCounters::default(),
             reserved_bytes: 0,
             reserved_envelopes: 0,

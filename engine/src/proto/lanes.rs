@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// Nobody asks for lanes of this session until [`Self::close_idle_lanes`] does.
-    fn request_lanes_later(&mut self, slot: u32) {
+    pub(super) fn request_lanes_later(&mut self, slot: u32) {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.lanes_requested = true;
             self.starved.push(slot);
@@ -166,6 +166,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(bulk) = self.lanes.remove(lane) else { return };
+        self.has_lane_room = true;
         let Some(session) = self.sessions.at_mut(bulk.session as usize) else { return };
         session.lanes.retain(|&other| other != lane);
         session.lanes_requested = false;
@@ -222,9 +223,9 @@ impl Core {
         }
     }
 
-    /// Lanes that this side opened and that nobody has used for a while; sessions that found no
-    /// room for theirs try again.
-    pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
+    /// Sessions that found no room for a lane try again.
+    pub(super) fn serve_starved(&mut self, now_ns: u64) {
+        self.has_lane_room = false;
         for slot in std::mem::take(&mut self.starved) {
             let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
             if session.is_connected() && session.lanes.is_empty() {
@@ -232,6 +233,12 @@ impl Core {
                 self.request_lanes(slot, now_ns);
             }
         }
+    }
+
+    /// Lanes that this side opened and that nobody has used for a while; sessions that found no
+    /// room for theirs try again.
+    pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
+        self.serve_starved(now_ns);
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
             let is_ours = session.connection.is_initiator()

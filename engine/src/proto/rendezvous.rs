@@ -107,6 +107,9 @@ impl Core {
     /// Grants what the lanes can take (DESIGN §6: a lane that is idle, or about to be).
     #[inline]
     pub(crate) fn poll_grants(&mut self, now_ns: u64) {
+        if self.has_lane_room && !self.starved.is_empty() {
+            self.serve_starved(now_ns);
+        }
         while let Some(slot) = self.granting.pop() {
             if let Some(session) = self.sessions.at_mut(slot as usize) {
                 session.is_granting = false;
@@ -121,8 +124,9 @@ impl Core {
         loop {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             if session.pulls.is_empty() && session.missing.is_empty() {
-                if session.lanes_wanted && session.lanes.is_empty() {
-                    self.request_lanes(slot, now_ns);
+                // The peer may have closed its lane because it needs none: others go first.
+                if session.lanes_wanted && session.lanes.is_empty() && !session.lanes_requested {
+                    self.request_lanes_later(slot);
                 }
                 return;
             }
