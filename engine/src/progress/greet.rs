@@ -201,11 +201,11 @@ impl Engine {
     fn handle_greeting(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         match *role {
-            Role::AwaitHello { remote, since_ns, .. } => {
+            Role::AwaitHello { remote, .. } => {
                 if let Ok(hello) = Hello::ref_from_bytes(bytes) {
                     match hello.kind {
                         KIND_BULK => self.handle_join(key, remote, hello),
-                        _ => self.handle_hello(key, remote, since_ns, hello),
+                        _ => self.handle_hello(key, remote, hello),
                     }
                 }
             }
@@ -261,7 +261,7 @@ impl Engine {
     /// RR-CONN-2, RR-CONN-3.
     ///
     /// RR-AUTH-1, RR-AUTH-4.
-    fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, since_ns: u64, hello: &Hello) {
+    fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
         let theirs = Limits {
             session: hello.session.get(),
             envelope_limit: hello.envelope_limit.get(),
@@ -294,6 +294,8 @@ impl Engine {
         match verdict {
             Ok(admission) => {
                 let half = Box::new(HalfOpen { admission, acceptor, ours, theirs });
+                // The hello may have waited here for long; the proof has its own time.
+                let since_ns = self.state.now_ns;
                 let role = Role::AwaitProof { remote, since_ns, half, greeting: Greeting::new() };
                 self.state.roles.insert(key, role);
                 if is_sent {
