@@ -25,6 +25,11 @@ const POLLS_PER_CLOCK: u64 = 16;
 const TICK_NS: u64 = 1_000_000;
 /// Time between two checks of peers that do not answer and of idle lanes.
 const HEALTH_NS: u64 = 100_000_000;
+/// A loop that comes so much too late has not run: what arrived meanwhile is older than any
+/// deadline that passed. Twice the longest sleep of a loop that waits.
+const LATE_NS: u64 = 200_000_000;
+/// Time for reading what arrived while the loop did not run, before deadlines count again.
+const CATCH_UP_NS: u64 = 10_000_000;
 
 /// What the loop needs to know of the settings.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +92,7 @@ pub(crate) struct State {
     /// By slot of the protocol's lane table.
     pub(super) lane_keys: Vec<Option<LaneKey>>,
     pub(super) receive_buffer: Vec<u8>,
-    pub(super) handshakes_pending: usize,
+    pub(crate) handshakes_pending: usize,
     pub(super) polls: u64,
     pub(super) now_ns: u64,
     pub(crate) clock: Clock,
@@ -368,7 +373,11 @@ impl Engine {
 
     fn tick(&mut self) {
         let state = &mut *self.state;
-        state.next_tick_ns = state.now_ns + TICK_NS;
+        let is_late = state.now_ns - state.next_tick_ns > LATE_NS;
+        state.next_tick_ns = state.now_ns + if is_late { CATCH_UP_NS } else { TICK_NS };
+        if is_late {
+            return;
+        }
         state.core.handle_timeouts(state.now_ns, &mut state.completions);
         if state.now_ns >= state.next_health_ns {
             state.next_health_ns = state.now_ns + HEALTH_NS;
