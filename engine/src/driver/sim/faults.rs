@@ -127,10 +127,9 @@ impl Net {
             }
         }
         for host in 0..self.hosts.len() {
-            if self.hosts[host].paused_until_ns > now_ns {
-                self.hosts[host].paused_until_ns = 0;
-                self.plan_turn(host, now_ns);
-            }
+            // A pause that is over may have put the next turn off for longer.
+            self.hosts[host].paused_until_ns = 0;
+            self.plan_turn(host, now_ns);
         }
     }
 
