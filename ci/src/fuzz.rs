@@ -37,11 +37,8 @@ const TARGETS: [Target; 20] = [
     engine("wire::fuzz::packets", "datagrams and acknowledgements"),
     engine("proto::packet::tests::fuzz::hostile_packets", "a path, and a peer who lies about it"),
     engine("proto::fuzz::hostile_peer", "one core, a hostile peer, a user, time"),
-    engine("progress::tests::fuzz::greetings", "an engine, and strangers who connect to it"),
-    engine(
-        "progress::tests::fuzz::calls_and_events",
-        "three engines, calls, a network that breaks",
-    ),
+    engine("swarm::fuzz::greetings", "an engine, and strangers who connect to it"),
+    engine("swarm::fuzz::calls_and_events", "three engines, calls, a network that breaks"),
     engine("bootstrap::fuzz::fields", "fields of a rank's part"),
     engine("bootstrap::fuzz::error_reports", "errors that ranks report to each other"),
     engine("bootstrap::fuzz::directory_entries", "files of a bootstrap directory"),

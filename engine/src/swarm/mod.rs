@@ -9,6 +9,8 @@
 mod at_rest;
 mod faults;
 mod form;
+#[cfg(test)]
+mod fuzz;
 mod oracle;
 pub(crate) mod plan;
 #[cfg(test)]

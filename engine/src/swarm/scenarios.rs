@@ -25,7 +25,7 @@ const MILLISECOND: u64 = 1_000_000;
 const LONG_NS: u64 = 600_000 * MILLISECOND;
 
 /// Everything small, so that every bound is met often.
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config {
         eager_limit: 256,
         inject_limit: 256,
@@ -50,7 +50,7 @@ fn config() -> Config {
     }
 }
 
-fn loop_config() -> LoopConfig {
+pub(super) fn loop_config() -> LoopConfig {
     LoopConfig {
         spin: Duration::ZERO,
         hot_lanes: 2,
@@ -63,7 +63,7 @@ fn loop_config() -> LoopConfig {
     }
 }
 
-fn weather(seed: u64) -> Weather {
+pub(super) fn weather(seed: u64) -> Weather {
     let mut random = Random::new(seed);
     Weather {
         jitter_ns: 50_000,
@@ -87,7 +87,7 @@ fn world(seed: u64, hosts: usize, config: &Config) -> World {
 }
 
 /// What the engine of `at` calls endpoint 0 of the engine of `of`.
-fn peer(world: &mut World, at: usize, of: usize) -> Id {
+pub(super) fn peer(world: &mut World, at: usize, of: usize) -> Id {
     let address = world.engine(of).unwrap().state.address(0);
     let core = &mut world.engine(at).unwrap().state.core;
     core.insert_peer(address.engine(), address.locator(), 0).unwrap()
@@ -98,7 +98,14 @@ fn route(context: u64) -> Route {
 }
 
 /// Whether it is outstanding now.
-fn send(world: &mut World, at: usize, peer: Id, tag: u64, length: usize, level: Level) -> bool {
+pub(super) fn send(
+    world: &mut World,
+    at: usize,
+    peer: Id,
+    tag: u64,
+    length: usize,
+    level: Level,
+) -> bool {
     let request = SendRequest { endpoint: 0, peer, context: 0, tag, length: length as u64, level };
     let mut buffer = Buffer::Heap(content(tag, length));
     let shape = buffer.shape_for_send().unwrap();
@@ -108,7 +115,7 @@ fn send(world: &mut World, at: usize, peer: Id, tag: u64, length: usize, level: 
 }
 
 /// Whether it is outstanding now.
-fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity: usize) -> bool {
+pub(super) fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity: usize) -> bool {
     let (ignore, capacity_bytes) = (0, capacity as u64);
     let peer = Some(peer);
     let request =
@@ -120,7 +127,7 @@ fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity: usize) ->
 }
 
 /// Completions that have come; memory that a chunk still refers to is an error (DESIGN D9).
-fn drain(world: &mut World, host: usize) -> Vec<Completion> {
+pub(super) fn drain(world: &mut World, host: usize) -> Vec<Completion> {
     let mut all = Vec::new();
     while let Some(completion) = world.pop(host) {
         if let Some(Buffer::Heap(bytes)) = &completion.buffer {
@@ -132,7 +139,7 @@ fn drain(world: &mut World, host: usize) -> Vec<Completion> {
 }
 
 /// Lets the world go on until `done`, looked at after each turn of an engine.
-fn run(world: &mut World, what: &str, mut done: impl FnMut(&mut World) -> bool) {
+pub(super) fn run(world: &mut World, what: &str, mut done: impl FnMut(&mut World) -> bool) {
     let end_ns = world.now_ns() + LONG_NS;
     while world.step(end_ns) != Step::Limit {
         assert_eq!(world.net.borrow_mut().take_violation(), None, "{what}");
@@ -144,7 +151,7 @@ fn run(world: &mut World, what: &str, mut done: impl FnMut(&mut World) -> bool) 
     panic!("it never happens: {what}\n{report}");
 }
 
-fn pass(world: &mut World, for_ns: u64) {
+pub(super) fn pass(world: &mut World, for_ns: u64) {
     let end_ns = world.now_ns() + for_ns;
     while world.step(end_ns) != Step::Limit {}
 }
