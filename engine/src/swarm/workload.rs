@@ -380,7 +380,7 @@ impl Run {
             let Some(core) = engine.map(|engine| &engine.state.core) else { continue };
             let session = core.session_of(source).and_then(|at| core.sessions.at(at as usize));
             // One that pulls ends when the kernel lets go of its memory.
-            let is_at_rest = core.lanes.len() == 0;
+            let is_at_rest = core.lanes.len() == 0 && self.world.net.borrow().busy_pieces() == 0;
             if is_at_rest && session.is_some_and(|session| session.failure.is_some()) {
                 return Err(format!("receive {index} waits for a peer that failed: {it:?}"));
             }
