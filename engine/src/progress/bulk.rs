@@ -142,7 +142,12 @@ impl Engine {
         }
         let mut byte = [0];
         match self.driver.recv(key, &mut byte) {
-            Ok(0) => self.close_lane(lane, false, "closed by the peer"),
+            Ok(0) => {
+                self.close_lane(lane, false, "closed by the peer");
+                // It reads no more: what it left in the socket would keep its memory from being
+                // released for as long as the path holds the bytes back (DESIGN D9).
+                self.driver.close(key, CloseMode::Reset);
+            }
             Ok(_) => self.close_lane(lane, true, "bytes came that nobody asked for"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.watch(key, Interest::Readable);
