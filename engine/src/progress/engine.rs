@@ -340,6 +340,7 @@ impl Engine {
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
                 Event::ChunkReceived { lane, result } => self.handle_received(lane, result),
+                Event::DatagramsReadable | Event::DatagramsWritable => {}
                 Event::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }

@@ -17,17 +17,26 @@
 //! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
 //!   with an error, so that its memory comes back; the key names no other lane.
 //! - Events carry generations: an event of a closed lane never reaches its successor.
+//! - Datagrams go by one socket of the engine for all peers (DESIGN D2), which is no lane: it has
+//!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
+//!   garbled; none is cut or joined without notice: what is longer than
+//!   [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported` once, to
+//!   [`Driver::open_datagrams`].
 //!
 //! `driver/tests` holds every driver to this.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::memory::Shape;
 
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
+
+/// Longest datagram, in bytes, without the headers of UDP and IP: an Ethernet frame of usual
+/// length, with room to spare.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 2048;
 
 /// Names one lane of one driver; never reused while events of it can still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -120,6 +129,10 @@ pub(crate) enum Event {
         /// The header as received. `Err` means that the stream position is unknown.
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
     },
+    /// A datagram can be received (once per [`Driver::watch_datagrams`]).
+    DatagramsReadable,
+    /// There is room for a datagram again (once after [`Driver::datagram_room`] had none).
+    DatagramsWritable,
     /// Everything of a lane is reaped and its descriptor is closed.
     Closed {
         /// The lane; its key is never seen again.
@@ -219,6 +232,42 @@ pub(crate) trait Driver {
     /// nothing is unacknowledged (from `TCP_INFO`; a zero window that the peer's kernel confirms
     /// counts as answered).
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
+
+    /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
+    /// non-blocking already. An error leaves the driver without datagrams.
+    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        let _ = socket;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Room for the next datagram to be sent, at least [`DATAGRAM_BYTES_MAX`] bytes of any
+    /// content. `WouldBlock`: everything that the driver queues is full even after a flush;
+    /// [`Event::DatagramsWritable`] follows. Any other error concerns no single peer.
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Queues the first `length` bytes of the room that was given last for sending to `to`. What
+    /// the network, or the kernel for the sake of one destination, refuses is lost.
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        let _ = (to, length);
+    }
+
+    /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
+    /// without being asked for. Makes no system call when nothing is queued.
+    fn flush_datagrams(&mut self) {}
+
+    /// The next datagram that came in and where it came from, without blocking; `None`: none is
+    /// there. Its bytes are valid until the next call.
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        Ok(None)
+    }
+
+    /// Asks for one event when a datagram can be received. Asking again while armed changes
+    /// nothing; datagrams that a driver holds already count.
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were
     /// sent are delivered, except on lanes with chunks that are not released: these are reset.

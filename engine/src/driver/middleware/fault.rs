@@ -101,7 +101,7 @@ fn lane_of(event: &Event) -> Option<LaneKey> {
         | Event::ChunkSent { lane, .. }
         | Event::ChunkReceived { lane, .. }
         | Event::Closed { lane } => Some(lane),
-        Event::ChunkReleased { .. } => None,
+        Event::ChunkReleased { .. } | Event::DatagramsReadable | Event::DatagramsWritable => None,
     }
 }
 

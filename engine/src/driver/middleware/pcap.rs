@@ -148,7 +148,9 @@ impl Pcap {
                 Event::ConnectFailed { .. }
                 | Event::Readable { .. }
                 | Event::Writable { .. }
-                | Event::ChunkReleased { .. } => {}
+                | Event::ChunkReleased { .. }
+                | Event::DatagramsReadable
+                | Event::DatagramsWritable => {}
             }
         }
     }

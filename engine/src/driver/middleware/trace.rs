@@ -86,6 +86,8 @@ fn tell(event: &Event) {
         Event::Writable { lane } => {
             trace!(target: TARGET, event = "writable", lane = name(*lane));
         }
+        Event::DatagramsReadable => trace!(target: TARGET, event = "datagrams_readable"),
+        Event::DatagramsWritable => trace!(target: TARGET, event = "datagrams_writable"),
         Event::ChunkSent { lane, result } => {
             let outcome = outcome(result);
             trace!(target: TARGET, event = "chunk_sent", lane = name(*lane), outcome);

@@ -196,6 +196,8 @@ impl Net {
             Event::ChunkReleased { .. } => (7, None),
             Event::ChunkReceived { lane, .. } => (8, Some(lane)),
             Event::Closed { lane } => (9, Some(lane)),
+            Event::DatagramsReadable => (10, None),
+            Event::DatagramsWritable => (11, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

@@ -370,6 +370,7 @@ impl Host {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.is_connecting), "{event:?} unasked");
             }
+            Event::DatagramsReadable | Event::DatagramsWritable => {}
             Event::Readable { lane } => {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.watched[0]), "{event:?} unasked");
