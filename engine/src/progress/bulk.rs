@@ -7,6 +7,17 @@ use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::roles::{Role, Traffic};
 use crate::proto::table::Id;
 
+/// Why a bulk lane is closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LaneEnd<'a> {
+    /// It is not needed now.
+    Unused,
+    /// The peer does not need it now.
+    ByPeer,
+    /// What was under way has to go by another lane.
+    Failed(&'a str),
+}
+
 impl Engine {
     /// Both sides agree on a lane.
     pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
@@ -90,7 +101,7 @@ impl Engine {
                     zero_copy.handle_sent(mode, length, now_ns - since_ns);
                 }
             }
-            Err(error) => self.close_lane(lane, true, &error.to_string()),
+            Err(error) => self.close_lane(lane, LaneEnd::Failed(&error.to_string())),
         }
     }
 
@@ -126,7 +137,7 @@ impl Engine {
                 Ok(_) => "its stream is out of step".to_owned(),
                 Err(error) => error.to_string(),
             };
-            self.close_lane(lane, true, &cause);
+            self.close_lane(lane, LaneEnd::Failed(&cause));
         }
     }
 
@@ -142,31 +153,34 @@ impl Engine {
         }
         let mut byte = [0];
         match self.driver.recv(key, &mut byte) {
-            Ok(0) => {
-                self.close_lane(lane, false, "closed by the peer");
-                // It reads no more: what it left in the socket would keep its memory from being
-                // released for as long as the path holds the bytes back (DESIGN D9).
-                self.driver.close(key, CloseMode::Reset);
-            }
-            Ok(_) => self.close_lane(lane, true, "bytes came that nobody asked for"),
+            Ok(0) => self.close_lane(lane, LaneEnd::ByPeer),
+            Ok(_) => self.close_lane(lane, LaneEnd::Failed("bytes came that nobody asked for")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.watch(key, Interest::Readable);
             }
-            Err(error) => self.close_lane(lane, true, &error.to_string()),
+            Err(error) => self.close_lane(lane, LaneEnd::Failed(&error.to_string())),
         }
     }
 
-    pub(super) fn close_lane(&mut self, lane: Id, is_failure: bool, cause: &str) {
+    pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {
         if let Some(key) = self.key_of(lane) {
             self.set_lane_key(lane, None);
             let traffic = self.traffic(key).map_or(Traffic::default(), |traffic| *traffic);
             self.state.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
-            let mode = if is_failure { CloseMode::Reset } else { CloseMode::Graceful };
+            let mode = match end {
+                LaneEnd::Unused => CloseMode::Graceful,
+                // A peer that closed reads no more: what it left in the socket would keep memory
+                // from being released for as long as the path holds the bytes back (DESIGN D9).
+                LaneEnd::ByPeer | LaneEnd::Failed(_) => CloseMode::Reset,
+            };
             self.driver.close(key, mode);
         }
-        if is_failure {
-            tracing::debug!("a bulk lane is given up: {cause}");
-        }
+        let (is_failure, cause) = match end {
+            LaneEnd::Unused => (false, "not used for long"),
+            LaneEnd::ByPeer => (false, "closed by the peer"),
+            LaneEnd::Failed(cause) => (true, cause),
+        };
+        tracing::debug!(is_failure, "a bulk lane ends: {cause}");
         let state = &mut *self.state;
         state.core.lane_lost(lane, is_failure, cause, &mut state.completions);
     }

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 use super::control::Control;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
-use super::roles::{Greeting, Role, Traffic};
+use super::roles::{CLOSING, Greeting, Role};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
 use crate::proto::session::Limits;
@@ -164,8 +164,7 @@ impl Engine {
     /// A connection of ours failed before it was part of a session.
     pub(super) fn handle_connect_failed(&mut self, key: LaneKey, cause: &str) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
-        let closing = Role::Closing { lane: None, traffic: Traffic::default() };
-        let role = std::mem::replace(role, closing);
+        let role = std::mem::replace(role, CLOSING);
         self.driver.close(key, CloseMode::Reset);
         match role {
             Role::Connecting { session } | Role::AwaitReply { session, .. } => {
@@ -197,8 +196,7 @@ impl Engine {
 
     pub(super) fn drop_attempt(&mut self, session: u32) {
         if let Some(key) = self.control(session).attempt.take() {
-            let closing = Role::Closing { lane: None, traffic: Traffic::default() };
-            self.state.roles.insert(key, closing);
+            self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Graceful);
         }
     }
@@ -213,8 +211,7 @@ impl Engine {
         let lane = control.lane.take();
         *control = Control::default();
         if let Some(key) = lane {
-            let closing = Role::Closing { lane: None, traffic: Traffic::default() };
-            self.state.roles.insert(key, closing);
+            self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Graceful);
         }
     }

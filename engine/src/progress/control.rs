@@ -249,11 +249,10 @@ impl Engine {
     /// Sends what a session has staged, as far as the kernel takes it.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
-        let Some(lane) = state.controls.get(session as usize).and_then(|control| control.lane)
-        else {
+        let Some(control) = state.controls.get_mut(session as usize) else {
             return self.flush_loopback(session);
         };
-        let Some(control) = state.controls.get_mut(session as usize) else { return false };
+        let Some(lane) = control.lane else { return self.flush_loopback(session) };
         if control.is_blocked {
             return false;
         }

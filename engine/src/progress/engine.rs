@@ -8,6 +8,7 @@ use crossbeam_utils::Backoff;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use super::bulk::LaneEnd;
 use super::completions::Completions;
 use super::control::Control;
 use super::lanes::{Driver, Event, Interest, LaneKey};
@@ -363,7 +364,8 @@ impl Engine {
                 }
                 Action::OpenLane { session, lane } => self.connect_lane(session, lane),
                 Action::CloseLane { lane, is_failure } => {
-                    self.close_lane(lane, is_failure, "closed");
+                    let failed = LaneEnd::Failed("the session gave it up");
+                    self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => self.report_ended(session, failure),

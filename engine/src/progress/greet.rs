@@ -10,9 +10,10 @@ use std::net::SocketAddr;
 use rand::RngExt;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::bulk::LaneEnd;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
-use super::roles::{Greeting, HalfOpen, Role, Traffic};
+use super::roles::{CLOSING, Greeting, HalfOpen, Role};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::{Acceptor, Distrust, Initiator, answer_join, is_of_job};
 use crate::proto::session::Limits;
@@ -26,9 +27,6 @@ use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
 
 /// Where hellos and replies of all versions have their version.
 const VERSION_AT: std::ops::Range<usize> = 8..10;
-
-const CLOSING: Role =
-    Role::Closing { lane: None, traffic: Traffic { receiving: None, sending: None } };
 
 const NOTHING: Limits = Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
 
@@ -377,7 +375,7 @@ impl Engine {
                 self.set_lane_key(lane, Some(key));
                 self.lane_joined(key, lane);
                 if !is_sent {
-                    self.close_lane(lane, true, "a new connection takes no bytes");
+                    self.close_lane(lane, LaneEnd::Failed("a new connection takes no bytes"));
                 }
             }
             Err(HelloStatus::Busy) => self.dismiss(key),

@@ -70,6 +70,10 @@ impl Role {
     }
 }
 
+/// Being closed, with nothing outstanding.
+pub(crate) const CLOSING: Role =
+    Role::Closing { lane: None, traffic: Traffic { receiving: None, sending: None } };
+
 /// What the driver has outstanding on a bulk lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
