@@ -243,6 +243,20 @@ fn attempts_without_an_answer_are_tried_again() {
     }
 }
 
+/// The first look at deadlines after a pause is put off, so that what has come in counts; not
+/// the one after it.
+#[test]
+fn deadlines_pass_in_a_loop_that_seldom_runs() {
+    let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+    let mut world = world(0, 2, &Config { retry, ..config() });
+    world.turn_ns = 300 * MILLISECOND;
+    world.idle_turns_max = u32::MAX;
+    let target = peer(&mut world, 0, 1);
+    drop(world.take(1));
+    send(&mut world, 0, target, 1, 10, Level::Matched);
+    run(&mut world, "the retries are spent", |world| !drain(world, 0).is_empty());
+}
+
 #[test]
 fn attempts_are_counted_and_can_start_afresh() {
     for seed in 0..10 {
