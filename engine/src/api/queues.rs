@@ -87,6 +87,7 @@ impl Endpoint<Owned> {
         let engine = self.mode.engine.borrow();
         let driver = engine.driver_counters();
         let core = engine.state.core.counters;
+        let datagrams = engine.state.datagram_counters();
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: engine.state.completions.copied_bytes,
@@ -101,7 +102,12 @@ impl Endpoint<Owned> {
             lane_failures: core.lane_failures,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
             unexpected_bytes_max: engine.state.core.unexpected.held_bytes().1 as u64,
-            staging_bytes: engine.state.core.staging.allocated_bytes() as u64,
+            staging_bytes: (engine.state.core.staging.allocated_bytes()
+                + engine.state.core.datagrams.contents.allocated_bytes().0)
+                as u64,
+            datagrams_sent: datagrams.sent,
+            datagrams_lost: datagrams.lost,
+            datagrams_dropped: datagrams.dropped,
         }
     }
 }

@@ -189,6 +189,7 @@ impl Engine {
         if let Some(&mut Role::Control { session }) = self.state.roles.get_mut(key) {
             self.control(session).is_blocked = false;
             self.flush(session);
+            self.driver.flush_datagrams();
         }
     }
 }

@@ -140,7 +140,8 @@ impl Engine {
             byte_limit: ours.byte_limit.into(),
             address: self.state.address(0).to_wire(),
             epoch: 0.into(),
-            reserved: 0.into(),
+            datagram_port: self.state.datagrams.announced.port.into(),
+            datagram_bytes: self.state.datagrams.announced.bytes.into(),
             nonce: [0; 16],
             tag: [0; 16],
         }
@@ -183,6 +184,7 @@ impl Engine {
     // ---- A session begins ----
 
     pub(super) fn control_established(&mut self, session: u32, key: LaneKey) {
+        self.close_path(session);
         let zero_copy = super::zero_copy::ZeroCopy::new(self.state.config.zero_copy);
         let control = self.control(session);
         let attempt = control.attempt;
@@ -207,6 +209,7 @@ impl Engine {
             return;
         }
         self.state.hot.retain(|&hot| hot != session);
+        self.close_path(session);
         let control = self.control(session);
         let lane = control.lane.take();
         *control = Control::default();

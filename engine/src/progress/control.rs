@@ -26,6 +26,12 @@ pub(crate) struct Control {
     /// Bytes were sent that the peer's kernel may not have acknowledged.
     pub(super) is_owed_answer: bool,
     pub(super) idle_turns: u32,
+    /// Its path, if it has one.
+    pub(super) datagram: Option<Box<super::datagram::Lane>>,
+    /// In datagram mode: the rest of a segment of which the kernel took the beginning.
+    pub(super) unsent: Vec<u8>,
+    /// The session is in datagram mode: what it sends are contents.
+    pub(super) has_contents: bool,
     /// The beginning of a segment whose rest has not come.
     pub(super) partial: Vec<u8>,
     /// Copy or zero copy, for its bulk lanes.
@@ -53,7 +59,8 @@ impl Engine {
             let may_cool = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
-            let is_cold = may_cool && (control.idle_turns > COLD_TURNS || rare!(50));
+            let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
+                || control.is_by_datagram();
             if is_cold || !control.is_hot {
                 self.cool(session);
             } else {
@@ -78,7 +85,7 @@ impl Engine {
         if control.is_hot || control.lane.is_none() {
             return;
         }
-        if self.state.hot.len() < limit {
+        if self.state.hot.len() < limit && !self.control(session).is_by_datagram() {
             let control = self.control(session);
             control.is_hot = true;
             control.idle_turns = 0;
@@ -131,7 +138,7 @@ impl Engine {
             let space = room.len();
             let got = match self.driver.recv(lane, room) {
                 Ok(0) => {
-                    self.lose(session, "its connection was closed without a goodbye");
+                    self.handle_control_closed(session);
                     return true;
                 }
                 Ok(got) => got,
@@ -169,6 +176,17 @@ impl Engine {
         happened
     }
 
+    /// The peer closed the control lane. One that has our goodbye does so, and its word of that
+    /// may be lost.
+    fn handle_control_closed(&mut self, session: u32) {
+        let state = &mut *self.state;
+        if state.core.is_goodbye_under_way(session) {
+            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
+        } else {
+            self.lose(session, "its connection was closed without a goodbye");
+        }
+    }
+
     /// The session ended without a goodbye.
     pub(crate) fn lose(&mut self, session: u32, cause: &str) {
         let state = &mut *self.state;
@@ -176,15 +194,21 @@ impl Engine {
     }
 
     /// A goodbye with the reason, as far as the kernel takes it; the lane is closed next.
-    fn say_protocol_error(&mut self, session: u32) {
+    pub(super) fn say_protocol_error(&mut self, session: u32) {
         use crate::proto::session::Control as Frame;
         let goodbye = Frame::goodbye(crate::wire::goodbye::REASON_PROTOCOL);
         let state = &mut *self.state;
         state.core.push_control(session, goodbye);
-        let Some(lane) = state.controls.get(session as usize).and_then(|control| control.lane)
-        else {
+        let Some(control) = state.controls.get(session as usize) else { return };
+        let Some(lane) = control.lane else { return };
+        if control.has_contents {
+            while control.unsent.is_empty()
+                && let Some(content) = state.core.poll_content(session, usize::MAX, false)
+                && matches!(self.driver.send(lane, content.bytes), Ok(sent) if sent == content.bytes.len())
+            {
+            }
             return;
-        };
+        }
         // Not `flush`: were the lane broken as well, that would be taken for the cause.
         loop {
             let bytes = state.core.prepare(session);
@@ -215,7 +239,6 @@ impl Engine {
                     state.completions.gather(id, 0, room);
                     happened = true;
                 }
-                #[cfg(any(test, feature = "sim"))]
                 Staged::Part { room, offset, completes } => {
                     state.completions.gather(id, offset, room);
                     if completes {
@@ -243,16 +266,21 @@ impl Engine {
             let Some(session) = self.state.core.poll_dirty() else { break };
             happened |= self.flush(session);
         }
+        self.driver.flush_datagrams();
         happened
     }
 
-    /// Sends what a session has staged, as far as the kernel takes it.
+    /// Sends what a session has staged, as far as the kernel takes it. Call
+    /// [`super::lanes::Driver::flush_datagrams`] when no other session follows.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else {
             return self.flush_loopback(session);
         };
         let Some(lane) = control.lane else { return self.flush_loopback(session) };
+        if control.has_contents {
+            return self.flush_contents(session);
+        }
         if control.is_blocked {
             return false;
         }
@@ -287,16 +315,67 @@ impl Engine {
             }
         }
         state.core.keep_dirty_if_starved(session);
-        let known = state.core.sessions.at_mut(session as usize);
-        if let Some(known) = known
-            && known.is_leaving
-            && known.is_connected()
-            && known.outbox.is_empty()
-        {
-            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
-            return true;
+        self.end_if_left(session) || happened
+    }
+
+    /// Sends the contents of a session in datagram mode, by its path or by its TCP lane.
+    fn flush_contents(&mut self, session: u32) -> bool {
+        let mut happened = false;
+        let mut is_by_path = self.control(session).is_by_datagram();
+        if is_by_path {
+            happened = self.transmit(session);
+            // What was made for longer datagrams than the path takes now goes by TCP.
+            is_by_path = self.control(session).is_by_datagram()
+                && !self.is_waiting_too_long_for_path(session);
         }
-        happened
+        if !is_by_path || !self.control(session).unsent.is_empty() {
+            happened |= self.flush_contents_by_stream(session);
+        }
+        self.end_if_left(session) || happened
+    }
+
+    fn flush_contents_by_stream(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get_mut(session as usize) else { return false };
+        let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return false };
+        let mut happened = false;
+        loop {
+            if control.unsent.is_empty() {
+                // TCP does not tell what has come: the peer has to.
+                let Some(content) = state.core.poll_content(session, usize::MAX, true) else {
+                    return happened;
+                };
+                // What the kernel does not take has to follow, whatever lane comes next.
+                control.unsent.extend_from_slice(content.bytes);
+            }
+            match self.driver.send(lane, &control.unsent) {
+                Ok(sent) => {
+                    happened = true;
+                    control.is_owed_answer = true;
+                    control.unsent.drain(..sent);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    control.is_blocked = true;
+                    self.watch(lane, Interest::Writable);
+                    return happened;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.lose(session, &error.to_string());
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// A session that said goodbye is over when that is delivered as far as this side can know.
+    fn end_if_left(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        let has_left = state.core.has_left(session);
+        if has_left {
+            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
+        }
+        has_left
     }
 
     /// A session without a lane has something staged: it is not connected, or is with itself.
@@ -320,6 +399,7 @@ impl Engine {
         {
             known.flushed_poll = polls;
             self.flush(session);
+            self.driver.flush_datagrams();
         }
     }
 }

@@ -11,6 +11,7 @@ use rand::rngs::StdRng;
 use super::bulk::LaneEnd;
 use super::completions::Completions;
 use super::control::Control;
+use super::datagram::Datagrams;
 use super::lanes::{Driver, Event, Interest, LaneKey};
 use super::roles::Roles;
 use super::zero_copy::Policy;
@@ -64,7 +65,7 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    fn now_ns(self) -> u64 {
+    pub(super) fn now_ns(self) -> u64 {
         match self {
             Self::Since(start) => start.elapsed().as_nanos() as u64,
             #[cfg(any(test, feature = "sim"))]
@@ -85,6 +86,7 @@ pub(crate) struct State {
     pub(crate) locator: SocketAddr,
     /// Local address that outgoing connections are bound to.
     pub(crate) source: Option<SocketAddr>,
+    pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
     pub(super) controls: Vec<Control>,
@@ -130,6 +132,7 @@ impl State {
             listener,
             locator,
             source,
+            datagrams: Datagrams::default(),
             roles: Roles::default(),
             controls: Vec::new(),
             hot: Vec::new(),
@@ -159,7 +162,8 @@ impl State {
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations.len() == 0
             && self.handshakes_pending == 0
-            && self.core.sessions.iter().all(|(_, session)| session.outbox.is_empty())
+            && (0..self.core.sessions.slots()).all(|slot| self.core.is_settled(slot as u32))
+            && self.controls.iter().all(|control| control.unsent.is_empty())
             && self.core.lanes.iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
             && self.roles.iter().all(|(_, role)| {
                 matches!(role, super::roles::Role::Control { .. } | super::roles::Role::Bulk { .. })
@@ -226,6 +230,7 @@ impl Engine {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listener = state.listener.try_clone().map_err(failed)?;
         driver.listen(listener).map_err(failed)?;
+        state.datagrams.attach(&mut *driver);
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -290,11 +295,14 @@ impl Engine {
         if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) {
             self.read_clock();
         }
+        let began_ns = self.state.now_ns;
         let mut happened = self.read_hot();
+        happened |= self.read_datagrams();
         self.driver
             .poll(&mut self.events)
             .map_err(|error| Error::system("the driver cannot make progress", error))?;
         happened |= self.handle_events();
+        self.fire_timers(began_ns);
         if self.state.now_ns >= self.state.next_tick_ns {
             self.tick();
         }
@@ -344,7 +352,8 @@ impl Engine {
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
                 Event::ChunkReceived { lane, result } => self.handle_received(lane, result),
-                Event::DatagramsReadable | Event::DatagramsWritable => {}
+                Event::DatagramsReadable => self.handle_datagrams_readable(),
+                Event::DatagramsWritable => self.handle_datagrams_writable(),
                 Event::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }
@@ -444,12 +453,17 @@ impl Engine {
     pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         self.watch_hot();
         self.read_clock();
+        self.acknowledge_all();
+        self.watch_datagrams();
         let state = &self.state;
         let mut sleep = limit.unwrap_or(Duration::from_millis(100));
         sleep = sleep.min(Duration::from_millis(100));
         if let Some(deadline_ns) = state.core.next_deadline_ns() {
             let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
             sleep = sleep.min(Duration::from_nanos(left));
+        }
+        if let Some(timer_ns) = state.datagrams.next_timer_ns() {
+            sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
         }
         self.driver
             .park(sleep, &mut self.events)
@@ -467,6 +481,7 @@ impl Engine {
         for key in keys {
             self.watch(key, Interest::Readable);
         }
+        self.watch_datagrams();
     }
 
     pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {
@@ -482,12 +497,10 @@ impl Engine {
         let flushed = |engine: &mut Self| {
             let core = &engine.state.core;
             // What waits for a receive of this engine's own waits for ever: nobody posts one now.
-            let is_done = core.sessions.iter().all(|(_, session)| {
+            let is_done = core.sessions.iter().all(|(id, session)| {
                 !session.is_connected()
                     || session.engine == core.engine
-                    || (session.outbox.is_empty()
-                        && session.waiting.is_empty()
-                        && session.control.is_empty())
+                    || core.is_settled(id.index() as u32)
             });
             let serves = core.operations.iter().any(|(_, operation)| {
                 matches!(operation.state, crate::proto::operation::State::Serving(_))

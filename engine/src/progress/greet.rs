@@ -11,6 +11,7 @@ use rand::RngExt;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::bulk::LaneEnd;
+use super::datagram::Announced;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, HalfOpen, Role};
@@ -243,7 +244,8 @@ impl Engine {
             envelope_limit: ours.envelope_limit.into(),
             byte_limit: ours.byte_limit.into(),
             eager_limit: ours.eager_limit.into(),
-            reserved: 0.into(),
+            datagram_port: self.state.datagrams.announced.port.into(),
+            datagram_bytes: self.state.datagrams.announced.bytes.into(),
             nonce: [0; 16],
             proof: [0; 16],
         }
@@ -291,7 +293,11 @@ impl Engine {
         let is_sent = self.send_reply(key, &reply);
         match verdict {
             Ok(admission) => {
-                let half = Box::new(HalfOpen { admission, acceptor, ours, theirs });
+                let datagrams = Announced {
+                    port: hello.datagram_port.get(),
+                    bytes: hello.datagram_bytes.get(),
+                };
+                let half = Box::new(HalfOpen { admission, acceptor, ours, theirs, datagrams });
                 // The hello may have waited here for long; the proof has its own time.
                 let since_ns = self.state.now_ns;
                 let role = Role::AwaitProof { remote, since_ns, half, greeting: Greeting::new() };
@@ -335,7 +341,7 @@ impl Engine {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         let Role::AwaitProof { half, .. } = std::mem::replace(role, CLOSING) else { return };
         self.state.handshakes_pending -= 1;
-        let HalfOpen { admission, acceptor, ours, theirs } = *half;
+        let HalfOpen { admission, acceptor, ours, theirs, datagrams } = *half;
         let Ok(keys) = acceptor.handle_proof(proof) else {
             self.state.core.withdraw(admission);
             self.refuse(key, remote, "its proof does not fit this job's secret");
@@ -349,6 +355,7 @@ impl Engine {
         self.state.roles.insert(key, Role::Control { session });
         self.drop_attempt(session);
         self.control_established(session, key);
+        self.open_path(session, datagrams);
     }
 
     /// The hello of a bulk lane.
@@ -423,6 +430,8 @@ impl Engine {
             self.control(session).attempt = None;
             self.state.roles.insert(key, Role::Control { session });
             self.control_established(session, key);
+            let (port, bytes) = (reply.datagram_port.get(), reply.datagram_bytes.get());
+            self.open_path(session, Announced { port, bytes });
             if !matches!(sent, Ok(PROOF_BYTES)) {
                 self.lose(session, "a new connection takes no bytes");
             }

@@ -9,6 +9,7 @@ mod bulk;
 pub(crate) mod completions;
 mod connect;
 mod control;
+pub(crate) mod datagram;
 pub(crate) mod engine;
 mod greet;
 pub(crate) mod lanes;

@@ -65,7 +65,9 @@ impl Engine {
             return Ok(true);
         }
         // A full staging buffer empties by being sent.
-        if self.flush(session) {
+        let is_flushed = self.flush(session);
+        self.driver.flush_datagrams();
+        if is_flushed {
             self.stage_waiting();
             if let Some(room) = self.state.core.stage_now(session, request) {
                 fill(room);

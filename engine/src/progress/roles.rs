@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::datagram::Announced;
 use super::lanes::LaneKey;
 use crate::proto::handshake::{Acceptor, Initiator};
 use crate::proto::peers::Admission;
@@ -31,6 +32,8 @@ pub(crate) struct HalfOpen {
     pub(crate) acceptor: Acceptor,
     pub(crate) ours: Limits,
     pub(crate) theirs: Limits,
+    /// What the peer says of its datagrams.
+    pub(crate) datagrams: Announced,
 }
 
 /// See the module.

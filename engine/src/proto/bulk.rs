@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::keys::{ChunkKey, LaneKeys};
+use super::keys::{LaneKeys, TagKey};
 use super::table::Id;
 use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
 
@@ -24,7 +24,7 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// Whether a received header is the one that must stand in front of this range, made by
     /// who has `key`.
-    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &ChunkKey) -> bool {
+    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &TagKey) -> bool {
         let expected = header_of(self.operation.to_u64(), self.offset, self.length, self.chunk);
         ChunkHeader::ref_from_bytes(header).is_ok_and(|header| {
             let untagged = ChunkHeader { tag: [0; CHUNK_TAG_BYTES], ..*header };
@@ -50,7 +50,7 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// What goes in front of the bytes, tagged with `key`.
-    pub(crate) fn header(&self, key: &ChunkKey) -> [u8; CHUNK_HEADER_BYTES] {
+    pub(crate) fn header(&self, key: &TagKey) -> [u8; CHUNK_HEADER_BYTES] {
         let mut header = header_of(self.receive_operation, self.offset, self.length, self.chunk);
         header.tag = key.tag(tagged_part(&header));
         let mut bytes = [0; CHUNK_HEADER_BYTES];
@@ -103,7 +103,6 @@ pub(crate) struct BulkLane {
     /// Number of the next chunk that the peer may grant.
     pub(crate) expected_chunk: u32,
     /// Grants that came before the one that is due, by their numbers.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) early: VecDeque<crate::wire::Grant>,
     /// When it last carried a chunk.
     pub(crate) used_ns: u64,
@@ -127,7 +126,6 @@ impl BulkLane {
             outgoing: VecDeque::new(),
             is_sending: false,
             expected_chunk: 0,
-            #[cfg(any(test, feature = "sim"))]
             early: VecDeque::new(),
             used_ns: now_ns,
             is_refused: false,

@@ -170,7 +170,6 @@ pub(crate) struct Core {
     pub(crate) unexpected: Unexpected,
     pub(crate) staging: StagingPool,
     /// What sessions in datagram mode share.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) datagrams: super::datagram::Shared,
     pub(crate) lanes: Table<BulkLane>,
     /// Lanes that may have a chunk for the driver.
@@ -210,7 +209,6 @@ impl Core {
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
-            #[cfg(any(test, feature = "sim"))]
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
             runnable: VecDeque::new(),
@@ -229,13 +227,11 @@ impl Core {
     }
 
     /// Byte credit that sessions were given, and that unexpected messages of ended ones hold.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
 
     /// Envelope credit, as [`Self::reserved_bytes`].
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_envelopes(&self) -> u64 {
         self.reserved_envelopes
     }
@@ -284,7 +280,6 @@ impl Core {
         let operation = match message.kind {
             Kind::Eager { report } => report,
             Kind::Rendezvous { send_operation } => send_operation,
-            #[cfg(any(test, feature = "sim"))]
             Kind::Parts { report, assembly } => {
                 self.drop_assembly(assembly);
                 report
@@ -314,6 +309,11 @@ impl Core {
             let Some(session) = self.sessions.at_mut(slot as usize) else { break };
             if !session.is_connected() {
                 break;
+            }
+            if session.datagram.is_some() {
+                self.handle_datagram(slot, &bytes[used..used + length], now_ns, effects)?;
+                used += length;
+                continue;
             }
             self.counters.segments_received += 1;
             if session.handle_header(header)? {

@@ -74,7 +74,6 @@ impl ReceiveCredit {
     }
 
     /// What the peer may still use.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn left(&self) -> u32 {
         self.announced.wrapping_sub(self.arrived)
     }

@@ -8,11 +8,13 @@
 //!        both nonces, both engine ids, session id, epoch
 //!                                  ├── join key         tags joins of bulk lanes and their replies
 //!                                  ├── forward key  ──┐
-//!                                  └── backward key ──┴── lane number ── chunk key
+//!                                  └── backward key ──┤
+//!                                                     ├── lane number ── chunk key
+//!                                                     └── path number ── packet key
 //! ```
 //!
 //! Derivation is BLAKE3's `derive_key` with one context text per use, proofs are BLAKE3 keyed
-//! hashes cut to 16 bytes, chunk tags are HighwayHash-64. "Forward" is from the side
+//! hashes cut to 16 bytes, tags of chunks and packets are HighwayHash-64. "Forward" is from the side
 //! that connected, the initiator.
 
 use std::fmt;
@@ -23,6 +25,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::secret::JobSecret;
 use crate::wire::chunk::CHUNK_TAG_BYTES;
+use crate::wire::packet::PACKET_TAG_BYTES;
 
 /// Length of nonces, in bytes.
 pub(crate) const NONCE_BYTES: usize = 16;
@@ -50,13 +53,6 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// A key of random bytes.
-    #[cfg(any(test, feature = "sim"))]
-    #[cfg_attr(not(test), allow(dead_code))]
-    pub(super) fn from_random(bytes: [u8; KEY_BYTES]) -> Self {
-        Self(bytes)
-    }
-
     fn derive(context: &str, material: &[u8]) -> Self {
         Self(blake3::derive_key(context, material))
     }
@@ -94,9 +90,9 @@ impl JobKeys {
     pub(crate) fn new(secret: Option<&JobSecret>) -> Self {
         let material = secret.map_or(NO_SECRET, |secret| &secret.bytes()[..]);
         Self {
-            hello: Key::derive("ringrail wire 2: hello of a control lane", material),
-            proof: Key::derive("ringrail wire 2: proof of the job secret", material),
-            session_root: Key::derive("ringrail wire 2: root of session keys", material),
+            hello: Key::derive("ringrail wire 3: hello of a control lane", material),
+            proof: Key::derive("ringrail wire 3: proof of the job secret", material),
+            session_root: Key::derive("ringrail wire 3: root of session keys", material),
             is_insecure: secret.is_none(),
         }
     }
@@ -111,7 +107,7 @@ impl JobKeys {
     /// RR-AUTH-5.
     pub(super) fn session(&self, names: &SessionNames) -> SessionKeys {
         let SessionNames { initiator, acceptor, session, epoch, .. } = names;
-        let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 2: keys of a session");
+        let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 3: keys of a session");
         hasher.update(&self.session_root.0);
         hasher.update(&names.initiator_nonce).update(&names.acceptor_nonce);
         hasher.update(&initiator.to_le_bytes()).update(&acceptor.to_le_bytes());
@@ -165,8 +161,19 @@ impl SessionKeys {
 
     /// The keys of bulk lane `number`, for the side that connected the session or the other one.
     pub(crate) fn lane(&self, number: u32, is_initiator: bool) -> LaneKeys {
+        self.tag_keys("ringrail wire 3: chunks of a lane", number, is_initiator)
+    }
+
+    /// The keys of path `number`, likewise.
+    ///
+    /// RR-PKT-14.
+    pub(crate) fn path(&self, number: u16, is_initiator: bool) -> LaneKeys {
+        self.tag_keys("ringrail wire 3: packets of a path", number.into(), is_initiator)
+    }
+
+    fn tag_keys(&self, context: &str, number: u32, is_initiator: bool) -> LaneKeys {
         let key = |direction: &Key| {
-            let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 2: chunks of a lane");
+            let mut hasher = blake3::Hasher::new_derive_key(context);
             hasher.update(&direction.0).update(&number.to_le_bytes());
             let key = Zeroizing::new(*hasher.finalize().as_bytes());
             hasher.zeroize();
@@ -174,7 +181,7 @@ impl SessionKeys {
             for (word, bytes) in words.iter_mut().zip(key.chunks_exact(8)) {
                 *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
             }
-            ChunkKey(words)
+            TagKey(words)
         };
         let (forward, backward) = (key(&self.forward), key(&self.backward));
         if is_initiator {
@@ -185,28 +192,50 @@ impl SessionKeys {
     }
 }
 
-/// The keys of a bulk lane, as one of its sides uses them.
+/// The keys of a bulk lane or a path, as one of its sides uses them.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneKeys {
-    pub(crate) send: ChunkKey,
-    pub(crate) receive: ChunkKey,
+    pub(crate) send: TagKey,
+    pub(crate) receive: TagKey,
 }
 
-/// Tags chunk headers of one direction of one lane.
+/// Tags chunk headers of one direction of one lane, or packets of one direction of one path.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
-pub(crate) struct ChunkKey([u64; 4]);
+pub(crate) struct TagKey([u64; 4]);
 
-impl fmt::Debug for ChunkKey {
+impl fmt::Debug for TagKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("ChunkKey(hidden)")
+        out.write_str("TagKey(hidden)")
     }
 }
 
-impl ChunkKey {
+impl TagKey {
     /// The tag of a header without its tag. The chunk's number in it makes each different.
     #[inline]
     pub(crate) fn tag(&self, header: &[u8]) -> [u8; CHUNK_TAG_BYTES] {
         HighwayHasher::new(highway::Key(self.0)).hash64(header).to_le_bytes()
+    }
+
+    /// Puts the tag of packet `number` behind its first `length` bytes, where there is room.
+    #[inline]
+    pub(crate) fn seal_packet(&self, datagram: &mut [u8], length: usize, number: u64) {
+        let end = length + PACKET_TAG_BYTES;
+        datagram[length..end].copy_from_slice(&number.to_le_bytes());
+        let tag = self.tag(&datagram[..end]);
+        datagram[length..end].copy_from_slice(&tag);
+    }
+
+    /// Whether the tag at the end of a datagram is that of packet `number`; it is overwritten.
+    /// `datagram` is not shorter than a tag.
+    ///
+    /// RR-PKT-14.
+    #[inline]
+    pub(crate) fn open_packet(&self, datagram: &mut [u8], number: u64) -> bool {
+        let at = datagram.len() - PACKET_TAG_BYTES;
+        let mut tag = [0; PACKET_TAG_BYTES];
+        tag.copy_from_slice(&datagram[at..]);
+        datagram[at..].copy_from_slice(&number.to_le_bytes());
+        is_equal(&self.tag(datagram), &tag)
     }
 
     /// Whether `tag` is that of `header`.

@@ -10,14 +10,8 @@
 
 pub(crate) mod bulk;
 pub(crate) mod connection;
-// Nothing speaks datagrams yet but the simulated world.
-#[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code))]
-pub(crate) mod cookie;
 pub(crate) mod core;
 pub(crate) mod credit;
-#[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
 pub(crate) mod datagram;
 pub(crate) mod effects;
 pub(crate) mod failure;
@@ -28,8 +22,6 @@ pub(crate) mod loopback;
 pub(crate) mod matching;
 pub(crate) mod operation;
 pub(crate) mod outbox;
-#[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "no driver carries datagrams yet"))]
 pub(crate) mod packet;
 pub(crate) mod peers;
 pub(crate) mod receive;

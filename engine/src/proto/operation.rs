@@ -43,14 +43,12 @@ pub(crate) enum State {
     /// A rendezvous send serves grants.
     Serving(Serving),
     /// An eager send that goes in parts.
-    #[cfg(any(test, feature = "sim"))]
     Parting(super::datagram::Parting),
     /// A receive waits for a message.
     Posted { key: Option<PostedKey>, ignore: u64 },
     /// A receive pulls its message.
     Pulling(Pulling),
     /// A receive whose message comes in parts.
-    #[cfg(any(test, feature = "sim"))]
     Assembling(super::datagram::Assembling),
 }
 

@@ -106,7 +106,6 @@ impl Core {
         let Some(peer) = self.remotes.id_at(message.remote as usize) else { return };
         let arrival =
             Arrival { peer, context: message.context, tag: message.tag, length: message.length };
-        #[cfg(any(test, feature = "sim"))]
         if let Kind::Parts { report, assembly } = message.kind {
             self.take_over(id, message, (report, assembly), arrival, effects);
             return;
@@ -126,7 +125,6 @@ impl Core {
                 let first = message.payload().len() as u64;
                 self.pull(id, message.session, send_operation, arrival, first, effects);
             }
-            #[cfg(any(test, feature = "sim"))]
             Kind::Parts { .. } => {}
         }
         self.unexpected.recycle(message);

@@ -48,7 +48,6 @@ pub(crate) enum Staged<'a> {
     Rts { room: &'a mut [u8] },
     /// Copy what is at `offset` of the message here; it is as much as there is room.
     /// `completes`: the operation is over with that.
-    #[cfg(any(test, feature = "sim"))]
     Part { room: &'a mut [u8], offset: usize, completes: bool },
     /// No credit or no room now.
     Blocked,
@@ -73,7 +72,6 @@ impl Core {
     #[inline]
     pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
         let target = self.remotes.get(request.peer)?.endpoint;
-        #[cfg(any(test, feature = "sim"))]
         if self.sessions.at(session as usize)?.datagram.is_some() {
             return self.stage_in_content(session, request, target);
         }
@@ -162,7 +160,6 @@ impl Core {
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
-        #[cfg(any(test, feature = "sim"))]
         if self.is_by_datagram(id) {
             return self.stage_by_datagram(id);
         }

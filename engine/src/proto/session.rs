@@ -25,7 +25,6 @@ pub(crate) enum Control {
     Matched(Matched),
     LanesWanted(LanesWanted),
     Goodbye(Goodbye),
-    #[cfg(any(test, feature = "sim"))]
     Part(crate::wire::Part),
 }
 
@@ -38,7 +37,6 @@ impl Control {
             Self::Matched(frame) => frame.as_bytes(),
             Self::LanesWanted(frame) => frame.as_bytes(),
             Self::Goodbye(frame) => frame.as_bytes(),
-            #[cfg(any(test, feature = "sim"))]
             Self::Part(frame) => frame.as_bytes(),
         }
     }
@@ -187,7 +185,6 @@ pub(crate) struct Session {
     /// The goodbye is staged.
     pub(crate) is_leaving: bool,
     /// What it has in datagram mode; `None` in stream mode.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
 }
 
@@ -233,7 +230,6 @@ impl Session {
             next_lane: 0,
             is_granting: false,
             is_leaving: false,
-            #[cfg(any(test, feature = "sim"))]
             datagram: None,
         }
     }
@@ -303,7 +299,6 @@ impl Session {
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: Control) {
-        #[cfg(any(test, feature = "sim"))]
         if self.datagram.is_some() {
             self.control.push_back(control);
             return;
@@ -325,7 +320,6 @@ impl Session {
     /// send [`Outbox::pending`], and call it again while that leaves nothing pending.
     #[inline]
     pub(crate) fn prepare(&mut self, pool: &mut StagingPool) {
-        #[cfg(any(test, feature = "sim"))]
         if self.datagram.is_some() {
             return;
         }
@@ -363,7 +357,6 @@ impl Session {
     /// RR-SEG-5.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        #[cfg(any(test, feature = "sim"))]
         if self.datagram.as_ref().is_some_and(|datagram| datagram.news_due) {
             return true;
         }

@@ -46,7 +46,6 @@ impl Core {
         self.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
         self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.drop_unexpected_rendezvous(&remotes);
-        #[cfg(any(test, feature = "sim"))]
         self.end_datagrams(slot);
         if was_connected {
             self.release_windows(slot);
@@ -76,7 +75,6 @@ impl Core {
                     let Some(message) = self.unexpected.at(index) else { continue };
                     if !matches!(message.kind, Kind::Eager { .. }) {
                         if let Some(message) = self.unexpected.take(index) {
-                            #[cfg(any(test, feature = "sim"))]
                             if let Kind::Parts { assembly, .. } = message.kind {
                                 self.drop_assembly(assembly);
                             }
@@ -132,7 +130,6 @@ impl Core {
             }
             let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
             self.forget_waiting(id);
-            #[cfg(any(test, feature = "sim"))]
             self.forget_parts(id);
             self.operations.remove(id);
             effects.complete(id, Ended::Failed(failure.clone(), name));

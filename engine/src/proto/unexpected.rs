@@ -32,7 +32,6 @@ pub(crate) enum Kind {
         send_operation: u64,
     },
     /// Some of its parts are here.
-    #[cfg(any(test, feature = "sim"))]
     Parts {
         /// As of an eager message.
         report: u64,
@@ -137,7 +136,6 @@ impl Unexpected {
 
     /// Keeps a message whose `length` bytes come later; `None` when the table is full, which
     /// credits rule out.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn insert_parts(
         &mut self,
         (session, epoch): (u32, u32),
@@ -158,7 +156,6 @@ impl Unexpected {
     }
 
     /// Fills in bytes of a message that comes in parts.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn write(&mut self, index: u32, offset: usize, bytes: &[u8]) {
         if let Some(message) = self.messages.at_mut(index as usize) {
             message.payload[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -166,7 +163,6 @@ impl Unexpected {
     }
 
     /// All parts of a message are here.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn make_whole(&mut self, index: u32) {
         if let Some(message) = self.messages.at_mut(index as usize)
             && let Kind::Parts { report, .. } = message.kind

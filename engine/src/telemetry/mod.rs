@@ -33,4 +33,10 @@ pub struct Counters {
     pub unexpected_bytes_max: u64,
     /// Bytes of all staging buffers made so far.
     pub staging_bytes: u64,
+    /// Datagrams sent, acknowledgements and probes included.
+    pub datagrams_sent: u64,
+    /// Of these, those that were taken for lost; what they carried was sent again.
+    pub datagrams_lost: u64,
+    /// Datagrams that came in and were dropped: garbled, forged, repeated, or of no session.
+    pub datagrams_dropped: u64,
 }

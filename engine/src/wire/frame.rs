@@ -79,16 +79,12 @@ pub(crate) enum FrameError {
     BadChunkNumber { expected: u32, got: u32 },
     #[error("a message of {0} bytes or more in parts, on a lane that takes whole ones")]
     PartsInStream(u32),
-    #[cfg(any(test, feature = "sim"))]
     #[error("frame {got} is beyond the window that starts at frame {expected}")]
     BeyondWindow { expected: u32, got: u32 },
-    #[cfg(any(test, feature = "sim"))]
     #[error("two messages follow frame {0}")]
     FollowsTwice(u32),
-    #[cfg(any(test, feature = "sim"))]
     #[error("{length} bytes at {offset} of the message of frame {message}: {why}")]
     BadPart { message: u32, offset: u32, length: u32, why: &'static str },
-    #[cfg(any(test, feature = "sim"))]
     #[error("so much asked of this side and so little taken: {0} answers wait")]
     AnswersWait(usize),
 }

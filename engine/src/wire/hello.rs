@@ -8,10 +8,10 @@
 //!  16  source engine u64                        16  engine u64
 //!  24  target engine u64                        24  session u64
 //!  32  session u64                              32  envelope_limit u32 | byte_limit u32
-//!  40  lane u32 | eager_limit u32               40  eager_limit u32 | reserved u32
+//!  40  lane u32 | eager_limit u32               40  eager_limit u32 | datagram_port u16 | datagram_bytes u16
 //!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
 //!  56  address of the source engine, 40 bytes   64  proof, 16 bytes
-//!  96  epoch u32 | reserved u32                 80
+//!  96  epoch u32 | datagram_port u16 | datagram_bytes u16
 //! 104  nonce, 16 bytes
 //! 120  tag, 16 bytes
 //! 136
@@ -57,7 +57,10 @@ pub(crate) struct Hello {
     pub(crate) byte_limit: U32,
     pub(crate) address: WireAddress,
     pub(crate) epoch: U32,
-    pub(crate) reserved: U32,
+    /// UDP port of the engine's datagrams; 0: it takes none.
+    pub(crate) datagram_port: U16,
+    /// Longest datagram that it takes, without headers of UDP and IP.
+    pub(crate) datagram_bytes: U16,
     pub(crate) nonce: [u8; 16],
     pub(crate) tag: [u8; 16],
 }
@@ -80,7 +83,8 @@ pub(crate) struct HelloReply {
     pub(crate) envelope_limit: U32,
     pub(crate) byte_limit: U32,
     pub(crate) eager_limit: U32,
-    pub(crate) reserved: U32,
+    pub(crate) datagram_port: U16,
+    pub(crate) datagram_bytes: U16,
     pub(crate) nonce: [u8; 16],
     pub(crate) proof: [u8; 16],
 }

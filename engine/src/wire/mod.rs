@@ -7,14 +7,9 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
 pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod chunk;
-#[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code))]
-pub(crate) mod cookie;
 pub(crate) mod done;
 pub(crate) mod eager;
 pub(crate) mod frame;
@@ -25,8 +20,6 @@ pub(crate) mod grant;
 pub(crate) mod hello;
 pub(crate) mod lanes;
 pub(crate) mod matched;
-#[cfg(any(test, feature = "sim"))]
-#[cfg_attr(not(test), allow(dead_code, reason = "no driver carries datagrams yet"))]
 pub(crate) mod packet;
 pub(crate) mod part;
 pub(crate) mod proof;
@@ -50,7 +43,7 @@ pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.

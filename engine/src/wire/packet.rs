@@ -44,6 +44,8 @@ const FLAGS_KNOWN: u8 = 31;
 
 /// Length of the fixed header, in bytes.
 pub(crate) const PACKET_HEADER_BYTES: usize = 16;
+/// Length of the tag at the end, in bytes.
+pub(crate) const PACKET_TAG_BYTES: usize = 8;
 /// Length of the floor, in bytes.
 pub(crate) const FLOOR_BYTES: usize = 4;
 

@@ -15,15 +15,12 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The message ends with this part.
-#[cfg(any(test, feature = "sim"))]
 pub(crate) const FLAG_LAST: u8 = 1;
 /// The sender gave the message up: no further parts come, and this one has no bytes.
-#[cfg(any(test, feature = "sim"))]
 pub(crate) const FLAG_GIVEN_UP: u8 = 2;
 
 /// A part that is not the last of its message has at least so many bytes: what is kept of a message
 /// whose envelope is not here yet costs in proportion to its bytes.
-#[cfg(any(test, feature = "sim"))]
 pub(crate) const PART_BYTES_MIN: usize = 64;
 
 /// Length of the header, in bytes.

@@ -71,6 +71,14 @@ impl Shared {
     }
 }
 
+impl super::session::Session {
+    fn is_sent(&self) -> bool {
+        self.outbox.is_empty()
+            && self.control.is_empty()
+            && self.datagram.as_ref().is_none_or(|datagram| datagram.outstanding.len() == 0)
+    }
+}
+
 /// What a session has in datagram mode.
 #[derive(Debug)]
 pub(crate) struct Datagram {
@@ -156,13 +164,32 @@ impl Core {
         content_bytes.clamp(CONTENT_BYTES_MIN, self.datagrams.contents.buffer_bytes())
     }
 
-    /// Whether all that a session has sent is acknowledged, and nothing waits: after
-    /// [`Self::leave`], that the goodbye has come.
+    /// Whether nothing of a session waits, and what it has sent was taken by its lane (stream
+    /// mode) or acknowledged (datagram mode).
     pub(crate) fn is_settled(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return true };
-        session.waiting.is_empty()
-            && session.control.is_empty()
-            && session.datagram.as_ref().is_none_or(|datagram| datagram.outstanding.len() == 0)
+        session.waiting.is_empty() && session.is_sent()
+    }
+
+    /// Whether the goodbye of [`Self::leave`] and all before it is sent, as above.
+    ///
+    /// RR-END-1.
+    pub(crate) fn has_left(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        session.is_some_and(|session| {
+            session.is_leaving && session.is_connected() && session.is_sent()
+        })
+    }
+
+    /// Whether all but the goodbye is acknowledged: a peer that ends the session now has that.
+    pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        session.is_some_and(|session| {
+            let datagram = session.datagram.as_deref();
+            session.is_leaving
+                && session.control.is_empty()
+                && datagram.is_some_and(|datagram| datagram.outstanding.len() <= 1)
+        })
     }
 
     /// A session in datagram mode ends: contents go back to the pool; what is held or half there

@@ -27,6 +27,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) bytes: &'a [u8],
     /// Nothing else waits to be sent: the peer may be asked to answer at once.
     pub(crate) is_last: bool,
+    /// A send of the user ends, or comes nearer to it, when this is acknowledged.
+    pub(crate) is_awaited: bool,
 }
 
 /// What a list had for a datagram.
@@ -211,11 +213,13 @@ impl Core {
             let first_frame = datagram.next_frame.into();
             let header = SegmentHeader { length, first_frame, ..header };
             datagram.header_only.copy_from_slice(header.as_bytes());
-            return Some(Outgoing { token: NEWS, bytes: &datagram.header_only, is_last });
+            let (bytes, is_awaited) = (&datagram.header_only[..], false);
+            return Some(Outgoing { token: NEWS, bytes, is_last, is_awaited });
         };
         let content = self.datagrams.contents.get_mut(id)?;
         content.place = Place::Flying;
-        Some(Outgoing { token: id.to_u64(), bytes: content.seal(header), is_last })
+        let (token, is_awaited) = (id.to_u64(), !content.operations.is_empty());
+        Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
     }
 
     /// A content that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
@@ -243,7 +247,8 @@ impl Core {
         let is_last = !datagram.waits();
         let content = pool.get_mut(id)?;
         content.place = Place::Flying;
-        Some(Outgoing { token, bytes: content.seal(header), is_last })
+        let is_awaited = !content.operations.is_empty();
+        Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
     }
 
     /// Length of the next datagram of a session, or more; 0: nothing waits.

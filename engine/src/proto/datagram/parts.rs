@@ -175,6 +175,7 @@ impl Assemblies {
         self.idle.push((ranges, pieces));
     }
 
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }

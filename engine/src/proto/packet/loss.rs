@@ -114,6 +114,7 @@ impl Loss {
     }
 
     /// Packets that were lost, then acknowledged.
+    #[cfg(test)]
     pub(super) fn spurious(&self) -> u64 {
         self.spurious
     }

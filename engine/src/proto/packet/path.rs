@@ -344,6 +344,22 @@ impl Path {
         }
     }
 
+    /// Asks for an answer with the next packet, whatever there is to send: to learn whether the
+    /// path carries anything.
+    pub(crate) fn ask(&mut self) {
+        self.probes_due = self.probes_due.max(1);
+    }
+
+    /// Whether the path has carried a packet there and the word of it back.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.highest_acked.is_some()
+    }
+
+    /// Acknowledges with the next packet what arrived, however shortly ago.
+    pub(crate) fn hasten_ack(&mut self) {
+        self.received.hasten();
+    }
+
     /// Fires what is due. `drained` says that nothing received is left to be handled; a late
     /// turn in which that is not so fires no loss timer, since what is left may answer it.
     ///

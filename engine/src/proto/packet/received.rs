@@ -163,6 +163,11 @@ impl Received {
         self.due_ns
     }
 
+    /// An acknowledgement that would be due later is due now.
+    pub(super) fn hasten(&mut self) {
+        self.due_ns = self.due_ns.map(|_| 0);
+    }
+
     /// Whether there is anything to tell, so that a packet that goes anyhow takes it along.
     pub(super) fn has_news(&self) -> bool {
         self.waiting > 0

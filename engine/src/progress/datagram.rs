@@ -1,0 +1,588 @@
+//! Datagrams: the path of each session that has one, and when the session uses it.
+//!
+//! A session is set up over TCP, and both sides say there whether they take datagrams. If both do,
+//! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: contents go by the
+//! path while that is [`Health::Good`], and by the TCP lane of the session before it has answered
+//! and when it has gone silent. The TCP lane also tells of the peer's end.
+//!
+//! Budget of a message on a good path: its bytes are copied into a content and from there into the
+//! driver's room, one tag over the datagram, one system call for all datagrams of a turn, no
+//! allocation, no lock. A timer costs a push to a heap once per probe time and session, not per
+//! packet.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+
+use foldhash::quality::RandomState;
+
+use super::completions::Completions;
+use super::control::Control;
+use super::engine::Engine;
+use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
+use crate::proto::core::Core;
+use crate::proto::failure::PeerFailure;
+use crate::proto::keys::LaneKeys;
+use crate::proto::packet::{Arrival, Content, Event, Filled, Path, PathConfig};
+use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
+
+/// The only path of a session.
+const PATH: u16 = 0;
+/// Datagrams handled in one turn, so that a flood does not keep the loop from others.
+const DATAGRAMS_PER_TURN: usize = 64;
+/// Datagrams that one session sends in one turn, for the same reason.
+const DATAGRAMS_PER_FLUSH: usize = 64;
+/// Turns without a datagram after which the socket is watched, no longer polled.
+const COLD_TURNS: u32 = 64;
+/// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
+/// a LAN. A packet is lost now and then; five probes in a row are not.
+const SILENT_PROBES: u32 = 5;
+
+/// What an engine says of its datagrams in a hello or a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Announced {
+    /// UDP port at the address of the TCP connection; 0: none.
+    pub(crate) port: u16,
+    /// Longest datagram that it takes.
+    pub(crate) bytes: u16,
+}
+
+/// What is known of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Health {
+    /// Nothing was answered yet: networks may drop UDP.
+    Untried,
+    /// It carries the session's contents.
+    Good,
+    /// It did carry them, and answers no more.
+    Silent,
+}
+
+/// The path of a session.
+#[derive(Debug)]
+pub(super) struct Lane {
+    path: Path,
+    keys: LaneKeys,
+    session_id: u64,
+    /// Where its datagrams go: where the last one with the highest number came from.
+    remote: SocketAddr,
+    highest: u64,
+    pub(super) health: Health,
+    /// The earliest time that stands for it among the timers.
+    timer_ns: u64,
+    /// It is in the list of those that wait for room in the driver.
+    is_blocked: bool,
+}
+
+/// Datagrams that were dropped, by reason. None of them has changed anything.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Dropped {
+    /// Too short, or not a packet.
+    pub(crate) malformed: u64,
+    /// Of no session that lives here.
+    pub(crate) unknown: u64,
+    /// Their tag does not fit: forged, garbled, or for somebody else.
+    pub(crate) forged: u64,
+    /// They came before, or are too old to tell.
+    pub(crate) repeated: u64,
+}
+
+/// What an engine counts of its datagrams.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct DatagramCounters {
+    /// All that were made.
+    pub(crate) sent: u64,
+    /// Of these, those taken for lost.
+    pub(crate) lost: u64,
+    /// Those that came in and changed nothing.
+    pub(crate) dropped: u64,
+}
+
+impl DatagramCounters {
+    fn with(self, path: &Path) -> Self {
+        let statistics = path.statistics();
+        Self { sent: self.sent + statistics.sent, lost: self.lost + statistics.lost, ..self }
+    }
+}
+
+/// Datagrams of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Datagrams {
+    /// The socket, for each driver to get a copy of.
+    socket: Option<UdpSocket>,
+    /// What this engine announces.
+    pub(super) announced: Announced,
+    by_session: HashMap<u64, u32, RandomState>,
+    /// Times at which sessions want a turn at the latest; the earliest first, some of them stale.
+    timers: BinaryHeap<Reverse<(u64, u32)>>,
+    is_polled: bool,
+    is_watched: bool,
+    idle_turns: u32,
+    /// Sessions that wait for room in the driver.
+    blocked: Vec<u32>,
+    is_blocked: bool,
+    /// When everything that had come in was last handled.
+    drained_ns: u64,
+    /// What was dropped so far.
+    pub(crate) dropped: Dropped,
+    /// Of paths whose session is over.
+    of_closed: DatagramCounters,
+}
+
+impl Datagrams {
+    /// Those of an engine whose datagrams come in by `socket`, which is non-blocking.
+    pub(crate) fn new(socket: UdpSocket, port: u16) -> Self {
+        let announced = Announced { port, bytes: DATAGRAM_BYTES_MAX as u16 };
+        Self { socket: Some(socket), announced, ..Self::default() }
+    }
+
+    /// Gives a driver the socket. Without datagrams everything goes by TCP.
+    pub(super) fn attach(&mut self, driver: &mut dyn Driver) {
+        let Some(socket) = &self.socket else { return };
+        let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
+        if let Err(error) = opened {
+            tracing::warn!("no datagrams: {error}; messages go by TCP");
+            self.socket = None;
+            self.announced = Announced::default();
+        }
+        (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
+    }
+
+    fn is_open(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// The socket is read in every turn, unless the driver tells when there is something.
+    fn poll(&mut self) {
+        if self.is_open() && !self.is_watched {
+            (self.is_polled, self.idle_turns) = (true, 0);
+        }
+    }
+
+    /// The earliest time at which a session wants a turn.
+    pub(super) fn next_timer_ns(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((at_ns, _))| *at_ns)
+    }
+}
+
+/// Contents of a session, for its path to send.
+struct Contents<'a> {
+    core: &'a mut Core,
+    session: u32,
+    /// The path carries them; otherwise only what probes repeat.
+    is_open: bool,
+}
+
+impl Content for Contents<'_> {
+    fn waiting_bytes(&self) -> usize {
+        if self.is_open { self.core.waiting_bytes(self.session) } else { 0 }
+    }
+
+    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
+        let content = self.core.poll_content(self.session, room.len(), false)?;
+        room[..content.bytes.len()].copy_from_slice(content.bytes);
+        let (token, bytes) = (content.token, content.bytes.len());
+        Some(Filled { token, bytes, ack_now: content.is_last && content.is_awaited })
+    }
+
+    fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
+        let content = self.core.poll_content_again(self.session, token, room.len(), false)?;
+        room[..content.bytes.len()].copy_from_slice(content.bytes);
+        Some(Filled { token, bytes: content.bytes.len(), ack_now: true })
+    }
+}
+
+impl Lane {
+    /// Tells the message layer what the path found out.
+    fn tell(&mut self, core: &mut Core, session: u32, completions: &mut Completions) {
+        while let Some(event) = self.path.poll_event() {
+            match event {
+                Event::Acked { token } => core.handle_content_acked(session, token, completions),
+                Event::Lost { token } => core.handle_content_lost(session, token),
+                Event::ContentBytesMax { bytes } => core.set_content_bytes(session, bytes),
+            }
+        }
+        let (_, _, probes) = self.path.load();
+        match self.health {
+            Health::Good if probes >= SILENT_PROBES => {
+                tracing::debug!(session, "its path has gone silent: messages go by TCP");
+                self.health = Health::Silent;
+                core.resend_all(session);
+            }
+            Health::Untried if self.path.is_answered() => self.health = Health::Good,
+            Health::Silent if probes == 0 => {
+                tracing::debug!(session, "its path answers again");
+                self.health = Health::Good;
+            }
+            _ => {}
+        }
+    }
+
+    fn set_timer(&mut self, session: u32, timers: &mut BinaryHeap<Reverse<(u64, u32)>>) {
+        if let Some(due_ns) = self.path.poll_timeout()
+            && due_ns < self.timer_ns
+        {
+            self.timer_ns = due_ns;
+            timers.push(Reverse((due_ns, session)));
+        }
+    }
+}
+
+impl Control {
+    /// Whether its contents go by datagrams now.
+    pub(super) fn is_by_datagram(&self) -> bool {
+        self.datagram.as_ref().is_some_and(|lane| lane.health == Health::Good)
+    }
+}
+
+impl Engine {
+    // ---- Sessions ----
+
+    /// A session was just established, by a TCP connection from or to `remote`: it gets a path if
+    /// both sides take datagrams.
+    pub(super) fn open_path(&mut self, session: u32, theirs: Announced) {
+        let state = &mut *self.state;
+        let ours = state.datagrams.announced;
+        let Some(known) = state.core.sessions.at(session as usize) else { return };
+        let Some(keys) = known.keys.as_ref().filter(|_| ours.port != 0 && theirs.port != 0) else {
+            return;
+        };
+        let (id, is_initiator) = (known.id, known.connection.is_initiator());
+        let config = PathConfig {
+            session: id,
+            path: PATH,
+            tag_bytes: PACKET_TAG_BYTES,
+            datagram_bytes_max: usize::from(ours.bytes.min(theirs.bytes)),
+            ..PathConfig::default()
+        };
+        let config = PathConfig {
+            datagram_bytes_max: config.datagram_bytes_max.max(config.datagram_bytes_min),
+            ..config
+        };
+        let mut path = Path::new(config);
+        path.ask();
+        let mut remote = known.locator;
+        remote.set_port(theirs.port);
+        let keys = keys.path(PATH, is_initiator);
+        state.core.use_datagrams(session, path.content_bytes_max());
+        self.control(session).has_contents = true;
+        let state = &mut *self.state;
+        // An id that is taken is an accident, or a peer's malice: then it goes by TCP.
+        let is_free = !state.datagrams.by_session.contains_key(&id);
+        if is_free {
+            state.datagrams.by_session.insert(id, session);
+        }
+        let lane = Lane {
+            path,
+            keys,
+            session_id: id,
+            remote,
+            highest: 0,
+            health: Health::Untried,
+            timer_ns: u64::MAX,
+            is_blocked: false,
+        };
+        self.control(session).datagram = is_free.then(|| Box::new(lane));
+        self.state.datagrams.poll();
+        self.transmit(session);
+        self.driver.flush_datagrams();
+    }
+
+    /// A session is over. What came last, its goodbye perhaps, is acknowledged.
+    pub(super) fn close_path(&mut self, session: u32) {
+        let Some(lane) = self.control(session).datagram.as_mut() else { return };
+        lane.path.hasten_ack();
+        lane.health = Health::Untried;
+        self.transmit(session);
+        self.driver.flush_datagrams();
+        if let Some(lane) = self.control(session).datagram.take() {
+            let datagrams = &mut self.state.datagrams;
+            datagrams.by_session.remove(&lane.session_id);
+            datagrams.of_closed = datagrams.of_closed.with(&lane.path);
+        }
+    }
+
+    // ---- What comes in ----
+
+    /// Handles what has come in, if the socket is polled. `true`: something was there.
+    pub(super) fn read_datagrams(&mut self) -> bool {
+        if !self.state.datagrams.is_polled {
+            return false;
+        }
+        let mut count = 0;
+        while count < DATAGRAMS_PER_TURN {
+            let state = &mut *self.state;
+            match self.driver.recv_datagram() {
+                Ok(Some((from, bytes))) => {
+                    if count == 0 {
+                        state.now_ns = state.clock.now_ns();
+                    }
+                    count += 1;
+                    if let Err((session, failure)) = state.handle_datagram(from, bytes) {
+                        self.say_protocol_error(session);
+                        let state = &mut *self.state;
+                        state.core.fail_session(session, failure, &mut state.completions);
+                    }
+                }
+                Ok(None) => {
+                    self.drained();
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // It concerns no single peer; paths that answer no more go by TCP.
+                    tracing::warn!("cannot receive datagrams: {error}");
+                    self.drained();
+                    break;
+                }
+            }
+        }
+        if count > 0 {
+            self.state.datagrams.idle_turns = 0;
+            return true;
+        }
+        let datagrams = &mut self.state.datagrams;
+        datagrams.idle_turns += 1;
+        if self.driver.polls_for_free() && datagrams.idle_turns > COLD_TURNS {
+            self.watch_datagrams();
+        }
+        false
+    }
+
+    fn drained(&mut self) {
+        self.state.datagrams.drained_ns = self.state.now_ns;
+    }
+
+    /// The driver tells when there is something to read.
+    pub(super) fn watch_datagrams(&mut self) {
+        let datagrams = &mut self.state.datagrams;
+        if !datagrams.is_open() || datagrams.by_session.is_empty() {
+            return;
+        }
+        datagrams.is_polled = false;
+        if !datagrams.is_watched {
+            datagrams.is_watched = true;
+            if let Err(error) = self.driver.watch_datagrams() {
+                tracing::warn!("cannot watch the datagram socket: {error}; it is polled");
+                (datagrams.is_polled, datagrams.is_watched) = (true, false);
+            }
+        }
+    }
+
+    pub(super) fn handle_datagrams_readable(&mut self) {
+        self.state.datagrams.is_watched = false;
+        // Nothing waited there before.
+        self.drained();
+        self.state.datagrams.poll();
+        self.read_datagrams();
+    }
+
+    /// The driver has room again.
+    pub(super) fn handle_datagrams_writable(&mut self) {
+        self.state.datagrams.is_blocked = false;
+        for session in std::mem::take(&mut self.state.datagrams.blocked) {
+            if let Some(lane) = &mut self.control(session).datagram {
+                lane.is_blocked = false;
+            }
+            self.state.core.mark_dirty(session);
+        }
+    }
+
+    // ---- Timers ----
+
+    /// Gives sessions whose time has come a turn. `until_ns` is when this turn began: an
+    /// acknowledgement that is wanted at once still waits for what the user answers.
+    pub(super) fn fire_timers(&mut self, until_ns: u64) {
+        let mut fired = false;
+        while let Some(&Reverse((at_ns, session))) = self.state.datagrams.timers.peek() {
+            if at_ns > until_ns {
+                break;
+            }
+            self.state.datagrams.timers.pop();
+            if !fired {
+                self.read_clock();
+                fired = true;
+            }
+            let state = &mut *self.state;
+            let Some(control) = state.controls.get_mut(session as usize) else { continue };
+            let Some(lane) = control.datagram.as_deref_mut() else { continue };
+            if lane.timer_ns != at_ns {
+                continue;
+            }
+            lane.timer_ns = u64::MAX;
+            // What is drained is as old as the turn; a socket that is watched has nothing.
+            let datagrams = &mut state.datagrams;
+            let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
+            let late_ns =
+                if datagrams.is_watched { 0 } else { state.now_ns - datagrams.drained_ns };
+            lane.path.start_turn(late_ns);
+            lane.path.handle_timeout(state.now_ns, is_drained);
+            lane.tell(&mut state.core, session, &mut state.completions);
+            self.transmit(session);
+        }
+        if fired {
+            self.driver.flush_datagrams();
+        }
+    }
+
+    /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
+    pub(super) fn acknowledge_all(&mut self) {
+        if self.state.datagrams.timers.is_empty() {
+            return;
+        }
+        let state = &mut *self.state;
+        let mut sessions: Vec<u32> =
+            state.datagrams.timers.iter().map(|Reverse((_, session))| *session).collect();
+        sessions.sort_unstable();
+        sessions.dedup();
+        for session in sessions {
+            if let Some(lane) = &mut self.control(session).datagram {
+                lane.path.hasten_ack();
+                self.transmit(session);
+            }
+        }
+        self.driver.flush_datagrams();
+    }
+
+    // ---- What goes out ----
+
+    /// Whether something waits that fits no datagram of the path.
+    pub(super) fn is_waiting_too_long_for_path(&self, session: u32) -> bool {
+        let control = self.state.controls.get(session as usize);
+        let lane = control.and_then(|control| control.datagram.as_deref());
+        lane.is_some_and(|lane| {
+            self.state.core.waiting_bytes(session) > lane.path.content_bytes_max()
+        })
+    }
+
+    /// Sends what a session has for its peer and what its path wants, as far as both let it; call
+    /// [`Driver::flush_datagrams`] next. `true`: something went.
+    pub(super) fn transmit(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get_mut(session as usize) else { return false };
+        let Some(lane) = control.datagram.as_deref_mut() else { return false };
+        // A sample of the round trip is as true as this time.
+        state.now_ns = state.clock.now_ns();
+        let mut happened = false;
+        let is_open = lane.health == Health::Good;
+        let mut contents = Contents { core: &mut state.core, session, is_open };
+        for sent in 0..=DATAGRAMS_PER_FLUSH {
+            if sent == DATAGRAMS_PER_FLUSH {
+                contents.core.mark_dirty(session);
+                break;
+            }
+            if state.datagrams.is_blocked {
+                break;
+            }
+            let room = match self.driver.datagram_room() {
+                Ok(room) => room,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    state.datagrams.is_blocked = true;
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!("cannot send datagrams: {error}");
+                    break;
+                }
+            };
+            let packet = lane.path.poll_transmit(state.now_ns, &mut contents, room);
+            let Some((length, number)) = packet else { break };
+            lane.keys.send.seal_packet(room, length, number);
+            self.driver.send_datagram(lane.remote, length + PACKET_TAG_BYTES);
+            happened = true;
+        }
+        if state.datagrams.is_blocked && !lane.is_blocked {
+            lane.is_blocked = true;
+            state.datagrams.blocked.push(session);
+        }
+        // A window may have made room by giving up what held it.
+        lane.tell(&mut state.core, session, &mut state.completions);
+        lane.set_timer(session, &mut state.datagrams.timers);
+        happened
+    }
+}
+
+impl super::engine::State {
+    /// What paths counted, those of sessions that are over included.
+    pub(crate) fn datagram_counters(&self) -> DatagramCounters {
+        let Dropped { malformed, unknown, forged, repeated } = self.datagrams.dropped;
+        let dropped = malformed + unknown + forged + repeated;
+        let start = DatagramCounters { dropped, ..self.datagrams.of_closed };
+        let lanes = self.controls.iter().filter_map(|control| control.datagram.as_deref());
+        lanes.fold(start, |sum, lane| sum.with(&lane.path))
+    }
+
+    /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
+    ///
+    /// RR-AUTH-8, RR-PKT-14.
+    fn handle_datagram(
+        &mut self,
+        from: SocketAddr,
+        bytes: &mut [u8],
+    ) -> Result<(), (u32, PeerFailure)> {
+        let dropped = &mut self.datagrams.dropped;
+        let Some(length) = bytes.len().checked_sub(PACKET_TAG_BYTES) else {
+            dropped.malformed += 1;
+            return Ok(());
+        };
+        if length < PACKET_HEADER_BYTES {
+            dropped.malformed += 1;
+            return Ok(());
+        }
+        let id = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
+        let Some(&session) = self.datagrams.by_session.get(&id) else {
+            dropped.unknown += 1;
+            return Ok(());
+        };
+        let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
+        let Some(lane) = control.datagram.as_deref_mut() else { return Ok(()) };
+        let Ok(packet) = Packet::decode(&bytes[..length]) else {
+            dropped.malformed += 1;
+            return Ok(());
+        };
+        let number = lane.path.number_of(&packet);
+        if !lane.keys.receive.open_packet(bytes, number) {
+            dropped.forged += 1;
+            return Ok(());
+        }
+        let protocol = |error: &dyn std::fmt::Display| {
+            Err((session, PeerFailure::Protocol(error.to_string().into())))
+        };
+        let Ok(packet) = Packet::decode(&bytes[..length]) else { return Ok(()) };
+        let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
+        lane.path.start_turn(if self.datagrams.is_watched { 0 } else { late_ns });
+        match lane.path.handle_packet(self.now_ns, &packet) {
+            Ok(Arrival::Fresh) => {}
+            Ok(_) => {
+                dropped.repeated += 1;
+                return Ok(());
+            }
+            Err(error) => return protocol(&error),
+        }
+        if lane.health == Health::Untried {
+            // Its question says that it can be asked; ours may have come before it knew us.
+            lane.path.ask();
+            lane.timer_ns = self.now_ns;
+            self.datagrams.timers.push(Reverse((self.now_ns, session)));
+        }
+        if number >= lane.highest {
+            // A NAT on the way may give the peer another address.
+            (lane.highest, lane.remote) = (number, from);
+        }
+        lane.tell(&mut self.core, session, &mut self.completions);
+        if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) {
+            let now_ns = self.now_ns;
+            let completions = &mut self.completions;
+            let handled = self.core.handle_datagram(session, packet.content, now_ns, completions);
+            if let Err(error) = handled {
+                return protocol(&error);
+            }
+        }
+        lane.set_timer(session, &mut self.datagrams.timers);
+        if self.core.waiting_bytes(session) > 0 {
+            self.core.mark_dirty(session);
+        }
+        Ok(())
+    }
+}
