@@ -195,6 +195,8 @@ impl Content for Contents<'_> {
 
 impl Lane {
     /// Tells the message layer what the path found out.
+    ///
+    /// RR-PATH-2, RR-PATH-3.
     fn tell(&mut self, core: &mut Core, session: u32, completions: &mut Completions) {
         while let Some(event) = self.path.poll_event() {
             match event {
@@ -239,8 +241,9 @@ impl Control {
 impl Engine {
     // ---- Sessions ----
 
-    /// A session was just established, by a TCP connection from or to `remote`: it gets a path if
-    /// both sides take datagrams.
+    /// A session was just established: it gets a path if both sides take datagrams.
+    ///
+    /// RR-PATH-1, RR-PATH-2.
     pub(super) fn open_path(&mut self, session: u32, theirs: Announced) {
         let state = &mut *self.state;
         let ours = state.datagrams.announced;
@@ -290,6 +293,8 @@ impl Engine {
     }
 
     /// A session is over. What came last, its goodbye perhaps, is acknowledged.
+    ///
+    /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
         let Some(lane) = self.control(session).datagram.as_mut() else { return };
         lane.path.hasten_ack();
@@ -515,7 +520,7 @@ impl super::engine::State {
 
     /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
     ///
-    /// RR-AUTH-8, RR-PKT-14.
+    /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
     fn handle_datagram(
         &mut self,
         from: SocketAddr,

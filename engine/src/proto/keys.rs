@@ -251,6 +251,27 @@ impl TagKey {
 mod tests {
     use super::*;
 
+    /// RR-PKT-14
+    #[test]
+    fn a_packet_opens_with_its_number_path_and_direction_only() {
+        let keys = SessionKeys::for_tests();
+        let (near, far) = (keys.path(0, true), keys.path(0, false));
+        let number = 0x1_0000_0007;
+        let mut datagram = [7; 40];
+        near.send.seal_packet(&mut datagram, 32, number);
+        assert!(far.receive.open_packet(&mut datagram.clone(), number));
+        assert!(!far.receive.open_packet(&mut datagram.clone(), number & 0xffff_ffff));
+        assert!(!near.receive.open_packet(&mut datagram.clone(), number));
+        assert!(!keys.path(1, false).receive.open_packet(&mut datagram.clone(), number));
+        for bit in 0..40 * 8 {
+            let mut garbled = datagram;
+            garbled[bit / 8] ^= 1 << (bit % 8);
+            assert!(!far.receive.open_packet(&mut garbled, number), "bit {bit}");
+        }
+        let mut tag_alone = [0; PACKET_TAG_BYTES];
+        assert!(!far.receive.open_packet(&mut tag_alone, 0));
+    }
+
     fn names() -> SessionNames {
         SessionNames {
             initiator: 1,

@@ -1,6 +1,6 @@
 //! Engines under virtual time: each runs, sleeps and wakes as its loop would on a host.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -9,6 +9,7 @@ use rand::rngs::StdRng;
 use crate::driver::sim::net::{Item, Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
+use crate::progress::datagram::Datagrams;
 use crate::progress::engine::{Clock, Engine, LoopConfig, State};
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
@@ -39,6 +40,8 @@ pub(crate) struct World {
     arena: Arc<Arena>,
     listener: TcpListener,
     keys: Arc<JobKeys>,
+    /// As the listener: no datagram goes there. Engines that are started have datagrams, too.
+    datagrams: Option<UdpSocket>,
     /// Time that a turn takes.
     pub(crate) turn_ns: u64,
     /// Turns in which nothing happens before an engine sleeps.
@@ -57,10 +60,19 @@ impl World {
             arena: Arena::new(4096).map_err(failed)?,
             listener: TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?,
             keys: Arc::new(JobKeys::new(None)),
+            datagrams: None,
             turn_ns: 1_000,
             idle_turns_max: 2,
             turns: 0,
         })
+    }
+
+    /// Engines that are started from now on take datagrams, or do not.
+    pub(crate) fn set_datagrams(&mut self, wanted: bool) -> Result<(), Error> {
+        let failed = |error| Error::system("cannot set a simulated world up", error);
+        let socket = wanted.then(|| UdpSocket::bind(("127.0.0.1", 0))).transpose();
+        self.datagrams = socket.map_err(failed)?;
+        Ok(())
     }
 
     /// A new host, without a process; its number.
@@ -103,6 +115,10 @@ impl World {
             locator,
             None,
         );
+        if let Some(socket) = &self.datagrams {
+            let socket = socket.try_clone().map_err(failed)?;
+            state.datagrams = Datagrams::new(socket, locator.port());
+        }
         state.clock = Clock::Virtual;
         state.core.open_endpoint();
         state.completions.open_queue();
