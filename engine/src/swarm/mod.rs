@@ -277,6 +277,7 @@ impl Run {
             let keep_alive_ns = net.weather.keep_alive_ns;
             net.weather = crate::driver::sim::net::Weather::fair();
             net.weather.keep_alive_ns = keep_alive_ns;
+            net.datagram_weather = crate::driver::sim::datagrams::DatagramWeather::fair();
             net.heal();
         }
         let end_ns = self.world.now_ns() + self.plan.bound_ns();

@@ -77,6 +77,7 @@ impl Net {
         self.epoch += 1;
         self.cuts.push((from, to, self.epoch));
         self.plan_keep_alive([from, to]);
+        self.lose_datagrams(from, to);
     }
 
     fn plan_keep_alive(&mut self, pair: [usize; 2]) {
@@ -117,6 +118,7 @@ impl Net {
         for (from, to, _) in std::mem::take(&mut self.cuts) {
             self.resume(from, to);
         }
+        self.heal_datagrams();
         let now_ns = self.now_ns();
         for index in 0..self.connections.len() {
             if self.connections[index].stalled_until_ns > now_ns {
@@ -169,6 +171,7 @@ impl Net {
         self.epoch += 1;
         self.hosts[host].is_dark = true;
         self.hosts[host].dark_epoch = Some(self.epoch);
+        self.lose_unsent_datagrams(host);
         for other in 0..self.hosts.len() {
             if other != host {
                 self.plan_keep_alive([host, other]);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::datagrams::Socket;
 use super::lane::{Lane, News, Watch, What};
 use super::net::{Item, Net};
 use crate::progress::lanes::{Event, LaneKey};
@@ -27,6 +28,7 @@ pub(crate) struct Host {
     wakes_ns: Option<u64>,
     /// Its loop does not run before this time.
     pub(super) paused_until_ns: u64,
+    pub(super) socket: Socket,
 }
 
 impl Host {
@@ -43,6 +45,7 @@ impl Host {
             turn: 0,
             wakes_ns: None,
             paused_until_ns: 0,
+            socket: Socket::new(locator),
         }
     }
 
@@ -105,7 +108,7 @@ impl Net {
     }
 
     /// The engine of `host` runs at `at_ns` at the latest, if it sleeps.
-    fn wake_at(&mut self, host: usize, at_ns: u64) {
+    pub(super) fn wake_at(&mut self, host: usize, at_ns: u64) {
         let known = &mut self.hosts[host];
         if known.wakes_ns.is_some_and(|wakes_ns| at_ns < wakes_ns) {
             known.wakes_ns = Some(at_ns);
@@ -145,9 +148,10 @@ impl Net {
     /// The engine sleeps until there is news, for `limit_ns` at the most.
     pub(super) fn sleep(&mut self, host: usize, limit_ns: u64) {
         let now_ns = self.now_ns();
+        let readable_ns = self.datagrams_readable_ns(host);
         let known = &mut self.hosts[host];
         let news_ns = known.news.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
-        let wakes_ns = news_ns.min(now_ns.saturating_add(limit_ns)).max(now_ns);
+        let wakes_ns = news_ns.min(readable_ns).min(now_ns.saturating_add(limit_ns)).max(now_ns);
         known.wakes_ns = Some(wakes_ns);
         self.plan_turn(host, wakes_ns);
     }
@@ -159,6 +163,11 @@ impl Net {
 
     /// Hands over the events whose time has come, some of them if there are many.
     pub(super) fn deliver(&mut self, host: usize, events: &mut Vec<Event>) {
+        // Beside the limit, so that neither lanes nor datagrams wait for the other for ever.
+        if self.takes_datagrams_readable(host) {
+            self.settle(host, &Event::DatagramsReadable);
+            events.push(Event::DatagramsReadable);
+        }
         for _ in 0..self.weather.events_per_poll {
             let now_ns = self.now_ns();
             let Some(first) = self.hosts[host].news.first_entry() else { return };

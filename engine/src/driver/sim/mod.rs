@@ -3,11 +3,11 @@
 //! their memory until they are reaped; the same seed breaks the same way.
 //!
 //! Lanes are byte streams. The network knows hosts, paths between them and their time; what
-//! moves on a path is the business of `connection`, so that lanes of another kind find a place
-//! beside it.
+//! moves on a path is the business of `connection`, and of `datagrams`.
 
 mod chunks;
 pub(crate) mod connection;
+pub(crate) mod datagrams;
 mod faults;
 mod host;
 mod lane;
@@ -16,11 +16,12 @@ pub(crate) mod random;
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
 use self::net::Net;
 use crate::memory::Shape;
@@ -37,13 +38,18 @@ pub(crate) struct SimDriver {
     net: Shared,
     host: usize,
     is_shut_down: bool,
+    /// The room that was given last.
+    room: Option<Box<Datagram>>,
+    /// What was received last.
+    received: Option<Box<Datagram>>,
 }
 
 impl SimDriver {
     /// Starts a process on `host`; it listens from now on.
     pub(crate) fn new(net: &Shared, host: usize) -> Self {
         net.borrow_mut().start_process(host);
-        Self { net: Rc::clone(net), host, is_shut_down: false }
+        let (room, received) = (None, None);
+        Self { net: Rc::clone(net), host, is_shut_down: false, room, received }
     }
 }
 
@@ -176,8 +182,51 @@ impl Driver for SimDriver {
         Ok(since.map(|since| Duration::from_nanos(net.now_ns() - since)))
     }
 
+    /// The socket is the host's own, at its locator.
+    fn open_datagrams(&mut self, _socket: UdpSocket) -> io::Result<()> {
+        self.net.borrow_mut().open_datagrams(self.host)
+    }
+
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        let net = &mut *self.net.borrow_mut();
+        net.datagram_room(self.host)?;
+        let room = self.room.get_or_insert_with(|| net.spare_datagram());
+        Ok(&mut room.bytes)
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        let net = &mut *self.net.borrow_mut();
+        match self.room.take() {
+            Some(mut datagram) if length <= datagram.bytes.len() => {
+                (datagram.to, datagram.length) = (to, length);
+                net.queue_datagram(self.host, datagram);
+            }
+            _ => net.violation("a datagram is sent without room for it"),
+        }
+    }
+
+    fn flush_datagrams(&mut self) {
+        self.net.borrow_mut().flush_datagrams(self.host);
+    }
+
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        let net = &mut *self.net.borrow_mut();
+        if let Some(before) = self.received.take() {
+            net.recycle(before);
+        }
+        self.received = net.receive_datagram(self.host);
+        let received = self.received.as_mut();
+        Ok(received.map(|datagram| (datagram.from, &mut datagram.bytes[..datagram.length])))
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        self.net.borrow_mut().watch_datagrams(self.host)
+    }
+
     fn shutdown(&mut self, _limit: Duration) -> bool {
         self.is_shut_down = true;
+        // What the kernel has no room for is lost, as any datagram may be.
+        self.flush_datagrams();
         self.net.borrow_mut().end_process(self.host);
         true
     }

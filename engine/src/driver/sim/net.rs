@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use super::Shared;
 use super::connection::{Connection, End, Pipe};
+use super::datagrams::{Air, DatagramWeather};
 use super::host::Host;
 use super::lane::{News, Spans, What, cancelled};
 use super::random::Random;
@@ -79,6 +80,8 @@ pub(crate) enum Item {
     Reset { connection: usize, side: usize },
     /// The kernels of two hosts have waited long enough.
     KeepAlive { pair: [usize; 2], epoch: u64 },
+    /// The kernel of a host takes datagrams again.
+    DatagramRoom { host: usize, process: u32 },
 }
 
 #[derive(Debug)]
@@ -113,11 +116,13 @@ impl Ord for Planned {
 pub(crate) struct Net {
     pub(crate) random: Random,
     pub(crate) weather: Weather,
+    pub(crate) datagram_weather: DatagramWeather,
     now_ns: u64,
     number: u64,
     queue: BinaryHeap<Reverse<Planned>>,
     pub(super) hosts: Vec<Host>,
     pub(crate) connections: Vec<Connection>,
+    pub(super) air: Air,
     /// Ways from a host to another that are cut, and the epochs that began with that.
     pub(super) cuts: Vec<(usize, usize, u64)>,
     /// Counts the cuts, so that a keep-alive knows its own.
@@ -134,11 +139,13 @@ impl Net {
         std::rc::Rc::new(std::cell::RefCell::new(Self {
             random: Random::new(seed),
             weather,
+            datagram_weather: DatagramWeather::fair(),
             now_ns: 0,
             number: 0,
             queue: BinaryHeap::new(),
             hosts: Vec::new(),
             connections: Vec::new(),
+            air: Air::default(),
             cuts: Vec::new(),
             epoch: 0,
             busy: Vec::new(),
@@ -182,6 +189,7 @@ impl Net {
                 Item::Room { connection, side } => self.look_at(connection, side),
                 Item::Reset { connection, side } => self.handle_reset(connection, side),
                 Item::KeepAlive { pair, epoch } => self.handle_keep_alive(pair, epoch),
+                Item::DatagramRoom { host, process } => self.handle_datagram_room(host, process),
             }
         }
     }
@@ -268,8 +276,10 @@ impl Net {
 
     /// A new host; its number.
     pub(crate) fn add_host(&mut self, locator: SocketAddr) -> usize {
+        let host = self.hosts.len();
         self.hosts.push(Host::new(locator));
-        self.hosts.len() - 1
+        self.add_route(host);
+        host
     }
 
     pub(super) fn start_process(&mut self, host: usize) {
@@ -279,6 +289,7 @@ impl Net {
     }
 
     pub(super) fn end_process(&mut self, host: usize) {
+        self.close_datagrams(host);
         let (lanes, news) = self.hosts[host].stop();
         for News { what, releases, .. } in news {
             if let Some(spans) = releases {

@@ -1,0 +1,385 @@
+//! Datagrams of the simulated network.
+//!
+//! Each host has one socket, at its locator. A datagram waits in the driver's queue, in the
+//! sender's kernel and for its link, is on its way, waits in the receiver's kernel, and may come
+//! to an end in each of these places. Nothing is planned for an arrival: whoever looks finds what
+//! has arrived by then, and only who sleeps is woken.
+
+mod socket;
+#[cfg(test)]
+mod tests;
+mod watcher;
+mod weather;
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
+pub(super) use self::socket::{Datagram, Socket};
+use self::socket::{QUEUED_MAX, UnderWay};
+pub(crate) use self::watcher::Sighting;
+use self::watcher::Watcher;
+pub(crate) use self::weather::DatagramWeather;
+use super::net::{Item, Net};
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
+
+/// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
+pub(crate) const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;
+
+/// Kind of an arrival in the trace.
+const TRACE_ARRIVAL: u64 = 12;
+
+/// What became of datagrams so far.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct DatagramCounts {
+    /// Taken by a sender's kernel.
+    pub(crate) sent: u64,
+    /// Forged by somebody else.
+    pub(crate) injected: u64,
+    /// No room before the link.
+    pub(crate) queue_drops: u64,
+    /// Lost on the way: by chance, by a cut, too long, or nobody has the address.
+    pub(crate) lost: u64,
+    /// Copies that the network made.
+    pub(crate) duplicates: u64,
+    /// Arrived where no process was.
+    pub(crate) unheard: u64,
+    /// No room in the receiver's kernel.
+    pub(crate) receive_drops: u64,
+    /// Kept for a process.
+    pub(crate) arrived: u64,
+    /// Changes of a host's address.
+    pub(crate) rebinds: u64,
+}
+
+/// Whom an address reaches, and until when.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    host: usize,
+    until_ns: u64,
+}
+
+/// What the network knows of datagrams.
+#[derive(Debug, Default)]
+pub(super) struct Air {
+    routes: HashMap<SocketAddr, Route>,
+    /// Ways from a host to another that no datagram passes.
+    cuts: Vec<(usize, usize)>,
+    counts: DatagramCounts,
+    watcher: Option<Watcher>,
+    /// To be used again.
+    // Boxed where they are used: they move from queue to queue.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Datagram>>,
+}
+
+impl Net {
+    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
+    pub(crate) fn datagram_counts(&self) -> DatagramCounts {
+        self.air.counts
+    }
+
+    fn hits(&mut self, ppm: u64) -> bool {
+        ppm > 0 && self.random.within(1_000_000) < ppm
+    }
+
+    // ---- The socket of a process ----
+
+    /// The locator of a new host reaches it.
+    pub(super) fn add_route(&mut self, host: usize) {
+        let locator = self.hosts[host].locator;
+        self.air.routes.insert(locator, Route { host, until_ns: u64::MAX });
+    }
+
+    /// A process receives from now on; its outgoing address is its locator.
+    pub(super) fn open_datagrams(&mut self, host: usize) -> io::Result<()> {
+        if self.draw(self.datagram_weather.unsupported_one_in) {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        // What arrived before found nobody.
+        self.let_arrive(host);
+        let locator = self.hosts[host].locator;
+        if self.hosts[host].socket.public != locator {
+            self.change_address(host, locator);
+        }
+        self.hosts[host].socket.is_open = true;
+        Ok(())
+    }
+
+    /// A process ends. What is under way may find its successor.
+    pub(super) fn close_datagrams(&mut self, host: usize) {
+        self.let_arrive(host);
+        let socket = &mut self.hosts[host].socket;
+        socket.is_open = false;
+        self.air.spare.extend(socket.queue.drain(..).chain(socket.inbox.drain(..)));
+        socket.inbox_bytes = 0;
+        (socket.wants_room, socket.awaits_room) = (false, false);
+        socket.readable_ns = None;
+    }
+
+    // ---- Sending ----
+
+    /// A datagram to write into. `WouldBlock`: the queue is full; an event follows.
+    pub(super) fn datagram_room(&mut self, host: usize) -> io::Result<()> {
+        if !self.hosts[host].socket.is_open {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        if self.hosts[host].socket.queue.len() >= QUEUED_MAX {
+            self.flush_datagrams(host);
+        }
+        let socket = &mut self.hosts[host].socket;
+        if socket.queue.len() >= QUEUED_MAX {
+            socket.wants_room = true;
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn spare_datagram(&mut self) -> Box<Datagram> {
+        self.air.spare.pop().unwrap_or_else(|| Box::new(Datagram::new()))
+    }
+
+    /// What nobody needs any more is used again.
+    pub(super) fn recycle(&mut self, datagram: Box<Datagram>) {
+        self.air.spare.push(datagram);
+    }
+
+    pub(super) fn queue_datagram(&mut self, host: usize, datagram: Box<Datagram>) {
+        self.hosts[host].socket.queue.push_back(datagram);
+    }
+
+    /// Bytes that wait for the link of a host, or are on it.
+    fn backlog_bytes(&self, host: usize) -> u64 {
+        let wait_ns = self.hosts[host].socket.free_ns.saturating_sub(self.now_ns());
+        (wait_ns << 10).checked_div(self.datagram_weather.ns_per_kib).unwrap_or(0)
+    }
+
+    /// The kernel of `host` takes what is queued, as far as there is room; the rest later.
+    pub(super) fn flush_datagrams(&mut self, host: usize) {
+        while !self.hosts[host].socket.queue.is_empty() {
+            let room_bytes = self.datagram_weather.send_room_bytes;
+            if room_bytes > 0 && self.backlog_bytes(host) >= room_bytes {
+                self.await_room(host);
+                return;
+            }
+            if let Some(datagram) = self.hosts[host].socket.queue.pop_front() {
+                self.launch(host, datagram);
+            }
+        }
+    }
+
+    /// Goes on with the queue as soon as the kernel has room.
+    fn await_room(&mut self, host: usize) {
+        let weather = &self.datagram_weather;
+        let room_ns = (weather.send_room_bytes * weather.ns_per_kib) >> 10;
+        let known = &mut self.hosts[host];
+        if !known.socket.awaits_room {
+            known.socket.awaits_room = true;
+            let at_ns = known.socket.free_ns.saturating_sub(room_ns) + 1;
+            let process = known.process;
+            self.plan(at_ns, Item::DatagramRoom { host, process });
+        }
+    }
+
+    pub(super) fn handle_datagram_room(&mut self, host: usize, process: u32) {
+        let known = &mut self.hosts[host];
+        if known.process != process || !known.socket.is_open {
+            return;
+        }
+        known.socket.awaits_room = false;
+        self.flush_datagrams(host);
+        let socket = &mut self.hosts[host].socket;
+        if socket.wants_room && socket.queue.len() < QUEUED_MAX {
+            socket.wants_room = false;
+            self.tell(host, None, Event::DatagramsWritable);
+        }
+    }
+
+    /// A datagram leaves the kernel of `host`.
+    fn launch(&mut self, host: usize, mut datagram: Box<Datagram>) {
+        self.air.counts.sent += 1;
+        if self.hits(self.datagram_weather.rebind_ppm) {
+            self.rebind(host);
+        }
+        let now_ns = self.now_ns();
+        let weather = &self.datagram_weather;
+        let bytes = datagram.length as u64 + FRAMING_BYTES;
+        let backlog = self.backlog_bytes(host);
+        let has_room = weather.queue_bytes == 0 || backlog == 0;
+        if !has_room && backlog + bytes > weather.queue_bytes {
+            self.air.counts.queue_drops += 1;
+            self.recycle(datagram);
+            return;
+        }
+        let cost_ns = (bytes * weather.ns_per_kib) >> 10;
+        let socket = &mut self.hosts[host].socket;
+        socket.free_ns = socket.free_ns.max(now_ns) + cost_ns;
+        datagram.left_ns = socket.free_ns;
+        datagram.from = socket.public;
+        datagram.sender = Some(host);
+        let target = self.reached_by(datagram.to);
+        if let Some(watcher) = &mut self.air.watcher {
+            watcher.see(host, target, &datagram);
+        }
+        match target {
+            Some(target) if !self.loses(host, target, datagram.length) => {
+                self.send_off(host, target, datagram);
+            }
+            _ => {
+                self.air.counts.lost += 1;
+                self.recycle(datagram);
+            }
+        }
+    }
+
+    /// The host that has an address.
+    fn reached_by(&self, address: SocketAddr) -> Option<usize> {
+        let route = self.air.routes.get(&address)?;
+        (route.until_ns > self.now_ns()).then_some(route.host)
+    }
+
+    fn loses(&mut self, from: usize, to: usize, length: usize) -> bool {
+        let weather = &self.datagram_weather;
+        let is_too_long = weather.bytes_max > 0 && length > weather.bytes_max;
+        is_too_long
+            || self.is_cut(from, to)
+            || self.air.cuts.contains(&(from, to))
+            || self.hits(self.datagram_weather.loss_ppm)
+    }
+
+    /// A datagram is on its way, and perhaps a copy of it.
+    fn send_off(&mut self, host: usize, target: usize, mut datagram: Box<Datagram>) {
+        let mut arrival_ns = datagram.left_ns + self.delay_ns();
+        if self.hits(self.datagram_weather.late_ppm) {
+            arrival_ns += self.random.within(self.datagram_weather.late_ns);
+        } else {
+            arrival_ns = self.hosts[host].socket.keep_order(target, arrival_ns);
+        }
+        if self.hits(self.datagram_weather.duplicate_ppm) {
+            self.air.counts.duplicates += 1;
+            let mut copy = self.spare_datagram();
+            copy.copy_from(&datagram);
+            let copy_ns = arrival_ns + self.random.within(2 * self.weather.delay_ns + 1);
+            self.bring(target, copy_ns, copy);
+        }
+        // Of two copies one may be whole.
+        if datagram.length > 0 && self.hits(self.datagram_weather.flip_ppm) {
+            let bit = self.random.below(8 * datagram.length);
+            datagram.bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        if self.hits(self.datagram_weather.truncate_ppm) {
+            datagram.length = self.random.below(datagram.length);
+        }
+        self.bring(target, arrival_ns, datagram);
+    }
+
+    // ---- Receiving ----
+
+    fn bring(&mut self, host: usize, arrival_ns: u64, datagram: Box<Datagram>) {
+        if !self.hosts[host].socket.is_open {
+            // What found nobody does not wait for a successor.
+            self.let_arrive(host);
+        }
+        let number = self.next_number();
+        let socket = &mut self.hosts[host].socket;
+        socket.under_way.push(UnderWay { arrival_ns, number, datagram });
+        if socket.readable_ns.is_some_and(|readable_ns| arrival_ns < readable_ns) {
+            self.announce(host, arrival_ns);
+        }
+    }
+
+    /// The loop of `host` hears of a datagram that arrives at `arrival_ns`.
+    fn announce(&mut self, host: usize, arrival_ns: u64) {
+        let heard_ns = arrival_ns + self.lateness_ns();
+        let socket = &mut self.hosts[host].socket;
+        let readable_ns = socket.readable_ns.map_or(heard_ns, |known| known.min(heard_ns));
+        socket.readable_ns = Some(readable_ns);
+        self.wake_at(host, readable_ns);
+    }
+
+    /// What has had its time arrives at the kernel of `host`.
+    fn let_arrive(&mut self, host: usize) {
+        let now_ns = self.now_ns();
+        let room_bytes = self.datagram_weather.receive_room_bytes;
+        while self.hosts[host].socket.next_arrival_ns() <= now_ns {
+            let socket = &mut self.hosts[host].socket;
+            let Some(UnderWay { arrival_ns, datagram, .. }) = socket.under_way.pop() else {
+                return;
+            };
+            let length = datagram.length;
+            let is_kept =
+                socket.is_open && (room_bytes == 0 || socket.inbox_bytes + length <= room_bytes);
+            let content = datagram.content().iter().take(16);
+            let begin = content.fold(0, |all: u64, byte| all.rotate_left(7) ^ u64::from(*byte));
+            let counts = &mut self.air.counts;
+            let count = match is_kept {
+                true => &mut counts.arrived,
+                false if socket.is_open => &mut counts.receive_drops,
+                false => &mut counts.unheard,
+            };
+            *count += 1;
+            if is_kept {
+                socket.inbox_bytes += length;
+                socket.inbox.push_back(datagram);
+            } else {
+                self.recycle(datagram);
+            }
+            let what = [TRACE_ARRIVAL << 32 | host as u64, arrival_ns, length as u64, begin];
+            self.trace(&what);
+        }
+    }
+
+    /// The next datagram that arrived.
+    pub(super) fn receive_datagram(&mut self, host: usize) -> Option<Box<Datagram>> {
+        self.let_arrive(host);
+        let socket = &mut self.hosts[host].socket;
+        let datagram = socket.inbox.pop_front()?;
+        socket.inbox_bytes -= datagram.length;
+        Some(datagram)
+    }
+
+    pub(super) fn watch_datagrams(&mut self, host: usize) -> io::Result<()> {
+        let socket = &mut self.hosts[host].socket;
+        if !socket.is_open {
+            return Err(ErrorKind::Unsupported.into());
+        }
+        if socket.readable_ns.is_none() {
+            self.await_datagram(host);
+        }
+        Ok(())
+    }
+
+    /// From now on the loop hears of what is there, or comes next.
+    fn await_datagram(&mut self, host: usize) {
+        self.let_arrive(host);
+        let socket = &mut self.hosts[host].socket;
+        socket.readable_ns = Some(u64::MAX);
+        let next_ns = socket.next_arrival_ns();
+        if !socket.inbox.is_empty() {
+            self.announce(host, self.now_ns());
+        } else if next_ns < u64::MAX {
+            self.announce(host, next_ns);
+        }
+    }
+
+    /// Whether it is time to say that a datagram can be received.
+    pub(super) fn takes_datagrams_readable(&mut self, host: usize) -> bool {
+        let readable_ns = self.hosts[host].socket.readable_ns;
+        if readable_ns.is_none_or(|readable_ns| readable_ns > self.now_ns()) {
+            return false;
+        }
+        self.let_arrive(host);
+        if self.hosts[host].socket.inbox.is_empty() {
+            // It was received before this was heard, or lost on the last steps.
+            self.await_datagram(host);
+            return false;
+        }
+        self.hosts[host].socket.readable_ns = None;
+        true
+    }
+
+    /// When the loop hears of a datagram, as far as that is known.
+    pub(super) fn datagrams_readable_ns(&self, host: usize) -> u64 {
+        self.hosts[host].socket.readable_ns.unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,141 @@
+//! One host's datagram socket: what its driver and its kernel hold.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::progress::lanes::DATAGRAM_BYTES_MAX;
+
+/// Datagrams that a driver queues before the kernel has to take some.
+pub(super) const QUEUED_MAX: usize = 16;
+
+/// A datagram, wherever it is. Used again and again: nothing is allocated per datagram.
+pub(in super::super) struct Datagram {
+    pub(in super::super) bytes: [u8; DATAGRAM_BYTES_MAX],
+    pub(in super::super) length: usize,
+    /// Where it seems to come from.
+    pub(in super::super) from: SocketAddr,
+    pub(in super::super) to: SocketAddr,
+    /// The host that sent it; `None`: somebody forged it.
+    pub(super) sender: Option<usize>,
+    /// When the sender's link is done with it.
+    pub(super) left_ns: u64,
+}
+
+impl Datagram {
+    pub(super) fn new() -> Self {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Self {
+            bytes: [0; DATAGRAM_BYTES_MAX],
+            length: 0,
+            from: nowhere,
+            to: nowhere,
+            sender: None,
+            left_ns: 0,
+        }
+    }
+
+    /// Becomes a copy of another one.
+    pub(super) fn copy_from(&mut self, other: &Self) {
+        self.bytes[..other.length].copy_from_slice(other.content());
+        (self.length, self.from, self.to) = (other.length, other.from, other.to);
+        (self.sender, self.left_ns) = (other.sender, other.left_ns);
+    }
+
+    pub(in super::super) fn content(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl fmt::Debug for Datagram {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} bytes from {} to {}", self.length, self.from, self.to)
+    }
+}
+
+/// A datagram on its way to a host. The next one to arrive is the greatest.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    pub(super) arrival_ns: u64,
+    pub(super) number: u64,
+    pub(super) datagram: Box<Datagram>,
+}
+
+impl PartialEq for UnderWay {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for UnderWay {}
+
+impl PartialOrd for UnderWay {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for UnderWay {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.arrival_ns, other.number).cmp(&(self.arrival_ns, self.number))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in super::super) struct Socket {
+    /// A process receives.
+    pub(super) is_open: bool,
+    /// Where its datagrams seem to come from.
+    pub(super) public: SocketAddr,
+    /// Queued by the driver, for the kernel to take.
+    pub(super) queue: VecDeque<Box<Datagram>>,
+    /// The loop was told that there is no room in the queue.
+    pub(super) wants_room: bool,
+    /// It is planned to look for room in the kernel.
+    pub(super) awaits_room: bool,
+    /// When the link has sent all that the kernel took.
+    pub(super) free_ns: u64,
+    /// The last arrival at each host of a datagram that keeps its place.
+    pub(super) last_ns: Vec<u64>,
+    /// On their way here.
+    pub(super) under_way: BinaryHeap<UnderWay>,
+    /// Arrived and not received yet.
+    pub(super) inbox: VecDeque<Box<Datagram>>,
+    pub(super) inbox_bytes: usize,
+    /// When the loop hears that something can be received, if it asked: never is `u64::MAX`.
+    pub(super) readable_ns: Option<u64>,
+}
+
+impl Socket {
+    pub(in super::super) fn new(locator: SocketAddr) -> Self {
+        Self {
+            is_open: false,
+            public: locator,
+            queue: VecDeque::new(),
+            wants_room: false,
+            awaits_room: false,
+            free_ns: 0,
+            last_ns: Vec::new(),
+            under_way: BinaryHeap::new(),
+            inbox: VecDeque::new(),
+            inbox_bytes: 0,
+            readable_ns: None,
+        }
+    }
+
+    /// When the next datagram arrives that has not yet.
+    pub(super) fn next_arrival_ns(&self) -> u64 {
+        self.under_way.peek().map_or(u64::MAX, |first| first.arrival_ns)
+    }
+
+    /// Arrival at host `to` at `at_ns`, or right after what was sent there before.
+    pub(super) fn keep_order(&mut self, to: usize, at_ns: u64) -> u64 {
+        if self.last_ns.len() <= to {
+            self.last_ns.resize(to + 1, 0);
+        }
+        self.last_ns[to] = self.last_ns[to].max(at_ns);
+        self.last_ns[to]
+    }
+}

@@ -1,0 +1,232 @@
+//! Queues that are full, events, and sleep.
+
+use super::super::FRAMING_BYTES;
+use super::super::socket::QUEUED_MAX;
+use super::*;
+
+fn is_readable(events: &[Event]) -> bool {
+    matches!(events, [Event::DatagramsReadable])
+}
+
+#[test]
+fn what_is_not_flushed_stays() {
+    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+    let to = bench.locator(1);
+    assert!(bench.queue(0, to, b"later"));
+    bench.pass(MILLISECOND);
+    assert_eq!(bench.receive(1), None);
+    bench.flush(0);
+    bench.pass(DELAY_NS);
+    assert_eq!(bench.receive_all(1), [b"later"]);
+}
+
+#[test]
+fn asking_for_room_flushes() {
+    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+    let to = bench.locator(1);
+    for _ in 0..=QUEUED_MAX {
+        assert!(bench.queue(0, to, b"one of many"));
+    }
+    bench.pass(DELAY_NS);
+    assert_eq!(bench.receive_all(1).len(), QUEUED_MAX);
+}
+
+#[test]
+fn room_that_was_not_used_is_there_still() {
+    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+    let to = bench.locator(1);
+    let driver = bench.drivers[0].as_mut().unwrap();
+    driver.datagram_room().unwrap()[..4].copy_from_slice(b"old.");
+    driver.datagram_room().unwrap()[..3].copy_from_slice(b"new");
+    driver.send_datagram(to, 3);
+    driver.flush_datagrams();
+    bench.pass(DELAY_NS);
+    assert_eq!(bench.receive_all(1), [b"new"]);
+}
+
+#[test]
+fn a_datagram_without_room_is_a_violation() {
+    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+    let to = bench.locator(1);
+    bench.drivers[0].as_mut().unwrap().send_datagram(to, 3);
+    assert!(bench.net.borrow_mut().take_violation().is_some());
+}
+
+/// The kernel takes 3 datagrams, the driver `QUEUED_MAX`; the link needs a nanosecond per byte.
+#[test]
+fn without_room_it_would_block_and_is_writable_once() {
+    let each = 1000 + FRAMING_BYTES;
+    let datagrams = DatagramWeather {
+        ns_per_kib: 1024,
+        send_room_bytes: 2 * each + 1,
+        ..DatagramWeather::fair()
+    };
+    let mut bench = Bench::new(2, 2, datagrams);
+    let to = bench.locator(1);
+    let mut sent = 0;
+    while bench.queue(0, to, &[9; 1000]) {
+        sent += 1;
+    }
+    assert_eq!(sent, 3 + QUEUED_MAX);
+    assert!(!bench.queue(0, to, &[9; 1000]));
+    assert!(bench.poll(0).is_empty());
+    // Sleeping lasts until the kernel takes one more.
+    let (slept_ns, events) = bench.park(0, MILLISECOND);
+    assert_eq!(slept_ns, each);
+    assert!(matches!(events[..], [Event::DatagramsWritable]), "{events:?}");
+    assert!(bench.queue(0, to, &[9; 1000]));
+    assert!(!bench.queue(0, to, &[9; 1000]));
+    let (slept_ns, events) = bench.park(0, MILLISECOND);
+    assert_eq!((slept_ns, events.len()), (each, 1));
+    // The rest goes without being asked for, and nobody is told who did not ask.
+    bench.pass(DELAY_NS + 30 * each);
+    assert!(bench.poll(0).is_empty());
+    assert_eq!(bench.receive_all(1).len(), sent + 1);
+    assert_eq!(bench.counts().queue_drops, 0);
+}
+
+#[test]
+fn what_the_receiver_has_no_room_for_is_lost() {
+    let datagrams = DatagramWeather { receive_room_bytes: 1000, ..DatagramWeather::fair() };
+    let mut bench = Bench::new(3, 2, datagrams);
+    for number in 0u64..10 {
+        let mut bytes = [0; 300];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        bench.send(0, 1, &bytes);
+        bench.pass(MICROSECOND);
+    }
+    bench.pass(DELAY_NS);
+    let numbers: Vec<u64> = bench.receive_all(1).iter().map(|bytes| number(bytes)).collect();
+    assert_eq!(numbers, [0, 1, 2]);
+    assert_eq!(bench.counts().receive_drops, 7);
+    bench.send(0, 1, &[1; 900]);
+    bench.pass(DELAY_NS);
+    assert_eq!(bench.receive_all(1).len(), 1);
+}
+
+#[test]
+fn who_watches_hears_once() {
+    let mut bench = Bench::new(4, 2, DatagramWeather::fair());
+    bench.watch(1);
+    bench.watch(1);
+    bench.send(0, 1, b"one");
+    bench.send(0, 1, b"two");
+    assert!(bench.poll(1).is_empty());
+    bench.pass(DELAY_NS);
+    assert!(is_readable(&bench.poll(1)));
+    assert!(bench.poll(1).is_empty());
+    // What is there already counts.
+    bench.watch(1);
+    assert!(is_readable(&bench.poll(1)));
+    assert_eq!(bench.receive_all(1).len(), 2);
+    bench.watch(1);
+    assert!(bench.poll(1).is_empty());
+}
+
+#[test]
+fn nobody_hears_of_what_was_received_before() {
+    let mut bench = Bench::new(4, 2, DatagramWeather::fair());
+    bench.watch(1);
+    bench.send(0, 1, b"one");
+    bench.pass(DELAY_NS);
+    assert_eq!(bench.receive_all(1).len(), 1);
+    assert!(bench.poll(1).is_empty());
+    // The watch is still set.
+    bench.send(0, 1, b"two");
+    bench.pass(DELAY_NS);
+    assert!(is_readable(&bench.poll(1)));
+}
+
+#[test]
+fn a_datagram_wakes_who_sleeps_and_watches() {
+    let mut bench = Bench::new(5, 2, DatagramWeather::fair());
+    // Sent before the sleep.
+    bench.send(0, 1, b"one");
+    bench.watch(1);
+    let (slept_ns, events) = bench.park(1, MILLISECOND);
+    assert_eq!(slept_ns, DELAY_NS);
+    assert!(is_readable(&events));
+    // One that is there already: no sleep at all.
+    bench.watch(1);
+    let (slept_ns, events) = bench.park(1, MILLISECOND);
+    assert_eq!((slept_ns, is_readable(&events)), (0, true));
+    bench.receive_all(1);
+    // Without a watch the sleep lasts.
+    bench.send(0, 1, b"two");
+    let (slept_ns, events) = bench.park(1, MILLISECOND);
+    assert_eq!((slept_ns, events.len()), (MILLISECOND, 0));
+}
+
+#[test]
+fn what_is_sent_during_the_sleep_wakes() {
+    let mut bench = Bench::new(5, 3, DatagramWeather::fair());
+    bench.watch(1);
+    let mut events = Vec::new();
+    bench.drivers[1].as_mut().unwrap().park(Duration::from_secs(1), &mut events).unwrap();
+    bench.pass(7 * MICROSECOND);
+    bench.send(2, 1, b"late, but fast");
+    bench.pass(DELAY_NS - 1);
+    assert!(bench.net.borrow().is_asleep(1));
+    bench.pass(1);
+    assert!(!bench.net.borrow().is_asleep(1));
+    assert!(is_readable(&bench.poll(1)));
+}
+
+#[test]
+fn events_may_be_late() {
+    let mut bench = Bench::new(6, 2, DatagramWeather::fair());
+    bench.net.borrow_mut().weather.late_ns = 100 * MICROSECOND;
+    let mut latest_ns = 0;
+    for _ in 0..50 {
+        bench.watch(1);
+        bench.send(0, 1, b"x");
+        let (slept_ns, events) = bench.park(1, MILLISECOND);
+        assert!(is_readable(&events));
+        assert!((DELAY_NS..DELAY_NS + 100 * MICROSECOND).contains(&slept_ns));
+        latest_ns = latest_ns.max(slept_ns);
+        bench.receive_all(1);
+    }
+    assert!(latest_ns > DELAY_NS + 50 * MICROSECOND);
+}
+
+#[test]
+fn a_driver_without_datagrams_says_so() {
+    let datagrams = DatagramWeather { unsupported_one_in: 1, ..DatagramWeather::fair() };
+    let mut bench = Bench::new(7, 2, DatagramWeather::fair());
+    bench.kill(1);
+    bench.net.borrow_mut().datagram_weather = datagrams;
+    let mut driver = SimDriver::new(&bench.net, 1);
+    let unsupported = ErrorKind::Unsupported;
+    assert_eq!(driver.open_datagrams(socket()).unwrap_err().kind(), unsupported);
+    assert_eq!(driver.datagram_room().unwrap_err().kind(), unsupported);
+    assert_eq!(driver.watch_datagrams().unwrap_err().kind(), unsupported);
+    bench.send(0, 1, b"nobody hears");
+    bench.pass(DELAY_NS);
+    assert!(driver.recv_datagram().unwrap().is_none());
+    drop(driver);
+    assert_eq!(bench.counts().unheard, 1);
+}
+
+#[test]
+fn nothing_is_allocated_once_warm() {
+    let mut bench = Bench::new(8, 2, DatagramWeather::fair());
+    let to = bench.locator(1);
+    let turn = |bench: &mut Bench| {
+        for _ in 0..10 {
+            bench.queue(0, to, &[3; 700]);
+        }
+        bench.flush(0);
+        bench.pass(DELAY_NS);
+        let driver = bench.drivers[1].as_mut().unwrap();
+        for _ in 0..10 {
+            assert!(driver.recv_datagram().unwrap().is_some());
+        }
+        assert!(driver.recv_datagram().unwrap().is_none());
+    };
+    turn(&mut bench);
+    let before = crate::counting::allocations();
+    for _ in 0..100 {
+        turn(&mut bench);
+    }
+    assert_eq!(crate::counting::allocations(), before);
+}

@@ -1,0 +1,146 @@
+//! Somebody on the way: addresses that change there, ways that datagrams do not pass, and who
+//! reads along or forges.
+
+use std::net::SocketAddr;
+
+use super::super::net::Net;
+use super::{Air, DATAGRAM_BYTES_MAX, Datagram, Route};
+
+/// A datagram that was seen on the way, whether or not it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Sighting {
+    /// Host that sent it.
+    pub(crate) sender: usize,
+    /// Host that it was for, if any has the address.
+    pub(crate) target: Option<usize>,
+    pub(crate) from: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Keeps copies of the last datagrams.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    seen: Vec<Sighting>,
+    next: usize,
+    capacity: usize,
+}
+
+impl Watcher {
+    pub(super) fn see(&mut self, sender: usize, target: Option<usize>, datagram: &Datagram) {
+        if self.seen.len() < self.capacity {
+            let bytes = Vec::with_capacity(DATAGRAM_BYTES_MAX);
+            self.seen.push(Sighting { sender, target, from: datagram.from, bytes });
+        }
+        let Some(place) = self.seen.get_mut(self.next) else { return };
+        (place.sender, place.target, place.from) = (sender, target, datagram.from);
+        place.bytes.clear();
+        place.bytes.extend_from_slice(datagram.content());
+        self.next = (self.next + 1) % self.capacity;
+    }
+}
+
+impl Net {
+    // ---- Reading along, forging ----
+
+    /// Keeps copies of the last `capacity` datagrams from now on; 0: of none.
+    pub(crate) fn observe_datagrams(&mut self, capacity: usize) {
+        let watcher = Watcher { seen: Vec::new(), next: 0, capacity };
+        self.air.watcher = (capacity > 0).then_some(watcher);
+    }
+
+    /// What was seen, in no order.
+    pub(crate) fn sightings(&self) -> &[Sighting] {
+        self.air.watcher.as_ref().map_or(&[], |watcher| &watcher.seen)
+    }
+
+    /// Somebody who is no host sends `bytes` to `to_host`, as if from `from`. They may overtake
+    /// what hosts send. What is longer than a datagram may be vanishes.
+    pub(crate) fn inject_datagram(&mut self, from: SocketAddr, to_host: usize, bytes: &[u8]) {
+        self.air.counts.injected += 1;
+        if bytes.len() > DATAGRAM_BYTES_MAX {
+            self.air.counts.lost += 1;
+            return;
+        }
+        let now_ns = self.now_ns();
+        let mut datagram = self.spare_datagram();
+        datagram.bytes[..bytes.len()].copy_from_slice(bytes);
+        datagram.length = bytes.len();
+        (datagram.from, datagram.to) = (from, self.locator(to_host));
+        (datagram.sender, datagram.left_ns) = (None, now_ns);
+        let delay_ns = self.weather.delay_ns + self.weather.jitter_ns;
+        let arrival_ns = now_ns + self.random.within(delay_ns + 1);
+        self.bring(to_host, arrival_ns, datagram);
+    }
+
+    pub(crate) fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    // ---- Addresses ----
+
+    /// The address of a host changes, as seen from outside: a translator on the way forgot it.
+    pub(crate) fn rebind(&mut self, host: usize) {
+        self.air.counts.rebinds += 1;
+        let count = self.air.counts.rebinds;
+        let address = [127, 88, (count >> 8) as u8, count as u8];
+        let port = 30_000 + (count % 20_000) as u16;
+        self.change_address(host, SocketAddr::from((address, port)));
+    }
+
+    pub(super) fn change_address(&mut self, host: usize, address: SocketAddr) {
+        let until_ns = self.now_ns() + self.datagram_weather.rebind_keeps_ns;
+        let old = std::mem::replace(&mut self.hosts[host].socket.public, address);
+        self.air.routes.insert(old, Route { host, until_ns });
+        self.air.routes.insert(address, Route { host, until_ns: u64::MAX });
+    }
+
+    // ---- Cuts ----
+
+    /// No datagram comes from `from` to `to` until [`Self::open_datagrams_way`]: a firewall that
+    /// lets TCP pass.
+    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
+    pub(crate) fn cut_datagrams_way(&mut self, from: usize, to: usize) {
+        self.air.cuts.push((from, to));
+        self.lose_datagrams(from, to);
+    }
+
+    /// Ends one [`Self::cut_datagrams_way`].
+    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
+    pub(crate) fn open_datagrams_way(&mut self, from: usize, to: usize) {
+        if let Some(at) = self.air.cuts.iter().position(|&cut| cut == (from, to)) {
+            self.air.cuts.swap_remove(at);
+        }
+    }
+
+    /// Loses what is on its way from one host to another.
+    pub(in super::super) fn lose_datagrams(&mut self, from: usize, to: usize) {
+        self.lose_under_way(to, |datagram| datagram.sender == Some(from));
+    }
+
+    /// Loses what the link of a host that has no power any more has not sent.
+    pub(in super::super) fn lose_unsent_datagrams(&mut self, host: usize) {
+        let now_ns = self.now_ns();
+        for to in 0..self.hosts.len() {
+            let is_unsent = |it: &Datagram| it.sender == Some(host) && it.left_ns > now_ns;
+            self.lose_under_way(to, is_unsent);
+        }
+        self.hosts[host].socket.free_ns = now_ns;
+    }
+
+    fn lose_under_way(&mut self, to: usize, is_lost: impl Fn(&Datagram) -> bool) {
+        // What has arrived is there.
+        self.let_arrive(to);
+        let under_way = &mut self.hosts[to].socket.under_way;
+        let before = under_way.len();
+        under_way.retain(|it| !is_lost(&it.datagram));
+        let lost = before - under_way.len();
+        self.air.counts.lost += lost as u64;
+    }
+
+    /// Datagrams pass everywhere again, and every address that a host ever had reaches it.
+    pub(in super::super) fn heal_datagrams(&mut self) {
+        let Air { cuts, routes, .. } = &mut self.air;
+        cuts.clear();
+        routes.values_mut().for_each(|route| route.until_ns = u64::MAX);
+    }
+}
