@@ -7,6 +7,7 @@
 //! run, to the last event.
 
 mod at_rest;
+mod attacker;
 mod faults;
 mod form;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
+use super::attacker::Attacker;
 use crate::driver::sim::net::{Item, Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
@@ -14,6 +15,9 @@ use crate::progress::engine::{Clock, Engine, LoopConfig, State};
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error};
+
+/// What the world plans for itself; the rest of the name says which attacker is meant.
+const ATTACK: u64 = 1 << 63;
 
 /// A host, and the engine that lives there now.
 struct Place {
@@ -42,6 +46,9 @@ pub(crate) struct World {
     keys: Arc<JobKeys>,
     /// As the listener: no datagram goes there. Engines that are started have datagrams, too.
     datagrams: Option<UdpSocket>,
+    attacker: Option<Attacker>,
+    /// Pause between two attacks, on average; counts the attackers.
+    attack: (u64, u64),
     /// Time that a turn takes.
     pub(crate) turn_ns: u64,
     /// Turns in which nothing happens before an engine sleeps.
@@ -61,6 +68,8 @@ impl World {
             listener: TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?,
             keys: Arc::new(JobKeys::new(None)),
             datagrams: None,
+            attacker: None,
+            attack: (0, ATTACK),
             turn_ns: 1_000,
             idle_turns_max: 2,
             turns: 0,
@@ -152,7 +161,13 @@ impl World {
 
     /// The next thing that happens before `limit_ns`.
     pub(crate) fn step(&mut self, limit_ns: u64) -> Step {
-        let item = self.net.borrow_mut().next(limit_ns);
+        let mut item = self.net.borrow_mut().next(limit_ns);
+        while let Some(Item::Owner(name)) = item
+            && name & ATTACK != 0
+        {
+            self.strike(name);
+            item = self.net.borrow_mut().next(limit_ns);
+        }
         match item {
             None => Step::Limit,
             Some(Item::Turn { host, .. }) => {
@@ -186,6 +201,31 @@ impl World {
             let next_ns = net.now_ns() + self.turn_ns + net.random.within(self.turn_ns);
             net.plan_turn(host, next_ns);
         }
+    }
+
+    /// Somebody on the way attacks the datagrams of all hosts from now on, once in `pause_ns` on
+    /// average.
+    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
+    pub(crate) fn attack(&mut self, seed: u64, pause_ns: u64) {
+        self.attacker = Some(Attacker::new(seed, &mut self.net.borrow_mut()));
+        self.attack = (pause_ns, self.attack.1 + 1);
+        self.plan(0, self.attack.1);
+    }
+
+    /// Ends the attack; how many datagrams were sent.
+    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
+    pub(crate) fn end_attack(&mut self) -> u64 {
+        self.net.borrow_mut().observe_datagrams(0);
+        self.attacker.take().map_or(0, |attacker| attacker.attacks())
+    }
+
+    fn strike(&mut self, name: u64) {
+        let (pause_ns, current) = self.attack;
+        let Some(attacker) = self.attacker.as_mut().filter(|_| name == current) else { return };
+        let net = &mut *self.net.borrow_mut();
+        attacker.attack(net);
+        let at_ns = net.now_ns() + 1 + net.random.within(2 * pause_ns);
+        net.plan(at_ns, Item::Owner(name));
     }
 
     /// The virtual time in nanoseconds.
