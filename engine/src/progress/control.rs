@@ -27,7 +27,7 @@ pub(crate) struct Control {
     pub(super) is_owed_answer: bool,
     pub(super) idle_turns: u32,
     /// Its path, if it has one.
-    pub(super) datagram: Option<Box<super::datagram::Lane>>,
+    pub(crate) datagram: Option<Box<super::datagram::Lane>>,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(super) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.

@@ -89,7 +89,7 @@ pub(crate) struct State {
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
-    pub(super) controls: Vec<Control>,
+    pub(crate) controls: Vec<Control>,
     /// Sessions whose control lane is read directly.
     pub(super) hot: Vec<u32>,
     /// By slot of the protocol's lane table.
@@ -97,7 +97,7 @@ pub(crate) struct State {
     pub(super) receive_buffer: Vec<u8>,
     pub(crate) handshakes_pending: usize,
     pub(super) polls: u64,
-    pub(super) now_ns: u64,
+    pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
     next_tick_ns: u64,
     /// The last tick was passed over, because the loop had not run.
@@ -250,6 +250,7 @@ impl Engine {
             *key = key.and_then(new_key);
         }
         let mut engine = Self { state, driver, events: Vec::new() };
+        engine.resume_paths();
         engine.watch_everything();
         Ok(engine)
     }

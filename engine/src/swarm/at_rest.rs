@@ -101,6 +101,9 @@ pub(crate) fn describe(engine: &Engine) -> String {
     for (id, session) in core.sessions.iter() {
         let _ = writeln!(text, "  session {id:?}: {session:?}");
     }
+    for control in &engine.state.controls {
+        let _ = writeln!(text, "  {:?} at {} ns", control.datagram, engine.state.now_ns);
+    }
     for (id, lane) in core.lanes.iter() {
         let _ = writeln!(text, "  lane {id:?}: {lane:?}");
     }

@@ -5,6 +5,10 @@ use super::{FAULT, Run};
 
 /// What ends an outage, as the world's planned name: the way from one host to another.
 const UNDO: u64 = 1 << 34;
+/// A firewall comes up, as the world's planned name.
+pub(super) const FIREWALL: u64 = 1 << 35;
+/// What takes it down again.
+const FIREWALL_DOWN: u64 = 1 << 36;
 
 /// Processes of one run, one after the other or at the same time.
 const PROCESSES_MAX: usize = 24;
@@ -140,6 +144,27 @@ impl Run {
         if name & UNDO != 0 {
             let (from, to) = ((name >> 8 & 0xff) as usize, (name & 0xff) as usize);
             self.world.net.borrow_mut().open_way(from, to);
+        } else if name & FIREWALL_DOWN != 0 {
+            let (from, to) = ((name >> 8 & 0xff) as usize, (name & 0xff) as usize);
+            self.world.net.borrow_mut().open_datagrams_way(from, to);
+        } else if name == FIREWALL {
+            self.raise_firewall();
         }
+    }
+
+    /// No datagram comes from one host to another for a while; streams do. Nothing may fail.
+    fn raise_firewall(&mut self) {
+        let firewalls = self.plan.datagrams.as_ref().and_then(|plan| plan.firewall_ns);
+        let Some((pause_ns, outage_ns)) = firewalls else { return };
+        let (from, to) =
+            (self.random.below(self.residents.len()), self.random.below(self.residents.len()));
+        let outage_ns = 1 + self.random.within(outage_ns);
+        if from != to {
+            self.faults += 1;
+            self.world.net.borrow_mut().cut_datagrams_way(from, to);
+            self.world.plan(outage_ns, FIREWALL_DOWN | (from as u64) << 8 | to as u64);
+        }
+        let next_ns = 1 + self.random.within(2 * pause_ns);
+        self.world.plan(next_ns, FIREWALL);
     }
 }

@@ -8,11 +8,14 @@
 
 mod at_rest;
 mod attacker;
+mod datagram_plan;
 mod faults;
 mod form;
 #[cfg(test)]
 mod fuzz;
 mod oracle;
+#[cfg(test)]
+mod paths;
 pub(crate) mod plan;
 #[cfg(test)]
 mod scenarios;
@@ -157,8 +160,12 @@ impl Run {
         let seed = plan.seed;
         let mut world = World::new(seed, plan.weather.clone()).map_err(|e| e.to_string())?;
         (world.turn_ns, world.idle_turns_max) = (plan.turn_ns, plan.idle_turns_max);
+        if let Some(datagrams) = &plan.datagrams {
+            world.net.borrow_mut().datagram_weather = datagrams.weather.clone();
+        }
         let mut oracle = Oracle::default();
         oracle.all_tainted = plan.connects_fail();
+        oracle.has_datagrams = plan.datagrams.is_some();
         let fair_ns = crate::driver::sim::net::Weather::fair().delay_ns;
         oracle.delay_ns = plan.weather.delay_ns.min(fair_ns);
         let mut run = Self {
@@ -197,6 +204,11 @@ impl Run {
         self.next_process += 1;
         let config = self.plan.config(&mut self.random);
         let loops = self.plan.loop_config(&mut self.random);
+        if let Some(datagrams) = &self.plan.datagrams {
+            let has_them = datagrams.without_one_in == 0
+                || !process.is_multiple_of(datagrams.without_one_in as u64);
+            self.world.set_datagrams(has_them).map_err(|error| error.to_string())?;
+        }
         self.world.start(host, process, config, loops).map_err(|error| error.to_string())?;
         let engine = self.world.engine(host).ok_or("an engine that was just started")?;
         for _ in 1..self.plan.endpoints {
@@ -219,6 +231,14 @@ impl Run {
     fn go(&mut self) -> Result<(), String> {
         if self.plan.fault_ns > 0 {
             self.world.plan(self.plan.fault_ns, FAULT);
+        }
+        if let Some(datagrams) = &self.plan.datagrams {
+            if let Some(pause_ns) = datagrams.attack_ns {
+                self.world.attack(self.plan.seed, pause_ns);
+            }
+            if let Some((pause_ns, _)) = datagrams.firewall_ns {
+                self.world.plan(pause_ns, faults::FIREWALL);
+            }
         }
         let limit_ns = self.plan.actions as u64 * self.plan.think_ns * 4 + self.plan.outage_ns * 4;
         while self.actions_left > 0 {
@@ -272,6 +292,7 @@ impl Run {
     /// The world is whole from now on, and everything ends.
     fn heal(&mut self) -> Result<(), String> {
         self.is_healing = true;
+        self.faults += self.world.end_attack();
         simulated::set_rare(0);
         {
             let net = &mut *self.world.net.borrow_mut();

@@ -71,6 +71,9 @@ impl Received {
     }
 }
 
+/// A shorter message never goes in parts.
+const PARTS_FROM: usize = 1000;
+
 /// Bit of a completion's context that tells sends from receives.
 const SEND: u64 = 1 << 40;
 
@@ -91,6 +94,8 @@ pub(super) struct Oracle {
     pub(super) all_tainted: bool,
     /// Sends to look at once all completions of the turn are known.
     promises: Vec<usize>,
+    /// Sessions may be in datagram mode.
+    pub(super) has_datagrams: bool,
     /// Sends and receives of each process.
     outstanding: BTreeMap<Process, [usize; 2]>,
 }
@@ -327,7 +332,10 @@ impl Oracle {
     pub(super) fn check_promises(&mut self) -> Result<(), String> {
         for index in std::mem::take(&mut self.promises) {
             let sent = &self.sent[index];
-            let ends_with_match = sent.is_long || sent.level == Level::Matched;
+            // A message in parts is matched before it is whole; it may end in that time.
+            let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
+            let ends_with_match =
+                sent.is_long || (sent.level == Level::Matched && !may_be_in_parts);
             let is_over = |receive: usize| self.received[receive].fate == Fate::Done;
             let is_forgiven = self.is_tainted(sent.from.0, sent.to.0);
             if ends_with_match && !sent.taken_by.is_some_and(is_over) && !is_forgiven {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::datagram_plan::DatagramPlan;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
@@ -83,6 +84,8 @@ pub(crate) struct Plan {
     /// Receives ahead of sends (positive) or behind.
     pub(crate) backlog_max: usize,
     pub(crate) weather: Weather,
+    /// Datagrams beside the streams; `None`: engines have none.
+    pub(crate) datagrams: Option<DatagramPlan>,
     pub(crate) faults: Vec<(Fault, u32)>,
     /// Mean time between two faults.
     pub(crate) fault_ns: u64,
@@ -138,6 +141,7 @@ impl Plan {
             cancel_one_in: random.pick(&[0, 10, 30]),
             backlog_max: random.pick(&[4, 20, 60]),
             weather,
+            datagrams: DatagramPlan::new(seed),
             faults,
             fault_ns: if has_faults { random.pick(&[200, 1000, 5000]) * MICROSECOND } else { 0 },
             outage_ns: random.pick(&[1, 20, 300, 3000]) * MILLISECOND,
@@ -165,6 +169,7 @@ impl Plan {
             cancel_one_in: 0,
             backlog_max: 60,
             weather: Weather::fair(),
+            datagrams: None,
             faults: Vec::new(),
             fault_ns: 0,
             turn_ns: 1000,

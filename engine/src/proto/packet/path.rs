@@ -36,6 +36,11 @@ pub(crate) enum Event {
         /// As given with the content.
         token: u64,
     },
+    /// A probe without content arrived at the peer's path.
+    Answered {
+        /// Its packet number.
+        number: u64,
+    },
     /// Content may be up to so long now; what is sent again may have to be cut anew.
     ContentBytesMax {
         /// The new limit, without an acknowledgement in the same packet.
@@ -257,9 +262,13 @@ impl Path {
             }
             return;
         }
-        if record.purpose == Purpose::Content {
-            self.congestion.handle_ack(u64::from(record.bytes));
-            self.events.push_back(Event::Acked { token: record.token });
+        match record.purpose {
+            Purpose::Content => {
+                self.congestion.handle_ack(u64::from(record.bytes));
+                self.events.push_back(Event::Acked { token: record.token });
+            }
+            Purpose::Ping => self.events.push_back(Event::Answered { number }),
+            Purpose::MtuProbe | Purpose::Ack => {}
         }
         if self.mtu.handle_acked(number, bytes, now_ns) {
             self.handle_mtu_changed();

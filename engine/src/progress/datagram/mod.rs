@@ -10,22 +10,25 @@
 //! allocation, no lock. A timer costs a push to a heap once per probe time and session, not per
 //! packet.
 
+mod lane;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::fmt;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use foldhash::quality::RandomState;
 
-use super::completions::Completions;
+use self::lane::{Candidate, Contents, Health};
 use super::control::Control;
 use super::engine::Engine;
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
-use crate::proto::core::Core;
 use crate::proto::failure::PeerFailure;
-use crate::proto::keys::LaneKeys;
-use crate::proto::packet::{Arrival, Content, Event, Filled, Path, PathConfig};
+use crate::proto::packet::{Arrival, Path, PathConfig};
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
+
+pub(crate) use self::lane::Lane;
 
 /// The only path of a session.
 const PATH: u16 = 0;
@@ -35,9 +38,6 @@ const DATAGRAMS_PER_TURN: usize = 64;
 const DATAGRAMS_PER_FLUSH: usize = 64;
 /// Turns without a datagram after which the socket is watched, no longer polled.
 const COLD_TURNS: u32 = 64;
-/// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
-/// a LAN. A packet is lost now and then; five probes in a row are not.
-const SILENT_PROBES: u32 = 5;
 
 /// What an engine says of its datagrams in a hello or a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -46,33 +46,6 @@ pub(crate) struct Announced {
     pub(crate) port: u16,
     /// Longest datagram that it takes.
     pub(crate) bytes: u16,
-}
-
-/// What is known of a path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Health {
-    /// Nothing was answered yet: networks may drop UDP.
-    Untried,
-    /// It carries the session's contents.
-    Good,
-    /// It did carry them, and answers no more.
-    Silent,
-}
-
-/// The path of a session.
-#[derive(Debug)]
-pub(super) struct Lane {
-    path: Path,
-    keys: LaneKeys,
-    session_id: u64,
-    /// Where its datagrams go: where the last one with the highest number came from.
-    remote: SocketAddr,
-    highest: u64,
-    pub(super) health: Health,
-    /// The earliest time that stands for it among the timers.
-    timer_ns: u64,
-    /// It is in the list of those that wait for room in the driver.
-    is_blocked: bool,
 }
 
 /// Datagrams that were dropped, by reason. None of them has changed anything.
@@ -147,6 +120,7 @@ impl Datagrams {
             self.announced = Announced::default();
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
+        self.blocked.clear();
     }
 
     fn is_open(&self) -> bool {
@@ -166,74 +140,9 @@ impl Datagrams {
     }
 }
 
-/// Contents of a session, for its path to send.
-struct Contents<'a> {
-    core: &'a mut Core,
-    session: u32,
-    /// The path carries them; otherwise only what probes repeat.
-    is_open: bool,
-}
-
-impl Content for Contents<'_> {
-    fn waiting_bytes(&self) -> usize {
-        if self.is_open { self.core.waiting_bytes(self.session) } else { 0 }
-    }
-
-    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        let content = self.core.poll_content(self.session, room.len(), false)?;
-        room[..content.bytes.len()].copy_from_slice(content.bytes);
-        let (token, bytes) = (content.token, content.bytes.len());
-        Some(Filled { token, bytes, ack_now: content.is_last && content.is_awaited })
-    }
-
-    fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
-        let content = self.core.poll_content_again(self.session, token, room.len(), false)?;
-        room[..content.bytes.len()].copy_from_slice(content.bytes);
-        Some(Filled { token, bytes: content.bytes.len(), ack_now: true })
-    }
-}
-
-impl Lane {
-    /// Tells the message layer what the path found out.
-    ///
-    /// RR-PATH-2, RR-PATH-3.
-    fn tell(&mut self, core: &mut Core, session: u32, completions: &mut Completions) {
-        while let Some(event) = self.path.poll_event() {
-            match event {
-                Event::Acked { token } => core.handle_content_acked(session, token, completions),
-                Event::Lost { token } => core.handle_content_lost(session, token),
-                Event::ContentBytesMax { bytes } => core.set_content_bytes(session, bytes),
-            }
-        }
-        let (_, _, probes) = self.path.load();
-        match self.health {
-            Health::Good if probes >= SILENT_PROBES => {
-                tracing::debug!(session, "its path has gone silent: messages go by TCP");
-                self.health = Health::Silent;
-                core.resend_all(session);
-            }
-            Health::Untried if self.path.is_answered() => self.health = Health::Good,
-            Health::Silent if probes == 0 => {
-                tracing::debug!(session, "its path answers again");
-                self.health = Health::Good;
-            }
-            _ => {}
-        }
-    }
-
-    fn set_timer(&mut self, session: u32, timers: &mut BinaryHeap<Reverse<(u64, u32)>>) {
-        if let Some(due_ns) = self.path.poll_timeout()
-            && due_ns < self.timer_ns
-        {
-            self.timer_ns = due_ns;
-            timers.push(Reverse((due_ns, session)));
-        }
-    }
-}
-
 impl Control {
     /// Whether its contents go by datagrams now.
-    pub(super) fn is_by_datagram(&self) -> bool {
+    pub(crate) fn is_by_datagram(&self) -> bool {
         self.datagram.as_ref().is_some_and(|lane| lane.health == Health::Good)
     }
 }
@@ -281,14 +190,34 @@ impl Engine {
             keys,
             session_id: id,
             remote,
+            fallback: remote,
+            candidate: None,
             highest: 0,
             health: Health::Untried,
             timer_ns: u64::MAX,
             is_blocked: false,
+            is_off: false,
         };
         self.control(session).datagram = is_free.then(|| Box::new(lane));
         self.state.datagrams.poll();
         self.transmit(session);
+        self.driver.flush_datagrams();
+    }
+
+    /// Another driver runs the engine.
+    pub(super) fn resume_paths(&mut self) {
+        let is_open = self.state.datagrams.is_open();
+        for session in 0..self.state.controls.len() {
+            let state = &mut *self.state;
+            let Some(lane) = &mut state.controls[session].datagram else { continue };
+            (lane.is_off, lane.is_blocked) = (false, false);
+            if is_open {
+                lane.path.ask();
+                self.transmit(session as u32);
+            } else {
+                lane.give_up(&mut state.core, session as u32);
+            }
+        }
         self.driver.flush_datagrams();
     }
 
@@ -389,9 +318,10 @@ impl Engine {
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
             if let Some(lane) = &mut self.control(session).datagram {
                 lane.is_blocked = false;
+                self.transmit(session);
             }
-            self.state.core.mark_dirty(session);
         }
+        self.driver.flush_datagrams();
     }
 
     // ---- Timers ----
@@ -424,6 +354,10 @@ impl Engine {
             lane.path.start_turn(late_ns);
             lane.path.handle_timeout(state.now_ns, is_drained);
             lane.tell(&mut state.core, session, &mut state.completions);
+            if lane.health == Health::Silent {
+                // One of the two may answer.
+                std::mem::swap(&mut lane.remote, &mut lane.fallback);
+            }
             self.transmit(session);
         }
         if fired {
@@ -466,10 +400,17 @@ impl Engine {
     pub(super) fn transmit(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else { return false };
-        let Some(lane) = control.datagram.as_deref_mut() else { return false };
+        let Some(lane) = control.datagram.as_deref_mut().filter(|lane| !lane.is_off) else {
+            return false;
+        };
         // A sample of the round trip is as true as this time.
         state.now_ns = state.clock.now_ns();
         let mut happened = false;
+        // A question to a new address is a probe without content, the first of what goes.
+        let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
+        if question.is_some() {
+            lane.path.ask();
+        }
         let is_open = lane.health == Health::Good;
         let mut contents = Contents { core: &mut state.core, session, is_open };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
@@ -487,23 +428,34 @@ impl Engine {
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!("cannot send datagrams: {error}");
-                    break;
+                    tracing::warn!("cannot send datagrams: {error}; messages go by TCP");
+                    lane.give_up(&mut state.core, session);
+                    return false;
                 }
             };
+            contents.is_open = is_open && question.is_none();
             let packet = lane.path.poll_transmit(state.now_ns, &mut contents, room);
             let Some((length, number)) = packet else { break };
             lane.keys.send.seal_packet(room, length, number);
-            self.driver.send_datagram(lane.remote, length + PACKET_TAG_BYTES);
+            let to = match question.take() {
+                Some(candidate) => {
+                    lane.candidate = Some(Candidate { question: Some(number), ..candidate });
+                    candidate.address
+                }
+                None => lane.remote,
+            };
+            self.driver.send_datagram(to, length + PACKET_TAG_BYTES);
             happened = true;
-        }
-        if state.datagrams.is_blocked && !lane.is_blocked {
-            lane.is_blocked = true;
-            state.datagrams.blocked.push(session);
         }
         // A window may have made room by giving up what held it.
         lane.tell(&mut state.core, session, &mut state.completions);
-        lane.set_timer(session, &mut state.datagrams.timers);
+        if !state.datagrams.is_blocked {
+            lane.set_timer(session, &mut state.datagrams.timers);
+        } else if !lane.is_blocked {
+            // Its time may have come, and it can do nothing until there is room.
+            lane.is_blocked = true;
+            state.datagrams.blocked.push(session);
+        }
         happened
     }
 }
@@ -551,7 +503,7 @@ impl super::engine::State {
             dropped.forged += 1;
             return Ok(());
         }
-        let protocol = |error: &dyn std::fmt::Display| {
+        let protocol = |error: &dyn fmt::Display| {
             Err((session, PeerFailure::Protocol(error.to_string().into())))
         };
         let Ok(packet) = Packet::decode(&bytes[..length]) else { return Ok(()) };
@@ -565,15 +517,9 @@ impl super::engine::State {
             }
             Err(error) => return protocol(&error),
         }
-        if lane.health == Health::Untried {
-            // Its question says that it can be asked; ours may have come before it knew us.
-            lane.path.ask();
-            lane.timer_ns = self.now_ns;
-            self.datagrams.timers.push(Reverse((self.now_ns, session)));
-        }
         if number >= lane.highest {
-            // A NAT on the way may give the peer another address.
-            (lane.highest, lane.remote) = (number, from);
+            lane.highest = number;
+            lane.handle_address(self.now_ns, from);
         }
         lane.tell(&mut self.core, session, &mut self.completions);
         if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) {
@@ -583,6 +529,15 @@ impl super::engine::State {
             if let Err(error) = handled {
                 return protocol(&error);
             }
+        }
+        let is_new = lane.candidate.is_some_and(|candidate| candidate.question.is_none());
+        if lane.health == Health::Untried {
+            // The peer's question says that it can be asked; ours may have come too early.
+            lane.path.ask();
+        }
+        if lane.health == Health::Untried || is_new {
+            lane.timer_ns = self.now_ns;
+            self.datagrams.timers.push(Reverse((self.now_ns, session)));
         }
         lane.set_timer(session, &mut self.datagrams.timers);
         if self.core.waiting_bytes(session) > 0 {

@@ -1,0 +1,166 @@
+//! The path of one session as the loop sees it: whether it answers, where the peer is, and what it
+//! is given to send.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::super::completions::Completions;
+use crate::proto::core::Core;
+use crate::proto::keys::LaneKeys;
+use crate::proto::packet::{Content, Event, Filled, Path};
+
+/// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
+/// a LAN. A packet is lost now and then; five probes in a row are not.
+const SILENT_PROBES: u32 = 5;
+/// Time that a new address of the peer has to answer before another one is asked.
+const QUESTION_NS: u64 = 100_000_000;
+
+/// What is known of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Health {
+    /// Nothing was answered yet: networks may drop UDP.
+    Untried,
+    /// It carries the session's contents.
+    Good,
+    /// It did carry them, and answers no more.
+    Silent,
+}
+
+/// The path of a session.
+pub(crate) struct Lane {
+    pub(super) path: Path,
+    pub(super) keys: LaneKeys,
+    pub(super) session_id: u64,
+    /// Where its datagrams go.
+    pub(super) remote: SocketAddr,
+    /// Where they went before, or are to go by what the peer announced.
+    pub(super) fallback: SocketAddr,
+    /// Where the peer may be now.
+    pub(super) candidate: Option<Candidate>,
+    /// Highest packet number of the peer so far.
+    pub(super) highest: u64,
+    pub(super) health: Health,
+    /// The earliest time that stands for it among the timers.
+    pub(super) timer_ns: u64,
+    /// It is in the list of those that wait for room in the driver.
+    pub(super) is_blocked: bool,
+    /// The driver sends nothing.
+    pub(super) is_off: bool,
+}
+
+/// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
+/// of it first, so it has to answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) address: SocketAddr,
+    pub(super) since_ns: u64,
+    /// Number of the packet that asks there, once it is sent.
+    pub(super) question: Option<u64>,
+}
+
+/// The path itself is long and says little.
+impl fmt::Debug for Lane {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, remote, health, timer_ns, is_blocked, .. } = self;
+        let (due_ns, load) = (path.poll_timeout(), path.load());
+        write!(out, "Lane {{ {remote} {health:?} due {due_ns:?} timer {timer_ns} {load:?} ")?;
+        write!(out, "is_blocked: {is_blocked}, {:?} }}", path.statistics())
+    }
+}
+
+/// Contents of a session, for its path to send.
+pub(super) struct Contents<'a> {
+    pub(super) core: &'a mut Core,
+    pub(super) session: u32,
+    /// The path carries them; otherwise it only probes.
+    pub(super) is_open: bool,
+}
+
+impl Content for Contents<'_> {
+    fn waiting_bytes(&self) -> usize {
+        if self.is_open { self.core.waiting_bytes(self.session) } else { 0 }
+    }
+
+    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
+        let content = self.core.poll_content(self.session, room.len(), false)?;
+        room[..content.bytes.len()].copy_from_slice(content.bytes);
+        let (token, bytes) = (content.token, content.bytes.len());
+        Some(Filled { token, bytes, ack_now: content.is_last && content.is_awaited })
+    }
+
+    fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
+        if !self.is_open {
+            // It goes by TCP; on a path that carries nothing it would be taken for sent.
+            return None;
+        }
+        let content = self.core.poll_content_again(self.session, token, room.len(), false)?;
+        room[..content.bytes.len()].copy_from_slice(content.bytes);
+        Some(Filled { token, bytes: content.bytes.len(), ack_now: true })
+    }
+}
+
+impl Lane {
+    /// Tells the message layer what the path found out.
+    ///
+    /// RR-PATH-2, RR-PATH-3.
+    pub(super) fn tell(&mut self, core: &mut Core, session: u32, completions: &mut Completions) {
+        while let Some(event) = self.path.poll_event() {
+            match event {
+                Event::Acked { token } => core.handle_content_acked(session, token, completions),
+                Event::Lost { token } => core.handle_content_lost(session, token),
+                Event::ContentBytesMax { bytes } => core.set_content_bytes(session, bytes),
+                Event::Answered { number } => {
+                    if let Some(candidate) = self.candidate
+                        && candidate.question == Some(number)
+                    {
+                        (self.fallback, self.remote) = (self.remote, candidate.address);
+                        self.candidate = None;
+                    }
+                }
+            }
+        }
+        let (_, _, probes) = self.path.load();
+        match self.health {
+            Health::Good if probes >= SILENT_PROBES => {
+                tracing::debug!(session, "its path has gone silent: messages go by TCP");
+                self.health = Health::Silent;
+                core.resend_all(session);
+            }
+            Health::Untried if self.path.is_answered() => self.health = Health::Good,
+            Health::Silent if probes == 0 => {
+                tracing::debug!(session, "its path answers again");
+                self.health = Health::Good;
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything goes by TCP, for as long as this driver runs.
+    pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
+        (self.health, self.is_off) = (Health::Silent, true);
+        core.resend_all(session);
+    }
+
+    /// A packet of the peer came from here, with a higher number than all before it.
+    ///
+    /// RR-PATH-4.
+    pub(super) fn handle_address(&mut self, now_ns: u64, from: SocketAddr) {
+        let is_asked = self
+            .candidate
+            .is_some_and(|candidate| now_ns.saturating_sub(candidate.since_ns) < QUESTION_NS);
+        if from != self.remote && !is_asked {
+            self.candidate = Some(Candidate { address: from, since_ns: now_ns, question: None });
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, session: u32, timers: &mut BinaryHeap<Reverse<(u64, u32)>>) {
+        if let Some(due_ns) = self.path.poll_timeout()
+            && due_ns < self.timer_ns
+        {
+            self.timer_ns = due_ns;
+            timers.push(Reverse((due_ns, session)));
+        }
+    }
+}

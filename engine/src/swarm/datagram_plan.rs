@@ -1,0 +1,58 @@
+//! What one seed decides about datagrams. Drawn apart from the rest of the plan.
+
+use crate::driver::sim::datagrams::DatagramWeather;
+use crate::driver::sim::random::Random;
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const PERCENT: u64 = 10_000;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct DatagramPlan {
+    /// One process in so many takes no datagrams; 0: all do.
+    pub(crate) without_one_in: usize,
+    pub(crate) weather: DatagramWeather,
+    /// Mean time between two firewalls that come up from one host to another, and how long they
+    /// stay at the most; streams pass them.
+    pub(crate) firewall_ns: Option<(u64, u64)>,
+    /// Mean time between two datagrams of somebody on the way who has no key.
+    pub(crate) attack_ns: Option<u64>,
+}
+
+impl DatagramPlan {
+    /// Of every other seed.
+    pub(crate) fn new(seed: u64) -> Option<Self> {
+        let mut random = Random::new(seed ^ 0x0da7_a600);
+        if random.one_in(2) {
+            return None;
+        }
+        let weather = DatagramWeather {
+            ns_per_kib: random.pick(&[0, 0, 100, 1000, 10_000]),
+            queue_bytes: random.pick(&[0, 20_000, 200_000]),
+            send_room_bytes: random.pick(&[0, 5_000, 100_000]),
+            receive_room_bytes: random.pick(&[0, 5_000, 100_000]),
+            bytes_max: random.pick(&[0, 0, 1200, 1472]),
+            loss_ppm: random.pick(&[0, 0, 100, PERCENT, 10 * PERCENT, 30 * PERCENT]),
+            duplicate_ppm: random.pick(&[0, 0, PERCENT, 30 * PERCENT]),
+            late_ppm: random.pick(&[0, 0, PERCENT, 20 * PERCENT]),
+            late_ns: random.pick(&[10, 500, 5000]) * MICROSECOND,
+            flip_ppm: random.pick(&[0, 0, PERCENT, 10 * PERCENT]),
+            truncate_ppm: random.pick(&[0, 0, PERCENT, 10 * PERCENT]),
+            rebind_ppm: random.pick(&[0, 0, 0, 1000, PERCENT]),
+            rebind_keeps_ns: random.pick(&[0, 1, 100]) * MILLISECOND,
+            unsupported_one_in: random.pick(&[0, 0, 0, 3]),
+        };
+        let firewalls = random.one_in(3);
+        let firewall_ns =
+            (random.pick(&[200, 5000]) * MICROSECOND, random.pick(&[1, 20, 300]) * MILLISECOND);
+        let attacks = random.one_in(3);
+        let attack_ns = random.pick(&[5, 50, 500]) * MICROSECOND;
+        Some(Self {
+            without_one_in: random.pick(&[0, 0, 3]),
+            weather,
+            firewall_ns: firewalls.then_some(firewall_ns),
+            attack_ns: attacks.then_some(attack_ns),
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! Sessions in datagram mode: whole engines, datagrams and streams, one story each.
+
+use super::scenarios::{config, drain, loop_config, pass, peer, receive, run, send};
+use super::world::World;
+use crate::driver::sim::net::Weather;
+use crate::progress::datagram::DatagramCounters;
+use crate::proto::core::Config;
+use crate::proto::effects::Level;
+use crate::types::PeerFailure;
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// Two hosts whose engines take datagrams.
+fn world(seed: u64, config: &Config) -> World {
+    let mut world = World::new(seed, Weather::fair()).unwrap();
+    world.set_datagrams(true).unwrap();
+    for host in 0..2 {
+        world.add_host();
+        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+    }
+    world
+}
+
+fn counters(world: &World, host: usize) -> DatagramCounters {
+    world.look(host).unwrap().state.datagram_counters()
+}
+
+/// One message there and one back; how long that took.
+fn exchange(world: &mut World, what: &str) -> u64 {
+    let [near, far] = [peer(world, 1, 0), peer(world, 0, 1)];
+    let start_ns = world.now_ns();
+    for (at, of, target, source) in [(0, 1, far, near), (1, 0, near, far)] {
+        assert!(receive(world, of, source, 1, 100), "{what}");
+        drain(world, of);
+        send(world, at, target, 1, 100, Level::BufferReusable);
+        run(world, what, |world| {
+            let done = drain(world, of);
+            done.iter().for_each(|done| assert!(done.result.is_ok(), "{what}: {done:?}"));
+            !done.is_empty()
+        });
+    }
+    world.now_ns() - start_ns
+}
+
+/// Health of the paths of both hosts.
+fn are_good(world: &World) -> [bool; 2] {
+    [0, 1].map(|host| world.look(host).unwrap().state.controls[0].is_by_datagram())
+}
+
+fn warm_up(world: &mut World) {
+    exchange(world, "the first exchange");
+    pass(world, 10 * MILLISECOND);
+    assert_eq!(are_good(world), [true; 2]);
+}
+
+/// RR-PATH-1, RR-PATH-2
+#[test]
+fn the_first_message_goes_by_tcp_and_later_ones_by_datagrams() {
+    let mut world = world(1, &config());
+    let first_ns = exchange(&mut world, "the first exchange");
+    assert_eq!(are_good(&world), [false; 2]);
+    pass(&mut world, 10 * MILLISECOND);
+    assert_eq!(are_good(&world), [true; 2]);
+    let before = counters(&world, 0).sent;
+    let warm_ns = (0..10).map(|_| exchange(&mut world, "a warm exchange")).max().unwrap();
+    // Answers carry acknowledgements: not one datagram more than messages.
+    assert_eq!(counters(&world, 0).sent - before, 10);
+    // TCP and hello take a round trip each, and loops some microseconds per message.
+    let round_trip_ns = 14_000;
+    assert!(first_ns <= warm_ns + 2 * round_trip_ns + 10_000, "{first_ns} and {warm_ns} ns");
+}
+
+/// RR-PATH-2, RR-PATH-3
+#[test]
+fn a_network_that_drops_datagrams_costs_nothing_but_speed() {
+    let mut world = world(2, &config());
+    let both_ways = [(0, 1), (1, 0)];
+    both_ways.iter().for_each(|&(from, to)| world.net.borrow_mut().cut_datagrams_way(from, to));
+    exchange(&mut world, "without datagrams");
+    pass(&mut world, 100 * MILLISECOND);
+    assert_eq!(are_good(&world), [false; 2]);
+    exchange(&mut world, "still without");
+    both_ways.iter().for_each(|&(from, to)| world.net.borrow_mut().open_datagrams_way(from, to));
+    // Probes come seldom by then.
+    pass(&mut world, 10_000 * MILLISECOND);
+    assert_eq!(are_good(&world), [true; 2]);
+    exchange(&mut world, "with datagrams");
+}
+
+/// RR-PATH-3
+#[test]
+fn a_path_that_goes_silent_in_one_direction_or_both_is_replaced_in_milliseconds() {
+    for cuts in [&[(0, 1)][..], &[(1, 0)], &[(0, 1), (1, 0)]] {
+        let mut world = world(3, &config());
+        warm_up(&mut world);
+        cuts.iter().for_each(|&(from, to)| world.net.borrow_mut().cut_datagrams_way(from, to));
+        let took_ns = exchange(&mut world, "by TCP");
+        assert!(took_ns < 40 * MILLISECOND, "{cuts:?}: {took_ns} ns");
+        cuts.iter().for_each(|&(from, to)| world.net.borrow_mut().open_datagrams_way(from, to));
+        pass(&mut world, 1000 * MILLISECOND);
+        assert_eq!(are_good(&world), [true; 2], "{cuts:?}");
+        let took_ns = exchange(&mut world, "by datagrams again");
+        assert!(took_ns < MILLISECOND, "{cuts:?}: {took_ns} ns");
+    }
+}
+
+/// RR-PATH-4
+#[test]
+fn a_peer_whose_address_changes_is_followed() {
+    let mut world = world(4, &config());
+    warm_up(&mut world);
+    world.net.borrow_mut().rebind(0);
+    exchange(&mut world, "from another address");
+    pass(&mut world, 500 * MILLISECOND);
+    assert_eq!(are_good(&world), [true; 2]);
+    let lost = counters(&world, 1).lost;
+    let took_ns = exchange(&mut world, "at the new address");
+    assert!(took_ns < MILLISECOND, "{took_ns} ns");
+    assert_eq!(counters(&world, 1).lost, lost);
+}
+
+/// RR-PATH-4
+#[test]
+fn a_copy_that_is_faster_than_the_original_moves_no_session() {
+    let mut world = world(5, &config());
+    warm_up(&mut world);
+    world.net.borrow_mut().observe_datagrams(64);
+    // The original does not come: the copy is the packet with the highest number.
+    world.net.borrow_mut().cut_datagrams_way(0, 1);
+    let target = peer(&mut world, 0, 1);
+    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    let elsewhere = "127.66.6.6:666".parse().unwrap();
+    {
+        let net = &mut *world.net.borrow_mut();
+        let seen = net.sightings().last().unwrap().clone();
+        net.inject_datagram(elsewhere, 1, &seen.bytes);
+    }
+    pass(&mut world, MILLISECOND);
+    world.net.borrow_mut().open_datagrams_way(0, 1);
+    pass(&mut world, 50 * MILLISECOND);
+    let source = peer(&mut world, 1, 0);
+    assert!(receive(&mut world, 1, source, 1, 100));
+    run(&mut world, "the copied message", |world| !drain(world, 1).is_empty());
+    for _ in 0..20 {
+        let took_ns = exchange(&mut world, "after the copy");
+        assert!(took_ns < 100_000, "{took_ns} ns");
+    }
+}
+
+/// RR-PATH-5, RR-END-1
+#[test]
+fn goodbyes_by_datagrams_are_heard_and_answered() {
+    let lossy = [0, 300_000];
+    for (seed, loss_ppm) in (0..20).flat_map(|seed| lossy.map(|loss| (seed, loss))) {
+        let mut world = world(seed, &config());
+        warm_up(&mut world);
+        world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
+        let target = peer(&mut world, 0, 1);
+        let engine = world.engine(0).unwrap();
+        engine.state.core.remove_peer(target, &mut engine.state.completions);
+        run(&mut world, "both know", |world| {
+            [0, 1].iter().all(|&host| {
+                let core = &world.look(host).unwrap().state.core;
+                core.sessions.iter().all(|(_, session)| !session.is_connected())
+            })
+        });
+        for (host, expected) in [(0, PeerFailure::Removed), (1, PeerFailure::Left)] {
+            let core = &world.look(host).unwrap().state.core;
+            let failures: Vec<_> =
+                core.sessions.iter().map(|(_, session)| session.failure.clone()).collect();
+            assert_eq!(failures, [Some(expected)], "seed {seed}, host {host}");
+        }
+    }
+}
