@@ -1,10 +1,13 @@
-//! Counts what unit tests allocate.
+//! Counts what tests allocate: unit tests as this module, test programs by its path.
+
+#![allow(dead_code, reason = "each test program counts its part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 /// The system's allocator, counting what each thread asks of it.
@@ -14,26 +17,28 @@ struct Counting;
 // that the allocator manages.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(1, layout.size() as i64);
         // SAFETY: the caller keeps to the contract of `alloc`, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(0, -(layout.size() as i64));
         // SAFETY: `pointer` came from `System` with this layout, as the caller promises.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        count();
+        count(1, bytes as i64 - layout.size() as i64);
         // SAFETY: `pointer` came from `System` with this layout, as the caller promises.
         unsafe { System.realloc(pointer, layout, bytes) }
     }
 }
 
-fn count() {
-    // A thread that is being torn down may still allocate; nobody reads its count.
-    let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
+fn count(allocations: u64, bytes: i64) {
+    // A thread that is being torn down may still allocate; nobody reads its counts.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + allocations));
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
 }
 
 #[global_allocator]
@@ -42,4 +47,10 @@ static ALLOCATOR: Counting = Counting;
 /// Allocations of this thread so far.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
+}
+
+/// Bytes that this thread allocated, less those that it freed: below zero where it frees what
+/// others allocated.
+pub(crate) fn live_bytes() -> i64 {
+    LIVE_BYTES.with(Cell::get)
 }

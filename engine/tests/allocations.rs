@@ -1,36 +1,14 @@
 //! Once warm, no message allocates: neither small ones nor long ones.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../src/counting.rs"]
+mod counting;
 
+use counting::allocations;
 use ringrail::settings::Settings;
 use ringrail::{
     Buffer, Completion, Domain, Endpoint, Envelope, JobSecret, OperationKind, Owned, Peer,
     Selector, SendOptions,
 };
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Two engines on this thread, so that every allocation is counted.
 struct Two {
@@ -90,10 +68,10 @@ fn warm_messages_do_not_allocate() {
         let region = two.left.domain().alloc(length).unwrap();
         let buffers = (Buffer::from(region), Buffer::from(vec![0u8; length]));
         let (send, receive) = two.exchange(buffers.0, buffers.1, 500);
-        let before = COUNT.with(Cell::get);
+        let before = allocations();
         let copied = two.left.counters().copied_bytes;
         two.exchange(send, receive, 500);
-        let allocated = COUNT.with(Cell::get) - before;
+        let allocated = allocations() - before;
         assert_eq!(allocated, 0, "allocations in 500 messages of {length} bytes");
         let copied = two.left.counters().copied_bytes - copied;
         let expected = if length <= 16_384 { 500 * length as u64 } else { 0 };

@@ -1,39 +1,15 @@
 //! What peers send without being asked takes no more memory than the settings say.
 
 mod common;
+#[path = "../src/counting.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use common::{domain, pattern};
+use counting::live_bytes;
 use ringrail::{Endpoint, Envelope, Owned, Selector, SendOptions};
-
-struct Counting;
-
-thread_local! {
-    /// Bytes that this thread allocated and has not freed.
-    static LIVE: Cell<i64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.with(|live| live.set(live.get() + layout.size() as i64));
-        // SAFETY: passed on to the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.with(|live| live.set(live.get() - layout.size() as i64));
-        // SAFETY: passed on to the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const UNEXPECTED_BYTES: u64 = 1 << 20;
 const UNEXPECTED_MESSAGES: u64 = 2000;
@@ -99,7 +75,7 @@ fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
         })
         .collect();
     let endpoint = receiver.attach().unwrap();
-    let before = LIVE.with(Cell::get);
+    let before = live_bytes();
     // Nobody receives until every sender had to wait, or has nothing left to send.
     let mut quiet = 0;
     let mut last = 0;
@@ -110,7 +86,7 @@ fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
         last = now;
     }
     let counters = endpoint.counters();
-    let grown = LIVE.with(Cell::get) - before;
+    let grown = live_bytes() - before;
     // A session may always have 16 envelopes; a payload takes less than twice its length.
     let messages_max = UNEXPECTED_MESSAGES + 16 * SENDERS as u64;
     assert!(counters.unexpected_messages <= messages_max, "{counters:?}");
