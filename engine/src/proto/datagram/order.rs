@@ -89,7 +89,10 @@ impl Holding {
     }
 
     /// The frame that message `frame`, which has come, must wait for. What has come and is not
-    /// held has been matched; of frames before the first that is missing none is held.
+    /// held has been matched; of frames before the first that is missing none is held, and what
+    /// the set of those held says of their numbers is said of others, one window later.
+    ///
+    /// RR-DGRAM-4.
     pub(crate) fn waits_for(
         &self,
         frame: u32,
@@ -101,7 +104,8 @@ impl Holding {
             return None;
         }
         let predecessor = frame.wrapping_sub(u32::from(follows));
-        let is_matched = arrivals.has(predecessor) && !self.frames.contains(predecessor);
+        let is_matched = is_before(predecessor, arrivals.expected())
+            || (arrivals.has(predecessor) && !self.frames.contains(predecessor));
         (!is_matched).then_some(predecessor)
     }
 
@@ -130,5 +134,36 @@ impl Holding {
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Held> {
         self.frames = FrameSet::default();
         self.by_predecessor.drain().map(|(_, held)| held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::super::window::{Coming, FRAMES_MAX};
+    use super::*;
+
+    fn following(follows: u16) -> Envelope {
+        Envelope::Eager(Eager { follows: follows.into(), ..Eager::new_zeroed() })
+    }
+
+    /// A message is lost until one waits that is a whole window behind the one it follows: both
+    /// have the same place in the set of frames that are held. RR-DGRAM-4
+    #[test]
+    fn what_is_held_a_window_later_is_not_what_a_message_follows() {
+        let (first, lost) = (100, 20_000);
+        let late = first + FRAMES_MAX;
+        let mut arrivals = Arrivals::starting_at(lost);
+        let mut holding = Holding::new(1);
+        assert_eq!(arrivals.note(late), Coming::Fresh);
+        let envelope = following((late - lost) as u16);
+        assert_eq!(holding.waits_for(late, &envelope, &arrivals), Some(lost));
+        let held = Held { frame: late, envelope, payload: Box::default(), payload_bytes: 0 };
+        holding.insert(lost, held).unwrap();
+        assert_eq!(arrivals.note(lost), Coming::Fresh);
+        let envelope = following((lost - first) as u16);
+        assert_eq!(holding.waits_for(lost, &envelope, &arrivals), None);
+        assert_eq!(holding.take_after(lost).unwrap().frame, late);
     }
 }
