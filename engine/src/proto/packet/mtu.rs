@@ -109,11 +109,12 @@ impl Mtu {
         }
     }
 
-    /// A datagram that is no probe was lost.
+    /// A datagram that is no probe was lost. One that is longer than what is sent now was sent
+    /// before the path turned out to be a black hole, and says nothing new.
     ///
     /// RR-PKT-13.
     pub(super) fn handle_lost(&mut self, number: u64, bytes: usize) {
-        if bytes > self.least {
+        if bytes > self.least && bytes <= self.current {
             self.long_lost += 1;
             self.long_lost_highest = self.long_lost_highest.max(number);
         }
@@ -195,5 +196,20 @@ mod tests {
         assert!(mtu.handle_acked(60, 300, 0));
         assert_eq!(mtu.current(), 1200);
         assert!(mtu.wanted(0).is_some_and(|bytes| bytes < 8972));
+    }
+
+    /// Of a window of long datagrams the losses are found bit by bit. RR-PKT-13
+    #[test]
+    fn a_black_hole_is_one_however_many_were_under_way() {
+        let mut mtu = Mtu::new(1200, 8972);
+        search(&mut mtu, 9000);
+        let mut holes = 0;
+        for number in 0..100 {
+            mtu.handle_lost(number, 8972);
+            holes += u64::from(mtu.handle_acked(200 + number, 300, 0));
+        }
+        assert_eq!((holes, mtu.current()), (1, 1200));
+        search(&mut mtu, 1472);
+        assert!((1472 - STEP_BYTES..=1472).contains(&mtu.current()), "{}", mtu.current());
     }
 }
