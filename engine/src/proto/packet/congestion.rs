@@ -221,7 +221,10 @@ impl Congestion {
         if queue_ns >= target_ns {
             // To three quarters of the target: at this rate the window is that much less.
             let wanted_ns = least_ns + target_ns * 3 / 4;
-            let wanted = self.window * wanted_ns / (least_ns + queue_ns);
+            // A window of gigabytes by round trips of seconds takes more than 64 bits.
+            let wanted = u128::from(self.window) * u128::from(wanted_ns);
+            let wanted = wanted / u128::from(least_ns + queue_ns);
+            let wanted = u64::try_from(wanted).unwrap_or(self.window);
             self.shrink(wanted.max(self.window / 2), next);
         } else if self.trial.is_some() {
             self.growth = 0;
@@ -399,6 +402,34 @@ mod tests {
         assert!(rounds.congestion.window() >= 62);
         rounds.run(400, 0, link);
         assert!(rounds.congestion.window() > 120_000, "{}", rounds.congestion.window());
+    }
+
+    #[test]
+    fn the_longest_window_and_a_round_trip_of_minutes_are_no_overflow() {
+        let mut congestion = Congestion::new(9000, 32, 25_000);
+        let mut rtt = Rtt::new(100_000);
+        let (mut next, minute_ns) = (0, 60_000_000_000);
+        let mut round = |congestion: &mut Congestion, round_trip_ns| {
+            for number in next..next + 1000 {
+                congestion.set_limited();
+                let (queue_ns, _) = rtt.handle_sample(0, round_trip_ns, 0, true);
+                congestion.handle_ack(1 << 20);
+                congestion.handle_sample(queue_ns, false);
+                congestion.handle_ack_end(number, next + 1000, &rtt);
+            }
+            next += 1000;
+        };
+        for _ in 0..10 {
+            round(&mut congestion, minute_ns);
+        }
+        assert_eq!(congestion.window(), WINDOW_MAX_PACKETS * 9000);
+        congestion.startup = false;
+        for _ in 0..3 {
+            round(&mut congestion, 2 * minute_ns);
+        }
+        let window = congestion.window();
+        assert!(window >= WINDOW_MAX_PACKETS * 9000 / 4, "{window}");
+        assert!(window < WINDOW_MAX_PACKETS * 9000, "{window}");
     }
 
     #[test]
