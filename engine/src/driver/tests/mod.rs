@@ -24,8 +24,25 @@ fn run(variant: &Variant, case: fn(&Variant)) {
     }
 }
 
-/// One module per variant, with a test for every case in it.
+/// One module per variant, with a test for every case in it. Drivers that come to the same end in
+/// other ways run fewer cases: `late` ones none whose outcome depends on the poll in which an event
+/// comes, `faulty` ones of these none that take it for granted that a call moves what it could.
 macro_rules! contract {
+    (
+        exact $exact:tt
+        late $late:tt
+        faulty $faulty:tt
+        cases { $($file:ident::$case:ident,)* }
+        all_but_faulty { $($sure_file:ident::$sure:ident,)* }
+        all_but_late_and_faulty { $($prompt_file:ident::$prompt:ident,)* }
+    ) => {
+        contract! {
+            variants $exact
+            { $($file::$case,)* $($sure_file::$sure,)* $($prompt_file::$prompt,)* }
+        }
+        contract! { variants $late { $($file::$case,)* $($sure_file::$sure,)* } }
+        contract! { variants $faulty { $($file::$case,)* } }
+    };
     (
         variants { $($module:ident = $choice:ident, $disabled:expr, $wrap:ident;)* }
         $cases:tt
@@ -55,7 +72,7 @@ macro_rules! contract {
 }
 
 contract! {
-    variants {
+    exact {
         sockets = Sockets, [], Bare;
         uring = Uring, [], Bare;
         uring_without_single_issuer = Uring, ["single_issuer"], Bare;
@@ -76,84 +93,15 @@ contract! {
         captured_sockets = Sockets, [], Pcap;
         captured_uring = Uring, [], Pcap;
     }
-    {
-        connections::connects_and_accepts,
-        connections::refused_is_reported_and_closed,
-        connections::closing_an_attempt_ends_it,
-        connections::full_table_refuses_one_more,
-        connections::stale_keys_do_nothing,
-        messages::bytes_arrive_in_order_until_the_stream_ends,
-        messages::full_socket_takes_no_more,
-        messages::watched_for_reading_once,
-        messages::watched_for_writing_once,
-        messages::end_and_reset_are_readable,
-        chunks::every_size_shape_and_memory,
-        chunks::both_directions_at_once,
-        chunks::more_pieces_than_a_call_takes,
-        chunks::arriving_in_crumbs,
-        chunks::beyond_the_memory_is_refused,
-        chunks::second_chunk_is_refused,
-        endings::reset_in_mid_chunk,
-        endings::graceful_in_mid_chunk_before_a_deaf_peer,
-        endings::graceful_delivers_what_was_sent,
-        endings::peer_resets_in_mid_chunk,
-        endings::peer_ends_in_mid_chunk,
-        endings::shutdown_lets_go_of_everything,
-        endings::shutdown_delivers_what_was_sent,
-        moving::lanes_move_to_the_other_driver,
-        moving::busy_driver_is_not_dismantled,
-        waiting::park_honours_its_time,
-        waiting::park_ends_with_an_event,
-        waiting::nothing_costs_nothing,
-        waiting::full_rings_lose_nothing,
-    }
-}
-
-// Every case whose outcome does not depend on the poll in which an event comes.
-contract! {
-    variants {
+    late {
         late_sockets = Sockets, [], Late;
         late_uring = Uring, [], Late;
     }
-    {
-        connections::connects_and_accepts,
-        connections::refused_is_reported_and_closed,
-        connections::closing_an_attempt_ends_it,
-        connections::full_table_refuses_one_more,
-        messages::bytes_arrive_in_order_until_the_stream_ends,
-        messages::full_socket_takes_no_more,
-        messages::watched_for_reading_once,
-        messages::watched_for_writing_once,
-        messages::end_and_reset_are_readable,
-        chunks::every_size_shape_and_memory,
-        chunks::both_directions_at_once,
-        chunks::more_pieces_than_a_call_takes,
-        chunks::arriving_in_crumbs,
-        chunks::beyond_the_memory_is_refused,
-        chunks::second_chunk_is_refused,
-        endings::reset_in_mid_chunk,
-        endings::graceful_in_mid_chunk_before_a_deaf_peer,
-        endings::graceful_delivers_what_was_sent,
-        endings::peer_resets_in_mid_chunk,
-        endings::peer_ends_in_mid_chunk,
-        endings::shutdown_lets_go_of_everything,
-        endings::shutdown_delivers_what_was_sent,
-        moving::lanes_move_to_the_other_driver,
-        moving::busy_driver_is_not_dismantled,
-        waiting::park_honours_its_time,
-        waiting::park_ends_with_an_event,
-        waiting::nothing_costs_nothing,
-        waiting::full_rings_lose_nothing,
-    }
-}
-
-// Of these, the cases that do not take it for granted that a call moves what it could.
-contract! {
-    variants {
+    faulty {
         faulty_sockets = Sockets, [], Mild;
         faulty_uring = Uring, [], Mild;
     }
-    {
+    cases {
         connections::connects_and_accepts,
         connections::refused_is_reported_and_closed,
         connections::closing_an_attempt_ends_it,
@@ -177,6 +125,16 @@ contract! {
         waiting::park_honours_its_time,
         waiting::park_ends_with_an_event,
         waiting::full_rings_lose_nothing,
+    }
+    all_but_faulty {
+        messages::bytes_arrive_in_order_until_the_stream_ends,
+        messages::watched_for_reading_once,
+        messages::end_and_reset_are_readable,
+        endings::shutdown_delivers_what_was_sent,
+        waiting::nothing_costs_nothing,
+    }
+    all_but_late_and_faulty {
+        connections::stale_keys_do_nothing,
     }
 }
 
