@@ -214,26 +214,15 @@ impl SocketsDriver {
 
     /// Accepts what waits; returns when to try again if descriptors ran out.
     fn accept_all(&mut self, listener: usize) -> Option<Instant> {
-        loop {
-            self.counters.syscalls += 1;
-            match tcp::accept(&self.listeners[listener]) {
-                Ok(None) => return None,
-                Ok(Some((socket, remote))) => match self.adopt(socket) {
-                    Ok(lane) => self.ready.push(Event::Accepted { lane, remote }),
-                    Err(error) => tracing::warn!("refused a connection from {remote}: {error}"),
-                },
-                // The connection died before it was accepted; the next one may be fine.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => {
-                    tracing::warn!("cannot accept connections for now: {error}");
-                    return Some(Instant::now() + ACCEPT_PAUSE);
-                }
-            }
-        }
+        let listeners = std::mem::take(&mut self.listeners);
+        let accepted = tcp::accept_all(&listeners[listener], |socket, remote| {
+            let lane = self.adopt(socket)?;
+            self.ready.push(Event::Accepted { lane, remote });
+            Ok(())
+        });
+        self.listeners = listeners;
+        self.counters.syscalls += accepted.syscalls;
+        accepted.must_rest.then(|| Instant::now() + ACCEPT_PAUSE)
     }
 
     fn serve(&mut self, events: &mut Vec<Event>) {

@@ -82,8 +82,46 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// What became of accepting.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    /// System calls that this took.
+    pub(crate) syscalls: u64,
+    /// Nothing can be accepted for now: descriptors or memory ran out.
+    pub(crate) must_rest: bool,
+}
+
+/// Gives all connections that wait to `adopt`; those that it refuses are closed.
+pub(crate) fn accept_all(
+    listener: &TcpListener,
+    mut adopt: impl FnMut(OwnedFd, SocketAddr) -> io::Result<()>,
+) -> Accepted {
+    let mut syscalls = 0;
+    loop {
+        syscalls += 1;
+        match accept(listener) {
+            Ok(None) => return Accepted { syscalls, must_rest: false },
+            Ok(Some((socket, remote))) => {
+                if let Err(error) = adopt(socket, remote) {
+                    tracing::warn!("refused a connection from {remote}: {error}");
+                }
+            }
+            // The connection died before it was accepted; the next one may be fine.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                ) => {}
+            Err(error) => {
+                tracing::warn!("cannot accept connections for now: {error}");
+                return Accepted { syscalls, must_rest: true };
+            }
+        }
+    }
+}
+
 /// Accepts one connection; `None` when none waits. One system call.
-pub(crate) fn accept(listener: &TcpListener) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
+fn accept(listener: &TcpListener) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     match SockRef::from(listener).accept4(flags) {
         Ok((socket, remote)) => {

@@ -74,26 +74,17 @@ impl UringDriver {
 
     /// Accepts what waits, and sees to it that what comes next is heard of.
     fn accept_all(&mut self, index: usize) {
-        loop {
-            self.counters.syscalls += 1;
-            match tcp::accept(&self.listeners[index].socket) {
-                Ok(None) => break,
-                Ok(Some((socket, remote))) => match self.adopt(socket) {
-                    Ok(lane) => self.ready.push(Event::Accepted { lane, remote }),
-                    Err(error) => tracing::warn!("refused a connection from {remote}: {error}"),
-                },
-                // The connection died before it was accepted; the next one may be fine.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
-                    ) => {}
-                Err(error) => {
-                    tracing::warn!("cannot accept connections for now: {error}");
-                    self.rest(index);
-                    return;
-                }
-            }
+        let listeners = std::mem::take(&mut self.listeners);
+        let accepted = tcp::accept_all(&listeners[index].socket, |socket, remote| {
+            let lane = self.adopt(socket)?;
+            self.ready.push(Event::Accepted { lane, remote });
+            Ok(())
+        });
+        self.listeners = listeners;
+        self.counters.syscalls += accepted.syscalls;
+        if accepted.must_rest {
+            self.rest(index);
+            return;
         }
         if let Err(error) = self.watch_listener(index) {
             tracing::warn!("cannot wait for connections now: {error}");
