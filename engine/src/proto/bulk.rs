@@ -1,4 +1,4 @@
-//! Bulk lanes: queues of granted ranges, in grant order on both sides (DESIGN D4, D8).
+//! Bulk lanes: queues of granted ranges, in grant order on both sides (RR-RDV-2).
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Rendezvous: the receiver pulls (DESIGN §6, D8, D9).
+//! Rendezvous: the receiver pulls.
 //!
 //! ```text
 //!  sender                                   receiver
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Grants what the lanes can take (DESIGN §6: a lane that is idle, or about to be).
+    /// Grants what the lanes can take: a lane that is idle, or about to be.
     #[inline]
     pub(crate) fn poll_grants(&mut self, now_ns: u64) {
         if self.has_lane_room && !self.starved.is_empty() {
@@ -264,7 +264,7 @@ impl Core {
     fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.remove(id) else { return };
         let State::Pulling(pulling) = operation.state else { return };
-        debug_assert_eq!(pulling.targeted, 0, "DESIGN D9: reaped before DONE");
+        debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = Control::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         self.push_control(operation.session, done);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };

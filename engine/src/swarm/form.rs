@@ -156,7 +156,7 @@ pub(super) fn memory_of(buffer: Buffer) -> [Vec<u8>; 2] {
     }
 }
 
-/// Memory that nobody may write any more (DESIGN D9).
+/// Memory that nobody may write any more (RR-RDV-3).
 #[derive(Debug, Default)]
 pub(super) struct Graves(Vec<Vec<u8>>);
 

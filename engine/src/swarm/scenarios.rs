@@ -126,7 +126,7 @@ pub(super) fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity
     world.engine(at).unwrap().post_receive(&request, memory, route(tag)).is_ok()
 }
 
-/// Completions that have come; memory that a chunk still refers to is an error (DESIGN D9).
+/// Completions that have come; memory that a chunk still refers to is an error (RR-RDV-3).
 pub(super) fn drain(world: &mut World, host: usize) -> Vec<Completion> {
     let mut all = Vec::new();
     while let Some(completion) = world.pop(host) {

@@ -1,4 +1,4 @@
-//! The address of an endpoint, as exchanged out of band (DESIGN D1).
+//! The address of an endpoint, as exchanged out of band.
 //!
 //! ```text
 //!  0        1        2                 4                 6        7        8

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The receiver granted the range and knows what comes next; the header proves that the two
-//! sides agree (DESIGN D8).
+//! sides agree (RR-RDV-2).
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

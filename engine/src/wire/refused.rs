@@ -1,4 +1,4 @@
-//! The sender cannot serve a grant (DESIGN D8): both sides abort the lane.
+//! The sender cannot serve a grant (RR-RDV-5): both sides abort the lane.
 //!
 //! ```text
 //!  0        1        2                 4                                   8

@@ -261,7 +261,7 @@ impl Net {
         }
     }
 
-    /// Whether a request still refers to one of these bytes (DESIGN D9).
+    /// Whether a request still refers to one of these bytes (RR-RDV-3).
     pub(crate) fn is_busy(&self, bytes: &[u8]) -> bool {
         let (from, to) = (bytes.as_ptr().addr(), bytes.as_ptr().addr() + bytes.len());
         self.busy.iter().any(|&(f, t, _)| f < to && from < t)
