@@ -5,10 +5,10 @@ use super::source::{Line, Source, is_name, words};
 /// Columns of a line.
 const COLUMNS_MAX: usize = 100;
 
-/// Lines of a file (R4); tests that stand in files of their own may be longer.
+/// Lines of a file; tests that stand in files of their own may be longer.
 const LINES_MAX: usize = 600;
 
-/// Where `unsafe` may stand in the engine (R3): folders, and files one by one.
+/// Where `unsafe` may stand in the engine: folders, and files one by one.
 const UNSAFE_ROOMS: [&str; 9] = [
     "engine/src/api/endpoint.rs",
     "engine/src/api/receive.rs",
@@ -21,7 +21,7 @@ const UNSAFE_ROOMS: [&str; 9] = [
     "engine/src/progress/post.rs",
 ];
 
-/// Rooms that are sans-IO (R2).
+/// Rooms that are sans-IO.
 const SANS_IO: [&str; 2] = ["engine/src/proto/", "engine/src/wire/"];
 
 /// What a rule forbids in code outside tests: where, what, and what to do instead.
@@ -45,7 +45,7 @@ const BANNED: &[(&[&str], &str, &str)] = &[
 /// Marks of unfinished work in comments.
 const UNFINISHED: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
-/// Which rooms, or modules of one, a room of the engine may use besides itself (R1). Rooms that
+/// Which rooms, or modules of one, a room of the engine may use besides itself. Rooms that
 /// are not listed may use all.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("hooks", &[]),
@@ -176,7 +176,7 @@ fn reasons(name: &str, line: &Line<'_>, found: &mut Vec<String>) {
 fn unsafe_rooms(name: &str, source: &Source, is_test: bool, found: &mut Vec<String>) {
     let forbids = source.code.contains("#![forbid(unsafe_code)]");
     if SANS_IO.iter().any(|room| name == format!("{room}mod.rs")) && !forbids {
-        found.push(format!("{name}: lacks `#![forbid(unsafe_code)]` (R2)"));
+        found.push(format!("{name}: lacks `#![forbid(unsafe_code)]`, as a sans-IO room has"));
     }
     let is_allowed = UNSAFE_ROOMS.iter().any(|room| name.starts_with(room));
     if is_test || is_allowed || !name.starts_with("engine/src/") {
@@ -184,7 +184,8 @@ fn unsafe_rooms(name: &str, source: &Source, is_test: bool, found: &mut Vec<Stri
     }
     for line in source.lines().filter(|line| !line.is_test) {
         if words(line.code, "unsafe").next().is_some() {
-            found.push(format!("{name}:{}: unsafe code outside its rooms (R3)", line.number));
+            let cure = "move it to memory or a driver, or list the file in UNSAFE_ROOMS";
+            found.push(format!("{name}:{}: unsafe code outside its rooms: {cure}", line.number));
         }
     }
 }
@@ -198,7 +199,10 @@ fn dependencies(name: &str, below: &str, source: &Source, found: &mut Vec<String
         let is_allowed = allowed.iter().any(|prefix| starts_path(&path, prefix));
         if !is_itself && !is_allowed && !source.is_test_at(at) {
             let line = source.line_of(at);
-            found.push(format!("{name}:{line}: `{room}` uses `crate::{path}` against R1"));
+            found.push(format!(
+                "{name}:{line}: `{room}` may not use `crate::{path}`: rooms depend one way, as \
+                 MAY_USE in ci/src/tidy/rules.rs says"
+            ));
         }
     }
 }
