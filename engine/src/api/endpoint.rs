@@ -245,7 +245,8 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] with the cause when all attempts failed.
+    /// [`Error::Peer`] with the cause when all attempts failed, [`Error::UnknownPeer`] when the
+    /// peer was removed.
     pub fn connect(&self, peer: Peer) -> Result<(), Error> {
         self.connect_all(&[peer])
     }

@@ -14,7 +14,8 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPeer`] when the selector names none.
+    /// [`Error::UnknownPeer`] when the selector names a peer that there is not; or the driver
+    /// failed for good.
     pub fn peek(&self, selector: Selector) -> Result<Option<Status>, Error> {
         let (context, tag, ignore) = label_of(&selector);
         let request = self.receive_request(selector.source, context, tag, ignore, 0);

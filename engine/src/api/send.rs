@@ -98,8 +98,8 @@ impl Endpoint<Owned> {
         self.send_with_handle(peer, (UNTAGGED, 0), buffer.into(), options)
     }
 
-    /// Like [`Self::send`], but the end goes to the completion queue, with `context`. `None`: a
-    /// silent send is over already.
+    /// Like [`Self::send`], but the end goes to the completion queue, with `context`. `None`: the
+    /// send is over already; its completion is in the queue, unless it is a silent one.
     ///
     /// # Errors
     ///
