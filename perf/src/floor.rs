@@ -21,8 +21,7 @@ pub(crate) fn is_stream(floor: FloorName) -> bool {
 
 /// Runs a floor that needs no other side.
 pub(crate) fn local(cli: &Cli, floor: FloorName) -> Result<(), String> {
-    let style = if cli.json { Style::Json } else { Style::Table };
-    let mut printer = Printer::new(style);
+    let mut printer = Printer::new(Style::of(cli));
     let measurements = local::measurements(floor);
     let progress = Progress::new(measurements.len() as u64);
     for (size, measure) in measurements {

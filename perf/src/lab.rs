@@ -193,12 +193,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
 }
 
 fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
-    let style = match (cli.json, cli.csv) {
-        (true, _) => Style::Json,
-        (_, true) => Style::Csv,
-        _ => Style::Table,
-    };
-    let mut printer = Printer::new(style);
+    let mut printer = Printer::new(Style::of(cli));
     let jobs = jobs(cli);
     let progress = Progress::new(jobs.iter().map(|job| job.rounds as u64 + 1).sum());
     for job in jobs {

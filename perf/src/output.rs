@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cli::Cli;
+
 /// One line of results; keys as in the performance contract.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
@@ -76,6 +78,17 @@ pub(crate) enum Style {
     Table,
     Json,
     Csv,
+}
+
+impl Style {
+    /// As the command line says.
+    pub(crate) fn of(cli: &Cli) -> Self {
+        match (cli.json, cli.csv) {
+            (true, _) => Self::Json,
+            (_, true) => Self::Csv,
+            _ => Self::Table,
+        }
+    }
 }
 
 /// Prints reports one after the other.

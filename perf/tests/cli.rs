@@ -154,6 +154,10 @@ fn floors_of_one_host_need_no_other_side() {
     let reports = objects(&["floor", "wake"]);
     assert_eq!(reports[0]["test"], "floor wake");
     assert!(reports[0]["latency_us_p50"].as_f64().unwrap() > 0.0);
+    let csv = text(&perf(&["floor", "wake", "--csv"]).stdout);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("size,Latency (us),"), "{csv}");
+    assert!(lines[1].starts_with("0,"), "{csv}");
 }
 
 #[test]
