@@ -4,11 +4,11 @@ use std::process::{Child, Command, Stdio};
 
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 
-use crate::cli::{Cli, TestName};
+use crate::cli::{Cli, Sizes, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
-use crate::test::MR_BYTES_MAX;
+use crate::test::{INJECT_BYTES_MAX, STAMP_BYTES};
 use crate::{floor, secret, stamp, test};
 
 const PORT: u16 = 18_515;
@@ -24,10 +24,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     if cli.pcap.is_some() && matches!(cli.test, TestName::Floor | TestName::Info) {
         return Err("--pcap writes what ringrail's lanes carry, and here are none".to_owned());
     }
-    let last = cli.size.map_or(0, |sizes| sizes.last);
-    if cli.test == TestName::Mr && last > MR_BYTES_MAX {
-        return Err(format!("mr is for small messages, of {MR_BYTES_MAX} bytes at most: use bw"));
-    }
+    check_sizes(cli)?;
     match (cli.test, cli.floor) {
         (TestName::Floor, None) => {
             return Err("which floor? e.g. `ringrail-perf floor tcp-latency`".to_owned());
@@ -46,6 +43,26 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
             .to_owned());
     }
     Ok(())
+}
+
+/// A size that a test does not measure would be reported as if it did.
+fn check_sizes(cli: &Cli) -> Result<(), String> {
+    let Some(Sizes { first, last }) = cli.size else { return Ok(()) };
+    match cli.test {
+        TestName::Mr if last > INJECT_BYTES_MAX => {
+            Err(format!("mr is for small messages, of {INJECT_BYTES_MAX} bytes at most: use bw"))
+        }
+        TestName::LatencyUnderLoad if first < STAMP_BYTES || last > INJECT_BYTES_MAX => {
+            Err(format!(
+                "latency-under-load has messages of {STAMP_BYTES} to {INJECT_BYTES_MAX} bytes: \
+                 they are numbered, and sent at once"
+            ))
+        }
+        TestName::Floor if first == 0 => {
+            Err("a floor has no empty message: 1 byte at least".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn lab_spec(spec: &str) -> Result<LabSpec, String> {

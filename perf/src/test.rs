@@ -8,8 +8,6 @@ mod mr;
 
 use std::time::Instant;
 
-pub(crate) use mr::MR_BYTES_MAX;
-
 use ringrail::settings::Settings;
 use ringrail::{
     Address, Buffer, Completion, Counters, Domain, Endpoint, Envelope, Error, Owned, Peer,
@@ -21,6 +19,11 @@ use crate::link::{Job, Link};
 use crate::output::Report;
 use crate::progress::Progress;
 use crate::secret;
+
+/// Longest message of the tests that inject, in bytes: what goes without a rendezvous by default.
+pub(crate) const INJECT_BYTES_MAX: usize = 16_384;
+/// Shortest message that holds its number, in bytes.
+pub(crate) const STAMP_BYTES: usize = 8;
 
 /// One side of a test.
 pub(crate) struct Side<'a> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ringrail::{Buffer, Envelope, OperationKind, Selector, SendOptions};
 
-use super::{Side, TAG, message, seconds_since};
+use super::{STAMP_BYTES, Side, TAG, message, seconds_since};
 use crate::output::{Report, histogram};
 use crate::stamp;
 
@@ -18,7 +18,7 @@ const PING: u64 = u64::MAX;
 const STOP: u64 = u64::MAX / 2;
 
 pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
-    let size = side.job.size.max(8);
+    let size = side.job.size.max(STAMP_BYTES);
     let ping = Selector::from(side.peer, TAG);
     side.endpoint.post_receive(ping, vec![0u8; size], PING).map_err(|error| error.to_string())?;
     if side.is_server { serve(side) } else { client(side, size) }

@@ -11,9 +11,6 @@ use crate::stamp;
 /// The client learns by this that the server has everything.
 const DONE: Envelope = Envelope::tag(2);
 
-/// Longest message of the test, in bytes: what is injected without a rendezvous.
-pub(crate) const MR_BYTES_MAX: usize = 16_384;
-
 pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let (size, total) = (side.job.size, side.job.iters);
     let before;
