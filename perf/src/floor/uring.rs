@@ -45,7 +45,7 @@ fn completion(ring: &mut IoUring) -> io::Result<(i32, u32)> {
 
 fn push(ring: &mut IoUring, entry: &io_uring::squeue::Entry) -> io::Result<()> {
     // SAFETY: callers keep the memory until the last completion of the entry, which they wait
-    // for before they return.
+    // for before they return; where they fail before that, the memory is never given back.
     unsafe { ring.submission().push(entry) }.map_err(io::Error::other)
 }
 
@@ -55,16 +55,31 @@ fn result(value: i32) -> io::Result<usize> {
 
 /// Polled ping-pong on a registered file.
 pub(super) fn latency(stream: &TcpStream, job: &Job, is_server: bool) -> io::Result<Report> {
+    let size = job.size.max(1);
+    let mut memory = [vec![0u8; size], vec![0u8; size]];
+    let done = ping_pong(stream, job, is_server, &mut memory);
+    if done.is_err() {
+        // A request may be outstanding, and the ring ends some time after it was closed.
+        std::mem::forget(memory);
+    }
+    done
+}
+
+fn ping_pong(
+    stream: &TcpStream,
+    job: &Job,
+    is_server: bool,
+    [bytes, back]: &mut [Vec<u8>; 2],
+) -> io::Result<Report> {
     let mut ring = ring()?;
     ring.submitter().register_files(&[stream.as_raw_fd()])?;
     let socket = types::Fixed(0);
-    let size = job.size.max(1);
-    let (mut bytes, mut back) = (vec![0u8; size], vec![0u8; size]);
+    let size = bytes.len();
     let mut histogram = histogram();
     let mut verified = true;
     for number in 0..job.iters + 200 {
         let start = Instant::now();
-        stamp::write(&mut bytes, number);
+        stamp::write(bytes, number);
         let length = size as u32;
         let receive =
             opcode::Recv::new(socket, back.as_mut_ptr(), length).flags(libc::MSG_WAITALL).build();
@@ -81,7 +96,7 @@ pub(super) fn latency(stream: &TcpStream, job: &Job, is_server: bool) -> io::Res
             }
         }
         let elapsed = start.elapsed();
-        verified &= stamp::check(&back, number);
+        verified &= stamp::check(back, number);
         if is_server {
             let send = opcode::Send::new(socket, back.as_ptr(), length).build();
             push(&mut ring, &send)?;
@@ -124,7 +139,14 @@ pub(super) fn stream(stream: &TcpStream, job: &Job, is_server: bool) -> io::Resu
             verified &= check(job, buffer, number);
         }
     } else {
-        start = send_all(stream, job, &mut memory, &mut report)?;
+        match send_all(stream, job, &mut memory, &mut report) {
+            Ok(begun) => start = begun,
+            Err(error) => {
+                // As above.
+                std::mem::forget(memory);
+                return Err(error);
+            }
+        }
     }
     finish(&mut stream, is_server)?;
     bandwidth(&mut report, job, start.elapsed().as_secs_f64());
