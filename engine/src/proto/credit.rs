@@ -4,6 +4,9 @@
 //! losing one costs nothing. Control frames need no credit; their number is bounded by the
 //! operations and lanes they speak of.
 
+/// The longest window, which settings can ask for: a quarter of the circle.
+const WINDOW_MAX: u32 = 1 << 30;
+
 /// What this side may still send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendCredit {
@@ -59,7 +62,7 @@ pub(crate) struct ReceiveCredit {
 impl ReceiveCredit {
     /// The peer may have `window` unconsumed, and uses up to `largest` at once.
     pub(crate) fn new(window: u32, largest: u32) -> Self {
-        debug_assert!(window <= u32::MAX / 4, "windows stay far from the wrap");
+        debug_assert!(window <= WINDOW_MAX, "windows stay far from the wrap");
         Self { window, largest, arrived: 0, consumed: 0, announced: window }
     }
 
@@ -156,6 +159,21 @@ mod tests {
         assert!(receiver.is_news());
         assert_eq!(receiver.announce(), 9);
         assert!(!receiver.is_news());
+    }
+
+    #[test]
+    fn the_longest_window_goes_round_the_circle() {
+        let mut receiver = ReceiveCredit::new(WINDOW_MAX, 1);
+        let mut sender = SendCredit::new(WINDOW_MAX);
+        for _ in 0..9 {
+            assert_eq!(sender.available(), WINDOW_MAX);
+            sender.spend(WINDOW_MAX);
+            assert!(receiver.handle_arrival(WINDOW_MAX));
+            assert!(!receiver.handle_arrival(1));
+            receiver.consume(WINDOW_MAX);
+            assert!(receiver.is_news());
+            assert!(sender.handle_limit(receiver.announce()));
+        }
     }
 
     /// RR-CREDIT-2
