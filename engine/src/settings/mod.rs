@@ -64,7 +64,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 pub use error::{Origin, SettingsError};
 pub use faults::Faults;
@@ -205,10 +205,10 @@ impl Settings {
                 &mut elsewhere
             };
             if let Err(problem) = (row.assign)(values, &text) {
-                let value = if row.is_secret { secret::HIDDEN.into() } else { text };
+                let value = if row.is_secret { secret::HIDDEN } else { &*text };
                 return Err(SettingsError::InvalidValue {
                     name: row.name,
-                    value,
+                    value: value.to_owned(),
                     place: Box::new(origin),
                     problem,
                     expected: row.takes(),
@@ -312,7 +312,7 @@ pub struct Builder {
     environment: Environment,
     files: Files,
     host: String,
-    assigned: Vec<(String, String)>,
+    assigned: Vec<(String, Zeroizing<String>)>,
 }
 
 impl fmt::Debug for Builder {
@@ -329,10 +329,7 @@ impl fmt::Debug for Builder {
 
 impl Drop for Builder {
     fn drop(&mut self) {
-        // What was set here may be the job's secret.
-        for (_, text) in &mut self.assigned {
-            text.zeroize();
-        }
+        wipe(&mut self.environment);
     }
 }
 
@@ -341,7 +338,7 @@ impl Builder {
     /// Name and value are checked by [`build`](Self::build).
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
-        self.assigned.push((name.into(), value.trim().into()));
+        self.assigned.push((name.into(), value.trim().to_owned().into()));
         self
     }
 
@@ -353,6 +350,7 @@ impl Builder {
         K: Into<OsString>,
         V: Into<OsString>,
     {
+        wipe(&mut self.environment);
         self.environment =
             variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         self
@@ -407,6 +405,13 @@ impl Builder {
         settings.assign(assigned.collect::<Result<_, _>>()?)?;
         settings.fit()?;
         Ok(settings)
+    }
+}
+
+/// Overwrites the values of a copy of an environment: one of them may be the job's secret.
+fn wipe(environment: &mut Environment) {
+    for (_, value) in environment.drain(..) {
+        value.into_encoded_bytes().zeroize();
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use zeroize::Zeroizing;
 
 use super::error::nearest;
 use super::secret::OTHERS;
@@ -18,8 +19,8 @@ use super::{CONFIG_VARIABLE, JOB_VARIABLES, Origin, PREFIX, SettingsError, glob}
 pub(crate) struct Assignment {
     /// The row of the table.
     pub(crate) row: usize,
-    /// The value as text.
-    pub(crate) text: String,
+    /// The value as text: it may be the job's secret.
+    pub(crate) text: Zeroizing<String>,
     /// Where it stands.
     pub(crate) origin: Origin,
     /// Whether it holds on this host; it is checked either way.
@@ -70,7 +71,12 @@ pub(crate) fn read_environment(
         let Some(text) = value.to_str() else {
             return Err(SettingsError::NotUnicode { variable: shown.into_owned() });
         };
-        assignments.push(Assignment { row, text: text.trim().into(), origin, applies: true });
+        assignments.push(Assignment {
+            row,
+            text: text.trim().to_owned().into(),
+            origin,
+            applies: true,
+        });
     }
     Ok(assignments)
 }
@@ -249,7 +255,7 @@ impl FileReader<'_> {
             ));
         };
         let applies = section.is_none_or(|pattern| glob::matches_host(pattern, self.host));
-        self.assignments.push(Assignment { row, text, origin: place, applies });
+        self.assignments.push(Assignment { row, text: text.into(), origin: place, applies });
         Ok(())
     }
 }

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use super::faults::{FaultSet, Faults};
 use super::secret::{FilePath, Secret};
 use super::types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
@@ -95,7 +97,8 @@ macro_rules! settings_table {
                 #[must_use]
                 pub fn $name(self, value: $view) -> Self {
                     let value = <$kind as Kind>::own(value);
-                    self.set(stringify!($name), &<$kind as Kind>::write(&value))
+                    let text = Zeroizing::new(<$kind as Kind>::write(&value));
+                    self.set(stringify!($name), &text)
                 }
             )+
         }
