@@ -1,9 +1,10 @@
 //! The memory of one chunk as the kernel takes it: a list of pieces that partial transfers
 //! consume from the front.
 
-use std::ptr;
+use std::{io, ptr};
 
-use crate::memory::Span;
+use super::beyond_shape;
+use crate::memory::{Shape, Span};
 
 /// Pieces per call (`IOV_MAX`).
 const PIECES_PER_CALL: usize = 1024;
@@ -25,6 +26,26 @@ pub(crate) struct Pieces {
 unsafe impl Send for Pieces {}
 
 impl Pieces {
+    /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`. An error says that
+    /// they are not all there.
+    pub(crate) fn begin(
+        &mut self,
+        header: &mut [u8],
+        shape: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        if offset.checked_add(length).is_none_or(|end| end > shape.len()) {
+            return Err(beyond_shape());
+        }
+        self.clear();
+        self.push(Span { ptr: header.as_mut_ptr(), len: header.len() });
+        for span in shape.spans(offset, length) {
+            self.push(span);
+        }
+        Ok(())
+    }
+
     /// Forgets all pieces.
     pub(crate) fn clear(&mut self) {
         self.list.clear();

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::super::pieces::Pieces;
-use super::super::{BYTES_PER_CALL, beyond_shape, cut_short, tcp};
-use crate::memory::{Shape, Span};
+use super::super::{BYTES_PER_CALL, cut_short, tcp};
+use crate::memory::Shape;
 use crate::progress::lanes::{CHUNK_HEADER_BYTES, Interest};
 
 /// Index of each direction in a lane's pairs.
@@ -102,14 +102,7 @@ impl Transfer {
         offset: usize,
         length: usize,
     ) -> io::Result<()> {
-        if offset.checked_add(length).is_none_or(|end| end > shape.len()) {
-            return Err(beyond_shape());
-        }
-        self.pieces.clear();
-        self.pieces.push(Span { ptr: self.header.as_mut_ptr(), len: CHUNK_HEADER_BYTES });
-        for span in shape.spans(offset, length) {
-            self.pieces.push(span);
-        }
+        self.pieces.begin(&mut self.header[..], shape, offset, length)?;
         (self.active, self.token) = (true, token);
         Ok(())
     }

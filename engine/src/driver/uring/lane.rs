@@ -3,9 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::super::beyond_shape;
 use super::super::pieces::Pieces;
-use crate::memory::{Shape, Span};
+use crate::memory::Shape;
 use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode};
 
 /// What the kernel reads of a chunk request: boxed, so that it never moves while one is in
@@ -30,15 +29,7 @@ impl Transfer {
 
     /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.
     pub(super) fn begin(&mut self, shape: &Shape, offset: usize, length: usize) -> io::Result<()> {
-        if offset.checked_add(length).is_none_or(|end| end > shape.len()) {
-            return Err(beyond_shape());
-        }
-        self.pieces.clear();
-        self.pieces.push(Span { ptr: self.header.as_mut_ptr(), len: CHUNK_HEADER_BYTES });
-        for span in shape.spans(offset, length) {
-            self.pieces.push(span);
-        }
-        Ok(())
+        self.pieces.begin(&mut self.header, shape, offset, length)
     }
 
     /// Points the message at the next pieces, `max_bytes` of them at the most.
