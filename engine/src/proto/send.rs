@@ -158,6 +158,24 @@ impl Core {
         None
     }
 
+    /// What the send of an operation asks for, and the remote endpoint.
+    pub(super) fn request_of(
+        &self,
+        operation: &Operation,
+        level: Level,
+    ) -> Option<(SendRequest, u16)> {
+        let remote = operation.remote as usize;
+        let request = SendRequest {
+            endpoint: operation.endpoint,
+            peer: self.remotes.id_at(remote)?,
+            context: operation.context,
+            tag: operation.tag,
+            length: operation.length,
+            level,
+        };
+        Some((request, self.remotes.at(remote)?.endpoint))
+    }
+
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
         if self.is_by_datagram(id) {
@@ -167,17 +185,8 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let State::Queued { level } = operation.state else { return Staged::Blocked };
         let (slot, length) = (operation.session, operation.length);
-        let Some(remote) = self.remotes.at(operation.remote as usize) else {
+        let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
-        };
-        let target = remote.endpoint;
-        let request = SendRequest {
-            endpoint: operation.endpoint,
-            peer: id,
-            context: operation.context,
-            tag: operation.tag,
-            length,
-            level,
         };
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
         let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));

@@ -122,17 +122,9 @@ impl Core {
             State::Parting(_) => return self.stage_part(id, slot),
             _ => return Staged::Blocked,
         };
-        let Some(remote) = self.remotes.at(operation.remote as usize) else {
+        let length = operation.length;
+        let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
-        };
-        let (target, length) = (remote.endpoint, operation.length);
-        let request = SendRequest {
-            endpoint: operation.endpoint,
-            peer: id,
-            context: operation.context,
-            tag: operation.tag,
-            length,
-            level,
         };
         let Some((how, payload)) = self.how_to_send(slot, length) else {
             return self.blocked(slot);
