@@ -11,7 +11,8 @@ use crate::proto::effects::Level;
 use crate::types::{Envelope, Error, Peer, Selector, Status};
 
 impl Endpoint<Owned> {
-    /// Sends bytes and waits until they can be reused.
+    /// Sends bytes and waits until the send has come as far as `level` asks; they can be reused
+    /// then in any case.
     ///
     /// If the driver fails for good meanwhile, the process is aborted: the kernel may hold the
     /// borrowed memory and nothing can be returned to.

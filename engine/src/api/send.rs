@@ -145,7 +145,7 @@ impl Endpoint<Owned> {
     ///
     /// [`Error::WouldBlock`] when they cannot go out now (no connection yet, or no credit): make
     /// progress and try again, or use [`Self::send_blocking`]. [`Error::Misuse`] when they are
-    /// longer than `inject_limit_bytes`.
+    /// longer than `inject_limit_bytes`, [`Error::Peer`] when the peer has failed.
     #[inline]
     pub fn inject(&self, peer: Peer, envelope: Envelope, bytes: &[u8]) -> Result<(), Error> {
         self.inject_with(peer, envelope, bytes, false)
