@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::value::{Kind, Range};
+use super::value::{Kind, Range, path_of};
 use super::{Settings, SettingsError};
 use crate::secret::JobSecret;
 
@@ -80,7 +80,7 @@ impl Kind for FilePath {
         if text == NONE || text.is_empty() {
             return Ok(None);
         }
-        let path = PathBuf::from(text);
+        let path = path_of(text)?;
         if path.is_absolute() { Ok(Some(path)) } else { Err("the path is relative".into()) }
     }
 

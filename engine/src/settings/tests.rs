@@ -1,8 +1,10 @@
 //! Sources, precedence, mistakes, and that every value reads as it is written.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
@@ -418,5 +420,18 @@ proptest! {
         let range = Range::Numbers(10..=20);
         let number = number % 40;
         prop_assert_eq!(Count::check(&number, &range).is_ok(), (10..=20).contains(&number));
+    }
+}
+
+/// A text has no room for it: without a word another file would be read, or written.
+#[test]
+fn a_path_that_is_not_utf_8_is_refused() {
+    let path = Path::new(OsStr::from_bytes(b"/nowhere/\xff"));
+    for builder in [
+        Settings::isolated().pcap_file(Some(path)),
+        Settings::isolated().job_secret_file(Some(path)),
+    ] {
+        let error = message(builder.build());
+        assert!(error.contains("not UTF-8: rename"), "{error}");
     }
 }

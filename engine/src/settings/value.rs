@@ -473,6 +473,14 @@ impl Kind for Cores {
     }
 }
 
+/// A path. Settings are texts, in which what is not UTF-8 was replaced: that is another file.
+pub(super) fn path_of(text: &str) -> Result<PathBuf, String> {
+    match text.contains(char::REPLACEMENT_CHARACTER) {
+        true => Err("the path is not UTF-8: rename the file or a folder above it".into()),
+        false => Ok(text.into()),
+    }
+}
+
 /// The path of a file, absolute or relative to the working directory, or none (`none`).
 pub(crate) struct AnyPath;
 
@@ -488,7 +496,7 @@ impl Kind for AnyPath {
         match text {
             "" => Err("it is empty".into()),
             "none" => Ok(None),
-            path => Ok(Some(path.into())),
+            path => path_of(path).map(Some),
         }
     }
 
