@@ -13,6 +13,9 @@ use crate::{floor, secret, stamp, test};
 
 const PORT: u16 = 18_515;
 
+/// Messages in flight at most: as many as a peer's sends wait for credit by default.
+const WINDOW_MAX: usize = 1 << 16;
+
 /// Refuses what the command line should not say, before anything is started.
 pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     let lanes = cli.lanes.setting()?;
@@ -23,6 +26,9 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     test::settings(lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
     if cli.pcap.is_some() && matches!(cli.test, TestName::Floor | TestName::Info) {
         return Err("--pcap writes what ringrail's lanes carry, and here are none".to_owned());
+    }
+    if cli.window.is_some_and(|window| !(1..=WINDOW_MAX).contains(&window)) {
+        return Err(format!("--window is from 1 to {WINDOW_MAX}: messages in flight"));
     }
     check_sizes(cli)?;
     match (cli.test, cli.floor) {

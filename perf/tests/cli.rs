@@ -246,6 +246,8 @@ fn bad_arguments_are_named() {
         (&["latency", "--lab", "rails=none"], "--lab rails=none"),
         (&["latency", "wake", "--loopback"], "floor"),
         (&["mr", "--loopback", "--size", "1M"], "16384"),
+        (&["mr", "--loopback", "--window", "0"], "1 to 65536"),
+        (&["bw", "--loopback", "--window", "18446744073709551615"], "1 to 65536"),
         (&["latency-under-load", "--loopback", "--size", "4"], "8 to 16384"),
         (&["latency-under-load", "--loopback", "--size", "8:32K"], "8 to 16384"),
         (&["floor", "tcp-latency", "--loopback", "--size", "0:8"], "1 byte"),
