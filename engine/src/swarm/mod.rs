@@ -20,6 +20,8 @@ pub(crate) mod plan;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
+mod storms;
+#[cfg(test)]
 mod tests;
 mod workload;
 pub(crate) mod world;

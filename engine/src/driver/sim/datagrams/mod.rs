@@ -40,6 +40,12 @@ pub(crate) struct DatagramCounts {
     pub(crate) queue_drops: u64,
     /// Lost on the way: by chance, by a cut, too long, or nobody has the address.
     pub(crate) lost: u64,
+    /// Times that the sender's kernel took no more for a while.
+    pub(crate) blocked: u64,
+    /// Those that others may overtake.
+    pub(crate) late: u64,
+    /// Those with a bit turned over, or without their end.
+    pub(crate) garbled: u64,
     /// Copies that the network made.
     pub(crate) duplicates: u64,
     /// Arrived where no process was.
@@ -175,6 +181,7 @@ impl Net {
         let known = &mut self.hosts[host];
         if !known.socket.awaits_room {
             known.socket.awaits_room = true;
+            self.air.counts.blocked += 1;
             let at_ns = known.socket.free_ns.saturating_sub(room_ns) + 1;
             let process = known.process;
             self.plan(at_ns, Item::DatagramRoom { host, process });
@@ -251,6 +258,7 @@ impl Net {
     fn send_off(&mut self, host: usize, target: usize, mut datagram: Box<Datagram>) {
         let mut arrival_ns = datagram.left_ns + self.delay_ns();
         if self.hits(self.datagram_weather.late_ppm) {
+            self.air.counts.late += 1;
             arrival_ns += self.random.within(self.datagram_weather.late_ns);
         } else {
             arrival_ns = self.hosts[host].socket.keep_order(target, arrival_ns);
@@ -264,10 +272,12 @@ impl Net {
         }
         // Of two copies one may be whole.
         if datagram.length > 0 && self.hits(self.datagram_weather.flip_ppm) {
+            self.air.counts.garbled += 1;
             let bit = self.random.below(8 * datagram.length);
             datagram.bytes[bit / 8] ^= 1 << (bit % 8);
         }
         if self.hits(self.datagram_weather.truncate_ppm) {
+            self.air.counts.garbled += 1;
             datagram.length = self.random.below(datagram.length);
         }
         self.bring(target, arrival_ns, datagram);

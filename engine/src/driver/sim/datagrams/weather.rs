@@ -32,7 +32,7 @@ pub(crate) struct DatagramWeather {
     pub(crate) truncate_ppm: u64,
     /// Datagrams before which the address of the sending host changes, as seen from outside.
     pub(crate) rebind_ppm: u64,
-    /// Time that an address reaches its host after it changed.
+    /// Time that an address, the host's locator included, reaches the host after it changed.
     pub(crate) rebind_keeps_ns: u64,
     /// Sockets that cannot be opened, one in so many.
     pub(crate) unsupported_one_in: usize,

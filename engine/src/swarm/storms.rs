@@ -1,0 +1,130 @@
+//! Sessions by datagrams in each kind of bad weather, under attack: every message arrives once.
+
+use super::form::content;
+use super::scenarios::{config, drain, loop_config, peer, receive, run, send};
+use super::world::World;
+use crate::driver::sim::datagrams::{DatagramCounts, DatagramWeather};
+use crate::driver::sim::net::Weather;
+use crate::memory::Buffer;
+use crate::proto::core::Config;
+use crate::proto::effects::Level;
+
+const MESSAGES: u64 = 120;
+
+fn storms() -> [(&'static str, DatagramWeather); 9] {
+    let fair = DatagramWeather::fair;
+    [
+        ("fair", fair()),
+        ("loss", DatagramWeather { loss_ppm: 50_000, ..fair() }),
+        ("copies", DatagramWeather { duplicate_ppm: 200_000, ..fair() }),
+        ("reordering", DatagramWeather { late_ppm: 200_000, late_ns: 300_000, ..fair() }),
+        ("garbling", DatagramWeather { flip_ppm: 50_000, truncate_ppm: 50_000, ..fair() }),
+        ("a short queue", DatagramWeather { ns_per_kib: 20_000, queue_bytes: 1_500, ..fair() }),
+        ("no room to send", DatagramWeather { ns_per_kib: 20_000, send_room_bytes: 1, ..fair() }),
+        ("no room to receive", DatagramWeather { receive_room_bytes: 1_500, ..fair() }),
+        (
+            "other addresses",
+            DatagramWeather { rebind_ppm: 20_000, rebind_keeps_ns: 1_000_000, ..fair() },
+        ),
+    ]
+}
+
+/// How often the storm of that name struck.
+fn strikes(name: &str, counts: &DatagramCounts) -> u64 {
+    match name {
+        "loss" => counts.lost,
+        "copies" => counts.duplicates,
+        "reordering" => counts.late,
+        "garbling" => counts.garbled,
+        "a short queue" => counts.queue_drops,
+        "no room to send" => counts.blocked,
+        "no room to receive" => counts.receive_drops,
+        "other addresses" => counts.rebinds,
+        _ => counts.arrived,
+    }
+}
+
+/// Two engines send each other messages; what became of datagrams, and how many were not believed.
+fn exchange(
+    seed: u64,
+    name: &str,
+    weather: DatagramWeather,
+    attack_ns: u64,
+) -> (DatagramCounts, u64) {
+    let mut world = World::new(seed, Weather::fair()).unwrap();
+    world.net.borrow_mut().datagram_weather = weather;
+    world.set_datagrams(true).unwrap();
+    let config = Config { envelope_credits: 64, eager_credit_bytes: 1 << 16, ..config() };
+    for host in 0..2 {
+        world.add_host();
+        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+    }
+    if attack_ns > 0 {
+        world.attack(seed, attack_ns);
+    }
+    for at in 0..2 {
+        let other = peer(&mut world, at, 1 - at);
+        for tag in 0..MESSAGES {
+            let length = [8, 60, 256, 700][tag as usize % 4];
+            assert!(receive(&mut world, at, other, tag, length));
+        }
+    }
+    let mut received = [0, 0];
+    for tag in 0..MESSAGES {
+        for at in 0..2 {
+            let other = peer(&mut world, at, 1 - at);
+            let length = [8, 60, 256, 700][tag as usize % 4];
+            send(&mut world, at, other, tag, length, Level::Delivered);
+        }
+        run(&mut world, name, |world| {
+            for (host, count) in received.iter_mut().enumerate() {
+                for completion in drain(world, host) {
+                    let status = completion.result.unwrap_or_else(|e| panic!("{name}: {e}"));
+                    if let Some(Buffer::Heap(bytes)) = &completion.buffer {
+                        let expected = content(completion.context, bytes.len());
+                        assert_eq!(*bytes, expected, "{name}: {status:?}");
+                    }
+                    *count += 1;
+                }
+            }
+            // A send and a receive of each message, the last ones still on their way.
+            received.iter().all(|&count| count + 120 >= 2 * (tag + 1))
+        });
+    }
+    run(&mut world, name, |world| {
+        for (host, count) in received.iter_mut().enumerate() {
+            *count += drain(world, host).len() as u64;
+        }
+        received.iter().all(|&count| count == 2 * MESSAGES)
+    });
+    world.end_attack();
+    let counts = world.net.borrow().datagram_counts();
+    let dropped = |host| {
+        let dropped = world.look(host).unwrap().state.datagrams.dropped;
+        dropped.malformed + dropped.unknown + dropped.forged + dropped.repeated
+    };
+    (counts, dropped(0) + dropped(1))
+}
+
+#[test]
+fn every_message_arrives_once_in_any_weather() {
+    for (name, weather) in storms() {
+        for seed in 0..3 {
+            let (counts, _) = exchange(seed, name, weather.clone(), 0);
+            assert!(counts.sent > MESSAGES / 2, "{name}: {counts:?}");
+            assert!(strikes(name, &counts) > 0, "{name}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn nobody_believes_an_attacker() {
+    for (name, weather) in storms() {
+        for seed in 0..3 {
+            let (counts, dropped) = exchange(seed, name, weather.clone(), 5_000);
+            assert!(counts.sent > MESSAGES / 2, "{name}: {counts:?}");
+            assert!(strikes(name, &counts) > 0, "{name}: {counts:?}");
+            assert!(dropped > 0, "{name}: nothing was dropped");
+        }
+    }
+}
