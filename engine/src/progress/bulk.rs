@@ -182,7 +182,8 @@ impl Engine {
         };
         tracing::debug!(is_failure, "a bulk lane ends: {cause}");
         let state = &mut *self.state;
-        state.core.lane_lost(lane, is_failure, cause, &mut state.completions);
+        let now_ns = state.now_ns;
+        state.core.lane_lost(lane, is_failure, cause, now_ns, &mut state.completions);
     }
 
     pub(super) fn handle_writable(&mut self, key: LaneKey) {

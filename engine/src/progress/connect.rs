@@ -39,7 +39,8 @@ impl Engine {
             Err(error) => {
                 let state = &mut *self.state;
                 let cause = error.to_string();
-                state.core.lane_lost(lane, true, &cause, &mut state.completions);
+                let now_ns = state.now_ns;
+                state.core.lane_lost(lane, true, &cause, now_ns, &mut state.completions);
             }
         }
     }
@@ -175,7 +176,8 @@ impl Engine {
             Role::LaneConnecting { lane } | Role::LaneAwaitReply { lane, .. } => {
                 self.set_lane_key(lane, None);
                 let state = &mut *self.state;
-                state.core.lane_lost(lane, true, cause, &mut state.completions);
+                let now_ns = state.now_ns;
+                state.core.lane_lost(lane, true, cause, now_ns, &mut state.completions);
             }
             _ => {}
         }

@@ -11,7 +11,9 @@ use super::table::Id;
 use crate::wire::hello::HelloStatus;
 use crate::wire::{Hello, Refused};
 
-/// Lanes that may fail in a row before the session does.
+/// Lanes that may fail in a row at once. More of them are tried only now and then, and when that
+/// has gone on for as long as one attempt to connect may take the session fails: a count alone
+/// would be used up by a moment without descriptors.
 const LANE_FAILURES_MAX: u32 = 8;
 
 impl Core {
@@ -163,6 +165,7 @@ impl Core {
         lane: Id,
         is_failure: bool,
         cause: &str,
+        now_ns: u64,
         effects: &mut impl Effects,
     ) {
         let Some(bulk) = self.lanes.remove(lane) else { return };
@@ -187,14 +190,19 @@ impl Core {
         let slot = bulk.session;
         if is_failure {
             self.counters.lane_failures += 1;
-            session.lane_failures += 1;
-            if session.lane_failures > LANE_FAILURES_MAX {
+            if session.lane_failures == 0 {
+                session.lanes_fail_since_ns = now_ns;
+            }
+            session.lane_failures = session.lane_failures.saturating_add(1);
+            let are_many = session.lane_failures > LANE_FAILURES_MAX;
+            let lasted_ns = now_ns.saturating_sub(session.lanes_fail_since_ns);
+            if are_many && lasted_ns >= self.config.retry.timeout_ns {
                 let text = format!("its bulk lanes fail one after the other: {cause}");
                 self.fail_session(slot, PeerFailure::Lost(text.into()), effects);
                 return;
             }
-            if !bulk.is_ready && session.lanes.is_empty() {
-                // It never came to be: what is in its way needs time to go.
+            if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
+                // What is in the way of lanes needs time to go.
                 self.request_lanes_later(slot);
                 return;
             }
@@ -223,12 +231,19 @@ impl Core {
         }
     }
 
-    /// Sessions that found no room for a lane try again.
+    /// A lane went: sessions that found no room for one try again, but for those whose lanes fail
+    /// one after the other.
     pub(super) fn serve_starved(&mut self, now_ns: u64) {
+        self.serve_starved_of(LANE_FAILURES_MAX, now_ns);
+    }
+
+    fn serve_starved_of(&mut self, failures_max: u32, now_ns: u64) {
         self.has_lane_room = false;
         for slot in std::mem::take(&mut self.starved) {
             let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
-            if session.is_connected() && session.lanes.is_empty() {
+            if session.lane_failures > failures_max {
+                self.starved.push(slot);
+            } else if session.is_connected() && session.lanes.is_empty() {
                 session.lanes_requested = false;
                 self.request_lanes(slot, now_ns);
             }
@@ -238,7 +253,7 @@ impl Core {
     /// Lanes that this side opened and that nobody has used for a while; sessions that found no
     /// room for theirs try again.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        self.serve_starved(now_ns);
+        self.serve_starved_of(u32::MAX, now_ns);
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
             let is_ours = session.connection.is_initiator()

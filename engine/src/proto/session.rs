@@ -179,6 +179,8 @@ pub(crate) struct Session {
     pub(crate) lanes_wanted: bool,
     /// Lanes lost since a chunk last arrived whole or was sent whole.
     pub(crate) lane_failures: u32,
+    /// When the first of them was lost.
+    pub(super) lanes_fail_since_ns: u64,
     pub(crate) next_lane: u32,
     /// It is in the list of sessions that may grant.
     pub(crate) is_granting: bool,
@@ -227,6 +229,7 @@ impl Session {
             lanes_requested: false,
             lanes_wanted: false,
             lane_failures: 0,
+            lanes_fail_since_ns: 0,
             next_lane: 0,
             is_granting: false,
             is_leaving: false,

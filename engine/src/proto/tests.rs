@@ -490,7 +490,7 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     assert_eq!(bench.hear(), [frame::KIND_GRANT; 2], "4096 and the rest of 6000");
     let chunk = bench.core.next_receive(lane).unwrap();
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
-    bench.core.lane_lost(lane, true, "cut", &mut bench.ends);
+    bench.core.lane_lost(lane, true, "cut", 0, &mut bench.ends);
     let lane = bench.core.handle_lane_hello(&join(PEER, SESSION, 4), 0).unwrap();
     bench.core.lane_ready(lane);
     assert_eq!(bench.hear(), [frame::KIND_GRANT], "the kernel may still write the first one");

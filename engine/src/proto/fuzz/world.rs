@@ -334,7 +334,7 @@ impl World {
             let lane = self.opening.remove(script.below(self.opening.len()));
             match script.byte() % 4 {
                 0 => self.core.lane_refused(lane),
-                1 => self.core.lane_lost(lane, true, "refused", &mut self.kernel),
+                1 => self.core.lane_lost(lane, true, "refused", self.now_ns, &mut self.kernel),
                 _ => {
                     self.joined.push(lane);
                     self.core.lane_ready(lane);
@@ -349,7 +349,7 @@ impl World {
     fn close_lane(&mut self, lane: Id, is_failure: bool) {
         self.joined.retain(|&other| other != lane);
         self.opening.retain(|&other| other != lane);
-        self.core.lane_lost(lane, is_failure, "closed", &mut self.kernel);
+        self.core.lane_lost(lane, is_failure, "closed", self.now_ns, &mut self.kernel);
     }
 
     fn pass_time(&mut self, script: &mut Script<'_>) {
