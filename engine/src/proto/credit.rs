@@ -20,6 +20,12 @@ impl SendCredit {
         Self { used: 0, limit }
     }
 
+    /// That of somebody who takes `more` than was given.
+    #[cfg(test)]
+    pub(crate) fn forged(self, more: u32) -> Self {
+        Self { limit: self.limit.wrapping_add(more), ..self }
+    }
+
     /// How much may be sent now.
     #[inline]
     pub(crate) fn available(&self) -> u32 {

@@ -23,6 +23,8 @@ mod scenarios;
 mod storms;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twins;
 mod workload;
 pub(crate) mod world;
 

@@ -21,7 +21,7 @@ use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
-const MILLISECOND: u64 = 1_000_000;
+pub(super) const MILLISECOND: u64 = 1_000_000;
 const LONG_NS: u64 = 600_000 * MILLISECOND;
 
 /// Everything small, so that every bound is met often.
@@ -77,7 +77,7 @@ pub(super) fn weather(seed: u64) -> Weather {
 }
 
 /// Hosts in a row; the id of a host's engine is its number and one.
-fn world(seed: u64, hosts: usize, config: &Config) -> World {
+pub(super) fn world(seed: u64, hosts: usize, config: &Config) -> World {
     let mut world = World::new(seed, weather(seed)).unwrap();
     for host in 0..hosts {
         world.add_host();
@@ -157,7 +157,7 @@ pub(super) fn pass(world: &mut World, for_ns: u64) {
 }
 
 /// Both ways between two engines, a short and a long message each.
-fn talk(world: &mut World, pair: [usize; 2], what: &str) {
+pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
     for (from, to) in [(pair[0], pair[1]), (pair[1], pair[0])] {
         for (tag, length) in [(1, 10), (2, 3000)] {
             let source = peer(world, to, from);
@@ -213,7 +213,7 @@ fn post_much(world: &mut World, at: usize, target: Id, random: &mut Random) -> u
     pending
 }
 
-fn connect(world: &mut World, at: usize, of: usize) {
+pub(super) fn connect(world: &mut World, at: usize, of: usize) {
     let target = peer(world, at, of);
     world.engine(at).unwrap().start_connect(Peer(target)).unwrap();
 }

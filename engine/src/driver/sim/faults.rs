@@ -189,9 +189,17 @@ impl Net {
         }
     }
 
-    /// A connection to `host` by somebody who is no engine, with `bytes` written.
+    /// A connection to `host` by somebody who is no engine, with `bytes` written, and closed then
+    /// or not.
     #[cfg(test)]
     pub(crate) fn intrude(&mut self, host: usize, bytes: &[u8]) {
+        let ends = self.draw(2);
+        self.visit(host, bytes, ends);
+    }
+
+    /// [`Self::intrude`] by somebody who closes the connection or stays.
+    #[cfg(test)]
+    pub(crate) fn visit(&mut self, host: usize, bytes: &[u8], ends: bool) {
         let index = self.connections.len();
         let process = self.hosts[host].process;
         let mut connection = Connection {
@@ -204,7 +212,7 @@ impl Net {
         };
         let now_ns = self.now_ns();
         connection.pipes[0].write(now_ns, bytes, 0, 0);
-        if self.draw(2) {
+        if ends {
             connection.pipes[0].end();
         }
         self.connections.push(connection);
