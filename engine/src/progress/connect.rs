@@ -69,7 +69,7 @@ impl Engine {
         match self.state.roles.get_mut(key) {
             Some(&mut Role::Connecting { session }) => {
                 let id = self.next_session_id();
-                let ours = self.state.core.offer(id);
+                let ours = self.state.core.offer_in_hello(session, id);
                 let Some(known) = self.state.core.sessions.at_mut(session as usize) else { return };
                 let (target, epoch) = (known.engine, known.next_epoch());
                 let mut hello = self.hello(target, KIND_CONTROL, ours);

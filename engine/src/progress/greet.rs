@@ -284,7 +284,7 @@ impl Engine {
             }
         };
         let (status, ours) = match &verdict {
-            Ok(_) => (HelloStatus::Accepted, state.core.offer(theirs.session)),
+            Ok(_) => (HelloStatus::Accepted, state.core.offer_to(engine, theirs.session)),
             Err(status) => (*status, NOTHING),
         };
         let reply = self.reply(status, ours);

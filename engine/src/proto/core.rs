@@ -188,6 +188,7 @@ pub(crate) struct Core {
     /// A lane went since they last tried.
     pub(super) has_lane_room: bool,
     pub(crate) counters: CoreCounters,
+    pub(super) offers: super::offers::Offers,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_envelopes: u64,
 }
@@ -220,6 +221,7 @@ impl Core {
             starved: Vec::new(),
             has_lane_room: false,
             counters: CoreCounters::default(),
+            offers: super::offers::Offers::default(),
             reserved_bytes: 0,
             reserved_envelopes: 0,
             config,

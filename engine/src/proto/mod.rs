@@ -20,6 +20,7 @@ pub(crate) mod keys;
 pub(crate) mod lanes;
 pub(crate) mod loopback;
 pub(crate) mod matching;
+mod offers;
 pub(crate) mod operation;
 pub(crate) mod outbox;
 pub(crate) mod packet;

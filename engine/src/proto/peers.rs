@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::connection::{Phase, Step};
-use super::core::{Action, Core, ENDPOINTS_MAX, ENVELOPES_MIN, Remote};
+use super::core::{Action, Core, ENDPOINTS_MAX, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
@@ -129,6 +129,7 @@ impl Core {
             self.actions.push_back(action);
             known.connection.fail();
             known.connection.reset();
+            self.end_own_offer(session);
         }
     }
 
@@ -158,37 +159,10 @@ impl Core {
         }
     }
 
-    /// What to announce in a hello or a reply, for a session named `id`.
-    ///
-    /// RR-CREDIT-4.
-    pub(crate) fn offer(&mut self, id: u64) -> Limits {
-        let share = |per_peer: u32, total: u64, reserved: u64, least: u32| -> u32 {
-            // An eighth of what is left: many peers find something, few peers find plenty.
-            let left = total.saturating_sub(reserved) / 8;
-            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
-        };
-        let config = &self.config;
-        Limits {
-            session: id,
-            envelope_limit: share(
-                config.envelope_credits,
-                config.unexpected_messages,
-                self.reserved_envelopes,
-                ENVELOPES_MIN.min(config.envelope_credits),
-            ),
-            byte_limit: share(
-                config.eager_credit_bytes,
-                config.unexpected_bytes,
-                self.reserved_bytes,
-                0,
-            ),
-            eager_limit: config.eager_limit,
-        }
-    }
-
     /// A hello for a control lane came in, made by somebody who knows the secret, but perhaps a
     /// replay: nothing is changed that others would notice. With `Ok` the loop accepts, and calls
-    /// [`Self::admit_peer`] or [`Self::withdraw`] when it knows.
+    /// [`Self::admit_peer`] or [`Self::withdraw`] when it knows; these end what [`Self::offer_to`]
+    /// offered in the reply.
     pub(crate) fn judge_hello(
         &mut self,
         engine: u64,
@@ -253,6 +227,7 @@ impl Core {
 
     /// The sender of an accepted hello has not proved itself.
     pub(crate) fn withdraw(&mut self, admission: Admission) {
+        self.end_offer(admission.engine);
         if admission.is_new {
             self.promised -= 1;
         }
@@ -274,6 +249,7 @@ impl Core {
     ) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.establish(ours, theirs, Some(keys));
+        self.end_own_offer(session);
         self.reserve(ours);
         self.unblocked.push(session);
         self.actions.push_back(Action::Established { session });

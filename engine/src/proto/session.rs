@@ -130,6 +130,8 @@ pub(crate) struct Session {
     pub(crate) joins: JoinWindow,
     /// Hellos said to the remote engine, over all sessions with it.
     hellos: u32,
+    /// Hellos that were said to it have announced a window that is kept for it.
+    pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
     pub(crate) epoch_seen: u32,
     /// Remote endpoints by their id on the remote engine: index in the table of remotes.
@@ -203,6 +205,7 @@ impl Session {
             keys: None,
             joins: JoinWindow::default(),
             hellos: 0,
+            has_offer: false,
             epoch_seen: 0,
             remotes: Vec::new(),
             outbox: Outbox::default(),

@@ -45,6 +45,7 @@ impl Core {
         }
         self.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
         self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
+        self.end_own_offer(slot);
         self.drop_unexpected_rendezvous(&remotes);
         self.end_datagrams(slot);
         if was_connected {

@@ -83,6 +83,9 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
             bytes += u64::from(session.bytes.window());
         }
     }
+    if core.offers_open() != 0 {
+        return fail("windows are kept for sessions that nobody makes");
+    }
     if (envelopes, bytes) != (core.reserved_envelopes(), core.reserved_bytes()) {
         return fail("windows are reserved that no session has");
     }

@@ -237,6 +237,30 @@ fn what_nobody_receives_fills_the_window_and_then_the_queue() {
     assert_eq!(count(&world), 5, "it was not taken");
 }
 
+/// RR-CREDIT-4
+#[test]
+fn what_nobody_receives_stays_within_the_bound_of_all_peers_together() {
+    // Each peer gets an eighth of what is left, and is out of credit then.
+    let bound = 2048;
+    let config = Config { unexpected_bytes: bound, envelope_credits: 1000, ..config() };
+    let config = Config { eager_credit_bytes: 1 << 20, unexpected_messages: 1 << 20, ..config };
+    let mut world = steady_world(12, &config, loop_config());
+    for host in 1..12 {
+        let target = peer(&mut world, host, 0);
+        for tag in 0..200 {
+            send(&mut world, host, target, tag, 16, Level::BufferReusable);
+        }
+    }
+    pass(&mut world, 10 * MILLISECOND);
+    let core = &world.look(0).unwrap().state.core;
+    let windows = core.sessions.iter().map(|(_, session)| u64::from(session.bytes.window()));
+    let windows: u64 = windows.sum();
+    let held: u64 = core.sessions.iter().map(|(_, it)| u64::from(it.bytes.held())).sum();
+    assert!(windows <= bound, "{windows} were given");
+    // The last message of a peer that does not fit a whole one is pulled instead.
+    assert!((windows - 11 * 16..=windows).contains(&held), "{held} of {windows} are used");
+}
+
 #[test]
 fn so_many_operations_are_outstanding_and_no_more() {
     let config = Config { operations_max: 10, ..config() };

@@ -1,0 +1,147 @@
+//! Windows that hellos and replies under way have announced. Whoever was told of one may use it
+//! as soon as the session is there, so it counts among what is given away from then on: of many
+//! peers that connect at once each finds what the others have left.
+//!
+//! An engine is offered one window, however many hellos it says: replaying one takes nothing.
+
+use std::collections::HashMap;
+
+use super::core::{Core, ENVELOPES_MIN};
+use super::session::Limits;
+
+/// What one engine was offered.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    limits: Limits,
+    /// Connections under way that were told.
+    holders: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    by_engine: HashMap<u64, Offer>,
+    envelopes: u64,
+    bytes: u64,
+}
+
+impl Core {
+    /// What to announce to an engine in a hello or a reply, for a session named `id`. It is kept
+    /// until [`Self::end_offer`], once for each call of this.
+    ///
+    /// RR-CREDIT-4.
+    pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
+        if let Some(offer) = self.offers.by_engine.get_mut(&engine) {
+            offer.holders += 1;
+            return Limits { session: id, ..offer.limits };
+        }
+        let limits = self.offer(id);
+        self.offers.envelopes += u64::from(limits.envelope_limit);
+        self.offers.bytes += u64::from(limits.byte_limit);
+        self.offers.by_engine.insert(engine, Offer { limits, holders: 1 });
+        limits
+    }
+
+    /// A connection that was told of an offer is a session now, or never will be.
+    pub(crate) fn end_offer(&mut self, engine: u64) {
+        let Some(offer) = self.offers.by_engine.get_mut(&engine) else { return };
+        offer.holders -= 1;
+        if offer.holders > 0 {
+            return;
+        }
+        self.offers.envelopes -= u64::from(offer.limits.envelope_limit);
+        self.offers.bytes -= u64::from(offer.limits.byte_limit);
+        self.offers.by_engine.remove(&engine);
+    }
+
+    /// What to announce in a hello of this engine to the peer of a session. It is kept while the
+    /// session tries to connect, however many attempts that takes.
+    ///
+    /// RR-CREDIT-4.
+    pub(crate) fn offer_in_hello(&mut self, session: u32, id: u64) -> Limits {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return self.offer(id) };
+        let engine = known.engine;
+        let has_offer = std::mem::replace(&mut known.has_offer, true);
+        let limits = self.offer_to(engine, id);
+        if has_offer {
+            self.end_offer(engine);
+        }
+        limits
+    }
+
+    /// A session is connected, or tries no longer.
+    pub(super) fn end_own_offer(&mut self, session: u32) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        if std::mem::take(&mut known.has_offer) {
+            let engine = known.engine;
+            self.end_offer(engine);
+        }
+    }
+
+    /// What would be offered to somebody new.
+    pub(crate) fn offer(&self, id: u64) -> Limits {
+        let share = |per_peer: u32, total: u64, given: u64, least: u32| -> u32 {
+            // An eighth of what is left: many peers find something, few peers find plenty.
+            let left = total.saturating_sub(given) / 8;
+            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
+        };
+        let config = &self.config;
+        Limits {
+            session: id,
+            envelope_limit: share(
+                config.envelope_credits,
+                config.unexpected_messages,
+                self.reserved_envelopes + self.offers.envelopes,
+                ENVELOPES_MIN.min(config.envelope_credits),
+            ),
+            byte_limit: share(
+                config.eager_credit_bytes,
+                config.unexpected_bytes,
+                self.reserved_bytes + self.offers.bytes,
+                0,
+            ),
+            eager_limit: config.eager_limit,
+        }
+    }
+
+    /// Engines that were offered a window and have no session yet.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn offers_open(&self) -> usize {
+        self.offers.by_engine.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::core::Config;
+    use super::*;
+
+    /// RR-CREDIT-4
+    #[test]
+    fn many_peers_at_once_share_what_there_is() {
+        let config = Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() };
+        let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config });
+        let sum: u32 = (2..50).map(|engine| core.offer_to(engine, engine).byte_limit).sum();
+        assert!(sum <= 8000, "{sum}");
+        assert_eq!(core.offers_open(), 48);
+        for engine in 2..50 {
+            core.end_offer(engine);
+        }
+        assert_eq!((core.offers_open(), core.offers.bytes, core.offers.envelopes), (0, 0, 0));
+    }
+
+    #[test]
+    fn one_engine_is_offered_one_window() {
+        let mut core = Core::new(1, Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() });
+        let first = core.offer_to(2, 10);
+        let taken = core.offers.bytes;
+        let again = core.offer_to(2, 11);
+        assert_eq!((first.byte_limit, again.session), (again.byte_limit, 11));
+        assert_eq!(core.offers.bytes, taken);
+        core.end_offer(2);
+        assert_eq!(core.offers.bytes, taken, "one connection is still under way");
+        core.end_offer(2);
+        core.end_offer(2);
+        assert_eq!(core.offers.bytes, 0);
+    }
+}
