@@ -3,7 +3,7 @@
 //! Options: `--seconds N` (time to run), `--seeds N` (runs), `--seed S` (first seed; alone: just
 //! that one, twice, to see that it repeats), `--jobs J` (threads), `--throughput N` (messages
 //! without faults, on one thread, to measure the simulator), `--planted N` (says which of N seeds
-//! is the first to find each of the bugs that can be planted).
+//! is the first to find each of the bugs that can be planted, from `--seed` on).
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -109,7 +109,7 @@ fn replay(seed: u64) -> ExitCode {
 }
 
 /// Plants one bug after the other; each must be found within `seeds` seeds.
-fn planted(seeds: u64) -> ExitCode {
+fn planted(from: u64, seeds: u64) -> ExitCode {
     let mut is_missed = false;
     std::panic::set_hook(Box::new(|_| {}));
     for bug in 0..BUGS {
@@ -120,7 +120,7 @@ fn planted(seeds: u64) -> ExitCode {
             name = found;
             result.is_err()
         };
-        let first = (0..seeds).find(finds);
+        let first = (from..from + seeds).find(finds);
         is_missed |= first.is_none();
         println!("bug {bug} {name}: first seen by seed {first:?}");
     }
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
         return throughput(actions);
     }
     if let Some(seeds) = options.planted {
-        return planted(seeds);
+        return planted(options.seed.unwrap_or(0), seeds);
     }
     let is_single = options.seconds.is_none() && options.seeds.is_none();
     if let (Some(seed), true) = (options.seed, is_single) {

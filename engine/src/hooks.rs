@@ -65,10 +65,26 @@ pub(crate) mod simulated {
         LeakStaging,
         /// Receives from a peer that failed stay posted.
         KeepReceivesOfDead,
+        /// News of credit is not sent unless something else is.
+        LoseCreditNews,
+        /// Half of an announcement of envelope credit is lost at the sender.
+        LoseCredit,
+        /// Messages of an earlier session give their credit to the one that is there now.
+        ForgetEpoch,
+        /// A second connection of a peer takes the place of the one in use.
+        SkipDeduplication,
+        /// A message that may go at once overtakes those that wait.
+        OvertakeWaiting,
+        /// A receive whose peer failed ends while the kernel still writes its memory.
+        EndBeforeReap,
+        /// Late words about an operation are believed of its successor in the slot.
+        BelieveStaleNames,
+        /// Windows count only once their session is there.
+        ForgetOffers,
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 16] = [
+    pub(crate) const BUGS: [Bug; 24] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -85,6 +101,14 @@ pub(crate) mod simulated {
         Bug::ShiftChunk,
         Bug::LeakStaging,
         Bug::KeepReceivesOfDead,
+        Bug::LoseCreditNews,
+        Bug::LoseCredit,
+        Bug::ForgetEpoch,
+        Bug::SkipDeduplication,
+        Bug::OvertakeWaiting,
+        Bug::EndBeforeReap,
+        Bug::BelieveStaleNames,
+        Bug::ForgetOffers,
     ];
 
     thread_local! {

@@ -37,7 +37,7 @@ pub(crate) const UNTAGGED: u64 = 1 << 32;
 pub(crate) const ENDPOINTS_MAX: usize = 1024;
 
 /// Envelope credit that every session gets, however many there are.
-pub(super) const ENVELOPES_MIN: u32 = 16;
+pub(crate) const ENVELOPES_MIN: u32 = 16;
 
 /// What the protocol needs to know of the settings.
 #[derive(Clone, Debug)]
@@ -426,7 +426,8 @@ impl Core {
             return;
         }
         let session = self.sessions.at(message.session as usize);
-        if session.is_some_and(|session| session.epoch == message.epoch) {
+        let is_same = |session: &Session| session.epoch == message.epoch || planted!(ForgetEpoch);
+        if session.is_some_and(is_same) {
             self.return_credit(message.session, payload_bytes);
         } else {
             // Its session is over, but its memory counted until now.

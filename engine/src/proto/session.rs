@@ -253,7 +253,7 @@ impl Session {
     pub(crate) fn may_send_now(&self, length: u64, eager_limit: u32) -> bool {
         self.is_connected()
             && !self.is_leaving
-            && self.waiting.is_empty()
+            && (self.waiting.is_empty() || planted!(OvertakeWaiting))
             && length <= u64::from(eager_limit.min(self.eager_limit))
             && self.envelope_credit.available() > 0
             && length <= u64::from(self.byte_credit.available())
@@ -367,8 +367,7 @@ impl Session {
             return true;
         }
         (self.ack_wanted && self.announced_ack != self.expected_frame)
-            || self.envelopes.is_news()
-            || self.bytes.is_news()
+            || (!planted!(LoseCreditNews) && (self.envelopes.is_news() || self.bytes.is_news()))
     }
 
     /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
@@ -403,6 +402,8 @@ impl Session {
         if self.next_frame.wrapping_sub(ack) <= self.next_frame.wrapping_sub(self.acked_frame) {
             self.acked_frame = ack;
         }
+        let lost = if planted!(LoseCredit) { self.envelope_credit.available() / 2 } else { 0 };
+        self.envelope_credit.spend(lost);
         let more = self.envelope_credit.handle_limit(header.envelope_limit.get());
         Ok(self.byte_credit.handle_limit(header.byte_limit.get()) || more)
     }

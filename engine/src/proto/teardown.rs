@@ -116,7 +116,7 @@ impl Core {
                     }
                     continue;
                 }
-                State::Pulling(pulling) if pulling.targeted > 0 => {
+                State::Pulling(pulling) if pulling.targeted > 0 && !planted!(EndBeforeReap) => {
                     pulling.failed = Some(failure.clone());
                     continue;
                 }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use super::Run;
 use crate::progress::engine::Engine;
+use crate::proto::connection::Phase;
+use crate::proto::core::ENVELOPES_MIN;
 
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;
@@ -20,6 +22,13 @@ impl Run {
         }
         if core.staging.allocated_bytes() > core.staging.bound_bytes() {
             return Err("more staging buffers than the settings allow".into());
+        }
+        let least = (core.config.sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
+        let own = u64::from(core.config.eager_limit);
+        if core.reserved_envelopes() > core.config.unexpected_messages + least
+            || core.reserved_bytes() > core.config.unexpected_bytes + own
+        {
+            return Err("windows for more unexpected messages than the settings allow".into());
         }
         if core.lanes.len() > core.config.bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
@@ -83,7 +92,10 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
             bytes += u64::from(session.bytes.window());
         }
     }
-    if core.offers_open() != 0 {
+    let is_trying = |phase| !matches!(phase, Phase::Closed | Phase::Connected | Phase::Failed);
+    let sessions = core.sessions.iter();
+    let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
+    if core.offers_open() > trying + engine.state.handshakes_pending {
         return fail("windows are kept for sessions that nobody makes");
     }
     if (envelopes, bytes) != (core.reserved_envelopes(), core.reserved_bytes()) {
