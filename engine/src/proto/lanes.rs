@@ -210,13 +210,17 @@ impl Core {
         self.mark_granting(slot);
     }
 
-    /// The peer cannot serve a grant: the lane it was for is aborted.
+    /// The peer cannot serve a grant: the lane it was for is aborted, and what was to come by it
+    /// never comes, for its sender has given it up.
+    ///
+    /// RR-RDV-5.
     pub(crate) fn handle_refused(
         &mut self,
         slot: u32,
         refused: &Refused,
-        _effects: &mut impl Effects,
+        effects: &mut impl Effects,
     ) {
+        self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
         let Some(session) = self.sessions.at(slot as usize) else { return };
         let lanes = &self.lanes;
         let number = refused.lane.get();

@@ -89,9 +89,14 @@ impl Core {
     /// Forgets a remote endpoint. What is outstanding with it fails; a session without remote
     /// endpoints says goodbye.
     pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
-        let Some(remote) = self.remotes.remove(peer) else { return false };
+        if self.remotes.get(peer).is_none() {
+            return false;
+        }
         let index = peer.index() as u32;
+        self.give_up_pulls(index);
+        // What ends now still names the peer.
         self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
+        let Some(remote) = self.remotes.remove(peer) else { return false };
         for endpoint in 0..self.endpoints.len() {
             let mut messages = Vec::new();
             if let Some(matcher) = self.endpoints[endpoint].as_mut() {

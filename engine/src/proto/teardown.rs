@@ -5,6 +5,7 @@ use super::credit::ReceiveCredit;
 use super::effects::{Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{Operation, State};
+use super::session::Control;
 use super::table::Id;
 use super::unexpected::Kind;
 
@@ -103,37 +104,80 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         for slot in 0..self.operations.slots() {
-            let Some(id) = self.operations.id_at(slot) else { continue };
-            let Some(operation) = self.operations.get_mut(id) else { continue };
-            if !is_hit(operation) {
-                continue;
+            if let Some(id) = self.operations.id_at(slot) {
+                self.fail_operation(id, &is_hit, failure, effects);
             }
-            match &mut operation.state {
-                State::Serving(serving) if serving.unreleased > 0 => {
-                    // After DONE the message has arrived, whatever becomes of the peer.
-                    if serving.done.is_none() {
-                        serving.failed = Some(failure.clone());
-                    }
-                    continue;
+        }
+    }
+
+    fn fail_operation(
+        &mut self,
+        id: Id,
+        is_hit: impl Fn(&Operation) -> bool,
+        failure: &PeerFailure,
+        effects: &mut impl Effects,
+    ) {
+        let Some(operation) = self.operations.get_mut(id).filter(|found| is_hit(found)) else {
+            return;
+        };
+        match &mut operation.state {
+            State::Serving(serving) if serving.unreleased > 0 => {
+                // After DONE the message has arrived, whatever becomes of the peer.
+                if serving.done.is_none() {
+                    serving.failed = Some(failure.clone());
                 }
-                State::Pulling(pulling) if pulling.targeted > 0 && !planted!(EndBeforeReap) => {
-                    pulling.failed = Some(failure.clone());
-                    continue;
-                }
-                State::Posted { .. } if planted!(KeepReceivesOfDead) => continue,
-                State::Posted { key: Some(key), .. } => {
-                    let (key, endpoint) = (*key, usize::from(operation.endpoint));
-                    if let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) {
-                        matcher.cancel_posted(key);
-                    }
-                }
-                _ => {}
+                return;
             }
-            let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
-            self.forget_waiting(id);
-            self.forget_parts(id);
-            self.operations.remove(id);
-            effects.complete(id, Ended::Failed(failure.clone(), name));
+            State::Pulling(pulling) if pulling.targeted > 0 && !planted!(EndBeforeReap) => {
+                pulling.failed = Some(failure.clone());
+                self.forget_waiting(id);
+                return;
+            }
+            State::Posted { .. } if planted!(KeepReceivesOfDead) => return,
+            State::Posted { key: Some(key), .. } => {
+                let (key, endpoint) = (*key, usize::from(operation.endpoint));
+                if let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) {
+                    matcher.cancel_posted(key);
+                }
+            }
+            _ => {}
+        }
+        let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
+        self.forget_waiting(id);
+        self.forget_parts(id);
+        self.operations.remove(id);
+        effects.complete(id, Ended::Failed(failure.clone(), name));
+    }
+
+    /// The senders of what is being pulled from a remote endpoint hear that nobody wants it any
+    /// more; their session may go on.
+    pub(super) fn give_up_pulls(&mut self, remote: u32) {
+        let pulls: Vec<(u32, u64)> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.remote == remote)
+            .filter_map(|(_, operation)| match &operation.state {
+                State::Pulling(pulling) if pulling.failed.is_none() => {
+                    Some((operation.session, pulling.send_operation))
+                }
+                _ => None,
+            })
+            .collect();
+        for (session, send_operation) in pulls {
+            let status = crate::wire::done::STATUS_ABANDONED;
+            self.push_control(session, Control::done(send_operation, status, 0));
+        }
+    }
+
+    /// The sender has given up what this receive pulls.
+    pub(super) fn fail_pull(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
+        let found = self.operations.get(id).filter(|operation| operation.session == slot);
+        if found.is_some_and(|operation| matches!(operation.state, State::Pulling(_))) {
+            let is_it = |operation: &Operation| match &operation.state {
+                State::Pulling(pulling) => pulling.failed.is_none(),
+                _ => false,
+            };
+            self.fail_operation(id, is_it, &PeerFailure::Left, effects);
         }
     }
 
