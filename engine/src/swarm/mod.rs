@@ -14,6 +14,7 @@ mod form;
 #[cfg(test)]
 mod fuzz;
 mod oracle;
+mod parting;
 #[cfg(test)]
 mod paths;
 pub(crate) mod plan;
@@ -31,6 +32,7 @@ pub(crate) mod world;
 use std::collections::BTreeMap;
 
 use self::oracle::{Oracle, Process};
+use self::parting::REOPEN;
 use self::plan::Plan;
 use self::world::{Step, World};
 use crate::driver::sim::random::Random;
@@ -67,6 +69,8 @@ struct Resident {
     process: Process,
     /// Says goodbye, and ends when that is sent.
     leaves_ns: Option<u64>,
+    /// Endpoints that are closed now.
+    closed: Vec<u16>,
 }
 
 /// What the run plans for itself, by name.
@@ -218,7 +222,7 @@ impl Run {
         for _ in 1..self.plan.endpoints {
             engine.state.core.open_endpoint();
         }
-        self.residents[host] = Resident { process, leaves_ns: None };
+        self.residents[host] = Resident { process, ..Resident::default() };
         let dead: Vec<Process> =
             self.homes.keys().copied().filter(|&known| !self.is_alive(known)).collect();
         dead.into_iter().for_each(|dead| self.oracle.taint(process, dead));
@@ -250,6 +254,7 @@ impl Run {
                 Step::Limit => break,
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(FAULT) => self.strike()?,
+                Step::Planned(name) if name & REOPEN != 0 => self.reopen((name & 0xff) as usize)?,
                 Step::Planned(name) if name > FAULT => self.undo(name),
                 Step::Planned(host) => self.act(host as usize)?,
             }
@@ -297,6 +302,11 @@ impl Run {
     fn heal(&mut self) -> Result<(), String> {
         self.is_healing = true;
         self.faults += self.world.end_attack();
+        for host in 0..self.residents.len() {
+            while !self.residents[host].closed.is_empty() {
+                self.reopen(host)?;
+            }
+        }
         simulated::set_rare(0);
         {
             let net = &mut *self.world.net.borrow_mut();

@@ -81,6 +81,8 @@ pub(crate) struct Plan {
     pub(crate) long_one_in: usize,
     pub(crate) any_source_one_in: usize,
     pub(crate) cancel_one_in: usize,
+    /// One action in so many forgets a peer or closes an endpoint.
+    pub(crate) part_one_in: usize,
     /// Receives ahead of sends (positive) or behind.
     pub(crate) backlog_max: usize,
     pub(crate) weather: Weather,
@@ -129,7 +131,7 @@ impl Plan {
         let has_faults = !faults.is_empty();
         Self {
             seed,
-            hosts: random.pick(&[2, 2, 2, 3, 3, 4]),
+            hosts: random.pick(&[2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4, 12]),
             endpoints: random.pick(&[1, 1, 2, 3]),
             actions: 100 + random.below(500),
             think_ns: random.pick(&[2, 20, 200, 2000]) * MICROSECOND,
@@ -139,6 +141,7 @@ impl Plan {
             long_one_in: random.pick(&[0, 2, 5, 20]),
             any_source_one_in: random.pick(&[0, 2, 4, 10]),
             cancel_one_in: random.pick(&[0, 10, 30]),
+            part_one_in: random.pick(&[0, 0, 0, 20, 100]),
             backlog_max: random.pick(&[4, 20, 60]),
             weather,
             datagrams: DatagramPlan::new(seed),
@@ -167,6 +170,7 @@ impl Plan {
             long_one_in: 0,
             any_source_one_in: 0,
             cancel_one_in: 0,
+            part_one_in: 0,
             backlog_max: 60,
             weather: Weather::fair(),
             datagrams: None,

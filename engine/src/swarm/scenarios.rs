@@ -466,3 +466,47 @@ fn a_lane_is_closed_once() {
         talk(&mut world, [0, 1], "after a late request");
     }
 }
+
+/// A long message whose receiver (or sender) forgets the other endpoint while it is on its way.
+/// Both ends hear of it, and the session, which other endpoints use, goes on.
+#[test]
+fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let mut world = world(seed, 2, &config());
+        talk(&mut world, [0, 1], "before");
+        let forgetter = seed as usize % 2;
+        let other = world.engine(1 - forgetter).unwrap();
+        let second = other.state.core.open_endpoint().unwrap();
+        let address = other.state.address(second);
+        // Keeps the session.
+        let core = &mut world.engine(forgetter).unwrap().state.core;
+        core.insert_peer(address.engine(), address.locator(), second).unwrap();
+        let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
+        assert!(receive(&mut world, 1, source, 7, 400_000));
+        assert!(send(&mut world, 0, target, 7, 400_000, Level::Matched));
+        pass(&mut world, random.within(MILLISECOND));
+        let forgotten = [target, source][forgetter];
+        let state = &mut *world.engine(forgetter).unwrap().state;
+        state.core.remove_peer(forgotten, &mut state.completions);
+        let mut ended = [Vec::new(), Vec::new()];
+        run(&mut world, "both ends", |world| {
+            (0..2).for_each(|host| ended[host].extend(drain(world, host)));
+            ended.iter().all(|ended| !ended.is_empty())
+        });
+        for completions in &ended {
+            assert_eq!(completions.len(), 1, "seed {seed}");
+            let is_given_up = matches!(
+                completions[0].result,
+                Err(Error::UnknownPeer
+                    | Error::Peer { failure: PeerFailure::Left | PeerFailure::Removed, .. })
+            );
+            assert!(is_given_up, "seed {seed}: {:?}", completions[0].result);
+        }
+        let before = world.look(0).unwrap().state.core.sessions.iter().next().unwrap().1.epoch;
+        talk(&mut world, [0, 1], "after");
+        let after = world.look(0).unwrap().state.core.sessions.iter().next().unwrap().1.epoch;
+        assert_eq!(before, after, "the session went on");
+        (0..2).for_each(|host| check_at_rest(world.look(host).unwrap()).unwrap());
+    }
+}

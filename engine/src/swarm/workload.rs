@@ -34,7 +34,7 @@ fn has_names(number: usize) -> bool {
 
 impl Run {
     /// What `at` calls a place; `None`: it is at a limit.
-    fn name_of(&mut self, host: usize, (process, endpoint): Place) -> Option<Id> {
+    pub(super) fn name_of(&mut self, host: usize, (process, endpoint): Place) -> Option<Id> {
         let home = *self.homes.get(&process)?;
         let locator = self.world.net.borrow().locator(home);
         let engine = self.world.engine(host)?;
@@ -77,6 +77,9 @@ impl Run {
         if self.random.one_in(self.plan.cancel_one_in) {
             return self.cancel_one();
         }
+        if self.random.one_in(self.plan.part_one_in) {
+            return self.part(host);
+        }
         match self.random.below(10) {
             0 => self.look(host),
             1..=4 if may_send => self.send(host),
@@ -85,7 +88,12 @@ impl Run {
         }
     }
 
-    fn random_place(&mut self) -> Place {
+    pub(super) fn random_place(&mut self) -> Place {
+        if self.random.one_in(40) {
+            // Perhaps of a process that ended long ago.
+            let process = *self.homes.keys().nth(self.random.below(self.homes.len())).expect("one");
+            return (process, self.random.below(self.plan.endpoints) as u16);
+        }
         let host = self.random.below(self.residents.len());
         let endpoint = self.random.below(self.plan.endpoints) as u16;
         (self.residents[host].process, endpoint)
@@ -105,6 +113,9 @@ impl Run {
 
     fn send(&mut self, host: usize) -> Result<(), String> {
         let endpoint = self.random.below(self.plan.endpoints) as u16;
+        if self.is_closed(host, endpoint) {
+            return Ok(());
+        }
         let (from, to) = ((self.residents[host].process, endpoint), self.random_place());
         let number = self.random.below(self.plan.contexts);
         let length = self.random_length(has_names(number));
@@ -212,6 +223,9 @@ impl Run {
 
     fn receive(&mut self, host: usize) -> Result<(), String> {
         let (at, from, number, class) = self.random_wish(self.residents[host].process);
+        if self.is_closed(host, at.1) {
+            return Ok(());
+        }
         let is_any = self.random.one_in(self.plan.any_source_one_in);
         let source = if is_any { None } else { Some(from) };
         let names = if has_names(number) { u64::MAX << SERIAL_SHIFT } else { 0 };

@@ -1,0 +1,72 @@
+//! Peers are forgotten, endpoints closed and opened again.
+
+use super::{Process, Run};
+
+/// An endpoint that is opened again, as the world's planned name: which, on which host.
+pub(super) const REOPEN: u64 = 1 << 35;
+
+impl Run {
+    /// Whether a process has closed one of its endpoints.
+    pub(super) fn is_closed(&self, host: usize, endpoint: u16) -> bool {
+        let closed = &self.residents[host].closed;
+        closed.iter().any(|&closed| closed == endpoint)
+    }
+
+    /// A process forgets a peer, or closes an endpoint.
+    pub(super) fn part(&mut self, host: usize) -> Result<(), String> {
+        if self.random.one_in(2) { self.forget_peer(host) } else { self.close_endpoint(host) }
+    }
+
+    fn forget_peer(&mut self, host: usize) -> Result<(), String> {
+        let process = self.residents[host].process;
+        let to = self.random_place();
+        // Nobody forgets himself.
+        if to.0 == process {
+            return Ok(());
+        }
+        let Some(peer) = self.name_of(host, to) else { return Ok(()) };
+        let now_ns = self.world.now_ns();
+        // Whoever was the last peer of its process takes the session along.
+        self.oracle.taint(process, to.0);
+        self.oracle.drop_from(to.0, process, now_ns);
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let state = &mut *engine.state;
+        if !state.core.remove_peer(peer, &mut state.completions) {
+            return Err(format!("process {process} does not know {to:?} any more"));
+        }
+        self.collect(host)
+    }
+
+    fn close_endpoint(&mut self, host: usize) -> Result<(), String> {
+        let endpoint = self.random.below(self.plan.endpoints) as u16;
+        if self.is_closed(host, endpoint) {
+            return Ok(());
+        }
+        let process = self.residents[host].process;
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let state = &mut *engine.state;
+        state.core.close_endpoint(endpoint, &mut state.completions);
+        self.residents[host].closed.push(endpoint);
+        self.oracle.close((process, endpoint));
+        let pause_ns = self.random.within(20 * self.plan.think_ns) + 1;
+        self.world.plan(pause_ns, REOPEN | host as u64);
+        self.collect(host)
+    }
+
+    /// The endpoint of a host that was closed first, if any, is opened again.
+    pub(super) fn reopen(&mut self, host: usize) -> Result<(), String> {
+        // Ids are given out from the lowest.
+        let closed = &mut self.residents[host].closed;
+        let Some(endpoint) = closed.iter().copied().min() else { return Ok(()) };
+        closed.retain(|&other| other != endpoint);
+        let process: Process = self.residents[host].process;
+        let now_ns = self.world.now_ns();
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let opened = engine.state.core.open_endpoint();
+        self.oracle.reopen((process, endpoint), now_ns);
+        if opened == Some(endpoint) {
+            return Ok(());
+        }
+        Err(format!("process {process} opened {opened:?}, {endpoint} is the first that is free"))
+    }
+}
