@@ -96,6 +96,7 @@ impl Core {
         self.give_up_pulls(index);
         // What ends now still names the peer.
         self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
+        self.unname(index);
         let Some(remote) = self.remotes.remove(peer) else { return false };
         for endpoint in 0..self.endpoints.len() {
             let mut messages = Vec::new();

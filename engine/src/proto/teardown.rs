@@ -4,7 +4,7 @@ use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
 use super::effects::{Effects, Ended};
 use super::failure::PeerFailure;
-use super::operation::{Operation, State};
+use super::operation::{NO_REMOTE, Operation, State};
 use super::session::Control;
 use super::table::Id;
 use super::unexpected::Kind;
@@ -166,6 +166,18 @@ impl Core {
         for (session, send_operation) in pulls {
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(session, Control::done(send_operation, status, 0));
+        }
+    }
+
+    /// Operations that outlive the name of their peer do not name the next one in its slot.
+    pub(super) fn unname(&mut self, remote: u32) {
+        for slot in 0..self.operations.slots() {
+            if let Some(id) = self.operations.id_at(slot)
+                && let Some(operation) = self.operations.get_mut(id)
+                && operation.remote == remote
+            {
+                operation.remote = NO_REMOTE;
+            }
         }
     }
 
