@@ -9,7 +9,7 @@ impl Run {
     /// Whether a process has closed one of its endpoints.
     pub(super) fn is_closed(&self, host: usize, endpoint: u16) -> bool {
         let closed = &self.residents[host].closed;
-        closed.iter().any(|&closed| closed == endpoint)
+        closed.contains(&endpoint)
     }
 
     /// A process forgets a peer, or closes an endpoint.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::scenarios::{
-    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk, world,
+    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Weather;
