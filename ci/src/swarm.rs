@@ -40,7 +40,6 @@ pub(crate) fn build() -> Command {
 /// | 3 | `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `DropRegrant`, `MatchYoungest`, `IgnoreSource`, `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `LoseCredit` |
 /// | 50 | `ForgetReap`, `IgnoreRelease`, `ForgetWritable`, `DropPartial`, `KeepReceivesOfDead`, `LoseCreditNews`, `OvertakeWaiting`, `EndBeforeReap`, `ForgetOffers` |
 /// | 200 | `EarlyDelivered`, `LeakStaging`, `ForgetEpoch`, `SkipDeduplication` |
-/// | 2000 | `BelieveStaleNames` |
 const SEEDS_PER_BUG: &str = "2000";
 
 /// The check that the swarm finds what is planted.

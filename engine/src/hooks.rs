@@ -77,14 +77,12 @@ pub(crate) mod simulated {
         OvertakeWaiting,
         /// A receive whose peer failed ends while the kernel still writes its memory.
         EndBeforeReap,
-        /// Late words about an operation are believed of its successor in the slot.
-        BelieveStaleNames,
         /// Windows count only once their session is there.
         ForgetOffers,
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 24] = [
+    pub(crate) const BUGS: [Bug; 23] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -107,7 +105,6 @@ pub(crate) mod simulated {
         Bug::SkipDeduplication,
         Bug::OvertakeWaiting,
         Bug::EndBeforeReap,
-        Bug::BelieveStaleNames,
         Bug::ForgetOffers,
     ];
 

@@ -377,9 +377,6 @@ impl Core {
     /// RR-FRAME-2
     pub(crate) fn handle_done(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) {
         let id = Id::from_u64(done.operation.get());
-        let newest =
-            if planted!(BelieveStaleNames) { self.operations.id_at(id.index()) } else { None };
-        let id = newest.unwrap_or(id);
         let Some(operation) = self.operations.get_mut(id).filter(|op| op.session == slot) else {
             self.counters.stale_frames += 1;
             return;

@@ -270,9 +270,6 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(matched.operation.get());
-        let newest =
-            if planted!(BelieveStaleNames) { self.operations.id_at(id.index()) } else { None };
-        let id = newest.unwrap_or(id);
         match self.operations.get(id) {
             Some(operation)
                 if operation.session == session && matches!(operation.state, State::AwaitMatch) =>
