@@ -21,7 +21,7 @@ local STATUS = {
   "unknown session", "busy", "leaving", "malformed", "wrong secret", "stale epoch",
 }
 local DONE_STATUS = { [0] = "ok", "abandoned" }
-local REASONS = { [0] = "closed", "protocol" }
+local REASONS = { [0] = "closed", "protocol", "corrupted" }
 local FAMILIES = { [4] = "IPv4", [6] = "IPv6" }
 
 -- Kinds of fields: "text", "bytes", "dec", "hex", or a table of names for the values.
@@ -52,9 +52,10 @@ local LAYOUTS = {
     { "first_frame", 4, "dec" }, { "ack", 4, "dec" }, { "envelope_limit", 4, "dec" },
     { "byte_limit", 4, "dec" },
   },
+  sums = { { "frames", 4, "hex" }, { "header", 4, "hex" } },
   chunk = {
     { "magic", 4, "text" }, { "number", 4, "dec" }, { "receive_operation", 8, "hex" },
-    { "offset", 8, "dec" }, { "length", 4, "dec" }, { "reserved", 4, "hex" },
+    { "offset", 8, "dec" }, { "length", 4, "dec" }, { "checksum", 4, "hex" },
     { "tag", 8, "hex" },
   },
   eager = {
@@ -256,7 +257,13 @@ function ringrail.dissector(tvb, pinfo, tree)
     local head = add(tvb, branch, layout, at, sizes[layout])
     if layout == "segment" then
       local inside = {}
-      frames(tvb, branch, at + sizes.segment, at + length, inside)
+      local first = at + sizes.segment
+      if math.floor(value(tvb, at, "segment", "flags") / 2) % 2 == 1 and
+         length >= sizes.segment + sizes.sums then
+        add(tvb, branch, "sums", first, sizes.sums)
+        first = first + sizes.sums
+      end
+      frames(tvb, branch, first, at + length, inside)
       names[#names + 1] = "SEGMENT[" .. table.concat(inside, ", ") .. "]"
     else
       names[#names + 1] = title(layout)

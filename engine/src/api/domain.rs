@@ -227,6 +227,7 @@ fn core_config(settings: &Settings) -> Config {
         },
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
+        checksum: settings.checksum(),
     }
 }
 

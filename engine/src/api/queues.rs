@@ -101,6 +101,7 @@ impl Endpoint<Owned> {
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
             lane_failures: core.lane_failures,
+            corrupted_chunks: core.corrupted_chunks,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
             unexpected_bytes_max: engine.state.core.unexpected.held_bytes().1 as u64,
             staging_bytes: (engine.state.core.staging.allocated_bytes()

@@ -239,6 +239,23 @@ impl Shape {
         }
     }
 
+    /// Continues the CRC32C `before` with `length` bytes at `offset` of the message.
+    ///
+    /// # Safety
+    ///
+    /// The memory of the message is live and initialised, and nothing writes the bytes
+    /// `offset..offset + length` of it meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the message.
+    pub(crate) unsafe fn checksum(&self, offset: usize, length: usize, before: u32) -> u32 {
+        self.spans(offset, length).fold(before, |sum, span| {
+            // SAFETY: `spans` yields pieces of the message's memory, which the caller vouches for.
+            crc32c::crc32c_append(sum, unsafe { slice::from_raw_parts(span.ptr, span.len) })
+        })
+    }
+
     /// [`Self::copy_from`] for more than one piece.
     #[inline(never)]
     unsafe fn scatter(&self, offset: usize, mut src: &[u8]) {

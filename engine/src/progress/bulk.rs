@@ -65,7 +65,9 @@ impl Engine {
 
     fn send_next(&mut self, lane: Id) -> bool {
         let Some(key) = self.key_of(lane) else { return false };
-        let Some(chunk) = self.state.core.next_send(lane) else { return false };
+        let Some(chunk) = self.state.core.next_send(lane, &self.state.completions) else {
+            return false;
+        };
         let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
         let zero_copy = self.control(session).zero_copy.as_ref();
         let mode = zero_copy.map_or(SendMode::Copy, |zero_copy| zero_copy.mode());

@@ -126,6 +126,15 @@ impl Completions {
         }
     }
 
+    /// Continues the CRC32C `before` with the bytes of an outstanding operation.
+    pub(crate) fn continue_sum(&self, id: Id, offset: usize, length: usize, before: u32) -> u32 {
+        let Some(Some(slot)) = self.slots.get(id.index()) else { return before };
+        // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until the
+        // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
+        // ranges of a receive only when their recv is reaped.
+        unsafe { slot.shape.checksum(offset, length, before) }
+    }
+
     /// Reports the end of something that never was an operation: a send that went out at once.
     #[inline]
     pub(crate) fn push_sent(
@@ -223,6 +232,10 @@ impl Effects for Completions {
         // within both.
         unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
         self.copied_bytes += length;
+    }
+
+    fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32 {
+        self.continue_sum(operation, offset as usize, length as usize, 0)
     }
 
     #[inline]

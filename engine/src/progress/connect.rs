@@ -9,7 +9,7 @@ use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
-use crate::proto::session::Limits;
+use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
@@ -111,7 +111,7 @@ impl Engine {
         let bulk = self.state.core.lanes.get(lane)?;
         let known = self.state.core.sessions.at(bulk.session as usize)?;
         let keys = known.keys.as_ref()?;
-        let ours = Limits { session: known.id, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
+        let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = self.hello(known.engine, KIND_BULK, ours);
         hello.lane = bulk.number.into();
         Some(Box::new(Initiator::join(keys, hello, nonce)))
@@ -130,7 +130,7 @@ impl Engine {
             magic: MAGIC,
             version: VERSION.into(),
             kind,
-            flags: 0,
+            flags: ours.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
             source: self.state.core.engine.into(),
             target: target.into(),

@@ -6,6 +6,7 @@ use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
 use crate::proto::failure::PeerFailure;
 use crate::proto::send::Staged;
+use crate::wire::{FrameError, goodbye};
 
 /// Turns without bytes after which a hot lane cools down: many more than pass between the
 /// messages of an exchange, few enough that a long wait is not spent in system calls.
@@ -162,10 +163,14 @@ impl Engine {
                     }
                 }
                 Err(error) => {
-                    self.say_protocol_error(session);
-                    let failure = PeerFailure::Protocol(error.to_string().into());
-                    let state = &mut *self.state;
-                    state.core.fail_session(session, failure, &mut state.completions);
+                    let cause = error.to_string().into();
+                    self.give_up(
+                        session,
+                        match error {
+                            FrameError::Corrupted { .. } => PeerFailure::Corrupted(cause),
+                            _ => PeerFailure::Protocol(cause),
+                        },
+                    );
                     return true;
                 }
             }
@@ -193,10 +198,21 @@ impl Engine {
         state.core.fail_session(session, PeerFailure::Lost(cause.into()), &mut state.completions);
     }
 
+    /// Nothing that the peer sends can be used any more: it is told why, and the session ends.
+    pub(super) fn give_up(&mut self, session: u32, failure: PeerFailure) {
+        let reason = match failure {
+            PeerFailure::Corrupted(_) => goodbye::REASON_CORRUPTED,
+            _ => goodbye::REASON_PROTOCOL,
+        };
+        self.say_goodbye(session, reason);
+        let state = &mut *self.state;
+        state.core.fail_session(session, failure, &mut state.completions);
+    }
+
     /// A goodbye with the reason, as far as the kernel takes it; the lane is closed next.
-    pub(super) fn say_protocol_error(&mut self, session: u32) {
+    fn say_goodbye(&mut self, session: u32, reason: u8) {
         use crate::proto::session::Control as Frame;
-        let goodbye = Frame::goodbye(crate::wire::goodbye::REASON_PROTOCOL);
+        let goodbye = Frame::goodbye(reason);
         let state = &mut *self.state;
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get(session as usize) else { return };
@@ -228,7 +244,9 @@ impl Engine {
         while let Some(id) = state.core.poll_waiting() {
             match state.core.stage(id) {
                 Staged::Eager { room, completes } => {
+                    let length = room.len();
                     state.completions.gather(id, 0, room);
+                    state.sum_staged(id, length);
                     if completes {
                         use crate::proto::effects::{Effects, Ended};
                         state.completions.complete(id, Ended::Sent { accepted: 0 });
@@ -236,7 +254,9 @@ impl Engine {
                     happened = true;
                 }
                 Staged::Rts { room } => {
+                    let length = room.len();
                     state.completions.gather(id, 0, room);
+                    state.sum_staged(id, length);
                     happened = true;
                 }
                 Staged::Part { room, offset, completes } => {

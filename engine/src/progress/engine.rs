@@ -158,6 +158,13 @@ impl State {
         Address::new(self.core.engine, self.locator, endpoint)
     }
 
+    /// The first bytes of a send were staged: they go into the checksum, where there is one.
+    #[inline]
+    pub(super) fn sum_staged(&mut self, id: Id, length: usize) {
+        let completions = &self.completions;
+        self.core.sum_payload(|before| completions.continue_sum(id, 0, length, before));
+    }
+
     /// Whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations.len() == 0
@@ -380,6 +387,7 @@ impl Engine {
                     let failed = LaneEnd::Failed("the session gave it up");
                     self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
+                Action::GiveUp { session, failure } => self.give_up(session, failure),
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => self.report_ended(session, failure),
             }

@@ -17,19 +17,18 @@ use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, HalfOpen, Role};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::{Acceptor, Distrust, Initiator, answer_join, is_of_job};
-use crate::proto::session::Limits;
+use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, MAGIC,
+    FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK,
+    KIND_CONTROL, MAGIC,
 };
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
 use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
 
 /// Where hellos and replies of all versions have their version.
 const VERSION_AT: std::ops::Range<usize> = 8..10;
-
-const NOTHING: Limits = Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0 };
 
 impl Engine {
     // ---- Strangers ----
@@ -237,7 +236,7 @@ impl Engine {
             magic: MAGIC,
             version: VERSION.into(),
             status: status as u8,
-            flags: 0,
+            flags: ours.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
             engine: self.state.core.engine.into(),
             session: ours.session.into(),
@@ -267,6 +266,7 @@ impl Engine {
             envelope_limit: hello.envelope_limit.get(),
             byte_limit: hello.byte_limit.get(),
             eager_limit: hello.eager_limit.get(),
+            checksum: hello.flags & FLAG_CHECKSUM != 0,
         };
         let engine = hello.source.get();
         let state = &mut *self.state;
@@ -419,6 +419,7 @@ impl Engine {
             envelope_limit: reply.envelope_limit.get(),
             byte_limit: reply.byte_limit.get(),
             eager_limit: reply.eager_limit.get(),
+            checksum: reply.flags & FLAG_CHECKSUM != 0,
         };
         let was_connected = known.is_connected();
         let step = known.connection.handle_reply(state.now_ns, status);

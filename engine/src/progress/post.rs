@@ -47,17 +47,20 @@ impl Engine {
         }
     }
 
-    /// Sends bytes that the caller keeps, if they can go out now. `Ok(false)`: not now.
+    /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum` continues
+    /// a CRC32C with them. `Ok(false)`: not now.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
         request: &SendRequest,
         more: bool,
         fill: impl FnOnce(&mut [u8]),
+        sum: impl FnOnce(u32) -> u32,
     ) -> Result<bool, SendRefusal> {
         let session = self.state.core.route(request.peer)?;
         if let Some(room) = self.state.core.stage_now(session, request) {
             fill(room);
+            self.state.core.sum_payload(sum);
             self.state.completions.copied_bytes += request.length;
             if !more {
                 self.flush_first(session);
@@ -71,6 +74,7 @@ impl Engine {
             self.stage_waiting();
             if let Some(room) = self.state.core.stage_now(session, request) {
                 fill(room);
+                self.state.core.sum_payload(sum);
                 self.state.completions.copied_bytes += request.length;
                 if !more {
                     self.flush_first(session);
@@ -100,7 +104,8 @@ impl Engine {
                 bytes.len()
             )));
         }
-        match self.send_now(request, more, |room| room.copy_from_slice(bytes)) {
+        let sum = |before| crc32c::crc32c_append(before, bytes);
+        match self.send_now(request, more, |room| room.copy_from_slice(bytes), sum) {
             Ok(true) => Ok(()),
             Ok(false) if self.state.core.is_beyond_window(request) => {
                 self.inject_by_rendezvous(request, bytes, route, more)
@@ -145,7 +150,10 @@ impl Engine {
         }
         if request.level == Level::BufferReusable {
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
-            let sent = self.send_now(request, more, |room| unsafe { shape.copy_to(0, room) });
+            let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
+            // SAFETY: as above.
+            let sum = |before| unsafe { shape.checksum(0, shape.len(), before) };
+            let sent = self.send_now(request, more, fill, sum);
             match sent {
                 Ok(true) => {
                     let length = request.length as usize;

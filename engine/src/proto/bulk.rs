@@ -22,14 +22,16 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// Whether a received header is the one that must stand in front of this range, made by
-    /// who has `key`.
-    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &TagKey) -> bool {
-        let expected = header_of(self.operation.to_u64(), self.offset, self.length, self.chunk);
-        ChunkHeader::ref_from_bytes(header).is_ok_and(|header| {
-            let untagged = ChunkHeader { tag: [0; CHUNK_TAG_BYTES], ..*header };
-            untagged == expected && key.fits(tagged_part(header), &header.tag)
-        })
+    /// The checksum in a received header, if that is the one that must stand in front of this
+    /// range, made by who has `key`.
+    pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &TagKey) -> Option<u32> {
+        let header = ChunkHeader::ref_from_bytes(header).ok()?;
+        let checksum = header.checksum.get();
+        let (name, range) = (self.operation.to_u64(), (self.offset, self.length));
+        let expected = header_of(name, range, self.chunk, checksum);
+        let untagged = ChunkHeader { tag: [0; CHUNK_TAG_BYTES], ..*header };
+        let agrees = untagged == expected && key.fits(tagged_part(header), &header.tag);
+        agrees.then_some(checksum)
     }
 }
 
@@ -49,9 +51,10 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// What goes in front of the bytes, tagged with `key`.
-    pub(crate) fn header(&self, key: &TagKey) -> [u8; CHUNK_HEADER_BYTES] {
-        let mut header = header_of(self.receive_operation, self.offset, self.length, self.chunk);
+    /// What goes in front of the bytes, tagged with `key`. `checksum` is theirs, or 0.
+    pub(crate) fn header(&self, key: &TagKey, checksum: u32) -> [u8; CHUNK_HEADER_BYTES] {
+        let range = (self.offset, self.length);
+        let mut header = header_of(self.receive_operation, range, self.chunk, checksum);
         header.tag = key.tag(tagged_part(&header));
         let mut bytes = [0; CHUNK_HEADER_BYTES];
         bytes.copy_from_slice(header.as_bytes());
@@ -59,14 +62,19 @@ impl Outgoing {
     }
 }
 
-fn header_of(receive_operation: u64, offset: u64, length: u32, chunk: u32) -> ChunkHeader {
+fn header_of(
+    receive_operation: u64,
+    (offset, length): (u64, u32),
+    chunk: u32,
+    checksum: u32,
+) -> ChunkHeader {
     ChunkHeader {
         magic: CHUNK_MAGIC,
         chunk: chunk.into(),
         receive_operation: receive_operation.into(),
         offset: offset.into(),
         length: length.into(),
-        reserved: 0.into(),
+        checksum: checksum.into(),
         tag: [0; CHUNK_TAG_BYTES],
     }
 }

@@ -82,6 +82,8 @@ pub(crate) struct Config {
     pub(crate) bulk_idle_ns: u64,
     /// Seed of the hash tables that peers can fill.
     pub(crate) hash_seed: u64,
+    /// Checksums are wanted in all sessions.
+    pub(crate) checksum: bool,
 }
 
 #[cfg(test)]
@@ -109,6 +111,7 @@ impl Config {
             retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
             bulk_idle_ns: 1000,
             hash_seed: 1,
+            checksum: false,
         }
     }
 }
@@ -133,6 +136,8 @@ pub(crate) enum Action {
     OpenLane { session: u32, lane: Id },
     /// Close a bulk lane; whatever it carried is lost.
     CloseLane { lane: Id, is_failure: bool },
+    /// What the peer sends cannot be used: tell it why and fail the session.
+    GiveUp { session: u32, failure: PeerFailure },
     /// A session was established.
     Established { session: u32 },
     /// A session ended.
@@ -154,6 +159,8 @@ pub(crate) struct CoreCounters {
     pub(crate) unexpected_messages: u64,
     /// Bulk lanes that failed.
     pub(crate) lane_failures: u64,
+    /// Chunks that came whole but not as they were sent.
+    pub(crate) corrupted_chunks: u64,
 }
 
 /// See the module.
@@ -175,6 +182,8 @@ pub(crate) struct Core {
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(crate) actions: VecDeque<Action>,
+    /// The session whose newest frame lacks its payload in the checksum.
+    pub(super) unsummed: Option<u32>,
     /// Sessions with something to send.
     pub(crate) dirty: Vec<u32>,
     /// Sessions whose waiting sends may go on.
@@ -214,6 +223,7 @@ impl Core {
             lanes: Table::new(config.bulk_lanes_max),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
+            unsummed: None,
             dirty: Vec::new(),
             unblocked: Vec::new(),
             granting: Vec::new(),
@@ -307,8 +317,14 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<usize, FrameError> {
         let mut used = 0;
-        while let Some((header, body, length)) = Session::split_segment(&bytes[used..])? {
+        loop {
             let Some(session) = self.sessions.at_mut(slot as usize) else { break };
+            let whole = if session.has_checksums {
+                Session::split_checked(&bytes[used..])?
+            } else {
+                Session::split_segment(&bytes[used..])?
+            };
+            let Some((header, body, length)) = whole else { break };
             if !session.is_connected() {
                 break;
             }
@@ -371,6 +387,9 @@ impl Core {
                 Frame::Goodbye(goodbye) => {
                     let failure = match goodbye.reason {
                         crate::wire::goodbye::REASON_PROTOCOL => PeerFailure::Rejected,
+                        crate::wire::goodbye::REASON_CORRUPTED => {
+                            PeerFailure::Corrupted("the peer found it in what it received".into())
+                        }
                         _ => PeerFailure::Left,
                     };
                     self.fail_session(slot, failure, effects);
@@ -386,6 +405,18 @@ impl Core {
     }
 
     // ---- Outgoing bytes ----
+
+    /// The payload of the message that was staged last was copied; `sum` continues a CRC32C with
+    /// it, out of the memory that it was copied from. Call it after each
+    /// [`Self::stage`] and [`Self::stage_now`] that gave room.
+    #[inline]
+    pub(crate) fn sum_payload(&mut self, sum: impl FnOnce(u32) -> u32) {
+        if let Some(slot) = self.unsummed.take()
+            && let Some(session) = self.sessions.at_mut(slot as usize)
+        {
+            session.outbox.add_to_sum(sum);
+        }
+    }
 
     /// The session has something to send.
     #[inline]

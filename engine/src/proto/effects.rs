@@ -62,6 +62,9 @@ pub(crate) trait Effects {
     /// Copies `length` bytes at `offset` of the memory of send `from` to the same place of receive
     /// `to`; they fit both.
     fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64);
+    /// CRC32C of `length` bytes at `offset` of the memory of an operation; they are inside it, and
+    /// nothing writes them meanwhile.
+    fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32;
     /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
     /// its memory.
     fn complete(&mut self, operation: Id, ended: Ended);

@@ -37,6 +37,13 @@ pub enum PeerFailure {
     /// The peer sent something that the protocol does not allow; the connection was closed.
     #[error("broke the protocol: {0}. Please report it if the peer is a ringrail of this version")]
     Protocol(Arc<str>),
+    /// What the peer sent arrived as something else (setting `checksum`); the session was closed.
+    #[error(
+        "corrupted: {0}. Memory, a NIC or a switch on the way changes bytes, or a buffer was \
+         written to while it was being sent; look for memory errors (EDAC) and NIC drop counters \
+         on both hosts and between them"
+    )]
+    Corrupted(Arc<str>),
     /// This side broke the protocol, says the peer.
     #[error("closed the connection because of a protocol error on this side; please report it")]
     Rejected,

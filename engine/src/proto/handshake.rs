@@ -80,7 +80,7 @@ pub(crate) struct Welcome {
 impl Initiator {
     /// Completes the hello of a control lane; send [`Self::hello`]. `nonce` is random.
     pub(crate) fn start(keys: &JobKeys, hello: Hello, nonce: Nonce) -> Self {
-        let flags = if keys.is_insecure() { FLAG_INSECURE } else { 0 };
+        let flags = hello.flags | if keys.is_insecure() { FLAG_INSECURE } else { 0 };
         let mut hello = Hello { nonce, flags, ..hello };
         hello.tag = hello_tag(&keys.hello, &hello);
         Self { hello }
@@ -176,7 +176,7 @@ impl Acceptor {
         reply: HelloReply,
         nonce: Nonce,
     ) -> (HelloReply, Self) {
-        let flags = if keys.is_insecure() { FLAG_INSECURE } else { 0 };
+        let flags = reply.flags | if keys.is_insecure() { FLAG_INSECURE } else { 0 };
         let mut reply = HelloReply { nonce, flags, ..reply };
         reply.proof = transcript_tag(&keys.proof, LABEL_ACCEPTOR, hello, &reply);
         let expected = transcript_tag(&keys.proof, LABEL_INITIATOR, hello, &reply);

@@ -104,6 +104,7 @@ impl Core {
                 0,
             ),
             eager_limit: config.eager_limit,
+            checksum: config.checksum,
         }
     }
 

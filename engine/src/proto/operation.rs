@@ -78,6 +78,8 @@ pub(crate) struct Pulling {
     pub(crate) arrived: u64,
     /// Ranges that the kernel may still write.
     pub(crate) targeted: u32,
+    /// Chunks in a row whose bytes were not what their checksum says.
+    pub(crate) bad_chunks: u32,
     /// The peer failed; completes when nothing is targeted.
     pub(crate) failed: Option<PeerFailure>,
 }

@@ -4,6 +4,9 @@
 //!  0          sent          open                    end            capacity
 //!  |  sent    |  sealed      |  header, frames, ...  |   room       |
 //! ```
+//!
+//! With checksums that of the open segment grows with each frame: the payload of a message is taken
+//! from the user's memory, not from the copy of it here.
 
 use std::ops::Range;
 
@@ -11,7 +14,9 @@ use aligned_vec::{AVec, ConstAlign};
 use zerocopy::IntoBytes;
 
 use crate::wire::SEGMENT_BYTES_MAX;
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::segment::{
+    FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader, SegmentSums,
+};
 
 /// A staging buffer, on cache lines of its own.
 pub(crate) type Staging = AVec<u8, ConstAlign<64>>;
@@ -81,9 +86,41 @@ pub(crate) struct Outbox {
     open: Option<usize>,
     end: usize,
     frames: u16,
+    has_checksums: bool,
+    /// CRC32C of the frames of the open segment.
+    checksum: u32,
 }
 
 impl Outbox {
+    /// Whether segments get checksums from now on. Nothing is open.
+    pub(crate) fn use_checksums(&mut self, wanted: bool) {
+        debug_assert!(self.is_empty(), "a session begins with nothing to send");
+        (self.has_checksums, self.checksum) = (wanted, 0);
+    }
+
+    /// Whether segments have checksums: all bytes of all frames go through [`Self::add_to_sum`].
+    #[inline]
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.has_checksums
+    }
+
+    /// The next bytes of the newest frame, as they should be. `sum` makes the CRC32C of what came
+    /// before into that which includes them.
+    #[inline]
+    pub(crate) fn add_to_sum(&mut self, sum: impl FnOnce(u32) -> u32) {
+        self.checksum = sum(self.checksum);
+    }
+
+    /// What stands before the frames of a segment.
+    #[inline]
+    fn head_bytes(&self) -> usize {
+        if self.has_checksums {
+            SEGMENT_HEADER_BYTES + SEGMENT_SUMS_BYTES
+        } else {
+            SEGMENT_HEADER_BYTES
+        }
+    }
+
     /// Whether there is nothing to send, sealed or not.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -98,7 +135,7 @@ impl Outbox {
 
     /// Whether [`Self::push`] of a message frame of `length` bytes would find room.
     pub(crate) fn has_room(&self, pool: &StagingPool, length: usize) -> bool {
-        let header = if self.open.is_none() { SEGMENT_HEADER_BYTES } else { 0 };
+        let header = if self.open.is_none() { self.head_bytes() } else { 0 };
         let Some(buffer) = &self.buffer else {
             return pool.has_buffer()
                 && header + length <= pool.buffer_bytes - CONTROL_RESERVE_BYTES;
@@ -128,7 +165,7 @@ impl Outbox {
             }
             self.buffer = Some(pool.take()?);
         }
-        let header = if self.open.is_none() { SEGMENT_HEADER_BYTES } else { 0 };
+        let header = if self.open.is_none() { self.head_bytes() } else { 0 };
         let reserve = if is_control { 0 } else { CONTROL_RESERVE_BYTES };
         let limit = pool.buffer_bytes - reserve;
         if self.end + header + length > limit || self.frames == u16::MAX {
@@ -156,22 +193,32 @@ impl Outbox {
             self.buffer = pool.take();
         }
         let Some(buffer) = self.buffer.as_ref() else { return false };
-        if self.end + SEGMENT_HEADER_BYTES > buffer.len() {
+        let header = self.head_bytes();
+        if self.end + header > buffer.len() {
             return false;
         }
         self.open = Some(self.end);
-        self.end += SEGMENT_HEADER_BYTES;
+        self.end += header;
         true
     }
 
-    /// Completes the open segment, if there is one. `header.length` and `header.frames` are
-    /// filled in here.
+    /// Completes the open segment, if there is one. `header.length` and `header.frames`, and what
+    /// there is of checksums, are filled in here.
+    ///
+    /// RR-SUM-2.
     #[inline]
     pub(crate) fn seal(&mut self, mut header: SegmentHeader) {
         let (Some(open), Some(buffer)) = (self.open.take(), self.buffer.as_mut()) else { return };
         header.length = ((self.end - open) as u32).into();
         header.frames = self.frames.into();
         self.frames = 0;
+        if self.has_checksums {
+            header.flags |= FLAG_CHECKSUM;
+            let frames = std::mem::take(&mut self.checksum);
+            let sums = SegmentSums::new(&header, frames);
+            buffer[open + SEGMENT_HEADER_BYTES..][..SEGMENT_SUMS_BYTES]
+                .copy_from_slice(sums.as_bytes());
+        }
         buffer[open..open + SEGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
     }
 
@@ -215,12 +262,15 @@ impl Outbox {
             pool.give(buffer);
         }
         (self.sent, self.end, self.open, self.frames) = (0, 0, None, 0);
+        self.checksum = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::session::Session;
     use super::*;
+    use crate::wire::FrameError;
     use zerocopy::FromBytes;
 
     fn header(first: u32) -> SegmentHeader {
@@ -269,5 +319,46 @@ mod tests {
         let mut other = Outbox::default();
         assert!(other.push(&mut pool, 1, true).is_none());
         assert!(!other.push_empty(&mut pool));
+    }
+
+    /// RR-SUM-2, RR-SUM-3
+    #[test]
+    fn a_checked_segment_is_believed_whole_and_no_bit_of_it_may_differ() {
+        let mut pool = StagingPool::new(SEGMENT_BYTES_MAX, 1);
+        let mut outbox = Outbox::default();
+        outbox.use_checksums(true);
+        for frame in [&b"abc"[..], b"", b"defgh"] {
+            outbox.push(&mut pool, frame.len(), false).unwrap().copy_from_slice(frame);
+            outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, frame));
+        }
+        outbox.seal(header(7));
+        let mut bytes = outbox.pending().to_vec();
+        assert_eq!(bytes.len(), SEGMENT_HEADER_BYTES + SEGMENT_SUMS_BYTES + 8);
+        let (read, body, length) = Session::split_checked(&bytes).unwrap().unwrap();
+        assert_eq!((read.frames.get(), body, length), (3, &b"abcdefgh"[..], bytes.len()));
+        for length in 0..bytes.len() {
+            assert_eq!(
+                Session::split_checked(&bytes[..length]).map(|whole| whole.is_some()),
+                Ok(false)
+            );
+        }
+        for bit in 0..8 * bytes.len() {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let split = Session::split_checked(&bytes);
+            assert!(matches!(split, Err(FrameError::Corrupted { .. })), "bit {bit}: {split:?}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        // What is staged next has checksums of its own, also without frames.
+        outbox.advance(&mut pool, bytes.len());
+        assert!(outbox.push_empty(&mut pool));
+        outbox.seal(header(10));
+        let (_, body, _) = Session::split_checked(outbox.pending()).unwrap().unwrap();
+        assert!(body.is_empty());
+        // Without them nothing is there.
+        outbox.clear(&mut pool);
+        outbox.use_checksums(false);
+        assert!(outbox.push_empty(&mut pool));
+        outbox.seal(header(10));
+        assert_eq!(outbox.pending().len(), SEGMENT_HEADER_BYTES);
     }
 }

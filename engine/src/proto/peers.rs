@@ -318,7 +318,8 @@ mod tests {
     use super::*;
 
     const OWN: u64 = 7;
-    const LIMITS: Limits = Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1 };
+    const LIMITS: Limits =
+        Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, checksum: false };
 
     fn core(sessions_max: usize) -> Core {
         Core::new(OWN, Config { sessions_max, ..Config::for_tests() })

@@ -28,6 +28,10 @@ use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
 
+/// Chunks of a message that may arrive corrupted in a row before the session fails: chance does not
+/// do that, what does so is broken.
+pub(crate) const BAD_CHUNKS_MAX: u32 = 8;
+
 /// A chunk for the driver to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkSend {
@@ -74,6 +78,7 @@ impl Core {
             granted: in_place,
             arrived: in_place,
             targeted: 0,
+            bad_chunks: 0,
             failed: None,
         });
         let is_own = self.is_loopback(slot);
@@ -201,7 +206,7 @@ impl Core {
     /// The recv of [`Self::next_receive`] ended. `false`: the lane is unusable; the ranges it
     /// carried are granted again elsewhere.
     ///
-    /// RR-RDV-3, RR-RDV-6.
+    /// RR-RDV-3, RR-RDV-6, RR-SUM-4, RR-SUM-5.
     pub(crate) fn handle_chunk_received(
         &mut self,
         lane: Id,
@@ -213,13 +218,17 @@ impl Core {
         let operation = receive.operation;
         let mut is_good = false;
         let mut length = 0;
+        let mut sent_sum = None;
         if let Some(bulk) = self.lanes.get_mut(lane)
             && let Some(&incoming) = bulk.incoming.front()
             && bulk.is_receiving
         {
             bulk.is_receiving = false;
             bulk.used_ns = now_ns;
-            is_good = header.is_some_and(|header| incoming.agrees(header, &bulk.keys.receive));
+            let session = self.sessions.at(bulk.session as usize);
+            let has_checksums = session.is_some_and(|session| session.has_checksums);
+            let checksum = header.and_then(|header| incoming.agrees(header, &bulk.keys.receive));
+            is_good = checksum.is_some_and(|checksum| has_checksums || checksum == 0);
             if is_good {
                 length = incoming.length;
                 bulk.incoming.pop_front();
@@ -227,6 +236,7 @@ impl Core {
                 let slot = bulk.session;
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.lane_failures = 0;
+                    sent_sum = checksum.filter(|_| has_checksums);
                 }
                 self.mark_granting(slot);
                 self.mark_runnable(lane);
@@ -246,6 +256,15 @@ impl Core {
             self.mark_granting(slot);
             return is_good;
         }
+        if let Some(sent) = sent_sum
+            && pulling.failed.is_none()
+        {
+            if effects.checksum(operation, receive.offset, length) != sent {
+                self.regrant_corrupted(receive);
+                return is_good;
+            }
+            pulling.bad_chunks = 0;
+        }
         pulling.arrived += u64::from(length);
         let is_whole = pulling.arrived == pulling.wanted
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted);
@@ -259,6 +278,31 @@ impl Core {
             }
         }
         is_good
+    }
+
+    /// A chunk came whole, but not with the bytes that were sent: it is granted again, on any lane.
+    ///
+    /// RR-SUM-5.
+    #[cold]
+    fn regrant_corrupted(&mut self, receive: ChunkReceive) {
+        self.counters.corrupted_chunks += 1;
+        let Some(found) = self.operations.get_mut(receive.operation) else { return };
+        let State::Pulling(pulling) = &mut found.state else { return };
+        pulling.bad_chunks += 1;
+        let (slot, is_hopeless) = (found.session, pulling.bad_chunks == BAD_CHUNKS_MAX);
+        let ChunkReceive { operation, offset, length } = receive;
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.missing.push_back((operation, offset, u64::from(length)));
+        }
+        self.mark_granting(slot);
+        if is_hopeless {
+            let cause = format!(
+                "{BAD_CHUNKS_MAX} chunks of a message in a row differ from what was sent (CRC32C), \
+                 the last one of {length} bytes at {offset}"
+            );
+            let failure = PeerFailure::Corrupted(cause.into());
+            self.actions.push_back(Action::GiveUp { session: slot, failure });
+        }
     }
 
     fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
@@ -330,8 +374,8 @@ impl Core {
 
     /// The chunk that the driver should send next on a lane; the lane is sending then.
     ///
-    /// RR-RDV-2.
-    pub(crate) fn next_send(&mut self, lane: Id) -> Option<ChunkSend> {
+    /// RR-RDV-2, RR-SUM-4.
+    pub(crate) fn next_send(&mut self, lane: Id, effects: &impl Effects) -> Option<ChunkSend> {
         let bulk = self.lanes.get_mut(lane)?;
         if bulk.is_sending || !bulk.is_ready {
             return None;
@@ -345,7 +389,13 @@ impl Core {
         serving.unreleased += 1;
         bulk.is_sending = true;
         let Outgoing { operation, offset, length, .. } = outgoing;
-        let header = outgoing.header(&bulk.keys.send);
+        let session = self.sessions.at(bulk.session as usize);
+        let checksum = if session.is_some_and(|session| session.has_checksums) {
+            effects.checksum(operation, offset, length)
+        } else {
+            0
+        };
+        let header = outgoing.header(&bulk.keys.send, checksum);
         Some(ChunkSend { operation, offset, length, header })
     }
 

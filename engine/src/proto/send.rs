@@ -89,9 +89,14 @@ impl Core {
             known.is_dirty = true;
             self.dirty.push(session);
         }
+        let header = eager_header(request, target, 0, 0);
+        if known.outbox.has_checksums() {
+            known.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, header.as_bytes()));
+            self.unsummed = Some(session);
+        }
         let room = known.push_message(&mut self.staging, EAGER_HEADER_BYTES + length)?;
         let (head, payload) = room.split_at_mut(EAGER_HEADER_BYTES);
-        head.copy_from_slice(eager_header(request, target, 0, 0).as_bytes());
+        head.copy_from_slice(header.as_bytes());
         Some(payload)
     }
 
@@ -233,19 +238,21 @@ impl Core {
             self.dirty.push(slot);
         }
         let report = is_eager && level == Level::Matched;
-        let Some(room) = session.push_message(&mut self.staging, header + payload) else {
+        let (flags, operation) =
+            if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
+        let eager = eager_header(&request, target, flags, operation);
+        let rts = rts_header(&request, target, id, payload as u32);
+        let header = if is_eager { eager.as_bytes() } else { rts.as_bytes() };
+        if session.outbox.has_checksums() {
+            session.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, header));
+            self.unsummed = Some(slot);
+        }
+        let Some(room) = session.push_message(&mut self.staging, header.len() + payload) else {
             unreachable!("has_room was asked for the same length")
         };
-        let (head, room) = room.split_at_mut(header);
-        if is_eager {
-            let (flags, operation) =
-                if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
-            head.copy_from_slice(eager_header(&request, target, flags, operation).as_bytes());
-            Staged::Eager { room, completes }
-        } else {
-            head.copy_from_slice(rts_header(&request, target, id, payload as u32).as_bytes());
-            Staged::Rts { room }
-        }
+        let (head, room) = room.split_at_mut(header.len());
+        head.copy_from_slice(header);
+        if is_eager { Staged::Eager { room, completes } } else { Staged::Rts { room } }
     }
 
     /// Cancels a send that has not gone out. `false`: it has, and will complete.

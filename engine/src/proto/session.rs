@@ -12,9 +12,12 @@ use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::outbox::{Outbox, StagingPool};
 use super::table::Id;
-use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::segment::{
+    FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
+    SegmentSums,
+};
 use crate::wire::{Done, FrameError, Goodbye, Grant, LanesWanted, Matched, Refused};
-use crate::wire::{SEGMENT_BYTES_MAX, frame};
+use crate::wire::{SEGMENT_BYTES_MAX, frame, hello};
 
 /// A frame that needs no credit. Their number is bounded by operations and lanes.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +108,19 @@ pub(crate) struct Limits {
     pub(crate) byte_limit: u32,
     /// Longest eager payload that is accepted.
     pub(crate) eager_limit: u32,
+    /// Checksums are wanted.
+    pub(crate) checksum: bool,
+}
+
+/// Limits of who has none to tell.
+pub(crate) const NOTHING: Limits =
+    Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0, checksum: false };
+
+impl Limits {
+    /// The flags of a hello or a reply that announces them, but for what the handshake adds.
+    pub(crate) fn flags(&self) -> u8 {
+        if self.checksum { hello::FLAG_CHECKSUM } else { 0 }
+    }
 }
 
 /// See the module.
@@ -126,6 +142,8 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     /// Its keys, while it lives; a session with oneself has none.
     pub(crate) keys: Option<SessionKeys>,
+    /// Chunks have checksums; segments have them if the outbox says so.
+    pub(crate) has_checksums: bool,
     /// Lane numbers that have joined it.
     pub(crate) joins: JoinWindow,
     /// Hellos said to the remote engine, over all sessions with it.
@@ -203,6 +221,7 @@ impl Session {
             epoch: 0,
             id: 0,
             keys: None,
+            has_checksums: false,
             joins: JoinWindow::default(),
             hellos: 0,
             has_offer: false,
@@ -260,8 +279,12 @@ impl Session {
     }
 
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
+    ///
+    /// RR-SUM-1.
     pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits, keys: Option<SessionKeys>) {
         (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
+        self.has_checksums = ours.checksum || theirs.checksum;
+        self.outbox.use_checksums(self.has_checksums);
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;
@@ -318,6 +341,9 @@ impl Session {
         let bytes = control.as_frame();
         let Some(room) = self.outbox.push(pool, bytes.len(), true) else { return false };
         room.copy_from_slice(bytes);
+        if self.outbox.has_checksums() {
+            self.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, bytes));
+        }
         self.next_frame = self.next_frame.wrapping_add(1);
         true
     }
@@ -384,6 +410,31 @@ impl Session {
             Some(body) => Ok(Some((header, body, length))),
             None => Ok(None),
         }
+    }
+
+    /// [`Self::split_segment`] in a session with checksums. The header's is looked at as soon as it
+    /// is there: with a wrong length the rest would be waited for in vain.
+    ///
+    /// RR-SUM-3.
+    pub(crate) fn split_checked(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
+        let Ok((header, rest)) = SegmentHeader::ref_from_prefix(bytes) else { return Ok(None) };
+        let Ok((sums, _)) = SegmentSums::ref_from_prefix(rest) else { return Ok(None) };
+        let frames = sums.frames.get();
+        let expected = SegmentSums::new(header, frames);
+        let has_sums = header.flags.get() & FLAG_CHECKSUM != 0;
+        if expected.header != sums.header || !has_sums {
+            let (sent, computed) = (sums.header.get(), expected.header.get());
+            return Err(FrameError::Corrupted { sent, computed, what: " with its header" });
+        }
+        let Some((header, body, length)) = Self::split_segment(bytes)? else { return Ok(None) };
+        let Some(body) = body.get(SEGMENT_SUMS_BYTES..) else {
+            return Err(FrameError::BadSegmentLength(header.length.get()));
+        };
+        let computed = crc32c::crc32c(body);
+        if computed != frames {
+            return Err(FrameError::Corrupted { sent: frames, computed, what: "" });
+        }
+        Ok(Some((header, body, length)))
     }
 
     /// Takes note of a segment's header. `true`: there is more credit than before.

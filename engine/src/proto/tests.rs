@@ -4,15 +4,18 @@ use std::collections::HashMap;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::bulk::Outgoing;
 use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
 use super::failure::PeerFailure;
 use super::handshake::Initiator;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
+use super::rendezvous::{BAD_CHUNKS_MAX, ChunkReceive};
 use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};
 use super::table::Id;
+use crate::wire::chunk::ChunkHeader;
 use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK};
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
@@ -33,9 +36,18 @@ impl Effects for Ends {
         unreachable!("the peer is another engine")
     }
 
+    fn checksum(&self, _: Id, offset: u64, length: u32) -> u32 {
+        checksum(offset, length)
+    }
+
     fn complete(&mut self, operation: Id, ended: Ended) {
         assert_eq!(self.0.insert(operation, ended), None, "an operation ends once");
     }
+}
+
+/// What stands for the CRC32C of a range.
+fn checksum(offset: u64, length: u32) -> u32 {
+    offset as u32 ^ length
 }
 
 /// The hello of a bulk lane, made with the keys of the session.
@@ -66,8 +78,13 @@ impl Bench {
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator, 0).unwrap();
         let ours = core.offer(SESSION);
-        let theirs =
-            Limits { session: SESSION, envelope_limit: 2, byte_limit: 3000, eager_limit: 1000 };
+        let theirs = Limits {
+            session: SESSION,
+            envelope_limit: 2,
+            byte_limit: 3000,
+            eager_limit: 1000,
+            checksum: false,
+        };
         let admission = core.judge_hello(PEER, locator, SESSION, 1).unwrap();
         let slot = core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap();
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
@@ -396,7 +413,13 @@ fn grants_beyond_the_message_close_the_session() {
         bench.hear();
         let refused = bench.say(&grant(send, offset, length, 0));
         assert_eq!(refused, Err(FrameError::BadGrant { offset, length, message: 5000 }));
-        assert!(bench.core.poll_runnable().and_then(|lane| bench.core.next_send(lane)).is_none());
+        assert!(
+            bench
+                .core
+                .poll_runnable()
+                .and_then(|lane| bench.core.next_send(lane, &bench.ends))
+                .is_none()
+        );
     }
 }
 
@@ -412,9 +435,9 @@ fn chunks_leave_in_the_order_of_their_grants() {
     let refused = bench.say(&grant(send, 0, 1, 3));
     assert_eq!(refused, Err(FrameError::BadChunkNumber { expected: 2, got: 3 }));
     for range in [(4000, 1000), (0, 4000)] {
-        let chunk = bench.core.next_send(lane).unwrap();
+        let chunk = bench.core.next_send(lane, &bench.ends).unwrap();
         assert_eq!((chunk.offset, chunk.length), range);
-        assert!(bench.core.next_send(lane).is_none(), "one at a time");
+        assert!(bench.core.next_send(lane, &bench.ends).is_none(), "one at a time");
         bench.core.handle_chunk_sent(lane, 0);
     }
 }
@@ -428,7 +451,7 @@ fn a_send_waits_for_its_answer_and_for_the_kernel() {
         let send = bench.send(5000, Level::BufferReusable);
         bench.hear();
         bench.say(&grant(send, 0, 5000, 0)).unwrap();
-        bench.core.next_send(lane).unwrap();
+        bench.core.next_send(lane, &bench.ends).unwrap();
         bench.core.handle_chunk_sent(lane, 0);
         for step in [is_answer_first, !is_answer_first] {
             assert!(bench.ends.0.is_empty());
@@ -499,6 +522,85 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     bench.core.handle_chunk_received(Id::from_u64(0), chunk, None, 0, &mut bench.ends);
     assert_eq!(bench.hear(), [frame::KIND_GRANT]);
     assert!(!bench.ends.0.contains_key(&receive));
+}
+
+/// The next chunk comes as it was sent, or with other bytes.
+fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
+    let chunk = bench.core.next_receive(lane).unwrap();
+    let ChunkReceive { operation, offset, length } = chunk;
+    let bulk = bench.core.lanes.get(lane).unwrap();
+    let sent = Outgoing {
+        operation,
+        receive_operation: operation.to_u64(),
+        offset,
+        length,
+        chunk: bulk.incoming.front().unwrap().chunk,
+    };
+    let sum = checksum(offset, length) ^ u32::from(!is_intact);
+    let header = sent.header(&bulk.keys.receive, sum);
+    bench.core.handle_chunk_received(lane, chunk, Some(&header), 0, &mut bench.ends)
+}
+
+/// RR-SUM-4, RR-SUM-5
+#[test]
+fn corrupted_chunks_are_granted_again_but_not_for_ever() {
+    let mut bench = Bench::new(Config::for_tests());
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
+    let lane = bench.lane();
+    let receive = bench.receive(6000);
+    bench.say(&rts(0, 6000)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    for round in 1..BAD_CHUNKS_MAX {
+        assert!(chunk_comes(&mut bench, lane, false), "the lane is in step");
+        assert_eq!(bench.hear(), [frame::KIND_GRANT], "round {round}");
+        assert!(!bench.ends.0.contains_key(&receive));
+    }
+    assert!(chunk_comes(&mut bench, lane, true));
+    assert!(bench.hear().is_empty());
+    for _ in 1..BAD_CHUNKS_MAX {
+        assert!(chunk_comes(&mut bench, lane, false));
+        assert_eq!(bench.hear(), [frame::KIND_GRANT], "it is counted anew");
+    }
+    assert!(chunk_comes(&mut bench, lane, true));
+    assert_eq!(bench.hear(), [frame::KIND_DONE]);
+    assert!(matches!(bench.ends.0[&receive], Ended::Received(_)));
+    assert_eq!(bench.core.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
+    assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
+    assert_eq!(bench.core.poll_action(), None);
+
+    bench.receive(1000);
+    bench.say(&rts(0, 1000)).unwrap();
+    for round in 1..=BAD_CHUNKS_MAX {
+        assert_eq!(bench.core.poll_action(), None, "round {round}");
+        bench.hear();
+        chunk_comes(&mut bench, lane, false);
+    }
+    let Some(Action::GiveUp { session, failure }) = bench.core.poll_action() else {
+        panic!("too many")
+    };
+    assert!(session == bench.slot && matches!(failure, PeerFailure::Corrupted(_)), "{failure}");
+}
+
+/// RR-SUM-4
+#[test]
+fn chunks_have_checksums_where_they_were_agreed_on_and_none_elsewhere() {
+    for has_checksums in [true, false] {
+        let mut bench = Bench::new(Config::for_tests());
+        bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = has_checksums;
+        let lane = bench.lane();
+        let send = bench.send(5000, Level::BufferReusable);
+        bench.hear();
+        bench.say(&grant(send, 100, 4000, 0)).unwrap();
+        let chunk = bench.core.next_send(lane, &bench.ends).unwrap();
+        let header = ChunkHeader::ref_from_bytes(&chunk.header).unwrap();
+        let expected = if has_checksums { checksum(100, 4000) } else { 0 };
+        assert_eq!(header.checksum.get(), expected);
+        bench.receive(1000);
+        bench.say(&rts(0, 1000)).unwrap();
+        bench.hear();
+        let is_in_step = chunk_comes(&mut bench, lane, true);
+        assert_eq!(is_in_step, has_checksums, "a checksum that was not agreed on is no header");
+    }
 }
 
 /// RR-LANE-1

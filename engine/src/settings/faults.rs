@@ -23,12 +23,17 @@ pub struct Faults {
     pub refuse: f64,
     /// A lane is reset at a send or receive of its bytes: for a control lane, the session ends.
     pub cut: f64,
+    /// A bit of a chunk's payload is another one when it has arrived.
+    pub garble: f64,
+    /// A bit of what a control lane receives is another one; greetings are spared.
+    pub garble_control: f64,
 }
 
 impl Faults {
-    const RATES: [&'static str; 6] = ["short", "again", "late", "reset", "refuse", "cut"];
+    const RATES: [&'static str; 8] =
+        ["short", "again", "late", "reset", "refuse", "cut", "garble", "garble_control"];
 
-    fn rates(&mut self) -> [&mut f64; 6] {
+    fn rates(&mut self) -> [&mut f64; 8] {
         [
             &mut self.short,
             &mut self.again,
@@ -36,6 +41,8 @@ impl Faults {
             &mut self.reset,
             &mut self.refuse,
             &mut self.cut,
+            &mut self.garble,
+            &mut self.garble_control,
         ]
     }
 

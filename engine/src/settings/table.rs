@@ -154,6 +154,9 @@ settings_table! {
     bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
+    /// CRC32C over what control lanes and chunks carry, checked on arrival: against memory and NICs
+    /// that corrupt what TCP's checksum lets pass. Used with a peer if either side has it on.
+    checksum -> bool: OneOf<bool> = false, Range::Any;
     /// TCP congestion control of lanes: auto (an unpaced one on a local path), system, cubic, reno,
     /// bbr or dctcp.
     tcp_congestion -> TcpCongestion: OneOf<TcpCongestion> = TcpCongestion::Auto, Range::Any;
@@ -211,7 +214,7 @@ settings_table! {
     /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is written.
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
-    /// reset, refuse and cut.
+    /// reset, refuse, cut, garble and garble_control.
     inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
 }
 

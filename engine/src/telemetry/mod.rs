@@ -27,6 +27,9 @@ pub struct Counters {
     pub cq_overflows: u64,
     /// Bulk lanes that failed.
     pub lane_failures: u64,
+    /// Chunks that arrived whole but not as they were sent (setting `checksum`), and were asked for
+    /// again.
+    pub corrupted_chunks: u64,
     /// Frames for operations that are not outstanding, and messages for endpoints not open.
     pub dropped_frames: u64,
     /// Most bytes that unexpected messages ever took.

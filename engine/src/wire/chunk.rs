@@ -9,11 +9,13 @@
 //! +-----------------------------------------------------------------------+
 //! | offset in the message                                                 | 16
 //! +-----------------------------------+-----------------------------------+
-//! | length                            | 0                                 | 24
+//! | length                            | checksum of the bytes, or 0       | 24
 //! +-----------------------------------+-----------------------------------+
 //! | tag over the bytes before, under the lane's key for this direction    | 32
 //! +-----------------------------------------------------------------------+
 //! ```
+//!
+//! The checksum is the CRC32C of the `length` bytes that follow, in sessions that use checksums.
 //!
 //! The receiver granted the range and knows what comes next; the header proves that the two
 //! sides agree (RR-RDV-2).
@@ -40,7 +42,7 @@ pub(crate) struct ChunkHeader {
     pub(crate) receive_operation: U64,
     pub(crate) offset: U64,
     pub(crate) length: U32,
-    pub(crate) reserved: U32,
+    pub(crate) checksum: U32,
     pub(crate) tag: [u8; CHUNK_TAG_BYTES],
 }
 

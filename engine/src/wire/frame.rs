@@ -69,6 +69,11 @@ pub(crate) enum FrameError {
     BadSegmentLength(u32),
     #[error("frame {got} came where frame {expected} was due")]
     OutOfOrder { expected: u32, got: u32 },
+    #[error(
+        "a segment on the control lane differs from what was sent (CRC32C {computed:#010x}, sent \
+         as {sent:#010x}{what})"
+    )]
+    Corrupted { sent: u32, computed: u32, what: &'static str },
     #[error("{0} credit overrun")]
     NoCredit(&'static str),
     #[error("source endpoint {0} is out of range")]

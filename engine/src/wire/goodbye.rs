@@ -14,6 +14,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const REASON_CLOSED: u8 = 0;
 /// The peer broke the protocol.
 pub(crate) const REASON_PROTOCOL: u8 = 1;
+/// What the peer sent arrived corrupted.
+pub(crate) const REASON_CORRUPTED: u8 = 2;
 
 /// Length of the frame, in bytes.
 pub(crate) const GOODBYE_BYTES: usize = 8;

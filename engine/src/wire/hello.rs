@@ -38,6 +38,9 @@ pub(crate) const KIND_BULK: u8 = 2;
 /// `flags`: this side runs without a job secret (the setting `insecure`), under a key that
 /// everybody knows.
 pub(crate) const FLAG_INSECURE: u8 = 1;
+/// `flags` of a control lane's hello and its reply: this side wants checksums. One that wants them
+/// is enough.
+pub(crate) const FLAG_CHECKSUM: u8 = 2;
 
 /// Sent by the side that connected.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use ringrail::settings::Settings;
-use ringrail::{Address, Domain, Endpoint, Owned, Peer};
+use ringrail::{Address, Detached, Domain, Endpoint, Owned, Peer};
 
 /// The secret of the jobs of all tests.
 pub(crate) const SECRET: handmade::Secret = *b"a secret that only tests can use";
@@ -50,7 +50,15 @@ pub(crate) fn pair(
     right: impl FnOnce(&Endpoint<Owned>, Peer) + Send + 'static,
 ) {
     let domain = domain(settings);
-    let endpoints = [domain.endpoint().unwrap(), domain.endpoint().unwrap()];
+    pair_of([domain.endpoint().unwrap(), domain.endpoint().unwrap()], left, right);
+}
+
+/// [`pair`] with an endpoint each.
+pub(crate) fn pair_of(
+    endpoints: [Endpoint<Detached>; 2],
+    left: impl FnOnce(&Endpoint<Owned>, Peer) + Send + 'static,
+    right: impl FnOnce(&Endpoint<Owned>, Peer) + Send + 'static,
+) {
     let addresses: [Address; 2] = [endpoints[0].address(), endpoints[1].address()];
     let [a, b] = endpoints;
     let (done, finished) = mpsc::channel();

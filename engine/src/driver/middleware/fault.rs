@@ -6,6 +6,8 @@
 //!   a lane stay in order, a release follows its `ChunkSent`, and `Closed` is the last.
 //! - Lanes are reset: at the end of its time the lane is closed below, which cancels its chunks,
 //!   and the caller sees what a reset by the peer looks like until it closes the lane itself.
+//! - A bit is flipped in what has arrived: in the memory that a chunk went to, before the caller is
+//!   told of the chunk, or in what a control lane gave.
 //! - Connection attempts fail; the peer may see a connection that is reset at once.
 //!
 //! Memory is released only when the driver inside says so: what is held back is told later,
@@ -33,6 +35,9 @@ const TURNS_MAX: u64 = 16;
 /// Sends at the begin of a lane that are neither short nor refused.
 const SPARED_SENDS: u8 = 2;
 
+/// Receives at the begin of a lane whose bytes are not garbled: its greeting.
+const SPARED_RECEIVES: u8 = 4;
+
 /// Sleep while something waits for its turn.
 const SLICE: Duration = Duration::from_micros(200);
 
@@ -54,6 +59,10 @@ struct Lane {
     state: State,
     /// Sends so far, as far as they are spared.
     sends: u8,
+    /// Receives that gave bytes, as far as they are spared.
+    receives: u8,
+    /// Where the chunk that is received goes, if it may be garbled: memory, offset, length.
+    target: Option<(Shape, usize, usize)>,
     /// Events that were asked for: readable, writable.
     watched: [bool; 2],
     /// The poll at which it is reset.
@@ -62,7 +71,7 @@ struct Lane {
 
 impl Lane {
     fn new(state: State) -> Self {
-        Self { state, sends: 0, watched: [false; 2], doom: None }
+        Self { state, sends: 0, receives: 0, target: None, watched: [false; 2], doom: None }
     }
 }
 
@@ -169,8 +178,37 @@ impl Fault {
         self.fresh = fresh;
     }
 
+    /// A chunk has arrived, which the caller does not know yet.
+    fn garble_chunk(&mut self, key: LaneKey) {
+        let target = self.lanes.get_mut(&key).and_then(|lane| lane.target.take());
+        let Some((target, offset, length)) = target else { return };
+        if self.chance(self.faults.garble) {
+            let at = offset + self.random.random_range(0..length);
+            let bit = self.random.random_range(0..8);
+            for span in target.spans(at, 1) {
+                // SAFETY: the caller of `recv_chunk` keeps the memory, and leaves it alone, until
+                // it is told of the chunk; the driver inside is done with it.
+                unsafe { *span.ptr ^= 1 << bit };
+            }
+        }
+    }
+
+    /// Bytes of a control lane, or of a greeting, have arrived.
+    fn garble_bytes(&mut self, key: LaneKey, bytes: &mut [u8]) {
+        if let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.receives < SPARED_RECEIVES)
+        {
+            lane.receives += 1;
+        } else if !bytes.is_empty() && self.chance(self.faults.garble_control) {
+            let at = self.random.random_range(0..bytes.len());
+            bytes[at] ^= 1 << self.random.random_range(0..8);
+        }
+    }
+
     /// Notes what an event means for its lane; `None` when the caller must not see it.
     fn judge(&mut self, event: Event) -> Option<Event> {
+        if let Event::ChunkReceived { lane, result: Ok(_) } = event {
+            self.garble_chunk(lane);
+        }
         if let Event::Accepted { lane, .. } = event {
             self.lanes.insert(lane, Lane::new(State::Open));
         }
@@ -339,7 +377,9 @@ impl Driver for Fault {
     fn recv(&mut self, key: LaneKey, into: &mut [u8]) -> io::Result<usize> {
         self.admit_call(key, false)?;
         let count = self.cut_short(into.len());
-        self.inner.recv(key, &mut into[..count])
+        let got = self.inner.recv(key, &mut into[..count])?;
+        self.garble_bytes(key, &mut into[..got]);
+        Ok(got)
     }
 
     fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
@@ -388,6 +428,11 @@ impl Driver for Fault {
 
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
         if self.admit_chunk(lane) {
+            if self.faults.garble > 0.0
+                && let Some(known) = self.lanes.get_mut(&lane)
+            {
+                known.target = Some((target.clone(), offset, length));
+            }
             // SAFETY: as in `send_chunk`.
             unsafe { self.inner.recv_chunk(lane, target, offset, length) };
         } else {

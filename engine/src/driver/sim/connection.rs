@@ -105,6 +105,17 @@ impl Pipe {
         self.bytes.truncate(self.visible);
     }
 
+    /// Flips a bit of what is under way, at the byte that `pick` chooses of so many. `false`: there
+    /// is nothing.
+    #[cfg(test)]
+    pub(crate) fn flip(&mut self, pick: impl FnOnce(usize) -> usize) -> bool {
+        let length = self.bytes.len();
+        if length > 0 {
+            self.bytes[pick(length)] ^= 1;
+        }
+        length > 0
+    }
+
     /// Overwrites what is under way. `false`: there is nothing.
     #[cfg(test)]
     pub(crate) fn garble(&mut self, mut noise: impl FnMut() -> u8) -> bool {

@@ -232,6 +232,17 @@ impl Net {
         pipes.any(|pipe| pipe.garble(|| random.next() as u8))
     }
 
+    /// Flips one bit on its way on a lane of the given kind. `false`: nothing is under way.
+    #[cfg(test)]
+    pub(crate) fn flip(&mut self, is_bulk: bool) -> bool {
+        let Self { random, connections, .. } = self;
+        let mut pipes = connections
+            .iter_mut()
+            .filter(|connection| connection.is_bulk == is_bulk)
+            .flat_map(|connection| &mut connection.pipes);
+        pipes.any(|pipe| pipe.flip(|length| random.below(length)))
+    }
+
     /// Where a host listens.
     pub(crate) fn locator(&self, host: usize) -> SocketAddr {
         self.hosts[host].locator

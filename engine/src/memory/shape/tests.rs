@@ -127,11 +127,26 @@ proptest! {
         let mut whole = vec![0; indices.len()];
         // SAFETY: as above.
         unsafe { shape.copy_to(0, &mut whole) };
-        prop_assert_eq!(back, src);
+        prop_assert_eq!(&back, &src);
         let picked: Vec<u8> = indices.iter().map(|&index| expected[index]).collect();
+        // SAFETY: as above.
+        let sum = unsafe { shape.checksum(offset, length, crc32c::crc32c(b"before")) };
+        prop_assert_eq!(sum, crc32c::crc32c(&[&b"before"[..], &back].concat()));
         prop_assert_eq!(whole, picked);
         prop_assert_eq!(memory, expected);
     }
+}
+
+/// The check value of RFC 3720's CRC32C, in one piece and in several.
+#[test]
+fn checksums_are_those_of_the_standard() {
+    let mut memory = *b"12345--6789";
+    let ptr = memory.as_mut_ptr();
+    let pieces = [Span { ptr, len: 5 }, Span { ptr: ptr.wrapping_add(7), len: 4 }];
+    // SAFETY: the pieces are inside `memory`.
+    assert_eq!(unsafe { Shape::list(pieces).checksum(0, 9, 0) }, 0xe306_9283);
+    // SAFETY: nothing is read.
+    assert_eq!(unsafe { Shape::empty().checksum(0, 0, 7) }, 7);
 }
 
 #[test]

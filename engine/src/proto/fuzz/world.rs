@@ -207,7 +207,8 @@ impl World {
     fn prove(&mut self, admission: Admission, limits: [u32; 3]) {
         self.carry_out();
         let [envelope_limit, byte_limit, eager_limit] = limits;
-        let theirs = Limits { session: SESSION, envelope_limit, byte_limit, eager_limit };
+        let theirs =
+            Limits { session: SESSION, envelope_limit, byte_limit, eager_limit, checksum: false };
         let ours = self.core.offer(SESSION);
         let keys = SessionKeys::for_tests();
         match self.core.admit_peer(admission, ours, theirs, keys) {
@@ -298,7 +299,7 @@ impl World {
         {
             let receive_operation = operation.to_u64();
             let due = Outgoing { operation, receive_operation, offset, length, chunk };
-            bytes = due.header(&bulk.keys.receive);
+            bytes = due.header(&bulk.keys.receive, 0);
         }
         let header = match outcome {
             0..200 => Some(&bytes),
@@ -390,7 +391,13 @@ impl World {
                     let limits = [script.u32() >> (script.byte() % 32), script.u32(), 1000];
                     let [envelope_limit, byte_limit, eager_limit] = limits;
                     let session = SESSION;
-                    let theirs = Limits { session, envelope_limit, byte_limit, eager_limit };
+                    let theirs = Limits {
+                        session,
+                        envelope_limit,
+                        byte_limit,
+                        eager_limit,
+                        checksum: false,
+                    };
                     self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
                     return self.established(limits);
                 }
@@ -502,7 +509,7 @@ impl World {
                 if let Some(chunk) = self.core.next_receive(lane) {
                     self.kernel.receive(lane, chunk);
                 }
-                if let Some(chunk) = self.core.next_send(lane) {
+                if let Some(chunk) = self.core.next_send(lane, &self.kernel) {
                     self.kernel.send(lane, chunk);
                 }
             }
@@ -550,6 +557,7 @@ impl World {
                 }
                 Action::OpenLane { lane, .. } => self.opening.push(lane),
                 Action::CloseLane { lane, is_failure } => self.close_lane(lane, is_failure),
+                Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } => {}
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
             }

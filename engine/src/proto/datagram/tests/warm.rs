@@ -23,6 +23,10 @@ impl Effects for Counts {
         unreachable!("the peer is another engine")
     }
 
+    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
+        unreachable!("no side wants checksums")
+    }
+
     fn complete(&mut self, _: Id, _: Ended) {
         self.ended += 1;
     }

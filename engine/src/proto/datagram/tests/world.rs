@@ -100,6 +100,10 @@ impl Effects for Memory {
         unreachable!("the peer is another engine")
     }
 
+    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
+        unreachable!("no side wants checksums")
+    }
+
     fn complete(&mut self, operation: Id, ended: Ended) {
         let bytes = self.bytes.remove(&operation).expect("what ends has begun");
         if let (Ended::Received(arrival), Some(placed)) = (&ended, self.placed.remove(&operation)) {
@@ -467,7 +471,7 @@ impl World {
             if let Some(receive) = node.core.next_receive(lane) {
                 node.receiving.insert(lane, receive);
             }
-            if let Some(chunk) = node.core.next_send(lane) {
+            if let Some(chunk) = node.core.next_send(lane, &node.memory) {
                 let range = chunk.offset as usize..chunk.offset as usize + chunk.length as usize;
                 let bytes = node.memory.bytes[&chunk.operation][range].to_vec();
                 node.core.handle_chunk_sent(lane, now);
