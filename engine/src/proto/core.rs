@@ -317,8 +317,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<usize, FrameError> {
         let mut used = 0;
-        loop {
-            let Some(session) = self.sessions.at_mut(slot as usize) else { break };
+        while let Some(session) = self.sessions.at_mut(slot as usize) {
             let whole = if session.has_checksums {
                 Session::split_checked(&bytes[used..])?
             } else {

@@ -4,24 +4,23 @@ use std::collections::HashMap;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::bulk::Outgoing;
 use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
 use super::failure::PeerFailure;
 use super::handshake::Initiator;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
-use super::rendezvous::{BAD_CHUNKS_MAX, ChunkReceive};
 use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};
 use super::table::Id;
-use crate::wire::chunk::ChunkHeader;
 use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK};
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
     CHUNK_BYTES_MAX, Eager, Frame, FrameError, Frames, Grant, Hello, Refused, Rts,
     SEGMENT_BYTES_MAX, frame,
 };
+
+mod checksums;
 
 const PEER: u64 = 9;
 const SESSION: u64 = 77;
@@ -522,85 +521,6 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     bench.core.handle_chunk_received(Id::from_u64(0), chunk, None, 0, &mut bench.ends);
     assert_eq!(bench.hear(), [frame::KIND_GRANT]);
     assert!(!bench.ends.0.contains_key(&receive));
-}
-
-/// The next chunk comes as it was sent, or with other bytes.
-fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
-    let chunk = bench.core.next_receive(lane).unwrap();
-    let ChunkReceive { operation, offset, length } = chunk;
-    let bulk = bench.core.lanes.get(lane).unwrap();
-    let sent = Outgoing {
-        operation,
-        receive_operation: operation.to_u64(),
-        offset,
-        length,
-        chunk: bulk.incoming.front().unwrap().chunk,
-    };
-    let sum = checksum(offset, length) ^ u32::from(!is_intact);
-    let header = sent.header(&bulk.keys.receive, sum);
-    bench.core.handle_chunk_received(lane, chunk, Some(&header), 0, &mut bench.ends)
-}
-
-/// RR-SUM-4, RR-SUM-5
-#[test]
-fn corrupted_chunks_are_granted_again_but_not_for_ever() {
-    let mut bench = Bench::new(Config::for_tests());
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
-    let lane = bench.lane();
-    let receive = bench.receive(6000);
-    bench.say(&rts(0, 6000)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
-    for round in 1..BAD_CHUNKS_MAX {
-        assert!(chunk_comes(&mut bench, lane, false), "the lane is in step");
-        assert_eq!(bench.hear(), [frame::KIND_GRANT], "round {round}");
-        assert!(!bench.ends.0.contains_key(&receive));
-    }
-    assert!(chunk_comes(&mut bench, lane, true));
-    assert!(bench.hear().is_empty());
-    for _ in 1..BAD_CHUNKS_MAX {
-        assert!(chunk_comes(&mut bench, lane, false));
-        assert_eq!(bench.hear(), [frame::KIND_GRANT], "it is counted anew");
-    }
-    assert!(chunk_comes(&mut bench, lane, true));
-    assert_eq!(bench.hear(), [frame::KIND_DONE]);
-    assert!(matches!(bench.ends.0[&receive], Ended::Received(_)));
-    assert_eq!(bench.core.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
-    assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
-    assert_eq!(bench.core.poll_action(), None);
-
-    bench.receive(1000);
-    bench.say(&rts(0, 1000)).unwrap();
-    for round in 1..=BAD_CHUNKS_MAX {
-        assert_eq!(bench.core.poll_action(), None, "round {round}");
-        bench.hear();
-        chunk_comes(&mut bench, lane, false);
-    }
-    let Some(Action::GiveUp { session, failure }) = bench.core.poll_action() else {
-        panic!("too many")
-    };
-    assert!(session == bench.slot && matches!(failure, PeerFailure::Corrupted(_)), "{failure}");
-}
-
-/// RR-SUM-4
-#[test]
-fn chunks_have_checksums_where_they_were_agreed_on_and_none_elsewhere() {
-    for has_checksums in [true, false] {
-        let mut bench = Bench::new(Config::for_tests());
-        bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = has_checksums;
-        let lane = bench.lane();
-        let send = bench.send(5000, Level::BufferReusable);
-        bench.hear();
-        bench.say(&grant(send, 100, 4000, 0)).unwrap();
-        let chunk = bench.core.next_send(lane, &bench.ends).unwrap();
-        let header = ChunkHeader::ref_from_bytes(&chunk.header).unwrap();
-        let expected = if has_checksums { checksum(100, 4000) } else { 0 };
-        assert_eq!(header.checksum.get(), expected);
-        bench.receive(1000);
-        bench.say(&rts(0, 1000)).unwrap();
-        bench.hear();
-        let is_in_step = chunk_comes(&mut bench, lane, true);
-        assert_eq!(is_in_step, has_checksums, "a checksum that was not agreed on is no header");
-    }
 }
 
 /// RR-LANE-1

@@ -232,13 +232,14 @@ impl Net {
         pipes.any(|pipe| pipe.garble(|| random.next() as u8))
     }
 
-    /// Flips one bit on its way on a lane of the given kind. `false`: nothing is under way.
+    /// Flips one bit on its way on a lane of the given kind that both sides use. `false`: nothing is
+    /// under way.
     #[cfg(test)]
     pub(crate) fn flip(&mut self, is_bulk: bool) -> bool {
         let Self { random, connections, .. } = self;
         let mut pipes = connections
             .iter_mut()
-            .filter(|connection| connection.is_bulk == is_bulk)
+            .filter(|connection| connection.is_bulk == is_bulk && connection.is_whole())
             .flat_map(|connection| &mut connection.pipes);
         pipes.any(|pipe| pipe.flip(|length| random.below(length)))
     }
