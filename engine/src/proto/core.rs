@@ -318,7 +318,7 @@ impl Core {
     ) -> Result<usize, FrameError> {
         let mut used = 0;
         while let Some(session) = self.sessions.at_mut(slot as usize) {
-            let whole = if session.has_checksums {
+            let whole = if session.outbox.has_checksums() {
                 Session::split_checked(&bytes[used..])?
             } else {
                 Session::split_segment(&bytes[used..])?
