@@ -215,13 +215,15 @@ impl Engine {
         let goodbye = Frame::goodbye(reason);
         let state = &mut *self.state;
         state.core.push_control(session, goodbye);
-        let Some(control) = state.controls.get(session as usize) else { return };
+        let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else { return };
         if control.has_contents {
+            let mut bytes = Vec::new();
             while control.unsent.is_empty()
-                && let Some(content) = state.core.poll_content(session, usize::MAX, false)
-                && matches!(self.driver.send(lane, content.bytes), Ok(sent) if sent == content.bytes.len())
+                && state.core.poll_content_for_stream(session, &mut bytes)
+                && matches!(self.driver.send(lane, &bytes), Ok(sent) if sent == bytes.len())
             {
+                bytes.clear();
             }
             return;
         }
@@ -361,12 +363,10 @@ impl Engine {
         let mut happened = false;
         loop {
             if control.unsent.is_empty() {
-                // TCP does not tell what has come: the peer has to.
-                let Some(content) = state.core.poll_content(session, usize::MAX, true) else {
-                    return happened;
-                };
                 // What the kernel does not take has to follow, whatever lane comes next.
-                control.unsent.extend_from_slice(content.bytes);
+                if !state.core.poll_content_for_stream(session, &mut control.unsent) {
+                    return happened;
+                }
             }
             match self.driver.send(lane, &control.unsent) {
                 Ok(sent) => {

@@ -328,7 +328,7 @@ impl Core {
                 break;
             }
             if session.datagram.is_some() {
-                self.handle_datagram(slot, &bytes[used..used + length], now_ns, effects)?;
+                self.handle_content(slot, header, body, now_ns, effects)?;
                 used += length;
                 continue;
             }

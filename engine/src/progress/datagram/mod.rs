@@ -254,9 +254,7 @@ impl Engine {
                     }
                     count += 1;
                     if let Err((session, failure)) = state.handle_datagram(from, bytes) {
-                        self.say_protocol_error(session);
-                        let state = &mut *self.state;
-                        state.core.fail_session(session, failure, &mut state.completions);
+                        self.give_up(session, failure);
                     }
                 }
                 Ok(None) => {

@@ -29,6 +29,18 @@ impl Core {
         let Some((header, body, _)) = whole.filter(|&(.., length)| length == bytes.len()) else {
             return Err(FrameError::BadSegmentLength(bytes.len() as u32));
         };
+        self.handle_content(slot, header, body, now_ns, effects)
+    }
+
+    /// Handles a content, which came by any lane of a session in datagram mode.
+    pub(crate) fn handle_content(
+        &mut self,
+        slot: u32,
+        header: &SegmentHeader,
+        body: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
         if !session.is_connected() || session.datagram.is_none() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Sending contents, and sending them again until they are acknowledged.
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
@@ -10,7 +10,10 @@ use super::super::table::Id;
 use super::Datagram;
 use super::content::{ContentPool, List, Place};
 use super::window::{FRAMES_MAX, is_before};
-use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::segment::{
+    FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
+    SegmentSums,
+};
 
 /// Token of a segment without frames: nothing of it is kept.
 const NEWS: u64 = 0;
@@ -220,6 +223,32 @@ impl Core {
         content.place = Place::Flying;
         let (token, is_awaited) = (id.to_u64(), !content.operations.is_empty());
         Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
+    }
+
+    /// Appends the next content of a session to what goes by a stream lane, with checksums if the
+    /// session has them. `false`: nothing to send.
+    ///
+    /// RR-SUM-2.
+    pub(crate) fn poll_content_for_stream(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
+        let session = self.sessions.at(slot as usize);
+        let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
+        // A stream does not tell what has come: the peer has to.
+        let Some(content) = self.poll_content(slot, usize::MAX, true) else { return false };
+        let Ok((header, frames)) = SegmentHeader::ref_from_prefix(content.bytes) else {
+            unreachable!("a content begins with its header")
+        };
+        if has_checksums {
+            let sums = crc32c::crc32c(frames);
+            let mut header = *header;
+            header.length += SEGMENT_SUMS_BYTES as u32;
+            header.flags |= FLAG_CHECKSUM;
+            into.extend_from_slice(header.as_bytes());
+            into.extend_from_slice(SegmentSums::new(&header, sums).as_bytes());
+            into.extend_from_slice(frames);
+        } else {
+            into.extend_from_slice(content.bytes);
+        }
+        true
     }
 
     /// A content that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
