@@ -41,7 +41,7 @@ fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 16] {
 }
 
 fn proof_key(secret: &Secret) -> [u8; 32] {
-    blake3::derive_key("ringrail wire 2: proof of the job secret", secret)
+    blake3::derive_key("ringrail wire 3: proof of the job secret", secret)
 }
 
 fn sign(hello: &mut [u8], key: &[u8; 32]) {
@@ -52,7 +52,7 @@ fn sign(hello: &mut [u8], key: &[u8; 32]) {
 
 /// Signs the hello of a control lane.
 pub(crate) fn sign_control(hello: &mut [u8], secret: &Secret) {
-    let key = blake3::derive_key("ringrail wire 2: hello of a control lane", secret);
+    let key = blake3::derive_key("ringrail wire 3: hello of a control lane", secret);
     sign(hello, &key);
 }
 
@@ -71,8 +71,8 @@ pub(crate) fn proof(secret: &Secret, hello: &[u8], reply: &[u8]) -> Vec<u8> {
 
 /// The join key of the session that an exchange led to.
 pub(crate) fn join_key(secret: &Secret, hello: &[u8], reply: &[u8]) -> [u8; 32] {
-    let root = blake3::derive_key("ringrail wire 2: root of session keys", secret);
-    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 2: keys of a session");
+    let root = blake3::derive_key("ringrail wire 3: root of session keys", secret);
+    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 3: keys of a session");
     for part in [&root[..], &hello[104..120], &reply[48..64], &hello[16..32], &hello[32..40]] {
         hasher.update(part);
     }
