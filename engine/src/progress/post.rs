@@ -47,8 +47,8 @@ impl Engine {
         }
     }
 
-    /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum` continues
-    /// a CRC32C with them. `Ok(false)`: not now.
+    /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum`
+    /// continues a CRC32C with them. `Ok(false)`: not now.
     #[inline]
     pub(crate) fn send_now(
         &mut self,

@@ -232,8 +232,8 @@ impl Net {
         pipes.any(|pipe| pipe.garble(|| random.next() as u8))
     }
 
-    /// Flips one bit on its way on a lane of the given kind that both sides use. `false`: nothing is
-    /// under way.
+    /// Flips one bit on its way on a lane of the given kind that both sides use. `false`: nothing
+    /// is under way.
     #[cfg(test)]
     pub(crate) fn flip(&mut self, is_bulk: bool) -> bool {
         let Self { random, connections, .. } = self;
