@@ -8,6 +8,8 @@
 
 mod at_rest;
 mod attacker;
+#[cfg(test)]
+mod checksums;
 mod datagram_plan;
 mod faults;
 mod form;

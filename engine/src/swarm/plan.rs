@@ -258,7 +258,7 @@ impl Plan {
             retry: self.retry,
             bulk_idle_ns: random.pick(&[1, 100, 30_000]) * MILLISECOND,
             hash_seed: random.next(),
-            checksum: false,
+            checksum: self.seed.is_multiple_of(4),
         }
     }
 
@@ -285,7 +285,7 @@ impl Plan {
             retry: self.retry,
             bulk_idle_ns: 30 * SECOND,
             hash_seed: random.next(),
-            checksum: false,
+            checksum: self.seed.is_multiple_of(4),
         }
     }
 
