@@ -12,6 +12,7 @@ mod table;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+pub(crate) mod udp;
 #[cfg(feature = "uring")]
 pub(crate) mod uring;
 
@@ -247,6 +248,16 @@ fn table_full(limit: usize) -> io::Error {
         io::ErrorKind::QuotaExceeded,
         format!("all {limit} lanes are in use: raise the limit on lanes, or close idle peers"),
     )
+}
+
+/// Datagrams asked of a driver that has no socket for them.
+fn no_datagrams() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "this driver was given no socket for datagrams")
+}
+
+/// A second socket for datagrams.
+fn datagrams_open() -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, "this driver has a socket for datagrams")
 }
 
 /// A call on a driver that was shut down or dismantled.

@@ -155,9 +155,18 @@ pub(crate) struct DriverCounters {
     pub(crate) zero_copy_copied: u64,
     /// Chunks sent from registered memory by its registration.
     pub(crate) registered_sends: u64,
+    /// Datagrams that the kernel took.
+    pub(crate) datagrams_sent: u64,
+    /// Datagrams that were given to the caller.
+    pub(crate) datagrams_received: u64,
+    /// Datagrams that came in longer than [`DATAGRAM_BYTES_MAX`] and were dropped.
+    pub(crate) datagrams_too_long: u64,
+    /// Datagrams to be sent that the kernel refused for the sake of their destination or length.
+    pub(crate) datagrams_refused: u64,
 }
 
 /// One set of sockets and rings, driven by one thread.
+#[cfg_attr(not(test), allow(dead_code, reason = "the loop does not open datagrams yet"))]
 pub(crate) trait Driver {
     /// `"uring"` or `"sockets"`.
     fn name(&self) -> &'static str;
@@ -234,7 +243,8 @@ pub(crate) trait Driver {
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
 
     /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
-    /// non-blocking already. An error leaves the driver without datagrams.
+    /// non-blocking already. An error leaves the driver without datagrams; a second socket is
+    /// refused with `AlreadyExists`, and the first one stays.
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let _ = socket;
         Err(io::ErrorKind::Unsupported.into())
@@ -242,41 +252,48 @@ pub(crate) trait Driver {
 
     /// Room for the next datagram to be sent, at least [`DATAGRAM_BYTES_MAX`] bytes of any
     /// content. `WouldBlock`: everything that the driver queues is full even after a flush;
-    /// [`Event::DatagramsWritable`] follows. Any other error concerns no single peer.
+    /// [`Event::DatagramsWritable`] follows, once, however often there was none. Any other error
+    /// concerns no single peer. Room that is not sent is given again.
     fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Queues the first `length` bytes of the room that was given last for sending to `to`. What
-    /// the network, or the kernel for the sake of one destination, refuses is lost.
+    /// Queues the first `length` bytes of the room that was given last for sending to `to`, at
+    /// most [`DATAGRAM_BYTES_MAX`]; room is sent once, and must be asked for again. What the
+    /// network, or the kernel for the sake of one destination, refuses is lost.
     fn send_datagram(&mut self, to: SocketAddr, length: usize) {
         let _ = (to, length);
     }
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
-    /// without being asked for. Makes no system call when nothing is queued.
+    /// in a poll and without being asked for. Makes no system call when nothing is queued.
     fn flush_datagrams(&mut self) {}
 
-    /// The next datagram that came in and where it came from, without blocking; `None`: none is
-    /// there. Its bytes are valid until the next call.
+    /// The next datagram that came in and where it came from, without blocking. Its bytes are valid
+    /// until the next call. `None`: none was there when the driver last asked the kernel, which may
+    /// be as early as the datagram before; it asks again at the latest in the call after a `None`.
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         Ok(None)
     }
 
     /// Asks for one event when a datagram can be received. Asking again while armed changes
-    /// nothing; datagrams that a driver holds already count.
+    /// nothing; datagrams that a driver holds already count. The event may be out of date: what it
+    /// announced can be received before it is told.
     fn watch_datagrams(&mut self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were
     /// sent are delivered, except on lanes with chunks that are not released: these are reset.
+    /// Queued datagrams are flushed once more.
     /// `false`: the kernel may still reference memory, which the caller must then leak.
     fn shutdown(&mut self, limit: Duration) -> bool;
 
     /// Gives every lane's socket back, for another driver to adopt on another thread. Only when
     /// no chunk and no connection attempt is outstanding, otherwise `WouldBlock`; watches are
-    /// cancelled and reaped first. The driver can only be dropped afterwards.
+    /// cancelled and reaped first. The driver can only be dropped afterwards. The socket of
+    /// datagrams is flushed and dropped: whoever goes on with it keeps a clone, and the driver has
+    /// left nothing on it. Datagrams that the driver held are lost.
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>>;
 
     /// The counters so far.

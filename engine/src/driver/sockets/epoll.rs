@@ -8,8 +8,8 @@ use std::time::Duration;
 /// Events taken per call.
 pub(super) const BATCH: usize = 64;
 
-/// An epoll set whose members are registered once, edge-triggered, for both directions: no
-/// further control call is made on the data path.
+/// An epoll set whose lanes are registered once, edge-triggered, for both directions: no further
+/// control call is made on the data path. The socket of datagrams is a member while it is waited for.
 #[derive(Debug)]
 pub(super) struct Epoll {
     fd: OwnedFd,
@@ -32,6 +32,12 @@ impl Epoll {
 
     pub(super) fn add(&self, socket: RawFd, name: u64) -> io::Result<()> {
         let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        let mut event = libc::epoll_event { events: interest as u32, u64: name };
+        self.control(libc::EPOLL_CTL_ADD, socket, &mut event)
+    }
+
+    /// Waits for something once that is level-triggered: to be removed when it came.
+    pub(super) fn arm(&self, socket: RawFd, name: u64, interest: libc::c_int) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest as u32, u64: name };
         self.control(libc::EPOLL_CTL_ADD, socket, &mut event)
     }

@@ -4,21 +4,23 @@
 //! the driver remembers which directions may be ready and forgets it at `EAGAIN`. Chunks make
 //! one bounded call per lane and direction in every poll, so that no lane holds the engine.
 
+mod datagrams;
 mod epoll;
 mod lane;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use self::datagrams::{DATAGRAMS, Watched};
 use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
 use super::table::Table;
 use super::{
-    ACCEPT_PAUSE, DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane,
-    not_open, refuse_send, stopped, table_full, tcp,
+    ACCEPT_PAUSE, DriverConfig, already_outstanding, cancelled, datagrams_open, deadline_after,
+    no_datagrams, no_such_lane, not_open, refuse_send, stopped, table_full, tcp, udp,
 };
 use crate::memory::Shape;
 use crate::progress::lanes::{
@@ -32,7 +34,6 @@ const READ: usize = 0;
 const WRITE: usize = 1;
 
 /// A driver without io_uring. See the module's text.
-#[derive(Debug)]
 pub(crate) struct SocketsDriver {
     epoll: Epoll,
     options: tcp::LaneOptions,
@@ -41,6 +42,7 @@ pub(crate) struct SocketsDriver {
     /// Listeners that may have connections, and when to ask them (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
     runnable: VecDeque<LaneKey>,
+    datagrams: Option<Watched>,
     ready: Vec<Event>,
     counters: DriverCounters,
     stopped: bool,
@@ -60,6 +62,7 @@ impl SocketsDriver {
             listeners: Vec::new(),
             accepting: Vec::new(),
             runnable: VecDeque::new(),
+            datagrams: None,
             ready: Vec::new(),
             counters: DriverCounters::default(),
             stopped: false,
@@ -117,7 +120,9 @@ impl SocketsDriver {
             let count = self.epoll.wait(timeout)?;
             for index in 0..count {
                 let (name, mask) = self.epoll.event(index);
-                if name & LISTENER != 0 {
+                if name == DATAGRAMS {
+                    self.datagrams_event(mask)?;
+                } else if name & LISTENER != 0 {
                     let listener = (name ^ LISTENER) as usize;
                     if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
                         self.accepting.push((listener, None));
@@ -381,6 +386,7 @@ impl Driver for SocketsDriver {
         if self.stopped {
             return Err(stopped());
         }
+        self.serve_datagrams()?;
         self.take_epoll_events(Duration::ZERO)?;
         self.serve(events);
         Ok(())
@@ -393,6 +399,7 @@ impl Driver for SocketsDriver {
         let before = events.len();
         let deadline = deadline_after(timeout);
         loop {
+            self.serve_datagrams()?;
             let mut left = deadline.saturating_duration_since(Instant::now());
             if !self.ready.is_empty() || !self.runnable.is_empty() {
                 left = Duration::ZERO;
@@ -421,8 +428,50 @@ impl Driver for SocketsDriver {
         tcp::unanswered(lane.socket.as_raw_fd())
     }
 
+    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        if self.datagrams.is_some() {
+            return Err(datagrams_open());
+        }
+        self.counters.syscalls += 1;
+        self.datagrams = Some(Watched::new(udp::Datagrams::new(socket)?));
+        Ok(())
+    }
+
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        let watched = self.datagrams.as_mut().ok_or_else(no_datagrams)?;
+        watched.datagrams.room(&mut self.counters)
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        if let Some(watched) = &mut self.datagrams {
+            watched.datagrams.send(to, length, &mut self.counters);
+        }
+    }
+
+    fn flush_datagrams(&mut self) {
+        if let Some(watched) = &mut self.datagrams {
+            watched.datagrams.flush(&mut self.counters);
+        }
+    }
+
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        match &mut self.datagrams {
+            Some(watched) => watched.datagrams.receive(&mut self.counters),
+            None => Ok(None),
+        }
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        self.datagrams.as_mut().ok_or_else(no_datagrams)?.datagrams.watch();
+        Ok(())
+    }
+
     fn shutdown(&mut self, _limit: Duration) -> bool {
         self.stopped = true;
+        self.drop_datagrams();
         self.listeners.clear();
         for index in 0..self.lanes.slots() {
             if let Some(key) = self.lanes.key_at(index) {
@@ -442,6 +491,7 @@ impl Driver for SocketsDriver {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.stopped = true;
+        self.drop_datagrams();
         self.listeners.clear();
         let mut sockets = Vec::with_capacity(self.lanes.len());
         for index in 0..self.lanes.slots() {

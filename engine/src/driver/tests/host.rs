@@ -12,10 +12,10 @@ use socket2::{Domain, Socket, Type};
 use tracing::subscriber::DefaultGuard;
 
 use super::wraps;
-use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open};
+use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
 use crate::memory::{Arena, Buffer};
 use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, Event, Interest, LaneKey, SendMode,
 };
 use crate::settings::Faults;
 
@@ -116,6 +116,8 @@ pub(super) struct Host {
     arrived: HashMap<LaneKey, Buffer>,
     inbox: VecDeque<Event>,
     listener: Option<SocketAddr>,
+    /// Asked for: an event of datagrams that can be received, and of room for them.
+    datagrams: [bool; 2],
     pub(super) arena: Arc<Arena>,
     /// Removed at the end.
     capture: Option<PathBuf>,
@@ -145,6 +147,7 @@ impl Host {
             arrived: HashMap::new(),
             inbox: VecDeque::new(),
             listener: None,
+            datagrams: [false; 2],
             arena,
             capture: config.pcap_file.clone(),
             _trace: None,
@@ -235,6 +238,66 @@ impl Host {
             assert!(self.lanes.remove(lane).is_some(), "{lane:?} was not open");
         }
         Ok(sockets)
+    }
+
+    // ---- Datagrams ----
+
+    /// Opens datagrams at a port of `address`.
+    pub(super) fn open_datagrams(&mut self, address: &str) -> SocketAddr {
+        let socket = udp::bind(address.parse().unwrap(), 0).unwrap();
+        let address = socket.local_addr().unwrap();
+        self.driver.open_datagrams(socket).unwrap();
+        address
+    }
+
+    pub(super) fn watch_datagrams(&mut self) {
+        self.driver.watch_datagrams().unwrap();
+        self.datagrams[0] = true;
+    }
+
+    /// Queues a datagram; `false` when there is no room, of which an event will tell.
+    pub(super) fn try_datagram(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
+        match self.driver.datagram_room() {
+            Ok(room) => {
+                assert!(room.len() >= DATAGRAM_BYTES_MAX);
+                room[..bytes.len()].copy_from_slice(bytes);
+                self.driver.send_datagram(to, bytes.len());
+                true
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                self.datagrams[1] = true;
+                false
+            }
+        }
+    }
+
+    /// Queues a datagram, as soon as there is room.
+    pub(super) fn datagram(&mut self, to: SocketAddr, bytes: &[u8]) {
+        while !self.try_datagram(to, bytes) {
+            self.expect("DatagramsWritable", |e| matches!(e, Event::DatagramsWritable));
+        }
+    }
+
+    /// The datagram that is there, if any. A driver says "none" once before it asks again.
+    pub(super) fn take_datagram(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        for _ in 0..2 {
+            if let Some((from, bytes)) = self.driver.recv_datagram().unwrap() {
+                return Some((from, bytes.to_vec()));
+            }
+        }
+        None
+    }
+
+    /// The next datagram, for which it sleeps.
+    pub(super) fn expect_datagram(&mut self) -> (SocketAddr, Vec<u8>) {
+        loop {
+            if let Some(datagram) = self.take_datagram() {
+                return datagram;
+            }
+            self.watch_datagrams();
+            self.expect("DatagramsReadable", |e| matches!(e, Event::DatagramsReadable));
+        }
     }
 
     // ---- Chunks ----
@@ -370,7 +433,12 @@ impl Host {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.is_connecting), "{event:?} unasked");
             }
-            Event::DatagramsReadable | Event::DatagramsWritable => {}
+            Event::DatagramsReadable => {
+                assert!(std::mem::take(&mut self.datagrams[0]), "{event:?} unasked");
+            }
+            Event::DatagramsWritable => {
+                assert!(std::mem::take(&mut self.datagrams[1]), "{event:?} unasked");
+            }
             Event::Readable { lane } => {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.watched[0]), "{event:?} unasked");

@@ -6,6 +6,7 @@
 
 mod chunks;
 mod connections;
+mod datagrams;
 mod endings;
 mod failing;
 mod host;
@@ -125,6 +126,8 @@ contract! {
         waiting::park_honours_its_time,
         waiting::park_ends_with_an_event,
         waiting::full_rings_lose_nothing,
+        datagrams::every_length_goes_there_and_back,
+        datagrams::datagrams_move_to_another_driver,
     }
     all_but_faulty {
         messages::bytes_arrive_in_order_until_the_stream_ends,
@@ -132,9 +135,16 @@ contract! {
         messages::end_and_reset_are_readable,
         endings::shutdown_delivers_what_was_sent,
         waiting::nothing_costs_nothing,
+        datagrams::a_socket_of_both_families_reaches_both,
+        datagrams::many_go_in_few_calls,
+        datagrams::a_full_queue_makes_room_by_itself,
+        datagrams::what_one_destination_refuses_disturbs_no_other,
+        datagrams::what_is_too_long_is_dropped,
+        datagrams::a_kernel_without_room_is_waited_for,
     }
     all_but_late_and_faulty {
         connections::stale_keys_do_nothing,
+        datagrams::watched_once_and_woken,
     }
 }
 

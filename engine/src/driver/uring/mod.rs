@@ -10,6 +10,7 @@
 //! lane stays until its last request has retired.
 
 mod chunks;
+mod datagrams;
 mod features;
 mod lane;
 mod listen;
@@ -17,13 +18,14 @@ mod ring;
 mod slots;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::chunks::Chunks;
+use self::datagrams::Watched;
 use self::features::Name;
 pub(crate) use self::features::UringFeatures;
 use self::lane::Lane;
@@ -31,8 +33,8 @@ use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::table::Table;
 use super::{
-    ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
-    refuse_send, stopped, table_full, tcp,
+    ArenaRange, DriverConfig, already_outstanding, datagrams_open, deadline_after, no_datagrams,
+    no_such_lane, not_open, refuse_send, stopped, table_full, tcp, udp,
 };
 use crate::memory::Shape;
 use crate::progress::lanes::{
@@ -57,6 +59,7 @@ pub(crate) struct UringDriver {
     listeners: Vec<Listener>,
     /// Some listener rests.
     has_resting: bool,
+    datagrams: Option<Watched>,
     slots: Slots,
     chunks: Chunks,
     staged: u32,
@@ -92,6 +95,7 @@ impl UringDriver {
             lanes: Table::new(lanes as usize),
             listeners: Vec::new(),
             has_resting: false,
+            datagrams: None,
             slots: Slots::default(),
             chunks: Chunks::default(),
             staged: 0,
@@ -128,6 +132,7 @@ impl UringDriver {
                 }
                 self.finish_close(lane);
             }
+            Kind::Datagrams { is_writable } => self.datagrams_ready(is_writable, result),
             Kind::Receive(lane) => self.received(lane, result),
             Kind::Send { lane, chunk, .. } if cqueue::notif(flags) => {
                 // The upper bit of a notification's result says that the kernel copied.
@@ -403,7 +408,7 @@ impl Driver for UringDriver {
         let targets = self.slots.select(|kind| match kind {
             Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
             Kind::Send { lane, .. } => lane == key,
-            Kind::Listen(_) | Kind::Cancel => false,
+            Kind::Listen(_) | Kind::Datagrams { .. } | Kind::Cancel => false,
         });
         self.cancel(targets);
         self.finish_close(key);
@@ -414,6 +419,7 @@ impl Driver for UringDriver {
             return Err(stopped());
         }
         self.wake_listeners();
+        self.serve_datagrams()?;
         self.reap()?;
         events.append(&mut self.ready);
         Ok(())
@@ -427,6 +433,7 @@ impl Driver for UringDriver {
         loop {
             self.wake_listeners();
             self.reap()?;
+            self.serve_datagrams()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if !self.ready.is_empty() || left.is_zero() {
                 events.append(&mut self.ready);
@@ -447,9 +454,51 @@ impl Driver for UringDriver {
         tcp::unanswered(lane.socket.as_raw_fd())
     }
 
+    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        if self.datagrams.is_some() {
+            return Err(datagrams_open());
+        }
+        self.counters.syscalls += 1;
+        self.datagrams = Some(Watched::new(udp::Datagrams::new(socket)?));
+        Ok(())
+    }
+
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        let watched = self.datagrams.as_mut().ok_or_else(no_datagrams)?;
+        watched.datagrams.room(&mut self.counters)
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        if let Some(watched) = &mut self.datagrams {
+            watched.datagrams.send(to, length, &mut self.counters);
+        }
+    }
+
+    fn flush_datagrams(&mut self) {
+        if let Some(watched) = &mut self.datagrams {
+            watched.datagrams.flush(&mut self.counters);
+        }
+    }
+
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        match &mut self.datagrams {
+            Some(watched) => watched.datagrams.receive(&mut self.counters),
+            None => Ok(None),
+        }
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        self.datagrams.as_mut().ok_or_else(no_datagrams)?.datagrams.watch();
+        Ok(())
+    }
+
     fn shutdown(&mut self, limit: Duration) -> bool {
         let deadline = deadline_after(limit);
         self.is_stopped = true;
+        self.drop_datagrams();
         // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
         let mode = |lane: &Lane| match lane.unreleased {
             0 => CloseMode::Graceful,
@@ -459,7 +508,8 @@ impl Driver for UringDriver {
         for (key, mode) in lanes {
             self.close(key, mode);
         }
-        let listening = self.slots.select(|kind| matches!(kind, Kind::Listen(_)));
+        let is_watch = |kind| matches!(kind, Kind::Listen(_) | Kind::Datagrams { .. });
+        let listening = self.slots.select(is_watch);
         self.cancel(listening);
         while self.slots.len() > 0 {
             if Instant::now() >= deadline || self.reap().is_err() {
@@ -487,6 +537,7 @@ impl Driver for UringDriver {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.is_stopped = true;
+        self.drop_datagrams();
         let waiting = self.slots.select(|_| true);
         self.cancel(waiting);
         let deadline = Instant::now() + Duration::from_secs(1);

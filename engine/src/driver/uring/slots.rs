@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Receive(LaneKey),
     /// Sends (a part of) the chunk with this number in the table of chunks.
     Send { lane: LaneKey, chunk: usize, zero_copy: bool },
+    /// Waits until a datagram can be received, or sent.
+    Datagrams { is_writable: bool },
     /// Cancels another request; its own result means nothing.
     Cancel,
 }

@@ -1,0 +1,166 @@
+//! Datagrams by one UDP socket: what both drivers do with it.
+//!
+//! Sending and receiving are direct calls, as they measure faster than requests to a ring (1.7
+//! against 2.2 µs half a round trip). Both ways have a batch of preallocated places, so that a turn
+//! of the engine makes one call for what it sends, and no datagram allocates. A driver has the
+//! socket watched only while somebody sleeps: being a member of an epoll set costs a socket 160 ns
+//! per datagram.
+//!
+//! No `UDP_GRO` and no `UDP_SEGMENT`: a datagram is a datagram, whichever way it comes
+//! (DESIGN D3).
+
+mod address;
+mod incoming;
+mod outgoing;
+mod socket;
+
+use std::io;
+use std::mem;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+use self::address::Family;
+use self::incoming::Incoming;
+use self::outgoing::Outgoing;
+#[cfg_attr(not(test), allow(unused_imports, reason = "no engine binds a socket yet"))]
+pub(crate) use self::socket::bind;
+use crate::progress::lanes::{DriverCounters, Event};
+
+/// Datagrams that a driver holds in each direction.
+const BATCH: usize = 64;
+
+/// What the kernel is to be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Wants {
+    /// To say when a datagram can be received.
+    pub(super) readable: bool,
+    /// To say when it takes datagrams again.
+    pub(super) writable: bool,
+}
+
+impl Wants {
+    /// What either asks for.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            readable: self.readable || other.readable,
+            writable: self.writable || other.writable,
+        }
+    }
+}
+
+/// The datagram side of a driver.
+///
+/// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] before it
+/// sleeps, and reports the answer to [`Self::announced`].
+pub(super) struct Datagrams {
+    socket: UdpSocket,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    /// The caller waits for [`Event::DatagramsReadable`].
+    is_watched: bool,
+    /// The caller waits for [`Event::DatagramsWritable`].
+    wants_room: bool,
+    /// The kernel took no more, and what is left goes when it says so.
+    is_blocked: bool,
+}
+
+impl Datagrams {
+    /// Takes a bound socket over.
+    pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
+        let family = Family::of(socket.local_addr()?);
+        Ok(Self {
+            socket,
+            outgoing: Outgoing::new(family),
+            incoming: Incoming::new(),
+            is_watched: false,
+            wants_room: false,
+            is_blocked: false,
+        })
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
+        if self.outgoing.is_full() {
+            self.flush(counters);
+        }
+        if self.outgoing.is_full() {
+            self.wants_room = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(self.outgoing.room())
+    }
+
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, counters: &mut DriverCounters) {
+        self.outgoing.push(to, length, counters);
+    }
+
+    pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
+        if !self.outgoing.is_empty() {
+            self.is_blocked = !self.outgoing.flush(self.socket.as_raw_fd(), counters);
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        counters: &mut DriverCounters,
+    ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        self.incoming.take(self.socket.as_raw_fd(), counters)
+    }
+
+    pub(super) fn watch(&mut self) {
+        self.is_watched = true;
+    }
+
+    /// Reports what needs no kernel: datagrams that are here already, room that a flush made.
+    pub(super) fn serve(&mut self, events: &mut Vec<Event>) {
+        if self.is_watched && self.incoming.is_held() {
+            self.is_watched = false;
+            events.push(Event::DatagramsReadable);
+        }
+        if self.wants_room && !self.outgoing.is_full() {
+            self.wants_room = false;
+            events.push(Event::DatagramsWritable);
+        }
+    }
+
+    /// What the kernel is to be asked for, as far as it was not asked.
+    pub(super) fn wants(&self) -> Wants {
+        Wants { readable: self.is_watched, writable: self.is_blocked }
+    }
+
+    /// The kernel announced something.
+    pub(super) fn announced(
+        &mut self,
+        what: Wants,
+        counters: &mut DriverCounters,
+        events: &mut Vec<Event>,
+    ) {
+        if what.readable && mem::take(&mut self.is_watched) {
+            events.push(Event::DatagramsReadable);
+        }
+        if what.writable && self.is_blocked {
+            self.flush(counters);
+            self.serve(events);
+        }
+    }
+}
+
+/// Why the last system call failed.
+fn failed() -> io::Error {
+    io::Error::last_os_error()
+}
+
+/// Headers for one batch.
+fn headers() -> Box<[libc::mmsghdr]> {
+    // SAFETY: `mmsghdr` is integers and pointers, for which zero bytes are a value.
+    (0..BATCH).map(|_| unsafe { mem::zeroed() }).collect()
+}
+
+/// Pieces for one batch, one for each header.
+fn pieces() -> Box<[libc::iovec]> {
+    let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    vec![none; BATCH].into()
+}

@@ -1,0 +1,177 @@
+//! Datagrams on their way out.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use super::address::{Family, RawAddress};
+use super::{BATCH, failed};
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+
+/// A datagram and where it goes.
+#[repr(C, align(64))]
+struct Slot {
+    bytes: [u8; DATAGRAM_BYTES_MAX],
+    address: RawAddress,
+    address_bytes: libc::socklen_t,
+    length: usize,
+}
+
+/// A ring of datagrams that the kernel has not taken.
+///
+/// A single one goes by `sendto`, which takes 125 ns less than `sendmmsg` of one (of 1480 ns for
+/// sending and receiving on a loopback); more go in as few calls as the kernel lets.
+pub(super) struct Outgoing {
+    slots: Box<[Slot]>,
+    headers: Box<[libc::mmsghdr]>,
+    pieces: Box<[libc::iovec]>,
+    /// The first datagram.
+    head: usize,
+    /// How many there are.
+    count: usize,
+    family: Family,
+}
+
+// SAFETY: the pointers in `headers` and `pieces` are written anew before each system call and not
+// followed after it, so that the value may move between threads.
+unsafe impl Send for Outgoing {}
+
+impl Outgoing {
+    pub(super) fn new(family: Family) -> Self {
+        let slot = |_| Slot {
+            bytes: [0; DATAGRAM_BYTES_MAX],
+            address: RawAddress::new(),
+            address_bytes: 0,
+            length: 0,
+        };
+        Self {
+            slots: (0..BATCH).map(slot).collect(),
+            headers: super::headers(),
+            pieces: super::pieces(),
+            head: 0,
+            count: 0,
+            family,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.count == BATCH
+    }
+
+    fn tail(&self) -> usize {
+        (self.head + self.count) % BATCH
+    }
+
+    /// Room for the next datagram; there must be some.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        debug_assert!(!self.is_full());
+        let tail = self.tail();
+        &mut self.slots[tail].bytes
+    }
+
+    /// Queues what was written into the room.
+    pub(super) fn push(&mut self, to: SocketAddr, length: usize, counters: &mut DriverCounters) {
+        debug_assert!(!self.is_full() && length <= DATAGRAM_BYTES_MAX);
+        let (tail, family) = (self.tail(), self.family);
+        let slot = &mut self.slots[tail];
+        match slot.address.set(to, family) {
+            Some(bytes) => {
+                slot.address_bytes = bytes;
+                slot.length = length.min(DATAGRAM_BYTES_MAX);
+                self.count += 1;
+            }
+            None => counters.datagrams_refused += 1,
+        }
+    }
+
+    /// Hands over what there is; `false` when the kernel has no room now and some is left.
+    ///
+    /// What is refused for another reason concerns one destination: that datagram is lost. As an
+    /// error may also be one that the socket had pending because of an earlier datagram, it goes
+    /// once more before that.
+    pub(super) fn flush(&mut self, socket: RawFd, counters: &mut DriverCounters) -> bool {
+        let mut is_second_try = false;
+        while self.count > 0 {
+            counters.syscalls += 1;
+            let result = match self.count {
+                1 => self.send_one(socket),
+                count => self.send_many(socket, count),
+            };
+            match result {
+                Ok(sent) => {
+                    counters.datagrams_sent += sent as u64;
+                    self.advance(sent);
+                    is_second_try = false;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return false,
+                    _ if !is_second_try => is_second_try = true,
+                    _ => {
+                        tracing::trace!("a datagram is lost here: {error}");
+                        counters.datagrams_refused += 1;
+                        self.advance(1);
+                        is_second_try = false;
+                    }
+                },
+            }
+        }
+        true
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.count -= count;
+        // An empty ring begins where the cache is warm.
+        self.head = if self.count == 0 { 0 } else { (self.head + count) % BATCH };
+    }
+
+    fn send_one(&mut self, socket: RawFd) -> io::Result<usize> {
+        let slot = &self.slots[self.head];
+        // SAFETY: pointers and lengths describe initialised bytes of the slot, which the kernel
+        // only reads during the call.
+        let rc = unsafe {
+            libc::sendto(
+                socket,
+                slot.bytes.as_ptr().cast(),
+                slot.length,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                (&raw const slot.address).cast(),
+                slot.address_bytes,
+            )
+        };
+        if rc < 0 { Err(failed()) } else { Ok(1) }
+    }
+
+    fn send_many(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
+        let pieces = self.pieces.as_mut_ptr();
+        for at in 0..count {
+            let slot = &mut self.slots[(self.head + at) % BATCH];
+            let piece =
+                libc::iovec { iov_base: slot.bytes.as_mut_ptr().cast(), iov_len: slot.length };
+            let header = &mut self.headers[at].msg_hdr;
+            header.msg_name = (&raw mut slot.address).cast();
+            header.msg_namelen = slot.address_bytes;
+            // SAFETY: `at` is below BATCH, the number of pieces, which nothing else refers to.
+            unsafe {
+                header.msg_iov = pieces.add(at);
+                pieces.add(at).write(piece);
+            }
+            header.msg_iovlen = 1;
+        }
+        // SAFETY: the first `count` headers describe pieces, slots and addresses that stay where
+        // they are during the call; the kernel writes to the headers' lengths only.
+        let rc = unsafe {
+            libc::sendmmsg(
+                socket,
+                self.headers.as_mut_ptr(),
+                count as libc::c_uint,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+            )
+        };
+        if rc < 0 { Err(failed()) } else { Ok(rc as usize) }
+    }
+}
