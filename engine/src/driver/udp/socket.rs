@@ -9,12 +9,12 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 /// What is asked for as the kernel's buffers, in bytes each way: the stock limits `rmem_max` and
 /// `wmem_max`, so that every user gets it.
 ///
-/// The kernel doubles the number and charges each datagram with the memory it takes: of the 425 984
-/// bytes, one of up to some 500 bytes takes 768 or 1280, one of 1400 bytes 2304 (`SK_MEMINFO`, lo
-/// and veth; more where a NIC fills whole pages). So 332 short or 184 long ones wait while the engine is
-/// away: 74 µs of 40 Gb/s or 200 µs of 10 Gb/s, two to eight times what one bulk call holds it
-/// for (25 µs). What does not fit is lost, and found out by the packet layer. Without asking there
-/// is half of that.
+/// The kernel doubles the number and charges each datagram with the memory it takes (`SO_MEMINFO`,
+/// loopback): 832 bytes for one of 64, 1280 for 200-600, 2304 for 800-1500; a NIC that fills whole
+/// pages is charged more. So of the 425 984 bytes 512, 332 or 184 datagrams wait while the engine
+/// is away: 184 of 1500 bytes are 220 µs of 10 Gb/s, nine times what a bulk call holds it for
+/// (25 µs). What does not fit is lost, and the packet layer finds out. Without asking there is
+/// half of that.
 const BUFFER_BYTES: usize = 212_992;
 
 /// Binds a non-blocking socket for datagrams at `address`: at `port` if that is free, otherwise,
