@@ -13,7 +13,8 @@ pub struct Faults {
     pub seed: u64,
     /// A send or receive of a control lane moves only some of the bytes that it could.
     pub short: f64,
-    /// A send or receive of a control lane finds no room, or nothing to read (`EAGAIN`).
+    /// A send or receive of a control lane, or of a datagram, finds no room, or nothing to read
+    /// (`EAGAIN`).
     pub again: f64,
     /// An event is held back for up to 16 polls, and what must follow it as well.
     pub late: f64,
@@ -27,13 +28,36 @@ pub struct Faults {
     pub garble: f64,
     /// A bit of what a control lane receives is another one; greetings are spared.
     pub garble_control: f64,
+    /// A datagram is lost on its way out.
+    pub lose: f64,
+    /// A datagram arrives twice.
+    pub repeat: f64,
+    /// A datagram leaves up to 16 polls later than it would, after others.
+    pub reorder: f64,
+    /// One bit of a datagram is wrong.
+    pub flip: f64,
+    /// A datagram loses its end, or all of its bytes.
+    pub truncate: f64,
 }
 
 impl Faults {
-    const RATES: [&'static str; 8] =
-        ["short", "again", "late", "reset", "refuse", "cut", "garble", "garble_control"];
+    const RATES: [&'static str; 13] = [
+        "short",
+        "again",
+        "late",
+        "reset",
+        "refuse",
+        "cut",
+        "garble",
+        "garble_control",
+        "lose",
+        "repeat",
+        "reorder",
+        "flip",
+        "truncate",
+    ];
 
-    fn rates(&mut self) -> [&mut f64; 8] {
+    fn rates(&mut self) -> [&mut f64; 13] {
         [
             &mut self.short,
             &mut self.again,
@@ -43,6 +67,11 @@ impl Faults {
             &mut self.cut,
             &mut self.garble,
             &mut self.garble_control,
+            &mut self.lose,
+            &mut self.repeat,
+            &mut self.reorder,
+            &mut self.flip,
+            &mut self.truncate,
         ]
     }
 
@@ -134,7 +163,8 @@ mod tests {
 
     #[test]
     fn faults_read_as_they_are_written() {
-        let text = "seed=7 short=0.1 again=0.05 late=1 reset=0.001 refuse=0.01 cut=0.25";
+        let text = "seed=7 short=0.1 again=0.05 late=1 reset=0.001 refuse=0.01 cut=0.25 \
+                    lose=0.5 repeat=0.02 reorder=0.03 flip=0.04 truncate=0.06";
         let faults = Faults::parse(text).unwrap();
         assert_eq!((faults.seed, faults.again, faults.late), (7, 0.05, 1.0));
         assert_eq!(faults.to_string(), text);

@@ -214,7 +214,8 @@ settings_table! {
     /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is written.
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
-    /// reset, refuse, cut, garble and garble_control.
+    /// reset, refuse, cut, garble and garble_control, and for datagrams of lose, repeat, reorder,
+    /// flip and truncate.
     inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
 }
 

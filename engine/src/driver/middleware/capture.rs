@@ -1,4 +1,5 @@
-//! A pcap file of TCP connections, with headers made up around the bytes that a lane moved.
+//! A pcap file of TCP connections, with headers made up around the bytes that a lane moved, and
+//! of UDP packets.
 //!
 //! Each lane has a handshake, data with running sequence and acknowledgement numbers, and FIN or
 //! RST. Packets are as long as IP allows: data is split at [`DATA_BYTES`], no byte is left out.
@@ -15,7 +16,7 @@ use std::rc::Rc;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
+use etherparse::{IpHeaders, PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
@@ -194,6 +195,21 @@ impl Capture {
         flow.is_over = [true; 2];
     }
 
+    /// A datagram.
+    pub(super) fn datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        if self.file.is_none() {
+            return;
+        }
+        self.packet.clear();
+        let packet = ip(from, to)
+            .udp(from.port(), to.port())
+            .write(&mut self.packet, bytes)
+            .map_err(|error| io::Error::other(error.to_string()));
+        if let Err(error) = packet.and_then(|()| self.put()) {
+            self.fail(&error);
+        }
+    }
+
     /// Hands everything to the kernel.
     pub(super) fn flush(&mut self) {
         if let Some((_, buffer)) = &self.file {
@@ -227,7 +243,6 @@ impl Capture {
         acks: bool,
         data: &[u8],
     ) -> io::Result<()> {
-        let Some((file, _)) = &mut self.file else { return Ok(()) };
         let to = from.other();
         let (source, target) = (flow.ends[from as usize], flow.ends[to as usize]);
         let sequence = flow.next[from as usize];
@@ -240,16 +255,17 @@ impl Capture {
             tcp.set_options(&[TcpOptionElement::WindowScale(WINDOW_SHIFT)])
                 .map_err(|error| io::Error::other(error.to_string()))?;
         }
-        let ip = match (source, target) {
-            (SocketAddr::V4(source), SocketAddr::V4(target)) => {
-                PacketBuilder::ipv4(source.ip().octets(), target.ip().octets(), 64)
-            }
-            (source, target) => PacketBuilder::ipv6(octets(source), octets(target), 64),
-        };
         self.packet.clear();
-        ip.tcp_header(tcp)
+        ip(source, target)
+            .tcp_header(tcp)
             .write(&mut self.packet, data)
             .map_err(|error| io::Error::other(error.to_string()))?;
+        self.put()
+    }
+
+    /// Writes what is in `packet`.
+    fn put(&mut self) -> io::Result<()> {
+        let Some((file, _)) = &mut self.file else { return Ok(()) };
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         // A clock before 1970 is no reason to lose the packet.
         let time = time.unwrap_or(Duration::ZERO);
@@ -264,6 +280,16 @@ impl Flow {
         let next = &mut self.next[from as usize];
         *next = next.wrapping_add(count);
         self.unacknowledged[from as usize] += count;
+    }
+}
+
+/// The header that leads a packet.
+fn ip(source: SocketAddr, target: SocketAddr) -> PacketBuilderStep<IpHeaders> {
+    match (source, target) {
+        (SocketAddr::V4(source), SocketAddr::V4(target)) => {
+            PacketBuilder::ipv4(source.ip().octets(), target.ip().octets(), 64)
+        }
+        (source, target) => PacketBuilder::ipv6(octets(source), octets(target), 64),
     }
 }
 

@@ -9,19 +9,23 @@
 //! - A bit is flipped in what has arrived: in the memory that a chunk went to, before the caller is
 //!   told of the chunk, or in what a control lane gave.
 //! - Connection attempts fail; the peer may see a connection that is reset at once.
+//! - Datagrams are lost, repeated, overtaken by others, garbled and cut on their way out.
 //!
 //! Memory is released only when the driver inside says so: what is held back is told later,
 //! never earlier.
 
+mod datagrams;
+
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use self::datagrams::Datagrams;
 use super::super::deadline_after;
 use crate::memory::Shape;
 use crate::progress::lanes::{
@@ -90,6 +94,7 @@ pub(super) struct Fault {
     random: StdRng,
     lanes: HashMap<LaneKey, Lane>,
     held: Vec<Held>,
+    datagrams: Datagrams,
     /// Polls so far, those of [`Driver::park`] included.
     turn: u64,
     /// Empty between calls; keeps its memory.
@@ -127,8 +132,16 @@ fn must_follow(later: &Event, earlier: &Event) -> bool {
 impl Fault {
     pub(super) fn new(inner: Box<dyn Driver>, faults: Faults) -> Self {
         let random = StdRng::seed_from_u64(faults.seed);
-        let (lanes, held, fresh) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { inner, faults, random, lanes, held, turn: 0, fresh }
+        Self {
+            inner,
+            faults,
+            random,
+            lanes: HashMap::new(),
+            held: Vec::new(),
+            datagrams: Datagrams::default(),
+            turn: 0,
+            fresh: Vec::new(),
+        }
     }
 
     fn chance(&mut self, rate: f64) -> bool {
@@ -212,6 +225,9 @@ impl Fault {
         if let Event::Accepted { lane, .. } = event {
             self.lanes.insert(lane, Lane::new(State::Open));
         }
+        if matches!(event, Event::DatagramsReadable | Event::DatagramsWritable) {
+            return self.datagrams.is_asked(&event).then_some(event);
+        }
         let Some(key) = lane_of(&event) else { return Some(event) };
         let Some(lane) = self.lanes.get_mut(&key) else { return Some(event) };
         let is_broken = matches!(lane.state, State::Broken { .. });
@@ -280,11 +296,14 @@ impl Fault {
             }
             self.reset(key);
         }
+        self.pass_on_kept(turn);
     }
 
     /// Something happens at a turn to come although the driver inside has no news.
     fn has_plans(&self) -> bool {
-        !self.held.is_empty() || self.lanes.values().any(|lane| lane.doom.is_some())
+        !self.held.is_empty()
+            || self.datagrams.has_plans()
+            || self.lanes.values().any(|lane| lane.doom.is_some())
     }
 
     /// Decides on the fate of a lane that moves a chunk. `false`: it is reset already.
@@ -496,7 +515,37 @@ impl Driver for Fault {
         }
     }
 
+    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        self.inner.open_datagrams(socket)?;
+        self.datagrams.open();
+        Ok(())
+    }
+
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        self.room()
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        self.mistreat(to, length);
+    }
+
+    fn flush_datagrams(&mut self) {
+        self.inner.flush_datagrams();
+    }
+
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        if self.chance(self.faults.again) {
+            return Ok(None);
+        }
+        self.inner.recv_datagram()
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        self.watch_inside()
+    }
+
     fn shutdown(&mut self, limit: Duration) -> bool {
+        self.pass_on_kept(u64::MAX);
         self.held.clear();
         self.lanes.clear();
         self.inner.shutdown(limit)
@@ -504,12 +553,20 @@ impl Driver for Fault {
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
         // Readiness is found again by whoever adopts the lanes; the rest must be told here.
-        let is_news =
-            |held: &Held| !matches!(held.event, Event::Readable { .. } | Event::Writable { .. });
+        let is_news = |held: &Held| {
+            !matches!(
+                held.event,
+                Event::Readable { .. }
+                    | Event::Writable { .. }
+                    | Event::DatagramsReadable
+                    | Event::DatagramsWritable
+            )
+        };
         let is_odd = |lane: &Lane| lane.state != State::Open || lane.doom.is_some();
         if self.held.iter().any(is_news) || self.lanes.values().any(is_odd) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        self.pass_on_kept(u64::MAX);
         self.inner.dismantle()
     }
 

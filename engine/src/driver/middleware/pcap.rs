@@ -1,18 +1,20 @@
 //! Writes what the lanes of a driver carry into a [`Capture`].
 //!
 //! A chunk that failed or was cancelled is not in the file, whatever the kernel moved of it:
-//! nobody knows how much that was, and its lane ends.
+//! nobody knows how much that was, and its lane ends. A datagram is in the file when it is queued,
+//! although the kernel may refuse it, and when it is taken.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
 use crate::memory::Shape;
 use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
+    LaneKey, SendMode,
 };
 
 /// Bytes of a chunk that are copied out of its memory at a time.
@@ -45,13 +47,25 @@ pub(super) struct Pcap {
     capture: Capture,
     lanes: HashMap<LaneKey, Lane>,
     scratch: Vec<u8>,
+    /// Where the socket of datagrams is bound.
+    local: SocketAddr,
+    /// A datagram that is being written; empty without a socket for it.
+    room: Vec<u8>,
     /// Something was written since the last flush.
     is_dirty: bool,
 }
 
 impl Pcap {
     pub(super) fn new(inner: Box<dyn Driver>, capture: Capture) -> Self {
-        Self { inner, capture, lanes: HashMap::new(), scratch: Vec::new(), is_dirty: false }
+        Self {
+            inner,
+            capture,
+            lanes: HashMap::new(),
+            scratch: Vec::new(),
+            local: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            room: Vec::new(),
+            is_dirty: false,
+        }
     }
 
     /// A lane is connected. One whose peer is gone already has no addresses and is left out.
@@ -274,6 +288,46 @@ impl Driver for Pcap {
 
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
         self.inner.unanswered(lane)
+    }
+
+    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        let local = socket.local_addr()?;
+        self.inner.open_datagrams(socket)?;
+        self.local = local;
+        self.room.resize(DATAGRAM_BYTES_MAX, 0);
+        Ok(())
+    }
+
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        self.inner.datagram_room()?;
+        Ok(&mut self.room)
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        // There is room: it was asked for, and nothing was sent since.
+        let Ok(room) = self.inner.datagram_room() else { return };
+        let bytes = &self.room[..length];
+        room[..length].copy_from_slice(bytes);
+        self.inner.send_datagram(to, length);
+        self.capture.datagram(self.local, to, bytes);
+        self.is_dirty = true;
+    }
+
+    fn flush_datagrams(&mut self) {
+        self.inner.flush_datagrams();
+    }
+
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        let received = self.inner.recv_datagram()?;
+        if let Some((from, bytes)) = &received {
+            self.capture.datagram(*from, self.local, bytes);
+            self.is_dirty = true;
+        }
+        Ok(received)
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        self.inner.watch_datagrams()
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {

@@ -5,7 +5,7 @@
 
 use std::fmt::{Debug, Display};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub(super) struct Trace {
     inner: Box<dyn Driver>,
     /// Polls and reads that found nothing and were not told of yet.
     idle: u64,
+    /// Datagrams were sent since the last flush that was told of.
+    has_queued: bool,
 }
 
 /// A lane as logs show it: index and generation.
@@ -46,14 +48,11 @@ fn outcome<T: Debug, E: Display>(result: &Result<T, E>) -> String {
 
 impl Trace {
     pub(super) fn new(inner: Box<dyn Driver>) -> Self {
-        Self { inner, idle: 0 }
+        Self { inner, idle: 0, has_queued: false }
     }
 
     fn tell_idle(&mut self) {
-        let count = std::mem::take(&mut self.idle);
-        if count > 0 {
-            trace!(target: TARGET, call = "idle", count);
-        }
+        tell_idle(&mut self.idle);
     }
 
     fn tell_events(&mut self, call: &'static str, result: &io::Result<()>, events: &[Event]) {
@@ -66,6 +65,13 @@ impl Trace {
         for event in events {
             tell(event);
         }
+    }
+}
+
+fn tell_idle(idle: &mut u64) {
+    let count = std::mem::take(idle);
+    if count > 0 {
+        trace!(target: TARGET, call = "idle", count);
     }
 }
 
@@ -219,6 +225,62 @@ impl Driver for Trace {
         self.tell_idle();
         let outcome = outcome(&result);
         trace!(target: TARGET, call = "unanswered", lane = name(lane), outcome);
+        result
+    }
+
+    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
+        let local = socket.local_addr();
+        let result = self.inner.open_datagrams(socket);
+        self.tell_idle();
+        let (local, outcome) = (outcome(&local), outcome(&result));
+        trace!(target: TARGET, call = "open_datagrams", local, outcome);
+        result
+    }
+
+    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        let result = self.inner.datagram_room();
+        if let Err(error) = &result {
+            tell_idle(&mut self.idle);
+            trace!(target: TARGET, call = "datagram_room", outcome = %error);
+        }
+        result
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+        self.inner.send_datagram(to, length);
+        self.tell_idle();
+        self.has_queued = true;
+        trace!(target: TARGET, call = "send_datagram", %to, length);
+    }
+
+    fn flush_datagrams(&mut self) {
+        self.inner.flush_datagrams();
+        if std::mem::take(&mut self.has_queued) {
+            self.tell_idle();
+            trace!(target: TARGET, call = "flush_datagrams");
+        }
+    }
+
+    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        let result = self.inner.recv_datagram();
+        match &result {
+            Ok(None) => self.idle += 1,
+            Ok(Some((from, bytes))) => {
+                tell_idle(&mut self.idle);
+                trace!(target: TARGET, call = "recv_datagram", %from, length = bytes.len());
+            }
+            Err(error) => {
+                tell_idle(&mut self.idle);
+                trace!(target: TARGET, call = "recv_datagram", outcome = %error);
+            }
+        }
+        result
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        let result = self.inner.watch_datagrams();
+        self.tell_idle();
+        trace!(target: TARGET, call = "watch_datagrams", outcome = outcome(&result));
         result
     }
 

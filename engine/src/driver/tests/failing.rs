@@ -131,3 +131,76 @@ pub(super) fn the_same_seed_fails_in_the_same_way(variant: &Variant) {
     assert_ne!(first, other);
     assert!(first.contains(&0) && first.contains(&64) && first.iter().any(|&n| 0 < n && n < 64));
 }
+
+/// Each of the network's faults is made; what else arrives is right.
+pub(super) fn datagrams_fare_as_in_a_bad_network(variant: &Variant) {
+    const COUNT: u32 = 1000;
+    let lossy = Faults { seed: 5, late: 0.2, again: 0.2, lose: 0.1, ..Faults::default() };
+    let garbling = Faults { flip: 0.1, truncate: 0.1, ..lossy };
+    let mut host = host(variant, Faults { repeat: 0.1, reorder: 0.1, ..garbling });
+    host.open_datagrams("127.0.0.1");
+    let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let address = peer.local_addr().unwrap();
+    let mut arrived = Vec::new();
+    for number in 0..COUNT {
+        let mut bytes = pattern(u64::from(number), 40);
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        host.datagram(address, &bytes);
+        host.driver.flush_datagrams();
+        if number % 16 == 0 || number == COUNT - 1 {
+            // Long enough for what was kept back at the end.
+            let turns = if number == COUNT - 1 { 40 } else { 1 };
+            (0..turns).for_each(|_| host.turn());
+            let mut into = [0; 64];
+            while let Ok(length) = peer.recv(&mut into) {
+                arrived.push(into[..length].to_vec());
+            }
+        }
+    }
+    let (mut counts, mut garbled, mut cut, mut late) = (vec![0; COUNT as usize], 0, 0, 0);
+    let mut last = 0;
+    for bytes in &arrived {
+        if bytes.len() < 40 {
+            cut += 1;
+            continue;
+        }
+        let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+        let expected = pattern(u64::from(number), 40);
+        if number >= COUNT || bytes[4..] != expected[4..] {
+            garbled += 1;
+            continue;
+        }
+        counts[number as usize] += 1;
+        late += u32::from(number < last);
+        last = number;
+    }
+    let twice = counts.iter().filter(|&&count| count > 1).count();
+    let missing = counts.iter().filter(|&&count| count == 0).count();
+    for (what, count) in [("garbled", garbled), ("cut", cut), ("late", late as usize)] {
+        assert!((20..300).contains(&count), "{count} {what}");
+    }
+    assert!(twice > 20 && missing > 100 && missing < 500, "{twice} twice, {missing} missing");
+    assert!(arrived.len() < COUNT as usize + 100);
+    host.expect_quiet();
+}
+
+/// A refusal that the driver made up is answered like one of the kernel's.
+pub(super) fn refused_room_is_told_of_once(variant: &Variant) {
+    let mut host = host(variant, Faults { again: 1.0, late: 0.3, ..Faults::default() });
+    let at = host.open_datagrams("127.0.0.1");
+    let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..5 {
+        assert!(!host.try_datagram(peer.local_addr().unwrap(), b"never"));
+        assert!(!host.try_datagram(peer.local_addr().unwrap(), b"never"));
+        host.expect("DatagramsWritable", |e| matches!(e, Event::DatagramsWritable));
+        host.expect_quiet();
+    }
+    peer.send_to(b"there", at).unwrap();
+    for _ in 0..5 {
+        assert_eq!(host.take_datagram(), None);
+        host.watch_datagrams();
+        host.expect("DatagramsReadable", |e| matches!(e, Event::DatagramsReadable));
+        host.expect_quiet();
+    }
+}

@@ -158,5 +158,7 @@ contract! {
         failing::cut_lanes_look_reset_until_they_are_closed,
         failing::refused_attempts_fail_and_are_over,
         failing::the_same_seed_fails_in_the_same_way,
+        failing::datagrams_fare_as_in_a_bad_network,
+        failing::refused_room_is_told_of_once,
     }
 }

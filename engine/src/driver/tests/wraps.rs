@@ -65,15 +65,20 @@ pub(super) fn new_file() -> PathBuf {
     std::env::temp_dir().join(format!("ringrail-driver-{}-{number}.pcap", std::process::id()))
 }
 
-/// Fails unless every packet of the file is a TCP packet as long as it says.
+/// Fails unless every packet of the file is one of TCP or UDP, as long as it says.
 pub(super) fn check_capture(path: &Path) {
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let mut count = 0;
     while let Some(packet) = reader.next_packet() {
         let packet = packet.unwrap();
         let parsed = etherparse::PacketHeaders::from_ip_slice(&packet.data).unwrap();
-        assert!(matches!(parsed.transport, Some(etherparse::TransportHeader::Tcp(_))));
-        count += 1;
+        match parsed.transport {
+            Some(etherparse::TransportHeader::Tcp(_)) => count += 1,
+            Some(etherparse::TransportHeader::Udp(udp)) => {
+                assert_eq!(usize::from(udp.length), 8 + parsed.payload.slice().len());
+            }
+            other => panic!("{other:?}"),
+        }
     }
     assert!(count == 0 || count >= 3, "a lane begins with a handshake: {count} packets");
 }
@@ -97,6 +102,10 @@ fn a_trace_tells_of_calls_and_events_and_sums_up_idle_ones() {
     host.expect_received(near).0.unwrap();
     host.close(near, CloseMode::Graceful);
     host.expect_closed(near);
+    let own = host.open_datagrams("127.0.0.1");
+    host.datagram(own, b"to myself");
+    host.driver.flush_datagrams();
+    assert_eq!(host.expect_datagram(), (own, b"to myself".to_vec()));
     drop(host);
     drop(guard);
     let lines = listener.0.lock().unwrap();
@@ -114,6 +123,10 @@ fn a_trace_tells_of_calls_and_events_and_sums_up_idle_ones() {
         &["event=\"chunk_received\"", &near],
         &["call=\"close\"", "mode=Graceful", &near],
         &["event=\"closed\"", &near],
+        &["call=\"open_datagrams\"", &own.to_string()],
+        &["call=\"send_datagram\"", "length=9", &own.to_string()],
+        &["call=\"flush_datagrams\""],
+        &["call=\"recv_datagram\"", "length=9", &own.to_string()],
         &["call=\"shutdown\"", "outcome=true"],
     ] {
         let is_told = lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
@@ -128,4 +141,44 @@ fn a_driver_that_nobody_listens_to_is_not_wrapped() {
     let has_trace = tracing::level_filters::STATIC_MAX_LEVEL >= tracing::Level::TRACE;
     assert_eq!(crate::driver::middleware::is_traced(), has_trace);
     drop(guard);
+}
+
+#[test]
+fn a_capture_has_datagrams_of_both_directions() {
+    for ip in ["127.0.0.1", "::1"] {
+        let variant = Variant {
+            module: "wraps",
+            choice: DriverChoice::Sockets,
+            disabled: &[],
+            wrap: Wrap::Pcap,
+        };
+        let config = variant.config();
+        let path = config.pcap_file.clone().unwrap();
+        let mut host = Host::with(DriverChoice::Sockets, &config);
+        let Ok(peer) = std::net::UdpSocket::bind((ip, 0)) else {
+            println!("RINGRAIL-SKIP: driver::tests::wraps: this host has no IPv6");
+            continue;
+        };
+        let (own, peer_at) = (host.open_datagrams(ip), peer.local_addr().unwrap());
+        host.datagram(peer_at, b"there");
+        host.driver.flush_datagrams();
+        peer.send_to(b"and back", own).unwrap();
+        host.expect_datagram();
+        assert!(host.driver.shutdown(std::time::Duration::from_secs(1)));
+        let mut reader = PcapReader::new(File::open(&path).unwrap()).unwrap();
+        for (bytes, from, to) in [(&b"there"[..], own, peer_at), (b"and back", peer_at, own)] {
+            let packet = reader.next_packet().unwrap().unwrap();
+            let parsed = etherparse::PacketHeaders::from_ip_slice(&packet.data).unwrap();
+            assert_eq!(parsed.payload.slice(), bytes);
+            let Some(etherparse::TransportHeader::Udp(udp)) = parsed.transport else { panic!() };
+            assert_eq!((udp.source_port, udp.destination_port), (from.port(), to.port()));
+            let sum = match parsed.net.unwrap() {
+                etherparse::NetHeaders::Ipv4(ip, _) => udp.calc_checksum_ipv4(&ip, bytes),
+                etherparse::NetHeaders::Ipv6(ip, _) => udp.calc_checksum_ipv6(&ip, bytes),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(udp.checksum, sum.unwrap());
+        }
+        assert!(reader.next_packet().is_none());
+    }
 }

@@ -1,0 +1,128 @@
+//! What a network does to datagrams: they are lost, repeated, late, garbled and cut.
+
+use std::io;
+use std::mem::discriminant;
+use std::net::SocketAddr;
+
+use rand::RngExt;
+
+use super::Fault;
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
+
+/// A datagram that others overtake.
+struct Kept {
+    to: SocketAddr,
+    bytes: Vec<u8>,
+    /// The poll at which it goes.
+    due: u64,
+}
+
+/// The state of a driver's datagrams.
+#[derive(Default)]
+pub(super) struct Datagrams {
+    /// Where the caller writes; empty without a socket.
+    room: Vec<u8>,
+    kept: Vec<Kept>,
+    /// The driver inside is to tell of a datagram.
+    is_watched: bool,
+    /// The driver inside is to tell of room.
+    wants_room: bool,
+}
+
+impl Datagrams {
+    pub(super) fn open(&mut self) {
+        self.room.resize(DATAGRAM_BYTES_MAX, 0);
+    }
+
+    pub(super) fn has_plans(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Whether an event of datagrams answers a question that is open.
+    pub(super) fn is_asked(&mut self, event: &Event) -> bool {
+        match event {
+            Event::DatagramsReadable => std::mem::take(&mut self.is_watched),
+            _ => std::mem::take(&mut self.wants_room),
+        }
+    }
+}
+
+impl Fault {
+    fn is_coming(&self, event: &Event) -> bool {
+        self.held.iter().any(|held| discriminant(&held.event) == discriminant(event))
+    }
+
+    pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
+        let is_coming = self.is_coming(&Event::DatagramsWritable);
+        if self.chance(self.faults.again) {
+            if !is_coming && !self.datagrams.wants_room {
+                let due = self.soon();
+                self.held.push(super::Held { event: Event::DatagramsWritable, due });
+            }
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if let Err(error) = self.inner.datagram_room() {
+            // What is about to be told answers this question, too.
+            self.datagrams.wants_room = error.kind() == io::ErrorKind::WouldBlock && !is_coming;
+            return Err(error);
+        }
+        Ok(&mut self.datagrams.room)
+    }
+
+    /// Decides on the fate of a datagram.
+    pub(super) fn mistreat(&mut self, to: SocketAddr, length: usize) {
+        if self.chance(self.faults.lose) {
+            return;
+        }
+        let mut bytes = self.datagrams.room[..length].to_vec();
+        if length > 0 && self.chance(self.faults.flip) {
+            let at = self.random.random_range(0..length);
+            bytes[at] ^= 1 << self.random.random_range(0..8);
+        }
+        if length > 0 && self.chance(self.faults.truncate) {
+            bytes.truncate(self.random.random_range(0..length));
+        }
+        if self.chance(self.faults.repeat) {
+            self.pass_on(to, &bytes);
+        }
+        if self.chance(self.faults.reorder) {
+            let due = self.soon();
+            self.datagrams.kept.push(Kept { to, bytes, due });
+        } else {
+            self.pass_on(to, &bytes);
+        }
+    }
+
+    fn pass_on(&mut self, to: SocketAddr, bytes: &[u8]) {
+        // Where there is no room it is one more that the network lost.
+        if let Ok(room) = self.inner.datagram_room() {
+            room[..bytes.len()].copy_from_slice(bytes);
+            self.inner.send_datagram(to, bytes.len());
+        }
+    }
+
+    /// Sends what was kept until `turn`.
+    pub(super) fn pass_on_kept(&mut self, turn: u64) {
+        if self.datagrams.kept.is_empty() {
+            return;
+        }
+        let (due, kept) = std::mem::take(&mut self.datagrams.kept)
+            .into_iter()
+            .partition::<Vec<_>, _>(|kept| kept.due <= turn);
+        self.datagrams.kept = kept;
+        for datagram in &due {
+            self.pass_on(datagram.to, &datagram.bytes);
+        }
+        if !due.is_empty() {
+            self.inner.flush_datagrams();
+        }
+    }
+
+    pub(super) fn watch_inside(&mut self) -> io::Result<()> {
+        if !self.is_coming(&Event::DatagramsReadable) {
+            self.inner.watch_datagrams()?;
+            self.datagrams.is_watched = true;
+        }
+        Ok(())
+    }
+}
