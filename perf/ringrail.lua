@@ -4,6 +4,8 @@
 --
 -- A lane begins with "RINGRAIL" in both directions (hello, reply). After that a control lane
 -- carries a proof and segments of frames, and a bulk lane carries chunks; engine/SPEC.md has the drawings.
+-- Datagrams are packets (kind 16): header, floor, acknowledgement, content, tag; the content is one
+-- segment, or padding. They are known by their form; "Decode As" names a port for certain.
 -- The layouts stand in the tables below, one row per field: { name, bytes, kind }, in the order
 -- of the wire. Offsets and lengths follow from them, so that a new field is a new row.
 
@@ -14,6 +16,12 @@ local PROOF_MAGIC = "RRPF"
 local CHUNK_MAGIC = "RRCK"
 local SEGMENT_BYTES_MAX = 64 * 1024
 local CHUNK_BYTES_MAX = 16 * 1024 * 1024
+
+local EAGER_PARTS = 4
+local PACKET_KIND = 16
+local PACKET_ACK, PACKET_FLOOR, PACKET_ELICITS, PACKET_ACK_NOW, PACKET_PROBE = 1, 2, 4, 8, 16
+local PACKET_FLAGS_MAX = 31
+local TAG_BYTES = 8
 
 local KINDS = { [1] = "control", [2] = "bulk" }
 local STATUS = {
@@ -60,7 +68,7 @@ local LAYOUTS = {
   },
   eager = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "target_endpoint", 2, "dec" },
-    { "source_endpoint", 2, "dec" }, { "reserved", 2, "hex" }, { "context", 4, "dec" },
+    { "source_endpoint", 2, "dec" }, { "follows", 2, "dec" }, { "context", 4, "dec" },
     { "length", 4, "dec" }, { "tag", 8, "hex" }, { "operation", 8, "hex" },
   },
   rts = {
@@ -90,6 +98,20 @@ local LAYOUTS = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" },
     { "reserved_2", 4, "hex" },
   },
+  part = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "message", 4, "dec" },
+    { "offset", 4, "dec" }, { "length", 4, "dec" },
+  },
+  packet = {
+    { "kind", 1, "hex" }, { "flags", 1, "hex" }, { "path", 2, "dec" }, { "number", 4, "dec" },
+    { "session", 8, "hex" },
+  },
+  floor = { { "number", 4, "dec" } },
+  ack = {
+    { "cumulative", 4, "dec" }, { "delay", 2, "dec" }, { "windows", 1, "dec" },
+    { "reserved", 1, "hex" },
+  },
+  ack_window = { { "first_word", 2, "dec" }, { "words", 1, "dec" }, { "reserved", 1, "hex" } },
   goodbye = {
     { "kind", 1, "dec" }, { "reason", 1, REASONS }, { "reserved", 2, "hex" },
     { "reserved_2", 4, "hex" },
@@ -106,6 +128,7 @@ local FRAMES = {
   [6] = { layout = "matched" },
   [7] = { layout = "lanes_wanted" },
   [8] = { layout = "goodbye" },
+  [9] = { layout = "part", payload = "length" },
 }
 
 -- ---- Fields, out of the tables ----
@@ -115,7 +138,10 @@ local payload = ProtoField.bytes("ringrail.payload", "Payload")
 local bad = ProtoExpert.new("ringrail.bad", "Not ringrail's format", expert.group.MALFORMED,
   expert.severity.ERROR)
 
-local fields = { what, payload }
+local words = ProtoField.bytes("ringrail.ack_window.bits", "bits")
+local packet_tag = ProtoField.bytes("ringrail.packet.tag", "tag")
+
+local fields = { what, payload, words, packet_tag }
 local sizes, offsets, handles = {}, {}, {}
 
 local INTEGERS = {
@@ -145,6 +171,11 @@ end
 
 ringrail.fields = fields
 ringrail.experts = { bad }
+
+-- Whether the flag of this value, a power of two, is set.
+local function has(flags, flag)
+  return math.floor(flags / flag) % 2 == 1
+end
 
 local function title(layout)
   return string.upper(string.gsub(layout, "_", " "))
@@ -222,6 +253,10 @@ local function frames(tvb, tree, start, stop, names)
       return
     end
     local data = frame.payload and value(tvb, start, frame.layout, frame.payload) or 0
+    -- The payload of an EAGER in parts comes in these.
+    if frame.layout == "eager" and has(value(tvb, start, "eager", "flags"), EAGER_PARTS) then
+      data = 0
+    end
     if start + length + data > stop then
       tree:add_proto_expert_info(bad, "a payload is longer than its segment")
       return
@@ -286,3 +321,87 @@ ringrail:register_heuristic("tcp", function(tvb, pinfo, tree)
   ringrail.dissector(tvb, pinfo, tree)
   return true
 end)
+
+-- ---- Datagrams ----
+
+-- Where the parts of a packet begin; nil when it is none.
+local function packet_parts(tvb)
+  local stop = tvb:len() - TAG_BYTES
+  if stop < sizes.packet or value(tvb, 0, "packet", "kind") ~= PACKET_KIND then return nil end
+  local flags = value(tvb, 0, "packet", "flags")
+  local elicits = has(flags, PACKET_ELICITS)
+  if flags > PACKET_FLAGS_MAX then return nil end
+  if not elicits and (has(flags, PACKET_ACK_NOW) or has(flags, PACKET_PROBE)) then return nil end
+  local parts = { windows = {}, stop = stop, is_probe = has(flags, PACKET_PROBE) }
+  local at = sizes.packet
+  if has(flags, PACKET_FLOOR) then
+    parts.floor, at = at, at + sizes.floor
+  end
+  if has(flags, PACKET_ACK) then
+    if at + sizes.ack > stop then return nil end
+    parts.ack = at
+    local windows = value(tvb, at, "ack", "windows")
+    at = at + sizes.ack
+    for _ = 1, windows do
+      if at + sizes.ack_window > stop then return nil end
+      local length = sizes.ack_window + 8 * value(tvb, at, "ack_window", "words")
+      parts.windows[#parts.windows + 1] = { at = at, length = length }
+      at = at + length
+    end
+  end
+  if at > stop or (at < stop and not elicits) then return nil end
+  parts.content = at
+  return parts
+end
+
+-- Whether the content is none, padding, or one whole segment.
+local function is_whole(tvb, parts)
+  local length = parts.stop - parts.content
+  if length == 0 or parts.is_probe then return true end
+  return length >= sizes.segment and value(tvb, parts.content, "segment", "length") == length
+end
+
+local datagram = Proto("ringrail_datagram", "ringrail datagram")
+
+function datagram.dissector(tvb, pinfo, tree)
+  local parts = packet_parts(tvb)
+  if not parts then return 0 end
+  pinfo.cols.protocol = "ringrail"
+  local branch = tree:add(ringrail, tvb(), "ringrail PACKET")
+  add(tvb, branch, "packet", 0, sizes.packet)
+  local names = { "PACKET " .. value(tvb, 0, "packet", "number") }
+  if parts.floor then add(tvb, branch, "floor", parts.floor, sizes.floor) end
+  if parts.ack then
+    local ack = add(tvb, branch, "ack", parts.ack, sizes.ack)
+    for _, window in ipairs(parts.windows) do
+      local inside = add(tvb, ack, "ack_window", window.at, sizes.ack_window)
+      inside:set_len(window.length)
+      local bits = window.length - sizes.ack_window
+      if bits > 0 then inside:add(words, tvb(window.at + sizes.ack_window, bits)) end
+    end
+    names[#names + 1] = "ACK"
+  end
+  if parts.is_probe then
+    names[#names + 1] = "PROBE"
+  elseif parts.content < parts.stop then
+    if is_whole(tvb, parts) then
+      local inside = {}
+      add(tvb, branch, "segment", parts.content, sizes.segment)
+      frames(tvb, branch, parts.content + sizes.segment, parts.stop, inside)
+      names[#names + 1] = "SEGMENT[" .. table.concat(inside, ", ") .. "]"
+    else
+      branch:add_proto_expert_info(bad, "the content is not one whole segment")
+    end
+  end
+  branch:add(packet_tag, tvb(parts.stop, TAG_BYTES))
+  pinfo.cols.info = table.concat(names, " ")
+  return tvb:len()
+end
+
+datagram:register_heuristic("udp", function(tvb, pinfo, tree)
+  local parts = packet_parts(tvb)
+  if not parts or not is_whole(tvb, parts) then return false end
+  datagram.dissector(tvb, pinfo, tree)
+  return true
+end)
+DissectorTable.get("udp.port"):add_for_decode_as(datagram)

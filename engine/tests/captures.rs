@@ -10,8 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{pair, pattern};
-use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
-use pcap_file::pcap::PcapReader;
+use etherparse::{NetHeaders, PacketBuilder, PacketHeaders, TransportHeader};
+use pcap_file::DataLink;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector, SendOptions};
 
 /// Eager, first bytes with the request, and chunks that need more than one packet.
@@ -181,15 +182,108 @@ fn tshark(path: &Path, arguments: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
+/// Whether tshark runs; says so if it does not, past libtest's capture, so that it is counted when
+/// the test passes.
+fn has_tshark(test: &str) -> bool {
+    use std::io::Write as _;
+    let Err(error) = Command::new("tshark").arg("--version").output() else { return true };
+    let _ = writeln!(
+        std::io::stderr(),
+        "RINGRAIL-SKIP: captures::{test}: tshark does not run ({error}); install tshark"
+    );
+    false
+}
+
+/// Writes datagrams into a file, as an engine's capture has them.
+fn write_datagrams(path: &Path, datagrams: &[Vec<u8>]) {
+    let header = PcapHeader { datalink: DataLink::RAW, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(File::create(path).unwrap(), header).unwrap();
+    for bytes in datagrams {
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv4([127, 0, 0, 1], [127, 0, 0, 2], 64).udp(40_001, 40_002);
+        builder.write(&mut packet, bytes).unwrap();
+        let length = packet.len() as u32;
+        writer.write_packet(&PcapPacket::new(Duration::from_secs(1), length, &packet)).unwrap();
+    }
+}
+
+/// A packet as SPEC.md draws it, with an empty tag: flags, number, what follows the header.
+fn packet(flags: u8, number: u32, rest: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![16, flags, 3, 0];
+    bytes.extend_from_slice(&number.to_le_bytes());
+    bytes.extend_from_slice(&0x1122_3344_5566_7788u64.to_le_bytes());
+    rest.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes.extend_from_slice(&[0xaa; 8]);
+    bytes
+}
+
+/// A segment of the frames in `frames`.
+fn segment(count: u16, frames: &[u8]) -> Vec<u8> {
+    let mut bytes = (24 + frames.len() as u32).to_le_bytes().to_vec();
+    bytes.extend_from_slice(&count.to_le_bytes());
+    bytes.extend_from_slice(&[0; 18]);
+    bytes.extend_from_slice(frames);
+    bytes
+}
+
+#[test]
+fn wireshark_names_what_datagrams_carry() {
+    if !has_tshark("datagrams") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("datagrams.pcap");
+    // EAGER in parts (flag 4) of 100 bytes with tag 42, and its first PART of 64 bytes.
+    let mut eager = [0; 32];
+    (eager[0], eager[1], eager[12], eager[16]) = (1, 4, 100, 42);
+    let mut part = [0; 16 + 64];
+    (part[0], part[12]) = (9, 64);
+    let content = segment(2, &[&eager[..], &part[..]].concat());
+    // Cumulative 1000, one window of one word.
+    let ack = [232, 3, 0, 0, 7, 0, 1, 0, 0, 0, 1, 0, 255, 0, 0, 0, 0, 0, 0, 0];
+    let mut stray = content.clone();
+    stray.push(0);
+    write_datagrams(
+        &path,
+        &[
+            packet(4 | 2 | 1, 77, &[&70u32.to_le_bytes(), &ack, &content]),
+            packet(1, 78, &[&ack]),
+            packet(4 | 16, 79, &[&[0; 1000]]),
+            // Others' datagrams: unknown flags, a cut acknowledgement, no whole segment.
+            packet(32, 80, &[]),
+            packet(1, 81, &[&ack[..15]]),
+            packet(4, 82, &[&stray]),
+            vec![16; 20],
+        ],
+    );
+    let fields = |names: &[&str]| {
+        let mut arguments = vec!["-T", "fields"];
+        names.iter().for_each(|name| arguments.extend(["-e", name]));
+        tshark(&path, &arguments)
+    };
+    let numbers = fields(&["ringrail.packet.number", "ringrail.packet.session"]);
+    let session = "0x1122334455667788";
+    let expected = [77, 78, 79].map(|number| format!("{number}\t{session}"));
+    assert_eq!(numbers[..3], expected, "{numbers:#?}");
+    assert!(numbers[3..].iter().all(|line| line.trim().is_empty()), "{numbers:#?}");
+    let inside = fields(&[
+        "ringrail.floor.number",
+        "ringrail.ack.cumulative",
+        "ringrail.ack_window.words",
+        "ringrail.eager.tag",
+        "ringrail.part.length",
+        "ringrail.packet.tag",
+    ]);
+    let tag = "aa".repeat(8);
+    assert_eq!(inside[0], format!("70\t1000\t1\t0x000000000000002a\t64\t{tag}"));
+    assert_eq!(inside[1], format!("\t1000\t1\t\t\t{tag}"));
+    let wrong = tshark(&path, &["-Y", "_ws.malformed || ringrail.bad"]);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn wireshark_names_every_header_and_finds_nothing_wrong() {
-    if let Err(error) = Command::new("tshark").arg("--version").output() {
-        // Past libtest's capture, so that it is counted when the test passes.
-        use std::io::Write as _;
-        let _ = writeln!(
-            std::io::stderr(),
-            "RINGRAIL-SKIP: captures::wireshark: tshark does not run ({error}); install tshark"
-        );
+    if !has_tshark("wireshark") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
