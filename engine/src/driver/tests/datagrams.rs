@@ -216,6 +216,27 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
     host.expect_quiet();
 }
 
+/// "None" may come without asking the kernel, but not with what was known before the last poll.
+pub(super) fn none_is_never_older_than_a_poll(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let at = host.open_datagrams("127.0.0.1");
+    let (peer, _) = outside("127.0.0.1:0");
+    for count in 1..20 {
+        for number in 0..count {
+            peer.send_to(&pattern(number, 30), at).unwrap();
+        }
+        for number in 0..count {
+            let (_, bytes) = host.driver.recv_datagram().unwrap().expect("there are more");
+            assert_eq!(bytes, pattern(number, 30));
+        }
+        peer.send_to(b"later", at).unwrap();
+        host.driver.poll(&mut Vec::new()).unwrap();
+        let (_, bytes) = host.driver.recv_datagram().unwrap().expect("it is there");
+        assert_eq!(bytes, b"later");
+        assert!(host.driver.recv_datagram().unwrap().is_none());
+    }
+}
+
 /// A socket outlives its driver, and the driver has left no trace on it.
 pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
     let socket = udp::bind("127.0.0.1".parse().unwrap(), 0).unwrap();

@@ -140,6 +140,7 @@ contract! {
         datagrams::a_full_queue_makes_room_by_itself,
         datagrams::what_one_destination_refuses_disturbs_no_other,
         datagrams::what_is_too_long_is_dropped,
+        datagrams::none_is_never_older_than_a_poll,
         datagrams::a_kernel_without_room_is_waited_for,
     }
     all_but_late_and_faulty {

@@ -15,6 +15,9 @@ const ERRORS_MAX: usize = 64;
 /// is too long holds the engine.
 const FETCHES_MAX: usize = 4;
 
+/// The smallest batch that is asked for after two datagrams that came one by one.
+const BATCH_MIN: usize = 8;
+
 /// One byte more than a datagram may have shows which are longer.
 const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 
@@ -29,10 +32,11 @@ struct Slot {
 
 /// A batch of datagrams, received but not all taken.
 ///
-/// Asking is what costs: 123 ns where nothing is there, and `recvmmsg` takes 110 ns more for one
-/// datagram than `recvfrom`. So a call that did not fill its batch, or found its first datagram
-/// alone, is followed by one answer of "none" without a system call; and batches are asked for
-/// only while datagrams come faster than they are taken.
+/// Asking is what costs: 123 ns where nothing is there, 182 by `recvmmsg`, which also takes 110 ns
+/// more for one datagram than `recvfrom`. So batches are asked for only while datagrams come faster
+/// than they are taken, and one that was not filled is followed by an answer of "none" without
+/// asking, unless the driver was polled meanwhile: an engine that was away for long must not take an
+/// old answer for a new one, as it counts as lost what did not come.
 pub(super) struct Incoming {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
@@ -44,7 +48,7 @@ pub(super) struct Incoming {
     ask: usize,
     /// The last call found something.
     was_hit: bool,
-    /// The next answer is "none".
+    /// The batch was all that there was: the next answer is "none".
     rests: bool,
 }
 
@@ -74,6 +78,11 @@ impl Incoming {
     /// Whether datagrams were received that nobody has taken.
     pub(super) fn is_held(&self) -> bool {
         self.next < self.end
+    }
+
+    /// Time has passed: what there was may not be all any more.
+    pub(super) fn ask_anew(&mut self) {
+        self.rests = false;
     }
 
     /// The next datagram, or `None`; see [`crate::progress::lanes::Driver::recv_datagram`].
@@ -157,10 +166,8 @@ impl Incoming {
                 _ => (count + 1).next_power_of_two().min(BATCH),
             };
             self.was_hit = count > 1;
-        } else if self.was_hit {
-            self.ask = 8;
-        } else {
-            (self.was_hit, self.rests) = (true, true);
+        } else if std::mem::replace(&mut self.was_hit, true) {
+            self.ask = BATCH_MIN;
         }
     }
 

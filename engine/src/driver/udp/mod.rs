@@ -116,6 +116,7 @@ impl Datagrams {
 
     /// Reports what needs no kernel: datagrams that are here already, room that a flush made.
     pub(super) fn serve(&mut self, events: &mut Vec<Event>) {
+        self.incoming.ask_anew();
         if self.is_watched && self.incoming.is_held() {
             self.is_watched = false;
             events.push(Event::DatagramsReadable);
