@@ -115,6 +115,11 @@ pub(crate) fn run() -> Result<(), String> {
     let endpoint = ["--test", "endpoint"];
     let sockets = [("TEST_OF_RINGRAIL_LANES", "sockets")];
     go(cargo(&BUILD).args(endpoint).args(["--test", "faults"]).envs(sockets))?;
+    for lanes in ["uring", "sockets"] {
+        let udp = [("TEST_OF_RINGRAIL_CONTROL_LANE", "udp"), ("TEST_OF_RINGRAIL_LANES", lanes)];
+        let tests = [&endpoint[..], &["--test", "allocations", "--test", "faults"]].concat();
+        go(cargo(&BUILD).args(tests).envs(udp))?;
+    }
     for feature in FORCED_OFF {
         let without = [("TEST_OF_RINGRAIL_URING_DISABLE", feature)];
         go(cargo(&BUILD).args(endpoint).arg("--quiet").envs(without))?;

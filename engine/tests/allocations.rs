@@ -26,6 +26,9 @@ impl Two {
         if let Ok(lanes) = std::env::var("TEST_OF_RINGRAIL_LANES") {
             builder = builder.set("lanes", &lanes);
         }
+        if let Ok(lane) = std::env::var("TEST_OF_RINGRAIL_CONTROL_LANE") {
+            builder = builder.set("control_lane", &lane);
+        }
         let domain = Domain::with_settings(builder.build().unwrap()).unwrap();
         let left = domain.endpoint().unwrap().attach().unwrap();
         let right = domain.endpoint().unwrap().attach().unwrap();

@@ -13,13 +13,14 @@ use super::endpoint::{Detached, Endpoint};
 use crate::driver;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
+use crate::progress::datagram::Datagrams;
 use crate::progress::engine::{LoopConfig, State};
 use crate::progress::lanes::SendMode;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
-use crate::settings::{Settings, ZeroCopy};
+use crate::settings::{ControlLane, Settings, ZeroCopy};
 use crate::topology;
 use crate::types::Error;
 
@@ -130,6 +131,15 @@ impl Domain {
             source.set_port(0);
             source
         });
+        let datagrams = match settings.control_lane() {
+            ControlLane::Tcp => Datagrams::default(),
+            ControlLane::Udp => {
+                let taken = |error| Error::system("control_lane = udp", error);
+                let socket = driver::udp::bind(locator).map_err(taken)?;
+                let port = socket.local_addr().map_err(taken)?.port();
+                Datagrams::new(socket, port)
+            }
+        };
         let engine = rand::random::<u64>().max(1);
         let mut state = State::new(
             engine,
@@ -143,6 +153,7 @@ impl Domain {
             locator,
             source,
         );
+        state.datagrams = datagrams;
         let endpoint = state.core.open_endpoint();
         debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
         state.completions.open_queue();

@@ -166,7 +166,6 @@ pub(crate) struct DriverCounters {
 }
 
 /// One set of sockets and rings, driven by one thread.
-#[cfg_attr(not(test), allow(dead_code, reason = "the loop does not open datagrams yet"))]
 pub(crate) trait Driver {
     /// `"uring"` or `"sockets"`.
     fn name(&self) -> &'static str;

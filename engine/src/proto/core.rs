@@ -239,11 +239,13 @@ impl Core {
     }
 
     /// Byte credit that sessions were given, and that unexpected messages of ended ones hold.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
 
     /// Envelope credit, as [`Self::reserved_bytes`].
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_envelopes(&self) -> u64 {
         self.reserved_envelopes
     }
@@ -384,13 +386,7 @@ impl Core {
                 Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
                 Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
                 Frame::Goodbye(goodbye) => {
-                    let failure = match goodbye.reason {
-                        crate::wire::goodbye::REASON_PROTOCOL => PeerFailure::Rejected,
-                        crate::wire::goodbye::REASON_CORRUPTED => {
-                            PeerFailure::Corrupted("the peer found it in what it received".into())
-                        }
-                        _ => PeerFailure::Left,
-                    };
+                    let failure = PeerFailure::of_goodbye(goodbye.reason);
                     self.fail_session(slot, failure, effects);
                     return Ok(());
                 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::wire::goodbye;
+
 /// Why operations with a peer fail. Shared by all of them, so that it is cheap to repeat.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -57,4 +59,17 @@ pub enum PeerFailure {
     /// The user removed the peer from the address vector.
     #[error("removed from the address vector")]
     Removed,
+}
+
+impl PeerFailure {
+    /// What the reason of a peer's goodbye means.
+    pub(crate) fn of_goodbye(reason: u8) -> Self {
+        match reason {
+            goodbye::REASON_PROTOCOL => Self::Rejected,
+            goodbye::REASON_CORRUPTED => {
+                Self::Corrupted("the peer found it in what it received".into())
+            }
+            _ => Self::Left,
+        }
+    }
 }

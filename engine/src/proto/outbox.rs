@@ -63,11 +63,13 @@ impl StagingPool {
     }
 
     /// Bytes of all buffers that may be made.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn bound_bytes(&self) -> usize {
         self.limit * self.buffer_bytes
     }
 
     /// Whether a session holds one of the buffers.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_missing_any(&self) -> bool {
         self.idle.len() != self.made
     }

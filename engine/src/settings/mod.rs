@@ -68,7 +68,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 pub use error::{Origin, SettingsError};
 pub use faults::Faults;
-pub use types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
+pub use types::{ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::faults::{FaultSet, Faults};
 use super::secret::{FilePath, Secret};
-use super::types::{Lanes, PortRange, TcpCongestion, ZeroCopy};
+use super::types::{ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
     Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
 };
@@ -124,6 +124,8 @@ const HOUR: Duration = seconds(3600);
 settings_table! {
     /// Kinds of lanes: auto, uring (io_uring required) or sockets (no io_uring).
     lanes -> Lanes: OneOf<Lanes> = Lanes::Auto, Range::Any;
+    /// What carries short messages: tcp, or udp (datagrams, with TCP where they do not pass).
+    control_lane -> ControlLane: OneOf<ControlLane> = ControlLane::Tcp, Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`), in order of preference; auto picks one.

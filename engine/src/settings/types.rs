@@ -38,6 +38,29 @@ impl NameSet for Lanes {
         &[("auto", Self::Auto), ("uring", Self::Uring), ("sockets", Self::Sockets)];
 }
 
+/// What carries short messages and everything that controls long ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ControlLane {
+    /// A TCP connection for each peer.
+    Tcp,
+    /// Datagrams by one UDP socket for all peers that have them on, too. TCP takes over with
+    /// peers that have not, and while a network drops datagrams. What a lost datagram carried is
+    /// sent again by calls that make progress: a program that computes for long after a send
+    /// makes one from time to time.
+    Udp,
+}
+
+impl NameSet for ControlLane {
+    const NAMES: &'static [(&'static str, Self)] = &[("tcp", Self::Tcp), ("udp", Self::Udp)];
+}
+
+impl fmt::Display for ControlLane {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 /// Whether bulk data leaves by zero-copy sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZeroCopy {

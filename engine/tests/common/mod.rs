@@ -30,6 +30,9 @@ pub(crate) fn domain_of(secret: Option<&handmade::Secret>, settings: &[(&str, &s
     if let Ok(names) = std::env::var("TEST_OF_RINGRAIL_URING_DISABLE") {
         builder = builder.set("uring_disable", &names);
     }
+    if let Ok(lane) = std::env::var("TEST_OF_RINGRAIL_CONTROL_LANE") {
+        builder = builder.set("control_lane", &lane);
+    }
     builder = match secret {
         Some(secret) => builder.set("job_secret", &hex(secret)),
         None => builder.insecure(true),

@@ -239,7 +239,7 @@ pub(super) fn none_is_never_older_than_a_poll(variant: &Variant) {
 
 /// A socket outlives its driver, and the driver has left no trace on it.
 pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
-    let socket = udp::bind("127.0.0.1".parse().unwrap(), 0).unwrap();
+    let socket = udp::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let at = socket.local_addr().unwrap();
     let (peer, address) = outside("127.0.0.1:0");
     for round in 0..3 {

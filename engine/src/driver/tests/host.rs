@@ -244,7 +244,7 @@ impl Host {
 
     /// Opens datagrams at a port of `address`.
     pub(super) fn open_datagrams(&mut self, address: &str) -> SocketAddr {
-        let socket = udp::bind(address.parse().unwrap(), 0).unwrap();
+        let socket = udp::bind((address.parse::<std::net::IpAddr>().unwrap(), 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
         self.driver.open_datagrams(socket).unwrap();
         address

@@ -22,7 +22,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use self::address::Family;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-#[cfg_attr(not(test), allow(unused_imports, reason = "no engine binds a socket yet"))]
 pub(crate) use self::socket::bind;
 use crate::progress::lanes::{DriverCounters, Event};
 

@@ -1,7 +1,7 @@
 //! Sockets for datagrams.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -17,8 +17,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 /// half of that.
 const BUFFER_BYTES: usize = 212_992;
 
-/// Binds a non-blocking socket for datagrams at `address`: at `port` if that is free, otherwise,
-/// or if it is 0, at one that the kernel chooses.
+/// Binds a non-blocking socket for datagrams at `address`; at another port, which the kernel
+/// chooses, if that one is not free.
 ///
 /// The kernel never fragments what the socket sends (`IP_PMTUDISC_PROBE`): a datagram that is
 /// longer than the NIC takes is refused, and the length that a path takes is for the packet layer
@@ -28,12 +28,12 @@ const BUFFER_BYTES: usize = 212_992;
 /// # Errors
 ///
 /// What the kernel says of the address, or that no descriptor is left; the text names the address.
-#[cfg_attr(not(test), allow(dead_code, reason = "no engine binds a socket yet"))]
-pub(crate) fn bind(address: IpAddr, port: u16) -> io::Result<UdpSocket> {
-    let wanted = SocketAddr::new(address, port);
+pub(crate) fn bind(wanted: SocketAddr) -> io::Result<UdpSocket> {
     let bound = match try_bind(wanted) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && port != 0 => {
-            try_bind(SocketAddr::new(address, 0))
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && wanted.port() != 0 => {
+            let mut elsewhere = wanted;
+            elsewhere.set_port(0);
+            try_bind(elsewhere)
         }
         bound => bound,
     };
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn options_reach_the_kernel() {
-        let socket = bind("127.0.0.1".parse().unwrap(), 0).unwrap();
+        let socket = bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let discovery = option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER);
         assert_eq!(discovery, libc::IP_PMTUDISC_PROBE);
         assert_eq!(option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR), 0);
@@ -114,21 +114,21 @@ mod tests {
 
     #[test]
     fn a_taken_port_is_no_obstacle() {
-        let localhost = "127.0.0.1".parse().unwrap();
-        let first = bind(localhost, 0).unwrap();
+        let localhost = std::net::Ipv4Addr::LOCALHOST;
+        let first = bind((localhost, 0).into()).unwrap();
         let port = first.local_addr().unwrap().port();
-        let second = bind(localhost, port).unwrap();
+        let second = bind((localhost, port).into()).unwrap();
         assert_ne!(second.local_addr().unwrap().port(), port);
         drop(first);
-        let third = bind(localhost, port).unwrap();
+        let third = bind((localhost, port).into()).unwrap();
         assert_eq!(third.local_addr().unwrap().port(), port);
-        let error = bind("192.0.2.1".parse().unwrap(), 0).unwrap_err();
+        let error = bind("192.0.2.1:0".parse().unwrap()).unwrap_err();
         assert!(error.to_string().contains("192.0.2.1"), "{error}");
     }
 
     #[test]
     fn ipv6_is_not_fragmented_either_and_the_wildcard_takes_both() {
-        let Ok(socket) = bind("::".parse().unwrap(), 0) else {
+        let Ok(socket) = bind("[::]:0".parse().unwrap()) else {
             return println!("RINGRAIL-SKIP: driver::udp::socket: this host has no IPv6");
         };
         let discovery = option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER);

@@ -9,7 +9,6 @@ use super::super::table::Id;
 use super::order::{Envelope, Held};
 use super::window::{Coming, FRAMES_MAX, is_before};
 use crate::wire::done::STATUS_ABANDONED;
-use crate::wire::goodbye::REASON_PROTOCOL;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
 use crate::wire::{Done, Frame, FrameError, Frames, Grant, Matched};
 
@@ -259,8 +258,8 @@ impl Core {
         Ok(())
     }
 
-    /// The peer leaves once all that it sent has come. One that says that this side broke the
-    /// protocol sends nothing again, so what is missing stays missing.
+    /// The peer leaves once all that it sent has come. One that ends the session for a failure
+    /// sends nothing again, so what is missing stays missing.
     ///
     /// RR-END-1, RR-DGRAM-9.
     fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
@@ -269,10 +268,9 @@ impl Core {
             return;
         };
         let Some((number, reason)) = datagram.goodbye else { return };
-        if reason == REASON_PROTOCOL {
-            self.fail_session(slot, PeerFailure::Rejected, effects);
-        } else if is_before(number, datagram.arrivals.expected()) {
-            self.fail_session(slot, PeerFailure::Left, effects);
+        let failure = PeerFailure::of_goodbye(reason);
+        if failure != PeerFailure::Left || is_before(number, datagram.arrivals.expected()) {
+            self.fail_session(slot, failure, effects);
         }
     }
 

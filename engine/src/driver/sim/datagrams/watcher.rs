@@ -98,14 +98,12 @@ impl Net {
 
     /// No datagram comes from `from` to `to` until [`Self::open_datagrams_way`]: a firewall that
     /// lets TCP pass.
-    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
     pub(crate) fn cut_datagrams_way(&mut self, from: usize, to: usize) {
         self.air.cuts.push((from, to));
         self.lose_datagrams(from, to);
     }
 
     /// Ends one [`Self::cut_datagrams_way`].
-    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
     pub(crate) fn open_datagrams_way(&mut self, from: usize, to: usize) {
         if let Some(at) = self.air.cuts.iter().position(|&cut| cut == (from, to)) {
             self.air.cuts.swap_remove(at);
