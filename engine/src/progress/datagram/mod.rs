@@ -127,6 +127,11 @@ impl Datagrams {
         self.socket.is_some()
     }
 
+    /// The last turn found nothing.
+    fn is_idle(&self) -> bool {
+        self.idle_turns > 0
+    }
+
     /// The socket is read in every turn, unless the driver tells when there is something.
     fn poll(&mut self) {
         if self.is_open() && !self.is_watched {
@@ -245,7 +250,10 @@ impl Engine {
             return false;
         }
         let mut count = 0;
-        while count < DATAGRAMS_PER_TURN {
+        // One that comes after a turn without any is probably alone: its receiver waits for it,
+        // and asking whether there is another takes as long as handling it.
+        let limit = if self.state.datagrams.is_idle() { 1 } else { DATAGRAMS_PER_TURN };
+        while count < limit {
             let state = &mut *self.state;
             match self.driver.recv_datagram() {
                 Ok(Some((from, bytes))) => {
