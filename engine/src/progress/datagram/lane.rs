@@ -17,6 +17,9 @@ const SILENT_PROBES: u32 = 5;
 /// Time that a new address of the peer has to answer before another one is asked.
 const QUESTION_NS: u64 = 100_000_000;
 
+/// Times at which sessions want a turn at the latest; the earliest first, some of them stale.
+pub(super) type Timers = BinaryHeap<Reverse<(u64, u32)>>;
+
 /// What is known of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
@@ -155,10 +158,11 @@ impl Lane {
         }
     }
 
-    pub(super) fn set_timer(&mut self, session: u32, timers: &mut BinaryHeap<Reverse<(u64, u32)>>) {
-        if let Some(due_ns) = self.path.poll_timeout()
-            && due_ns < self.timer_ns
-        {
+    /// Sees to it that the path gets a turn when it wants one, and not in this one: what it waits
+    /// for may be a socket that is not drained yet.
+    pub(super) fn set_timer(&mut self, session: u32, now_ns: u64, timers: &mut Timers) {
+        let due_ns = self.path.poll_timeout().map(|due_ns| due_ns.max(now_ns + 1));
+        if let Some(due_ns) = due_ns.filter(|&due_ns| due_ns < self.timer_ns) {
             self.timer_ns = due_ns;
             timers.push(Reverse((due_ns, session)));
         }

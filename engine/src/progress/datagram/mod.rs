@@ -13,14 +13,14 @@
 mod lane;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use foldhash::quality::RandomState;
 
-use self::lane::{Candidate, Contents, Health};
+use self::lane::{Candidate, Contents, Health, Timers};
 use super::control::Control;
 use super::engine::Engine;
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
@@ -87,8 +87,7 @@ pub(crate) struct Datagrams {
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
-    /// Times at which sessions want a turn at the latest; the earliest first, some of them stale.
-    timers: BinaryHeap<Reverse<(u64, u32)>>,
+    timers: Timers,
     is_polled: bool,
     is_watched: bool,
     idle_turns: u32,
@@ -456,7 +455,7 @@ impl Engine {
         // A window may have made room by giving up what held it.
         lane.tell(&mut state.core, session, &mut state.completions);
         if !state.datagrams.is_blocked {
-            lane.set_timer(session, &mut state.datagrams.timers);
+            lane.set_timer(session, state.now_ns, &mut state.datagrams.timers);
         } else if !lane.is_blocked {
             // Its time may have come, and it can do nothing until there is room.
             lane.is_blocked = true;
@@ -545,7 +544,7 @@ impl super::engine::State {
             lane.timer_ns = self.now_ns;
             self.datagrams.timers.push(Reverse((self.now_ns, session)));
         }
-        lane.set_timer(session, &mut self.datagrams.timers);
+        lane.set_timer(session, self.now_ns, &mut self.datagrams.timers);
         if self.core.waiting_bytes(session) > 0 {
             self.core.mark_dirty(session);
         }
