@@ -9,7 +9,7 @@ use super::operation::{Operation, Serving, State};
 use super::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{Eager, Rts, eager, frame};
+use crate::wire::{EAGER_BYTES_MAX, Eager, Rts, eager, frame};
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,8 @@ impl Core {
             return self.stage_in_content(session, request, target);
         }
         let known = self.sessions.at_mut(session as usize)?;
-        if rare!(20) || !known.may_send_now(request.length, self.config.eager_limit) {
+        let eager_limit = self.config.eager_limit.min(EAGER_BYTES_MAX as u32);
+        if rare!(20) || !known.may_send_now(request.length, eager_limit) {
             return None;
         }
         let length = request.length as usize;
@@ -194,7 +195,8 @@ impl Core {
             return Staged::Blocked;
         };
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
-        let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
+        let eager_limit = self.config.eager_limit.min(session.eager_limit);
+        let eager_limit = u64::from(eager_limit).min(EAGER_BYTES_MAX as u64);
         let bytes_left = u64::from(session.byte_credit.available());
         // A peer may pull what could have gone at once.
         let is_eager = length <= eager_limit && length <= bytes_left && !rare!(20);

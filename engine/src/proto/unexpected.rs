@@ -8,8 +8,8 @@ use super::table::{Id, Table};
 
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
 const CLASS_BYTES_MIN: usize = 64;
-/// Classes, the last of which holds the longest eager payload.
-const CLASSES: usize = class_of(crate::wire::EAGER_BYTES_MAX) + 1;
+/// Classes, the last of which holds the longest message that comes unasked.
+const CLASSES: usize = class_of(crate::wire::PARTS_BYTES_MAX) + 1;
 /// Bytes of idle buffers kept per class; more go back to the allocator.
 const IDLE_BYTES_MAX: usize = 256 << 10;
 
@@ -204,11 +204,12 @@ impl Unexpected {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::PARTS_BYTES_MAX;
 
     #[test]
     fn a_payload_takes_less_than_twice_its_length() {
         let mut store = Unexpected::new(10);
-        for length in [1, 63, 64, 65, 128, 129, 1000, 8192, 8193, crate::wire::EAGER_BYTES_MAX] {
+        for length in [1, 63, 64, 65, 128, 129, 1000, 8192, 8193, PARTS_BYTES_MAX] {
             let bytes = vec![7; length];
             let kind = Kind::Eager { report: 0 };
             let id = store.insert((0, 0), 0, 0, 0, length as u64, kind, &bytes).unwrap();

@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::eager::FLAG_PARTS;
 use super::{Done, Eager, Goodbye, Grant, LanesWanted, Matched, Part, Refused, Rts};
-use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
+use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
 
 /// First byte of an [`Eager`] frame.
 pub(crate) const KIND_EAGER: u8 = 1;
@@ -136,7 +136,7 @@ impl<'a> Frames<'a> {
                 let length = header.length.get();
                 if header.flags & FLAG_PARTS == 0 {
                     Frame::Eager(header, self.payload(length)?)
-                } else if length as usize > EAGER_BYTES_MAX {
+                } else if length as usize > PARTS_BYTES_MAX {
                     return Err(FrameError::EagerTooLong(length));
                 } else {
                     Frame::EagerParts(header)

@@ -22,7 +22,7 @@ use super::super::table::{Id, Table};
 use super::super::unexpected::{Kind, Message, Unexpected};
 use super::window::FRAMES_MAX;
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, Part};
-use crate::wire::{EAGER_BYTES_MAX, Eager, FrameError};
+use crate::wire::{Eager, FrameError, PARTS_BYTES_MAX};
 
 /// An eager send whose parts are not all acknowledged, or not all staged.
 #[derive(Clone, Copy, Debug)]
@@ -401,7 +401,7 @@ impl Core {
         if !is_given_up && !is_last && (length as usize) < PART_BYTES_MIN {
             return Err(bad(part, "too short for a part that is not the last"));
         }
-        let end = start.checked_add(length).filter(|&end| end as usize <= EAGER_BYTES_MAX);
+        let end = start.checked_add(length).filter(|&end| end as usize <= PARTS_BYTES_MAX);
         let end = end.ok_or_else(|| bad(part, "beyond the longest message in parts"))?;
         let Some(id) = self.assembly_of(slot, frame, part)? else {
             self.counters.stale_frames += 1;
