@@ -12,6 +12,8 @@ mod attacker;
 mod checksums;
 mod datagram_plan;
 mod faults;
+#[cfg(test)]
+mod figures;
 mod form;
 #[cfg(test)]
 mod fuzz;

@@ -51,6 +51,10 @@ pub(crate) struct World {
     attack: (u64, u64),
     /// Time that a turn takes.
     pub(crate) turn_ns: u64,
+    /// Time that it takes longer for each datagram that it receives or sends.
+    pub(crate) datagram_ns: u64,
+    /// Likewise for each connection that it accepts.
+    pub(crate) connection_ns: u64,
     /// Turns in which nothing happens before an engine sleeps.
     pub(crate) idle_turns_max: u32,
     /// Turns of all engines so far.
@@ -71,6 +75,8 @@ impl World {
             attacker: None,
             attack: (0, ATTACK),
             turn_ns: 1_000,
+            datagram_ns: 0,
+            connection_ns: 0,
             idle_turns_max: 2,
             turns: 0,
         })
@@ -179,7 +185,14 @@ impl World {
         }
     }
 
+    /// Datagrams and connections that a host has handled so far.
+    fn handled(&self, host: usize) -> (u64, u64) {
+        let net = self.net.borrow();
+        (net.datagrams_handled(host), net.accepted(host))
+    }
+
     fn turn(&mut self, host: usize) {
+        let before = self.handled(host);
         let place = &mut self.places[host];
         let Some(engine) = place.engine.as_mut() else { return };
         self.turns += 1;
@@ -198,7 +211,10 @@ impl World {
             net.violation(format!("an engine's loop fails: {error}"));
         }
         if !net.is_asleep(host) {
-            let next_ns = net.now_ns() + self.turn_ns + net.random.within(self.turn_ns);
+            let work_ns = self.datagram_ns * (net.datagrams_handled(host) - before.0)
+                + self.connection_ns * (net.accepted(host) - before.1);
+            let turn_ns = self.turn_ns + net.random.within(self.turn_ns);
+            let next_ns = net.now_ns() + turn_ns + work_ns;
             net.plan_turn(host, next_ns);
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct Host {
     /// Its loop does not run before this time.
     pub(super) paused_until_ns: u64,
     pub(super) socket: Socket,
+    /// Connections that its processes accepted.
+    pub(super) accepted: u64,
 }
 
 impl Host {
@@ -46,6 +48,7 @@ impl Host {
             wakes_ns: None,
             paused_until_ns: 0,
             socket: Socket::new(locator),
+            accepted: 0,
         }
     }
 
@@ -156,6 +159,11 @@ impl Net {
         self.plan_turn(host, wakes_ns);
     }
 
+    /// Connections that the processes of a host have accepted.
+    pub(crate) fn accepted(&self, host: usize) -> u64 {
+        self.hosts[host].accepted
+    }
+
     /// Whether the engine of `host` sleeps.
     pub(crate) fn is_asleep(&self, host: usize) -> bool {
         self.hosts[host].wakes_ns.is_some()
@@ -182,6 +190,7 @@ impl Net {
                 What::Event(event) => event,
                 What::Accept(connection) => {
                     let lane = self.hosts[host].add_lane(connection, 1);
+                    self.hosts[host].accepted += 1;
                     self.connections[connection].ends[1].lane = Some((lane.index, lane.generation));
                     let remote = self.hosts[host].locator;
                     Event::Accepted { lane, remote }

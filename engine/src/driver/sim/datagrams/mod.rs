@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 pub(super) use self::socket::{Datagram, Socket};
 use self::socket::{QUEUED_MAX, UnderWay};
 pub(crate) use self::watcher::Sighting;
-use self::watcher::Watcher;
+use self::watcher::{Sieve, Watcher};
 pub(crate) use self::weather::DatagramWeather;
 use super::net::{Item, Net};
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
@@ -73,6 +73,7 @@ pub(super) struct Air {
     cuts: Vec<(usize, usize)>,
     counts: DatagramCounts,
     watcher: Option<Watcher>,
+    sieve: Option<Sieve>,
     /// To be used again.
     // Boxed where they are used: they move from queue to queue.
     #[allow(clippy::vec_box)]
@@ -152,7 +153,9 @@ impl Net {
     }
 
     pub(super) fn queue_datagram(&mut self, host: usize, datagram: Box<Datagram>) {
-        self.hosts[host].socket.queue.push_back(datagram);
+        let socket = &mut self.hosts[host].socket;
+        socket.handled += 1;
+        socket.queue.push_back(datagram);
     }
 
     /// Bytes that wait for the link of a host, or are on it.
@@ -226,11 +229,13 @@ impl Net {
         datagram.from = socket.public;
         datagram.sender = Some(host);
         let target = self.reached_by(datagram.to);
+        let is_sieved =
+            self.air.sieve.as_mut().is_some_and(|sieve| sieve.holds(host, datagram.content()));
         if let Some(watcher) = &mut self.air.watcher {
             watcher.see(host, target, &datagram);
         }
         match target {
-            Some(target) if !self.loses(host, target, datagram.length) => {
+            Some(target) if !is_sieved && !self.loses(host, target, datagram.length) => {
                 self.send_off(host, target, datagram);
             }
             _ => {
@@ -346,7 +351,13 @@ impl Net {
         let socket = &mut self.hosts[host].socket;
         let datagram = socket.inbox.pop_front()?;
         socket.inbox_bytes -= datagram.length;
+        socket.handled += 1;
         Some(datagram)
+    }
+
+    /// Datagrams that the processes of a host were given or have sent.
+    pub(crate) fn datagrams_handled(&self, host: usize) -> u64 {
+        self.hosts[host].socket.handled
     }
 
     pub(super) fn watch_datagrams(&mut self, host: usize) -> io::Result<()> {

@@ -106,6 +106,8 @@ pub(in super::super) struct Socket {
     pub(super) inbox_bytes: usize,
     /// When the loop hears that something can be received, if it asked: never is `u64::MAX`.
     pub(super) readable_ns: Option<u64>,
+    /// Datagrams that the process was given or has sent.
+    pub(super) handled: u64,
 }
 
 impl Socket {
@@ -122,6 +124,7 @@ impl Socket {
             inbox: VecDeque::new(),
             inbox_bytes: 0,
             readable_ns: None,
+            handled: 0,
         }
     }
 

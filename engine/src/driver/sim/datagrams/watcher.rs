@@ -1,6 +1,7 @@
 //! Somebody on the way: addresses that change there, ways that datagrams do not pass, and who
 //! reads along or forges.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use super::super::net::Net;
@@ -39,7 +40,32 @@ impl Watcher {
     }
 }
 
+/// Chooses what is lost: the sending host, and the datagram.
+type Choice = Box<dyn FnMut(usize, &[u8]) -> bool>;
+
+/// Loses what somebody names.
+pub(super) struct Sieve(Choice);
+
+impl Sieve {
+    /// Whether this datagram of that host is to be lost.
+    pub(super) fn holds(&mut self, sender: usize, bytes: &[u8]) -> bool {
+        (self.0)(sender, bytes)
+    }
+}
+
+impl fmt::Debug for Sieve {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a sieve")
+    }
+}
+
 impl Net {
+    /// Loses the datagrams that are `chosen`, by their sender and bytes; `None`: no more.
+    #[cfg(test)]
+    pub(crate) fn sift_datagrams(&mut self, chosen: Option<Choice>) {
+        self.air.sieve = chosen.map(Sieve);
+    }
+
     // ---- Reading along, forging ----
 
     /// Keeps copies of the last `capacity` datagrams from now on; 0: of none.

@@ -1,0 +1,169 @@
+//! Networks and strangers that mean no good: what the user sees, and when, and what live sessions
+//! lose by it.
+//!
+//! Slowness is measured in virtual time, in which a turn costs time by itself, for every datagram
+//! (also for one that is dropped at once) and for every connection that is accepted.
+//! Elsewhere: a path that goes silent in one direction (`swarm::paths`), forged and repeated
+//! datagrams in any weather (`swarm::storms`), and with real sockets and secrets the wrong secret
+//! and replayed handshakes (`tests/authentication.rs`).
+
+use super::super::scenarios::{drain, receive, send, talk};
+use super::*;
+use crate::types::{Error, PeerFailure};
+use crate::wire::hello::{HELLO_BYTES, MAGIC};
+
+/// Between two strikes of somebody who strikes 100 000 times in a second.
+const STRIKE_NS: u64 = 10 * MICRO;
+/// Name of the next strike.
+const STRIKE: u64 = 1;
+
+/// Runs traffic while somebody strikes.
+fn run_struck(world: &mut World, traffic: &mut Traffic, mut strike: impl FnMut(&mut World)) -> u64 {
+    let end_ns = world.now_ns() + 10 * SECOND;
+    let mut strikes = 0;
+    world.plan(STRIKE_NS, STRIKE);
+    while !traffic.is_done() {
+        match step(world, std::slice::from_mut(traffic), end_ns) {
+            Step::Planned(STRIKE) => {
+                strike(world);
+                strikes += 1;
+                world.plan(STRIKE_NS, STRIKE);
+            }
+            Step::Limit => panic!("not within ten seconds"),
+            _ => {}
+        }
+    }
+    strikes
+}
+
+/// Time that some traffic takes, and percentiles 50 and 99 of its messages.
+#[derive(Debug)]
+struct Speed {
+    took_ns: u64,
+    p50_ns: u64,
+    #[allow(dead_code, reason = "for whoever looks at what a test prints")]
+    p99_ns: u64,
+}
+
+/// What an attacker does at each strike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Strike {
+    Nothing,
+    /// One datagram to the receiving host, made of those that were seen.
+    Datagram,
+    /// One connection to it, with a hello that no secret made.
+    Hello,
+    /// One connection that says nothing and is closed.
+    Connection,
+}
+
+fn speed(link: &Link, (length, at_once, count): (usize, usize, usize), kind: Strike) -> Speed {
+    let mut world = link.world(&roomy(), 8);
+    let mut attacker = crate::swarm::attacker::Attacker::new(8, &mut world.net.borrow_mut());
+    let mut hello = [0x5a; HELLO_BYTES];
+    hello[..8].copy_from_slice(&MAGIC);
+    hello[8..10].copy_from_slice(&crate::wire::VERSION.to_le_bytes());
+    let mut traffic = Traffic::new(length, at_once, count);
+    let start_ns = world.now_ns();
+    let strikes = run_struck(&mut world, &mut traffic, |world| match kind {
+        Strike::Nothing => {}
+        Strike::Datagram => attacker.attack(&mut world.net.borrow_mut()),
+        Strike::Hello => world.net.borrow_mut().visit(1, &hello, false),
+        Strike::Connection => world.net.borrow_mut().visit(1, &[], true),
+    });
+    assert!(strikes > 100, "{strikes}");
+    let took_ns = world.now_ns() - start_ns;
+    let times_ns = traffic.times_ns(0);
+    let engine = world.look(1).unwrap();
+    let dropped = engine.state.datagrams.dropped;
+    let of_datagrams = dropped.forged + dropped.malformed + dropped.unknown + dropped.repeated;
+    assert_eq!(kind == Strike::Datagram, of_datagrams > strikes / 3, "{dropped:?} of {strikes}");
+    assert!(engine.state.controls[0].is_by_datagram());
+    Speed { took_ns, p50_ns: percentile(&times_ns, 50), p99_ns: percentile(&times_ns, 99) }
+}
+
+const STRIKES: [Strike; 1] = [Strike::Datagram];
+
+/// Nothing is slower by a tenth, whatever strangers do 100 000 times a second.
+#[test]
+fn floods_of_strangers_slow_live_sessions_by_less_than_a_tenth() {
+    let link = Link::new(10 * GBIT, 100 * MICRO);
+    for what in [(8, 1, 400), (8, 64, 20_000), (MIB, 8, 16)] {
+        let calm = speed(&link, what, Strike::Nothing);
+        for kind in STRIKES {
+            let struck = speed(&link, what, kind);
+            let compared = format!("{what:?} {kind:?}: {struck:?}, else {calm:?}");
+            assert!(struck.took_ns * 10 < calm.took_ns * 11, "{compared}");
+            assert!(struck.p50_ns * 10 < calm.p50_ns * 11, "{compared}");
+        }
+    }
+}
+
+/// Each side hears when its kernel gives up; until then everything waits.
+#[test]
+fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut world = Link::new(10 * GBIT, 100 * MICRO).world(&roomy(), 9);
+        let keep_alive_ns = world.net.borrow().weather.keep_alive_ns;
+        let start_ns = world.now_ns();
+        world.net.borrow_mut().cut_way(from, to);
+        for at in 0..2 {
+            let other = peer(&mut world, at, 1 - at);
+            assert!(send(&mut world, at, other, 11, 100, Level::Matched));
+            assert!(receive(&mut world, at, other, 12, 100));
+        }
+        pass(&mut world, keep_alive_ns - 10 * MILLI);
+        for host in 0..2 {
+            assert!(drain(&mut world, host).is_empty(), "nobody can know yet");
+        }
+        pass(&mut world, SECOND);
+        for host in 0..2 {
+            let ended = drain(&mut world, host);
+            assert_eq!(ended.len(), 2, "{ended:?}");
+            for completion in ended {
+                let Err(Error::Peer { failure: PeerFailure::Lost(cause), .. }) = completion.result
+                else {
+                    panic!("{completion:?}")
+                };
+                assert!(!cause.is_empty());
+            }
+        }
+        assert!(world.now_ns() < start_ns + keep_alive_ns + 2 * SECOND);
+        world.net.borrow_mut().open_way(from, to);
+        for at in 0..2 {
+            super::super::scenarios::connect(&mut world, at, 1 - at);
+        }
+        talk(&mut world, [0, 1], "in a new session");
+    }
+}
+
+/// A process that dies with messages under way, and another one in its place: what was under way
+/// fails at once with the cause, and nothing of it disturbs the successor.
+#[test]
+fn a_peer_that_starts_anew_is_another_peer() {
+    let mut world = Link::new(10 * GBIT, MILLI).world(&roomy(), 10);
+    let target = peer(&mut world, 0, 1);
+    for tag in 0..50 {
+        assert!(send(&mut world, 0, target, tag, 4000, Level::Matched));
+    }
+    pass(&mut world, 100 * MICRO);
+    // Its datagrams are still on their way when the next process is there.
+    drop(world.take(1));
+    world.start(1, 77, roomy(), loop_config()).unwrap();
+    let died_ns = world.now_ns();
+    let mut failed = 0;
+    while failed < 50 {
+        assert_ne!(world.step(died_ns + SECOND), Step::Limit, "{failed} of 50");
+        for completion in drain(&mut world, 0) {
+            let Err(Error::Peer { failure, .. }) = completion.result else {
+                panic!("{completion:?}")
+            };
+            assert!(matches!(failure, PeerFailure::Lost(_)), "{failure}");
+            failed += 1;
+        }
+    }
+    let took_ns = world.now_ns() - died_ns;
+    assert!(took_ns < 10 * MILLI, "{took_ns} ns");
+    talk(&mut world, [0, 1], "the successor");
+    assert!(world.look(1).unwrap().state.datagrams.dropped.unknown > 0, "they found nobody");
+}
