@@ -29,6 +29,9 @@ const BYTES_PER_CALL: usize = 256 * 1024;
 
 /// How long a listener rests after the process ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Connections that a driver accepts in one poll, so that a crowd does not keep the loop from
+/// others.
+const ACCEPTS_AT_ONCE: usize = 8;
 
 /// Which driver to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -96,6 +96,9 @@ pub(crate) struct State {
     pub(super) lane_keys: Vec<Option<LaneKey>>,
     pub(super) receive_buffer: Vec<u8>,
     pub(crate) handshakes_pending: usize,
+    /// Strangers that were refused since the time below.
+    pub(super) strangers: u32,
+    pub(super) strangers_since_ns: u64,
     pub(super) polls: u64,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
@@ -142,6 +145,8 @@ impl State {
                 config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
             ],
             handshakes_pending: 0,
+            strangers: 0,
+            strangers_since_ns: 0,
             polls: 0,
             now_ns: 0,
             clock: Clock::Since(Instant::now()),

@@ -176,6 +176,12 @@ pub(crate) trait Driver {
     /// Accepts connections from now on. The listener is non-blocking already.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
+    /// Accepts no connection for `pause`; those that come wait in the kernel, and those that its
+    /// queue has no room for are dropped there. A longer pause that is under way stays.
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        let _ = pause;
+    }
+
     /// Starts a connection; the outcome comes as an event.
     ///
     /// `local` binds the source address. `TCP_NODELAY` and keep-alive are set on every lane.

@@ -364,6 +364,10 @@ impl Driver for Fault {
         self.inner.listen(listener)
     }
 
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        self.inner.rest_from_accepting(pause);
+    }
+
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
         let key = self.inner.connect(remote, local)?;
         let is_refused = self.chance(self.faults.refuse);

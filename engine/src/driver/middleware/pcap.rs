@@ -189,6 +189,10 @@ impl Driver for Pcap {
         self.inner.listen(listener)
     }
 
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        self.inner.rest_from_accepting(pause);
+    }
+
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
         self.inner.connect(remote, local)
     }

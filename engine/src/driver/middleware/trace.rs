@@ -129,6 +129,12 @@ impl Driver for Trace {
         result
     }
 
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        self.tell_idle();
+        trace!(target: TARGET, call = "rest_from_accepting", ?pause);
+        self.inner.rest_from_accepting(pause);
+    }
+
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
         let result = self.inner.connect(remote, local);
         self.tell_idle();

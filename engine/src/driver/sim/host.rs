@@ -7,7 +7,11 @@ use std::net::SocketAddr;
 use super::datagrams::Socket;
 use super::lane::{Lane, News, Watch, What};
 use super::net::{Item, Net};
+use crate::driver::ACCEPTS_AT_ONCE;
 use crate::progress::lanes::{Event, LaneKey};
+
+/// Connections that wait in a kernel to be accepted.
+const BACKLOG: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -31,6 +35,8 @@ pub(crate) struct Host {
     pub(super) socket: Socket,
     /// Connections that its processes accepted.
     pub(super) accepted: u64,
+    /// They accept none before.
+    pub(super) accepts_after_ns: u64,
 }
 
 impl Host {
@@ -49,6 +55,7 @@ impl Host {
             paused_until_ns: 0,
             socket: Socket::new(locator),
             accepted: 0,
+            accepts_after_ns: 0,
         }
     }
 
@@ -176,6 +183,7 @@ impl Net {
             self.settle(host, &Event::DatagramsReadable);
             events.push(Event::DatagramsReadable);
         }
+        self.put_accepts_off(host);
         for _ in 0..self.weather.events_per_poll {
             let now_ns = self.now_ns();
             let Some(first) = self.hosts[host].news.first_entry() else { return };
@@ -198,6 +206,29 @@ impl Net {
             };
             self.settle(host, &event);
             events.push(event);
+        }
+    }
+
+    /// A host that has rested from accepting does so still, or accepts some connections only; the
+    /// others wait, as far as the kernel's queue has room.
+    fn put_accepts_off(&mut self, host: usize) {
+        let now_ns = self.now_ns();
+        let known = &mut self.hosts[host];
+        if known.accepts_after_ns == 0 {
+            return;
+        }
+        let (until_ns, keep) = match known.accepts_after_ns > now_ns {
+            true => (known.accepts_after_ns, 0),
+            false => (now_ns + 1, ACCEPTS_AT_ONCE),
+        };
+        let due = known.news.range(..=(now_ns, u64::MAX));
+        let accepts = due.filter(|(_, news)| matches!(news.what, What::Accept(_)));
+        let late: Vec<_> = accepts.map(|(key, _)| *key).skip(keep).collect();
+        for (count, key) in late.into_iter().enumerate() {
+            let Some(news) = known.news.remove(&key) else { continue };
+            if count < BACKLOG {
+                known.news.insert((until_ns, key.1), news);
+            }
         }
     }
 

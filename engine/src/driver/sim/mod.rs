@@ -66,6 +66,13 @@ impl Driver for SimDriver {
         Ok(())
     }
 
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        let net = &mut *self.net.borrow_mut();
+        let until_ns = net.now_ns() + pause.as_nanos() as u64;
+        let known = &mut net.hosts[self.host];
+        known.accepts_after_ns = known.accepts_after_ns.max(until_ns);
+    }
+
     fn connect(&mut self, remote: SocketAddr, _local: Option<SocketAddr>) -> io::Result<LaneKey> {
         let net = &mut *self.net.borrow_mut();
         if net.draw(net.weather.descriptors_missing_one_in) {

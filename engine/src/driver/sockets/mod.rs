@@ -19,8 +19,8 @@ use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
 use super::table::Table;
 use super::{
-    ACCEPT_PAUSE, DriverConfig, already_outstanding, cancelled, datagrams_open, deadline_after,
-    no_datagrams, no_such_lane, not_open, refuse_send, stopped, table_full, tcp, udp,
+    DriverConfig, already_outstanding, cancelled, datagrams_open, deadline_after, no_datagrams,
+    no_such_lane, not_open, refuse_send, stopped, table_full, tcp, udp,
 };
 use crate::memory::Shape;
 use crate::progress::lanes::{
@@ -41,6 +41,8 @@ pub(crate) struct SocketsDriver {
     listeners: Vec<TcpListener>,
     /// Listeners that may have connections, and when to ask them (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
+    /// Nothing is accepted before.
+    accepts_after: Option<Instant>,
     runnable: VecDeque<LaneKey>,
     datagrams: Option<Watched>,
     ready: Vec<Event>,
@@ -61,6 +63,7 @@ impl SocketsDriver {
             lanes: Table::new(config.max_lanes.min(i32::MAX as u32) as usize),
             listeners: Vec::new(),
             accepting: Vec::new(),
+            accepts_after: None,
             runnable: VecDeque::new(),
             datagrams: None,
             ready: Vec::new(),
@@ -206,28 +209,32 @@ impl SocketsDriver {
         if self.accepting.is_empty() {
             return;
         }
+        if self.accepts_after.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        self.accepts_after = None;
         let mut waiting = std::mem::take(&mut self.accepting);
         waiting.retain_mut(|(listener, pause)| {
             if pause.is_some_and(|until| Instant::now() < until) {
                 return true;
             }
-            *pause = self.accept_all(*listener);
+            *pause = self.accept_some(*listener);
             pause.is_some()
         });
         self.accepting = waiting;
     }
 
-    /// Accepts what waits; returns when to try again if descriptors ran out.
-    fn accept_all(&mut self, listener: usize) -> Option<Instant> {
+    /// Accepts some of what waits; returns when to go on if there may be more.
+    fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
-        let accepted = tcp::accept_all(&listeners[listener], |socket, remote| {
+        let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {
             let lane = self.adopt(socket)?;
             self.ready.push(Event::Accepted { lane, remote });
             Ok(())
         });
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
-        accepted.must_rest.then(|| Instant::now() + ACCEPT_PAUSE)
+        accepted.rest.map(|rest| Instant::now() + rest)
     }
 
     fn serve(&mut self, events: &mut Vec<Event>) {
@@ -279,6 +286,10 @@ impl Driver for SocketsDriver {
         self.epoll.add(listener.as_raw_fd(), LISTENER | index as u64)?;
         self.listeners.push(listener);
         Ok(())
+    }
+
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        self.accepts_after = self.accepts_after.max(Some(Instant::now() + pause));
     }
 
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
@@ -405,7 +416,7 @@ impl Driver for SocketsDriver {
                 left = Duration::ZERO;
             }
             for &(_, pause) in &self.accepting {
-                let until = pause.map_or(Duration::ZERO, |until| {
+                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
                     until.saturating_duration_since(Instant::now())
                 });
                 left = left.min(until);

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
+use super::super::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE};
+
 /// Connections that the kernel completes before they are accepted; it caps the number itself
 /// (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
@@ -87,20 +89,22 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
 pub(crate) struct Accepted {
     /// System calls that this took.
     pub(crate) syscalls: u64,
-    /// Nothing can be accepted for now: descriptors or memory ran out.
-    pub(crate) must_rest: bool,
+    /// When to go on: later if descriptors or memory ran out, in the next poll if there may be
+    /// more. `None`: nothing waits.
+    pub(crate) rest: Option<Duration>,
 }
 
-/// Gives all connections that wait to `adopt`; those that it refuses are closed.
-pub(crate) fn accept_all(
+/// Gives connections that wait to `adopt`, at most [`ACCEPTS_AT_ONCE`]; those that it refuses are
+/// closed.
+pub(crate) fn accept_some(
     listener: &TcpListener,
     mut adopt: impl FnMut(OwnedFd, SocketAddr) -> io::Result<()>,
 ) -> Accepted {
     let mut syscalls = 0;
-    loop {
+    for _ in 0..ACCEPTS_AT_ONCE {
         syscalls += 1;
         match accept(listener) {
-            Ok(None) => return Accepted { syscalls, must_rest: false },
+            Ok(None) => return Accepted { syscalls, rest: None },
             Ok(Some((socket, remote))) => {
                 if let Err(error) = adopt(socket, remote) {
                     tracing::warn!("refused a connection from {remote}: {error}");
@@ -114,10 +118,11 @@ pub(crate) fn accept_all(
                 ) => {}
             Err(error) => {
                 tracing::warn!("cannot accept connections for now: {error}");
-                return Accepted { syscalls, must_rest: true };
+                return Accepted { syscalls, rest: Some(ACCEPT_PAUSE) };
             }
         }
     }
+    Accepted { syscalls, rest: Some(Duration::ZERO) }
 }
 
 /// Accepts one connection; `None` when none waits. One system call.

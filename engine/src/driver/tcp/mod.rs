@@ -10,5 +10,5 @@ mod setup;
 
 pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_pieces};
 pub(crate) use info::{addresses, unanswered};
-pub(crate) use listen::{accept_all, listener};
+pub(crate) use listen::{accept_some, listener};
 pub(crate) use setup::{LaneOptions, connect_error, established, open, prepare};

@@ -19,7 +19,8 @@ pub(super) struct Listener {
     socket: TcpListener,
     /// A request waits for connections.
     is_watched: bool,
-    /// Nothing can be accepted before: the process ran out of descriptors, or the like.
+    /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
+    /// waits is more than one poll accepts.
     rests_until: Option<Instant>,
 }
 
@@ -66,35 +67,41 @@ impl UringDriver {
                 "cannot wait for connections now: {}",
                 io::Error::from_raw_os_error(-result)
             );
-            self.rest(index);
+            self.rest(index, ACCEPT_PAUSE);
             return;
         }
-        self.accept_all(index);
+        self.accept_some(index);
     }
 
-    /// Accepts what waits, and sees to it that what comes next is heard of.
-    fn accept_all(&mut self, index: usize) {
+    /// Accepts some of what waits, and sees to it that what comes next is heard of.
+    fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
-        let accepted = tcp::accept_all(&listeners[index].socket, |socket, remote| {
+        let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
             let lane = self.adopt(socket)?;
             self.ready.push(Event::Accepted { lane, remote });
             Ok(())
         });
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
-        if accepted.must_rest {
-            self.rest(index);
+        if let Some(rest) = accepted.rest {
+            self.rest(index, rest);
             return;
         }
         if let Err(error) = self.watch_listener(index) {
             tracing::warn!("cannot wait for connections now: {error}");
-            self.rest(index);
+            self.rest(index, ACCEPT_PAUSE);
         }
     }
 
-    fn rest(&mut self, index: usize) {
-        self.listeners[index].rests_until = Some(Instant::now() + ACCEPT_PAUSE);
+    fn rest(&mut self, index: usize, pause: Duration) {
+        let rests_until = &mut self.listeners[index].rests_until;
+        *rests_until = (*rests_until).max(Some(Instant::now() + pause));
         self.has_resting = true;
+    }
+
+    /// No listener accepts for `pause`.
+    pub(super) fn rest_all(&mut self, pause: Duration) {
+        (0..self.listeners.len()).for_each(|index| self.rest(index, pause));
     }
 
     /// Tries listeners again whose rest is over.
@@ -107,7 +114,7 @@ impl UringDriver {
             match self.listeners[index].rests_until {
                 Some(until) if until <= Instant::now() => {
                     self.listeners[index].rests_until = None;
-                    self.accept_all(index);
+                    self.accept_some(index);
                 }
                 Some(_) => self.has_resting = true,
                 None => {}

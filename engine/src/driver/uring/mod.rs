@@ -294,6 +294,10 @@ impl Driver for UringDriver {
         self.add_listener(listener)
     }
 
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        self.rest_all(pause);
+    }
+
     fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
         if self.is_stopped {
             return Err(stopped());
