@@ -290,8 +290,8 @@ fn step(world: &mut World, all: &mut [Traffic], end_ns: u64) -> Step {
     step
 }
 
-/// The time after which a lost datagram of a message must have gone again and arrived, on top of the
-/// message's own: two round trips and 200 µs.
+/// The time after which a lost datagram of a message must have gone again and arrived, on top of
+/// the message's own: two round trips and 200 µs.
 fn recovery_ns(rtt_ns: u64) -> u64 {
     2 * rtt_ns + 200 * MICRO
 }

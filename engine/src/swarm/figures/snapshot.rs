@@ -31,19 +31,20 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/session
 const REWRITE: &str = "RINGRAIL_WRITE_SNAPSHOTS";
 
 const PREAMBLE: &str = "\
-# A session of two whole engines whose messages all go by datagrams: goodput in Mb/s, and times from
-# post to completed receive in microseconds. Made by a test;
-# RINGRAIL_WRITE_SNAPSHOTS=1 cargo test -p ringrail --lib session_goodput makes it anew.
+# A session of two whole engines whose messages all go by datagrams: goodput in Mb/s, and times
+# from post to completed receive in microseconds. Made by a test; RINGRAIL_WRITE_SNAPSHOTS=1
+# cargo test -p ringrail --lib session_goodput makes it anew.
 #
-# Both directions lose the stated share of datagrams, at random. A link takes 1472 B of UDP payload;
-# its queue holds half a round trip, at least 200 us. Round trips up to 1 ms: 10 Gb/s; 10 ms: 1 Gb/s;
-# longer: 200 Mb/s. A turn of an engine takes 0.5 to 1 us and 0.35 us more per datagram. Under way:
-# 8 of 8 B, 32 of 4 KiB, 8 of 1 MiB; sent: 400, 320 and 16, of which the first quarter is not counted
-# (p99 of 1 MiB is so the longest time). Usual settings have messages of 1 MiB go over bulk lanes.
+# Both directions lose the stated share of datagrams, at random. A link takes 1472 B of UDP
+# payload; its queue holds half a round trip, at least 200 us. Round trips up to 1 ms: 10 Gb/s;
+# 10 ms: 1 Gb/s; longer: 200 Mb/s. A turn of an engine takes 0.5 to 1 us and 0.35 us more per
+# datagram. Under way: 8 of 8 B, 32 of 4 KiB, 8 of 1 MiB; sent: 400, 320 and 16, of which the
+# first quarter is not counted (p99 of 1 MiB is so the longest time). Usual settings have
+# messages of 1 MiB go over bulk lanes.
 #
-# Left out, because they cost seconds and say what their neighbours say: of 1 MiB loss below 1e-2, and
-# round trips other than 100 us and 10 ms; engine/tests/snapshots/packet-goodput.txt has those cells for
-# the packet layer.
+# Left out, because they cost seconds and say what their neighbours say: of 1 MiB loss below
+# 1e-2, and round trips other than 100 us and 10 ms; engine/tests/snapshots/packet-goodput.txt
+# has those cells for the packet layer.
 #
 # message  rtt     loss    goodput      p50       p99
 ";
