@@ -104,6 +104,9 @@ pub(crate) enum FloorName {
     TcpLatency,
     /// send and recv.
     TcpStream,
+    /// Connected UDP sockets, non-blocking send and recv, spinning; datagrams that are lost are
+    /// sent again after 50 ms, and counted.
+    UdpLatency,
     /// The ring, polled.
     UringLatency,
     /// Registered SEND_ZC.

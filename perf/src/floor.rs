@@ -2,6 +2,7 @@
 
 mod local;
 mod tcp;
+mod udp;
 mod uring;
 
 use crate::cli::{Cli, FloorName};
@@ -17,6 +18,11 @@ pub(crate) fn is_local(floor: FloorName) -> bool {
 /// Whether a floor measures bandwidth.
 pub(crate) fn is_stream(floor: FloorName) -> bool {
     matches!(floor, FloorName::TcpStream | FloorName::UringStream)
+}
+
+/// Longest message of a floor in bytes, if it has a limit: one datagram of IPv4.
+pub(crate) fn size_max(floor: FloorName) -> Option<usize> {
+    (floor == FloorName::UdpLatency).then_some(udp::SIZE_MAX)
 }
 
 /// Runs a floor that needs no other side.
@@ -44,15 +50,14 @@ pub(crate) fn run(
     let mut reports = Vec::new();
     // The first round warms up.
     for round in 0..=job.rounds {
-        let stream = link.raw(is_server)?;
-        link.barrier()?;
         let mut report = match floor {
-            FloorName::TcpLatency => tcp::latency(stream, job, is_server),
-            FloorName::TcpStream => tcp::stream(stream, job, is_server),
-            FloorName::UringLatency => uring::latency(&stream, job, is_server),
-            _ => uring::stream(&stream, job, is_server),
-        }
-        .map_err(|error| format!("floor: {error}"))?;
+            FloorName::UdpLatency => {
+                let socket = link.raw_udp()?;
+                link.barrier()?;
+                udp::latency(&socket, link, job, is_server)?
+            }
+            _ => by_tcp(link, job, floor, is_server)?,
+        };
         link.put(&report.verified)?;
         let theirs: bool = link.get()?;
         report.verified &= theirs;
@@ -62,6 +67,18 @@ pub(crate) fn run(
         progress.advance();
     }
     Ok(reports)
+}
+
+fn by_tcp(link: &mut Link, job: &Job, floor: FloorName, is_server: bool) -> Result<Report, String> {
+    let stream = link.raw(is_server)?;
+    link.barrier()?;
+    match floor {
+        FloorName::TcpLatency => tcp::latency(stream, job, is_server),
+        FloorName::TcpStream => tcp::stream(stream, job, is_server),
+        FloorName::UringLatency => uring::latency(&stream, job, is_server),
+        _ => uring::stream(&stream, job, is_server),
+    }
+    .map_err(|error| format!("floor: {error}"))
 }
 
 /// An empty report of a floor.

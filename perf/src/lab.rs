@@ -67,6 +67,12 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
         TestName::Floor if first == 0 => {
             Err("a floor has no empty message: 1 byte at least".to_owned())
         }
+        TestName::Floor => match cli.floor.and_then(floor::size_max) {
+            Some(most) if last > most => {
+                Err(format!("a message of this floor is one datagram: {most} bytes at most"))
+            }
+            _ => Ok(()),
+        },
         _ => Ok(()),
     }
 }

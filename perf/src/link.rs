@@ -1,7 +1,7 @@
 //! The control connection: parameters, addresses, barriers and results, as lines of JSON.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
@@ -127,6 +127,18 @@ impl Link {
         stream.set_nodelay(true).map_err(text)?;
         unpace(&stream);
         Ok(stream)
+    }
+
+    /// A raw UDP socket for a floor, connected with that of the other side and non-blocking.
+    pub(crate) fn raw_udp(&mut self) -> Result<UdpSocket, String> {
+        let (local, remote) = (SocketAddr::new(self.local, 0), self.remote);
+        let failed = |error| format!("no UDP socket between {local} and {remote}: {error}");
+        let socket = UdpSocket::bind(local).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        self.put(&socket.local_addr().map_err(failed)?.port())?;
+        let port: u16 = self.get()?;
+        socket.connect(SocketAddr::new(remote, port)).map_err(failed)?;
+        Ok(socket)
     }
 }
 

@@ -31,6 +31,10 @@ pub(crate) struct Report {
     pub(crate) syscalls_per_message_peer: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zero_copy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_sent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_lost: Option<u64>,
 }
 
 /// A histogram of nanoseconds.

@@ -141,7 +141,11 @@ fn latency_under_load_reports_both() {
 
 #[test]
 fn floors_of_two_sides_report_what_they_bound() {
-    for (floor, fields) in [("tcp-latency", &LATENCIES[..]), ("tcp-stream", &["bandwidth_mb_s"])] {
+    for (floor, fields) in [
+        ("tcp-latency", &LATENCIES[..]),
+        ("udp-latency", &[&LATENCIES[..], &["datagrams_sent"]].concat()),
+        ("tcp-stream", &["bandwidth_mb_s"]),
+    ] {
         let run = ["floor", floor, "--loopback", "--rounds", "1", "--iters", "10", "--size", "64"];
         let reports = objects(&run);
         assert_eq!(reports.len(), 1);
@@ -251,6 +255,7 @@ fn bad_arguments_are_named() {
         (&["latency-under-load", "--loopback", "--size", "4"], "8 to 16384"),
         (&["latency-under-load", "--loopback", "--size", "8:32K"], "8 to 16384"),
         (&["floor", "tcp-latency", "--loopback", "--size", "0:8"], "1 byte"),
+        (&["floor", "udp-latency", "--loopback", "--size", "64K"], "65507"),
         (&["floor"], "which floor"),
         (&["floor", "tcp-latency"], "--loopback"),
         (&["floor", "memcpy", "--pcap", "x.pcap"], "lanes"),
