@@ -1,6 +1,7 @@
 //! What a user touches: domain, endpoint, operations, queues.
 
 mod blocking;
+mod datagrams;
 mod domain;
 mod endpoint;
 mod kernel;
@@ -10,6 +11,7 @@ mod queues;
 mod receive;
 mod send;
 
+pub use datagrams::DatagramState;
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, Owned};
 pub use kernel::{KernelFeature, kernel_features};

@@ -93,6 +93,7 @@ impl Endpoint<Owned> {
             syscalls: driver.syscalls,
             copied_bytes: engine.state.completions.copied_bytes,
             segments_received: core.segments_received,
+            segments_by_datagram: datagrams.segments,
             frames_received: core.frames_received,
             unexpected_messages: core.unexpected_messages,
             zero_copy_sends: driver.zero_copy_sends,

@@ -59,12 +59,14 @@ fn the_first_message_goes_by_tcp_and_later_ones_by_datagrams() {
     let mut world = world(1, &config());
     let first_ns = exchange(&mut world, "the first exchange");
     assert_eq!(are_good(&world), [false; 2]);
+    assert_eq!([0, 1].map(|host| counters(&world, host).segments), [0; 2]);
     pass(&mut world, 10 * MILLISECOND);
     assert_eq!(are_good(&world), [true; 2]);
     let before = counters(&world, 0).sent;
     let warm_ns = (0..10).map(|_| exchange(&mut world, "a warm exchange")).max().unwrap();
     // Answers carry acknowledgements: not one datagram more than messages.
     assert_eq!(counters(&world, 0).sent - before, 10);
+    assert!([0, 1].iter().all(|&host| counters(&world, host).segments >= 10));
     // TCP and hello take a round trip each, and loops some microseconds per message.
     let round_trip_ns = 14_000;
     assert!(first_ns <= warm_ns + 2 * round_trip_ns + 10_000, "{first_ns} and {warm_ns} ns");

@@ -11,6 +11,8 @@ pub struct Counters {
     pub copied_bytes: u64,
     /// Segments received on control lanes.
     pub segments_received: u64,
+    /// Of these, those that came in datagrams; the others came by TCP.
+    pub segments_by_datagram: u64,
     /// Frames received.
     pub frames_received: u64,
     /// Messages that came before their receive.

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use self::address::Family;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-pub(crate) use self::socket::bind;
+pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
 use crate::progress::lanes::{DriverCounters, Event};
 
 /// Datagrams that a driver holds in each direction.

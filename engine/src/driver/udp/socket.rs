@@ -4,7 +4,7 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// What is asked for as the kernel's buffers, in bytes each way: the stock limits `rmem_max` and
 /// `wmem_max`, so that every user gets it.
@@ -16,6 +16,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 /// (25 µs). What does not fit is lost, and the packet layer finds out. Without asking there is
 /// half of that.
 const BUFFER_BYTES: usize = 212_992;
+/// What [`buffers`] says of a socket that got it.
+pub(crate) const WANTED_BYTES: usize = 2 * BUFFER_BYTES;
 
 /// Binds a non-blocking socket for datagrams at `address`; at another port, which the kernel
 /// chooses, if that one is not free.
@@ -63,6 +65,17 @@ fn try_bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
+/// Bytes of a socket's buffers, receiving and sending, as the kernel counts them: twice what was
+/// asked for, as far as its limits let it.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub(crate) fn buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
+    let socket = SockRef::from(socket);
+    Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
+}
+
 fn set_option(
     socket: &Socket,
     level: libc::c_int,
@@ -84,8 +97,6 @@ fn set_option(
 
 #[cfg(test)]
 mod tests {
-    use socket2::SockRef;
-
     use super::*;
 
     fn option(socket: &UdpSocket, level: libc::c_int, name: libc::c_int) -> libc::c_int {
@@ -106,7 +117,9 @@ mod tests {
         assert_eq!(discovery, libc::IP_PMTUDISC_PROBE);
         assert_eq!(option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR), 0);
         let fresh = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        let got = buffers(&socket).unwrap();
         let socket = SockRef::from(&socket);
+        assert_eq!(got, (socket.recv_buffer_size().unwrap(), socket.send_buffer_size().unwrap()));
         assert!(socket.nonblocking().unwrap() && !socket.reuse_address().unwrap());
         assert!(socket.recv_buffer_size().unwrap() >= fresh.recv_buffer_size().unwrap());
         assert!(socket.send_buffer_size().unwrap() >= fresh.send_buffer_size().unwrap());

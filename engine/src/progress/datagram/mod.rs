@@ -70,6 +70,8 @@ pub(crate) struct DatagramCounters {
     pub(crate) lost: u64,
     /// Those that came in and changed nothing.
     pub(crate) dropped: u64,
+    /// Segments that came in datagrams.
+    pub(crate) segments: u64,
 }
 
 impl DatagramCounters {
@@ -84,6 +86,8 @@ impl DatagramCounters {
 pub(crate) struct Datagrams {
     /// The socket, for each driver to get a copy of.
     socket: Option<UdpSocket>,
+    /// Why the last driver that was attached did not take it.
+    refusal: Option<String>,
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
@@ -98,6 +102,8 @@ pub(crate) struct Datagrams {
     drained_ns: u64,
     /// What was dropped so far.
     pub(crate) dropped: Dropped,
+    /// Segments that came in datagrams so far.
+    segments: u64,
     /// Of paths whose session is over.
     of_closed: DatagramCounters,
 }
@@ -115,11 +121,17 @@ impl Datagrams {
         let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
         if let Err(error) = opened {
             tracing::warn!("no datagrams: {error}; messages go by TCP");
+            self.refusal = Some(error.to_string());
             self.socket = None;
             self.announced = Announced::default();
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
         self.blocked.clear();
+    }
+
+    /// The socket, if datagrams are taken; otherwise why a driver refused it, if one did.
+    pub(crate) fn socket(&self) -> Result<&UdpSocket, Option<&str>> {
+        self.socket.as_ref().ok_or(self.refusal.as_deref())
     }
 
     fn is_open(&self) -> bool {
@@ -470,7 +482,8 @@ impl super::engine::State {
     pub(crate) fn datagram_counters(&self) -> DatagramCounters {
         let Dropped { malformed, unknown, forged, repeated } = self.datagrams.dropped;
         let dropped = malformed + unknown + forged + repeated;
-        let start = DatagramCounters { dropped, ..self.datagrams.of_closed };
+        let segments = self.datagrams.segments;
+        let start = DatagramCounters { dropped, segments, ..self.datagrams.of_closed };
         let lanes = self.controls.iter().filter_map(|control| control.datagram.as_deref());
         lanes.fold(start, |sum, lane| sum.with(&lane.path))
     }
@@ -530,7 +543,9 @@ impl super::engine::State {
         if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) {
             let now_ns = self.now_ns;
             let completions = &mut self.completions;
+            let before = self.core.counters.segments_received;
             let handled = self.core.handle_datagram(session, packet.content, now_ns, completions);
+            self.datagrams.segments += self.core.counters.segments_received - before;
             if let Err(error) = handled {
                 return protocol(&error);
             }

@@ -1,0 +1,103 @@
+//! What an endpoint says of its datagrams: whether it takes them, and what came by them.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::pair;
+use ringrail::{DatagramState, Endpoint, Envelope, Level, Owned, Peer, Selector};
+
+const TAG: Envelope = Envelope::tag(1);
+/// Segments by datagram that each side waits for.
+const ENOUGH: u64 = 100;
+
+fn send(endpoint: &Endpoint<Owned>, peer: Peer, byte: u8, level: Level) {
+    endpoint.send_blocking(peer, TAG, &[byte; 8], level).unwrap();
+}
+
+fn receive(endpoint: &Endpoint<Owned>, peer: Peer) -> u8 {
+    let mut into = [0; 8];
+    endpoint.receive_blocking(Selector::from(peer, TAG), &mut into).unwrap();
+    assert_eq!(into, [into[0]; 8]);
+    into[0]
+}
+
+fn has_enough(endpoint: &Endpoint<Owned>) -> bool {
+    let counters = endpoint.counters();
+    assert!(counters.segments_by_datagram <= counters.segments_received, "{counters:?}");
+    counters.segments_by_datagram >= ENOUGH
+}
+
+/// One message there and one back, again and again until `is_over`, which gets what the other side
+/// said: whether it has [`ENOUGH`].
+fn lead(endpoint: &Endpoint<Owned>, peer: Peer, is_over: impl Fn(u32, bool) -> bool) {
+    let mut is_last = false;
+    for round in 1.. {
+        send(endpoint, peer, u8::from(is_last), Level::BufferReusable);
+        let other_has_enough = receive(endpoint, peer) == 1;
+        if is_last {
+            break;
+        }
+        is_last = is_over(round, other_has_enough);
+    }
+    // Neither leaves while the other may wait.
+    send(endpoint, peer, 2, Level::Matched);
+}
+
+fn follow(endpoint: &Endpoint<Owned>, peer: Peer) {
+    while receive(endpoint, peer) != 2 {
+        send(endpoint, peer, u8::from(has_enough(endpoint)), Level::BufferReusable);
+    }
+}
+
+#[test]
+fn with_tcp_there_are_none() {
+    let check = |endpoint: &Endpoint<Owned>| {
+        assert_eq!(endpoint.datagrams(), DatagramState::Off);
+        let counters = endpoint.counters();
+        assert!(counters.segments_received > 0);
+        assert_eq!((counters.segments_by_datagram, counters.datagrams_sent), (0, 0));
+    };
+    pair(
+        &[("control_lane", "tcp")],
+        move |endpoint, peer| {
+            lead(endpoint, peer, |round, _| round == 10);
+            check(endpoint);
+        },
+        move |endpoint, peer| {
+            follow(endpoint, peer);
+            check(endpoint);
+        },
+    );
+}
+
+#[test]
+fn segments_that_came_by_datagram_are_counted() {
+    let check = |endpoint: &Endpoint<Owned>| {
+        let state = endpoint.datagrams();
+        let DatagramState::Taken { port, receive_buffer_bytes, send_buffer_bytes, .. } = state
+        else {
+            panic!("{state:?}");
+        };
+        assert_ne!(port, 0);
+        // Whatever the limits of the host, the kernel gives more than a page.
+        assert!(receive_buffer_bytes > 4096 && send_buffer_bytes > 4096);
+    };
+    pair(
+        &[("control_lane", "udp")],
+        move |endpoint, peer| {
+            check(endpoint);
+            // The first ones go by TCP, until the path of either side has answered.
+            let deadline = Instant::now() + Duration::from_secs(60);
+            lead(endpoint, peer, |_, other_has_enough| {
+                assert!(Instant::now() < deadline, "{:?}", endpoint.counters());
+                other_has_enough && has_enough(endpoint)
+            });
+        },
+        move |endpoint, peer| {
+            check(endpoint);
+            follow(endpoint, peer);
+            assert!(has_enough(endpoint));
+        },
+    );
+}
