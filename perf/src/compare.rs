@@ -1,14 +1,18 @@
 //! `ringrail-perf compare`: two saved results, side by side.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use serde_json::json;
 
-use crate::saved;
+use crate::saved::{self, Key};
 
 /// Compares results that were saved with --json: exit code 0, or 1 where the second are worse
 /// than the first by more than the tolerance, or 2 where they cannot be compared.
+///
+/// A file has one kind of lanes for each test; the two may differ, for instance in --lanes uring
+/// and --lanes udp.
 #[derive(Debug, Parser)]
 #[command(name = "ringrail-perf compare")]
 pub(crate) struct Arguments {
@@ -29,10 +33,27 @@ fn tolerance(text: &str) -> Result<f64, String> {
     if (0.0..1.0).contains(&value) { Ok(value) } else { Err("it is from 0 to below 1".to_owned()) }
 }
 
+/// The values of a file, which measured each test over one kind of lanes: the two files may differ
+/// in theirs.
+fn values(file: &Path) -> Result<BTreeMap<Key, f64>, String> {
+    let reports = saved::read(file)?;
+    for (test, kinds) in saved::kinds_of_tests(&reports) {
+        if kinds.len() > 1 {
+            let kinds: Vec<String> = kinds.into_iter().collect();
+            return Err(format!(
+                "{}: {test} over several kinds of lanes ({}): save them in a file each",
+                file.display(),
+                kinds.join(", ")
+            ));
+        }
+    }
+    Ok(saved::values(&reports))
+}
+
 /// Prints the table. `false`: something is worse, or was not measured again.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, String> {
-    let reference = saved::values(&saved::read(&arguments.reference)?);
-    let subject = saved::values(&saved::read(&arguments.subject)?);
+    let reference = values(&arguments.reference)?;
+    let subject = values(&arguments.subject)?;
     if !reference.keys().any(|key| subject.contains_key(key)) {
         return Err(
             "the two files have no measurement in common: same test, size and threads".to_owned()

@@ -8,6 +8,7 @@ use clap::Parser;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use crate::output::Report;
 use crate::saved::{self, Metric};
 
 const WIDTH: u32 = 900;
@@ -15,7 +16,8 @@ const WIDTH: u32 = 900;
 const HEIGHT: u32 = 500;
 
 /// Draws results that were saved with --json: one chart for each of latency, bandwidth and
-/// message rate that is in the file, one curve for each test.
+/// message rate that is in the file, one curve for each test; where a test was measured over
+/// several kinds of lanes, one for each (`latency (udp+uring)`).
 #[derive(Debug, Parser)]
 #[command(name = "ringrail-perf plot")]
 pub(crate) struct Arguments {
@@ -44,15 +46,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     std::fs::write(out, picture).map_err(|error| format!("{}: {error}", out.display()))
 }
 
-fn charts(reports: &[crate::output::Report]) -> BTreeMap<Metric, Curves> {
+fn charts(reports: &[Report]) -> BTreeMap<Metric, Curves> {
     let mut charts: BTreeMap<Metric, Curves> = BTreeMap::new();
-    for ((test, size, threads, metric), value) in saved::values(reports) {
-        let name = if threads == 1 { test } else { format!("{test}, {threads} threads") };
+    for (test, kinds) in saved::kinds_of_tests(reports) {
+        for kind in &kinds {
+            let is_of_curve =
+                |report: &&Report| report.test == test && saved::kinds(report) == *kind;
+            let curve: Vec<Report> = reports.iter().filter(is_of_curve).cloned().collect();
+            let test = match kinds.len() {
+                1 => test.to_owned(),
+                _ => format!("{test} ({kind})"),
+            };
+            add_curves(&mut charts, &test, &curve);
+        }
+    }
+    charts
+}
+
+fn add_curves(charts: &mut BTreeMap<Metric, Curves>, test: &str, reports: &[Report]) {
+    for ((_, size, threads, metric), value) in saved::values(reports) {
+        let name = match threads {
+            1 => test.to_owned(),
+            _ => format!("{test}, {threads} threads"),
+        };
         // A logarithm has no 0: an empty message stands beside that of one byte.
         let point = (size.max(1) as f64, value);
         charts.entry(metric).or_default().entry(name).or_default().push(point);
     }
-    charts
 }
 
 fn draw(charts: &BTreeMap<Metric, Curves>, picture: &mut String) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Results that were saved with `--json`, read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::output::Report;
@@ -53,6 +53,21 @@ impl Metric {
 
 /// What makes two measurements the same one: test, message size in bytes, threads, metric.
 pub(crate) type Key = (String, usize, usize, Metric);
+
+/// The kinds of lanes of a report, without their NICs: `udp+uring`.
+pub(crate) fn kinds(report: &Report) -> String {
+    let kinds = report.lanes.iter().map(|lane| lane.split_once(':').map_or(&**lane, |lane| lane.0));
+    kinds.collect::<Vec<_>>().join("+")
+}
+
+/// The kinds of lanes over which each test was measured. A test of several has no one value.
+pub(crate) fn kinds_of_tests(reports: &[Report]) -> BTreeMap<&str, BTreeSet<String>> {
+    let mut all: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for report in reports {
+        all.entry(&report.test).or_default().insert(kinds(report));
+    }
+    all
+}
 
 /// Reads the lines of a file; empty ones are left out.
 pub(crate) fn read(path: &Path) -> Result<Vec<Report>, String> {
@@ -112,6 +127,16 @@ mod tests {
         let values = values(&parse(&lines.join("\n\n")).unwrap());
         let key = ("latency".to_owned(), 8, 1, Metric::LatencyP50);
         assert_eq!(values, BTreeMap::from([(key, 3.0)]));
+    }
+
+    #[test]
+    fn lanes_are_told_apart_by_kind() {
+        let lanes = [r#"["uring:a"]"#, r#"["uring:b"]"#, r#"["udp:a","uring:a"]"#];
+        let lines = lanes.map(|lanes| line("1.0").replace("[]", lanes));
+        let reports = parse(&lines.join("\n")).unwrap();
+        assert_eq!(kinds_of_tests(&reports[..2])["latency"], BTreeSet::from(["uring".to_owned()]));
+        let both = ["udp+uring", "uring"].map(str::to_owned);
+        assert_eq!(kinds_of_tests(&reports)["latency"], BTreeSet::from(both));
     }
 
     #[test]
