@@ -135,12 +135,14 @@ pub(crate) enum Buffers {
 pub(crate) enum Lanes {
     /// TCP control lane, bulk by io_uring.
     Uring,
-    /// No io_uring at all.
+    /// The same without io_uring.
     Sockets,
     /// What a user gets by default.
     Auto,
-    /// Not offered yet.
+    /// Datagrams by UDP as control lane, an error where none pass; bulk by io_uring.
     Udp,
+    /// The same without io_uring.
+    UdpSockets,
     /// Not offered yet.
     Xdp,
     /// Not offered yet.
@@ -150,16 +152,27 @@ pub(crate) enum Lanes {
 }
 
 impl Lanes {
-    /// The value of ringrail's setting.
-    pub(crate) fn setting(self) -> Result<&'static str, String> {
+    /// Ringrail's settings: names and values.
+    pub(crate) fn settings(self) -> Result<&'static [(&'static str, &'static str)], String> {
         match self {
-            Self::Uring => Ok("uring"),
-            Self::Sockets => Ok("sockets"),
-            Self::Auto => Ok("auto"),
-            other => {
-                Err(format!("lanes {other:?} are not offered yet: use uring, sockets or auto"))
+            Self::Uring => Ok(&[("lanes", "uring"), ("control_lane", "tcp")]),
+            Self::Sockets => Ok(&[("lanes", "sockets"), ("control_lane", "tcp")]),
+            Self::Auto => Ok(&[("lanes", "auto")]),
+            Self::Udp => Ok(&[("lanes", "uring"), ("control_lane", "udp")]),
+            Self::UdpSockets => Ok(&[("lanes", "sockets"), ("control_lane", "udp")]),
+            Self::Xdp | Self::Hybrid | Self::XdpOnly => {
+                let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+                Err(format!(
+                    "lanes {} are not offered yet: use udp, udp-sockets, uring, sockets or auto",
+                    name.unwrap_or_default()
+                ))
             }
         }
+    }
+
+    /// Whether a measurement without datagrams is none of these lanes.
+    pub(crate) fn wants_datagrams(self) -> bool {
+        matches!(self, Self::Udp | Self::UdpSockets)
     }
 }
 

@@ -18,12 +18,11 @@ const WINDOW_MAX: usize = 1 << 16;
 
 /// Refuses what the command line should not say, before anything is started.
 pub(crate) fn check(cli: &Cli) -> Result<(), String> {
-    let lanes = cli.lanes.setting()?;
     secret::refuse_on_command_line(cli)?;
     if cli.threads != 1 {
         return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
     }
-    test::settings(lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
+    test::settings(cli.lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
     if cli.pcap.is_some() && matches!(cli.test, TestName::Floor | TestName::Info) {
         return Err("--pcap writes what ringrail's lanes carry, and here are none".to_owned());
     }
@@ -229,6 +228,9 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         link.put(&job)?;
         progress.begin(job.test, job.size);
         let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
+        if job.lanes.wants_datagrams() {
+            rounds.iter().try_for_each(Report::check_datagrams)?;
+        }
         let report = median(rounds).ok_or("no round was measured")?;
         progress.suspend(|| printer.print(&report));
         if !report.verified {

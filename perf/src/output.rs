@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::cli::Cli;
 
 /// One line of results; keys as in the performance contract.
+///
+/// With a control lane of datagrams: `control_lane` is what messages went by (`udp`, `tcp`, or
+/// both: `udp+tcp`), `datagram_share` the part of the segments received by either side that came
+/// in datagrams, `datagrams_*` what the client counted and `datagrams_*_peer` the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) test: String,
@@ -32,9 +36,21 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zero_copy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) control_lane: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagram_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datagrams_sent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_sent_peer: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datagrams_lost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_lost_peer: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_dropped: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) datagrams_dropped_peer: Option<u64>,
 }
 
 /// A histogram of nanoseconds.
@@ -64,6 +80,11 @@ impl Report {
             (None, None, rate) => -rate.unwrap_or(0.0),
         }
     }
+}
+
+/// What both sides counted together.
+fn both(ours: Option<u64>, theirs: Option<u64>) -> Option<f64> {
+    ours.map(|ours| (ours + theirs.unwrap_or(0)) as f64)
 }
 
 /// The median of several rounds; verified only if all are.
@@ -113,6 +134,10 @@ impl Printer {
             ("Bandwidth (MB/s)", report.bandwidth_mb_s),
             ("Messages/s", report.message_rate_per_s),
             ("Syscalls/message", report.syscalls_per_message),
+            ("By datagram (%)", report.datagram_share.map(|share| share * 100.0)),
+            ("Datagrams", both(report.datagrams_sent, report.datagrams_sent_peer)),
+            ("Lost", both(report.datagrams_lost, report.datagrams_lost_peer)),
+            ("Dropped", both(report.datagrams_dropped, report.datagrams_dropped_peer)),
         ];
         let columns: Vec<_> = columns.into_iter().filter_map(|(n, v)| Some((n, v?))).collect();
         if !self.has_header && self.style != Style::Json {

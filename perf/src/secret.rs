@@ -15,7 +15,7 @@ static OF_THIS_RUN: OnceLock<JobSecret> = OnceLock::new();
 /// A fresh secret for both sides of a run; `None` where the user has settled it (a secret of the
 /// environment or of a file, or `insecure`).
 pub(crate) fn fresh(cli: &Cli) -> Result<Option<&'static JobSecret>, String> {
-    let settings = test::settings(cli.lanes.setting()?, None, None, None, &cli.settings)?;
+    let settings = test::settings(cli.lanes, None, None, None, &cli.settings)?;
     let is_settled = settings.insecure()
         || settings.job_secret().is_some()
         || settings.job_secret_file().is_some();

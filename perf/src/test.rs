@@ -1,6 +1,7 @@
 //! Tests of ringrail itself.
 
 mod bw;
+mod counted;
 pub(crate) mod info;
 mod latency;
 mod load;
@@ -14,7 +15,8 @@ use ringrail::{
 };
 use serde::de::DeserializeOwned;
 
-use crate::cli::{Buffers, TestName};
+use self::counted::Counted;
+use crate::cli::{Buffers, Lanes, TestName};
 use crate::link::{Job, Link};
 use crate::output::Report;
 use crate::progress::Progress;
@@ -37,13 +39,16 @@ pub(crate) struct Side<'a> {
 
 /// Settings for a job, or for `info`.
 pub(crate) fn settings(
-    lanes: &str,
+    lanes: Lanes,
     nics: Option<&str>,
     local: Option<std::net::IpAddr>,
     arena_bytes: Option<usize>,
     extra: &[String],
 ) -> Result<Settings, String> {
-    let mut builder = Settings::builder().set("lanes", lanes);
+    let mut builder = Settings::builder();
+    for (name, value) in lanes.settings()? {
+        builder = builder.set(name, value);
+    }
     if let Some(nics) = nics {
         builder = builder.set("nics", nics);
     } else if let Some(local) = local {
@@ -82,8 +87,7 @@ pub(crate) fn run(
     };
     let mut extra = job.settings.clone();
     extra.extend(job.pcap.as_ref().map(|file| format!("pcap_file={file}")));
-    let settings =
-        settings(job.lanes.setting()?, job.nics.as_deref(), Some(link.local), arena, &extra)?;
+    let settings = settings(job.lanes, job.nics.as_deref(), Some(link.local), arena, &extra)?;
     let domain = Domain::with_settings(settings).map_err(message)?;
     let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
     link.put(&endpoint.address().to_bytes().to_vec())?;
@@ -177,7 +181,7 @@ impl Side<'_> {
         }
     }
 
-    /// Fills in what both sides counted: verification, system calls, zero copy.
+    /// Fills in what both sides counted: verification, system calls, datagrams, zero copy.
     fn conclude(
         &mut self,
         report: &mut Report,
@@ -186,12 +190,14 @@ impl Side<'_> {
         verified: bool,
     ) -> Result<(), String> {
         let after = self.endpoint.counters();
-        let per_message = (after.syscalls - before.syscalls) as f64 / messages.max(1) as f64;
-        self.link.put(&(per_message, verified))?;
-        let (theirs, their_verified): (f64, bool) = self.get()?;
-        report.syscalls_per_message = Some(per_message);
-        report.syscalls_per_message_peer = Some(theirs);
+        let ours = Counted::between(before, &after, messages);
+        self.link.put(&(ours, verified))?;
+        let (theirs, their_verified): (Counted, bool) = self.get()?;
+        report.syscalls_per_message = Some(ours.syscalls_per_message);
+        report.syscalls_per_message_peer = Some(theirs.syscalls_per_message);
         report.verified = verified && their_verified;
+        let asked = self.endpoint.domain().settings().control_lane();
+        counted::control_lane(report, asked, &ours, &theirs);
         let sent = after.zero_copy_sends - before.zero_copy_sends;
         let copied = after.zero_copy_copied - before.zero_copy_copied;
         let kind = if sent == 0 {

@@ -121,6 +121,84 @@ fn latency_runs_without_io_uring() {
     assert_eq!(reports[0]["lanes"][0], "sockets:127.0.0.1");
 }
 
+/// The test of the tool with datagrams as control lane; the reports, which have what all have.
+fn datagram_test(test: &str, lanes: &str, iters: u64, fields: &[&str]) -> Vec<Value> {
+    let iters_text = iters.to_string();
+    let run = [test, "--loopback", "--lanes", lanes, "--rounds", "1", "--iters", &iters_text];
+    let reports = objects(&run);
+    let size = if test == "bw" { 1 << 20 } else { 8 };
+    assert_eq!(reports.len(), 1);
+    assert_report(&reports[0], test, size, iters, fields);
+    assert_counted(&reports[0]);
+    for field in ["datagrams_sent", "datagrams_lost", "datagrams_dropped"] {
+        for side in ["", "_peer"] {
+            let field = format!("{field}{side}");
+            assert!(reports[0][&field].is_u64(), "{field}: {}", reports[0]);
+        }
+    }
+    assert!(reports[0]["datagram_share"].as_f64().unwrap() > 0.0, "{}", reports[0]);
+    reports
+}
+
+/// On a busy machine a path may go silent for a while, and then TCP takes over: both are named.
+#[test]
+fn control_lanes_of_datagrams_are_named_and_counted() {
+    for (lanes, bulk) in [("udp", None), ("udp-sockets", Some("sockets:127.0.0.1"))] {
+        let fields = [&LATENCIES[..], &["datagrams_sent", "datagrams_sent_peer"]].concat();
+        let report = &datagram_test("latency", lanes, 200, &fields)[0];
+        let control = report["control_lane"].as_str().unwrap();
+        assert!(["udp", "udp+tcp"].contains(&control), "{report}");
+        assert_eq!(report["datagram_share"] == 1.0, control == "udp", "{report}");
+        assert_eq!(report["lanes"][0], format!("{control}:127.0.0.1"), "{report}");
+        assert_eq!(report["lanes"].as_array().unwrap().len(), 2, "{report}");
+        if let Some(bulk) = bulk {
+            assert_eq!(report["lanes"][1], bulk, "{report}");
+        }
+    }
+    datagram_test("mr", "udp", 2000, &["message_rate_per_s"]);
+    datagram_test("bw", "udp-sockets", 10, &["bandwidth_mb_s"]);
+    let fields = [&LATENCIES[..], &["bandwidth_mb_s"]].concat();
+    datagram_test("latency-under-load", "udp", 5, &fields);
+}
+
+#[test]
+fn control_lanes_of_tcp_are_named() {
+    let run = ["latency", "--loopback", "--lanes", "sockets", "--rounds", "1", "--iters", "10"];
+    let report = &objects(&run)[0];
+    assert_eq!(report["control_lane"], "tcp", "{report}");
+    assert!(report["datagram_share"].is_null() && report["datagrams_sent"].is_null(), "{report}");
+}
+
+#[test]
+fn tables_show_datagrams() {
+    let run = ["latency", "--loopback", "--lanes", "udp-sockets", "--rounds", "1", "--iters"];
+    let table = text(&perf(&[&run[..], &["200"]].concat()).stdout);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].contains("udp") && lines[0].contains("sockets:127.0.0.1"), "{table}");
+    for column in ["By datagram (%)", "Datagrams", "Lost", "Dropped"] {
+        assert!(lines[1].contains(column), "{table}");
+    }
+}
+
+/// What was measured over TCP is not printed as a figure of UDP.
+#[test]
+fn a_fallback_to_tcp_is_an_error() {
+    let cases = [
+        ("control_lane=tcp", "no datagram was sent"),
+        // Probes are sent, and none is answered.
+        ("inject_faults=seed=1 lose=1", "none carried a message"),
+    ];
+    for (setting, cause) in cases {
+        let run = ["latency", "--loopback", "--lanes", "udp-sockets", "--rounds", "1"];
+        let output = perf(&[&run[..], &["--iters", "2000", "--set", setting]].concat());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{setting}: {stderr}");
+        assert_eq!(text(&output.stdout), "", "{setting}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains(cause) && stderr.contains("went by TCP"), "{setting}: {stderr}");
+    }
+}
+
 #[test]
 fn streams_report_bandwidth() {
     let fields = ["bandwidth_mb_s", "message_rate_per_s"];
@@ -232,6 +310,30 @@ fn info_names_the_settings() {
     assert!(line.is_some_and(|line| line.contains("64K") && line.contains("builder")), "{stdout}");
 }
 
+#[test]
+fn info_says_what_becomes_of_datagrams() {
+    let line = |arguments: &[&str]| {
+        let common = ["info", "--set", "listen_address=127.0.0.1"];
+        let output = perf(&[&common[..], arguments].concat());
+        let stdout = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        stdout.lines().skip_while(|line| *line != "endpoint").nth(1).unwrap().trim().to_owned()
+    };
+    let taken = line(&["--lanes", "udp-sockets"]);
+    assert!(taken.starts_with("127.0.0.1:") && taken.contains("by sockets"), "{taken}");
+    let number = |after: &str| -> u64 {
+        let rest = taken.split_once(after).unwrap_or_else(|| panic!("{after}: {taken}")).1;
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    assert!(number("UDP port ") > 0 && number("buffers of ") > 4096 && number(" in and ") > 4096);
+    let off = line(&["--lanes", "sockets"]);
+    assert!(off.contains("no datagrams") && off.contains("control_lane"), "{off}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let none = line(&["--lanes", "sockets", "--set", &format!("port_range={port}-{port}")]);
+    assert!(none.contains("cannot be had") && none.contains("cannot listen"), "{none}");
+}
+
 /// Bad arguments: exit code 2, and a word of the cause on standard error.
 #[test]
 fn bad_arguments_are_named() {
@@ -337,6 +439,32 @@ fn compare_refuses_what_has_nothing_in_common() {
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(cause), "{arguments:?}: {stderr}");
+    }
+}
+
+/// The same test by two control lanes: files of their own are compared, one of both is not, and
+/// a picture has a curve for each.
+#[test]
+fn control_lanes_are_kept_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let tcp = saved(&folder, "tcp", 4.0, 1000.0);
+    let udp = saved(&folder, "udp", 2.0, 1000.0);
+    let lines = std::fs::read_to_string(&udp).unwrap();
+    std::fs::write(&udp, lines.replace(r#"["uring:lo"]"#, r#"["udp:lo","uring:lo"]"#)).unwrap();
+    assert!(perf(&["compare", &tcp, &udp]).status.success());
+    let both = folder.path().join("both");
+    let lines = [&tcp, &udp].map(|file| std::fs::read_to_string(file).unwrap());
+    std::fs::write(&both, lines.concat()).unwrap();
+    let both = both.to_str().unwrap();
+    let output = perf(&["compare", &tcp, both]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("udp+uring, uring"), "{stderr}");
+    let picture = folder.path().join("both.svg");
+    assert!(perf(&["plot", both, "--out", picture.to_str().unwrap()]).status.success());
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    for curve in ["latency (udp+uring)", "latency (uring)", "bw (udp+uring)"] {
+        assert!(svg.contains(curve), "{curve}: {svg}");
     }
 }
 

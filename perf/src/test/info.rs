@@ -1,12 +1,12 @@
 //! What this host can do, and the settings in force.
 
-use ringrail::{kernel_features, topology};
+use ringrail::{DatagramState, Domain, kernel_features, topology};
 
 use crate::cli::Cli;
+use crate::secret;
 
 pub(crate) fn run(cli: &Cli) -> Result<(), String> {
-    let settings =
-        super::settings(cli.lanes.setting()?, cli.nics.as_deref(), None, None, &cli.settings)?;
+    let settings = super::settings(cli.lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
     println!("io_uring features (each can be forced off with the setting uring_disable)");
     match kernel_features() {
         Ok(features) => {
@@ -24,6 +24,8 @@ pub(crate) fn run(cli: &Cli) -> Result<(), String> {
     for candidate in selection.candidates {
         println!("  {candidate}");
     }
+    println!("endpoint");
+    println!("  {}", endpoint(cli)?);
     println!("limits");
     let limits = [
         ("memlock (for registered memory; raise with ulimit -l)", "Max locked memory"),
@@ -45,4 +47,57 @@ pub(crate) fn run(cli: &Cli) -> Result<(), String> {
         println!("  {:<24} {:<16} {}", entry.name, entry.value, entry.origin);
     }
     Ok(())
+}
+
+/// What becomes of an endpoint with these settings, its datagrams above all.
+fn endpoint(cli: &Cli) -> Result<String, String> {
+    // Without a secret there is none; it talks to nobody and needs little memory.
+    secret::fresh(cli)?;
+    let mut extra = cli.settings.clone();
+    extra.push("pcap_file=none".to_owned());
+    let settings = super::settings(cli.lanes, cli.nics.as_deref(), None, Some(1 << 20), &extra)?;
+    let opened = Domain::with_settings(settings)
+        .and_then(|domain| domain.endpoint())
+        .and_then(|endpoint| endpoint.attach());
+    Ok(match opened {
+        Ok(endpoint) => {
+            let (at, driver) = (endpoint.address().locator(), endpoint.driver());
+            format!("{at}, by {driver}: {}", datagrams(&endpoint.datagrams()))
+        }
+        Err(error) => format!("cannot be had with these settings: {error}"),
+    })
+}
+
+fn datagrams(state: &DatagramState) -> String {
+    match state {
+        DatagramState::Taken {
+            port,
+            receive_buffer_bytes,
+            send_buffer_bytes,
+            wanted_buffer_bytes,
+            ..
+        } => {
+            let least = receive_buffer_bytes.min(send_buffer_bytes);
+            let cure = match least < wanted_buffer_bytes {
+                true => format!(
+                    "; wanted were {wanted_buffer_bytes}, and less loses more datagrams: as root, \
+                     sysctl -w net.core.rmem_max={0} net.core.wmem_max={0}",
+                    wanted_buffer_bytes / 2
+                ),
+                false => String::new(),
+            };
+            format!(
+                "datagrams are taken at UDP port {port}, buffers of {receive_buffer_bytes} bytes \
+                 in and {send_buffer_bytes} out{cure}"
+            )
+        }
+        DatagramState::Off => "no datagrams, for control_lane = tcp (--lanes udp has them on, \
+                               control_lane = udp elsewhere)"
+            .to_owned(),
+        DatagramState::Refused { cause, .. } => {
+            format!("no datagrams, for {cause}; messages go by TCP")
+        }
+        // A state that this program does not know yet.
+        other => format!("{other:?}"),
+    }
 }

@@ -1,0 +1,136 @@
+//! What both sides counted in the measured part, and which control lane messages went by.
+
+use ringrail::Counters;
+use ringrail::settings::ControlLane;
+use serde::{Deserialize, Serialize};
+
+use crate::output::Report;
+
+/// What one side counted.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Counted {
+    pub(super) syscalls_per_message: f64,
+    /// Segments received by its control lanes, and how many of them in datagrams.
+    segments: u64,
+    segments_by_datagram: u64,
+    sent: u64,
+    lost: u64,
+    dropped: u64,
+}
+
+impl Counted {
+    pub(super) fn between(before: &Counters, after: &Counters, messages: u64) -> Self {
+        let syscalls = after.syscalls - before.syscalls;
+        Self {
+            syscalls_per_message: syscalls as f64 / messages.max(1) as f64,
+            segments: after.segments_received - before.segments_received,
+            segments_by_datagram: after.segments_by_datagram - before.segments_by_datagram,
+            sent: after.datagrams_sent - before.datagrams_sent,
+            lost: after.datagrams_lost - before.datagrams_lost,
+            dropped: after.datagrams_dropped - before.datagrams_dropped,
+        }
+    }
+}
+
+/// Says in `report` which control lane messages went by, whatever was asked for.
+pub(super) fn control_lane(
+    report: &mut Report,
+    asked: ControlLane,
+    ours: &Counted,
+    theirs: &Counted,
+) {
+    let segments = ours.segments + theirs.segments;
+    let by_datagram = ours.segments_by_datagram + theirs.segments_by_datagram;
+    let used = match by_datagram {
+        0 => "tcp",
+        all if all == segments => "udp",
+        _ => "udp+tcp",
+    };
+    report.control_lane = Some(used.to_owned());
+    if asked == ControlLane::Tcp && by_datagram == 0 {
+        return;
+    }
+    // The other lanes follow: those of bulk.
+    let nic = report.lanes.first().and_then(|lane| lane.split_once(':'));
+    let lane = format!("{used}:{}", nic.map_or("", |(_, nic)| nic));
+    report.lanes.insert(0, lane);
+    report.datagram_share = Some(by_datagram as f64 / segments.max(1) as f64);
+    (report.datagrams_sent, report.datagrams_sent_peer) = (Some(ours.sent), Some(theirs.sent));
+    (report.datagrams_lost, report.datagrams_lost_peer) = (Some(ours.lost), Some(theirs.lost));
+    report.datagrams_dropped = Some(ours.dropped);
+    report.datagrams_dropped_peer = Some(theirs.dropped);
+}
+
+impl Report {
+    /// Refuses a round whose control lane was to be datagrams and in which none carried anything.
+    pub(crate) fn check_datagrams(&self) -> Result<(), String> {
+        if self.datagram_share.is_some_and(|share| share > 0.0) {
+            return Ok(());
+        }
+        let sent = self.datagrams_sent.unwrap_or(0) + self.datagrams_sent_peer.unwrap_or(0);
+        let (what, cure) = match sent {
+            0 => (
+                "no datagram was sent",
+                "see what `ringrail-perf info` says of datagrams, on \
+                   both hosts, and look for control_lane in --set",
+            ),
+            _ => (
+                "datagrams were sent and none carried a message",
+                "does a firewall drop UDP \
+                   between the hosts?",
+            ),
+        };
+        Err(format!(
+            "{} at {} bytes: {what} in the measured part: messages went by TCP, so that this is no \
+             figure of a datagram lane; {cure} (--lanes uring measures TCP)",
+            self.test, self.size_bytes
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(asked: ControlLane, ours: (u64, u64), theirs: (u64, u64), sent: u64) -> Report {
+        let counted = |(segments, segments_by_datagram)| Counted {
+            segments,
+            segments_by_datagram,
+            sent,
+            ..Counted::default()
+        };
+        let lanes = vec!["uring:10.0.0.1".to_owned()];
+        let mut report = Report { lanes, ..Report::default() };
+        control_lane(&mut report, asked, &counted(ours), &counted(theirs));
+        report
+    }
+
+    #[test]
+    fn the_lane_is_the_one_that_was_used() {
+        let cases = [
+            (ControlLane::Udp, (10, 10), (5, 5), "udp", Some(1.0)),
+            (ControlLane::Udp, (10, 10), (6, 2), "udp+tcp", Some(0.75)),
+            (ControlLane::Udp, (10, 0), (5, 0), "tcp", Some(0.0)),
+            (ControlLane::Tcp, (10, 0), (5, 0), "tcp", None),
+        ];
+        for (asked, ours, theirs, lane, share) in cases {
+            let report = report(asked, ours, theirs, 1);
+            assert_eq!(report.control_lane.as_deref(), Some(lane));
+            assert_eq!(report.datagram_share, share, "{lane}");
+            let first = if share.is_some() { lane } else { "uring" };
+            assert_eq!(report.lanes[0], format!("{first}:10.0.0.1"));
+            assert_eq!(report.lanes.last().unwrap(), "uring:10.0.0.1");
+        }
+    }
+
+    #[test]
+    fn tcp_is_no_figure_of_datagrams() {
+        let check = |by, sent| report(ControlLane::Udp, (9, by), (9, 0), sent).check_datagrams();
+        assert!(check(1, 1).is_ok());
+        // Probes that nobody answers are datagrams, too.
+        assert!(check(0, 5).unwrap_err().contains("firewall"));
+        assert!(check(0, 0).unwrap_err().contains("no datagram was sent"));
+        let by_tcp = report(ControlLane::Tcp, (9, 0), (9, 0), 0);
+        assert!(by_tcp.check_datagrams().unwrap_err().contains("control_lane in --set"));
+    }
+}
