@@ -1,14 +1,7 @@
 //! Faults strike, and pass.
 
 use super::plan::Fault;
-use super::{FAULT, Run};
-
-/// What ends an outage, as the world's planned name: the way from one host to another.
-const UNDO: u64 = 1 << 34;
-/// A firewall comes up, as the world's planned name.
-pub(super) const FIREWALL: u64 = 1 << 35;
-/// What takes it down again.
-const FIREWALL_DOWN: u64 = 1 << 36;
+use super::{FAULT, FIREWALL, FIREWALL_DOWN, Run, UNDO};
 
 /// Processes of one run, one after the other or at the same time.
 const PROCESSES_MAX: usize = 24;

@@ -36,7 +36,6 @@ pub(crate) mod world;
 use std::collections::BTreeMap;
 
 use self::oracle::{Oracle, Process};
-use self::parting::REOPEN;
 use self::plan::Plan;
 use self::world::{Step, World};
 use crate::driver::sim::random::Random;
@@ -77,9 +76,17 @@ struct Resident {
     closed: Vec<u16>,
 }
 
-/// What the run plans for itself, by name.
+/// What the run plans for itself, by name: a bit each, and below them hosts.
 const FAULT: u64 = 1 << 32;
 const CHECK: u64 = 1 << 33;
+/// Ends an outage of the way from one host to another.
+const UNDO: u64 = 1 << 34;
+/// An endpoint of a host is opened again.
+const REOPEN: u64 = 1 << 35;
+/// A firewall comes up.
+const FIREWALL: u64 = 1 << 36;
+/// It goes down, from one host to another.
+const FIREWALL_DOWN: u64 = 1 << 37;
 
 /// One run.
 struct Run {
@@ -249,7 +256,7 @@ impl Run {
                 self.world.attack(self.plan.seed, pause_ns);
             }
             if let Some((pause_ns, _)) = datagrams.firewall_ns {
-                self.world.plan(pause_ns, faults::FIREWALL);
+                self.world.plan(pause_ns, FIREWALL);
             }
         }
         let limit_ns = self.plan.actions as u64 * self.plan.think_ns * 4 + self.plan.outage_ns * 4;

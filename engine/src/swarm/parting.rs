@@ -1,9 +1,6 @@
 //! Peers are forgotten, endpoints closed and opened again.
 
-use super::{Process, Run};
-
-/// An endpoint that is opened again, as the world's planned name: which, on which host.
-pub(super) const REOPEN: u64 = 1 << 35;
+use super::{Process, REOPEN, Run};
 
 impl Run {
     /// Whether a process has closed one of its endpoints.
