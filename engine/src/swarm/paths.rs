@@ -149,6 +149,31 @@ fn a_copy_that_is_faster_than_the_original_moves_no_session() {
     }
 }
 
+/// RR-PKT-10
+#[test]
+fn a_late_loop_that_cannot_read_all_in_a_turn_goes_on() {
+    let mut world = world(6, &config());
+    world.idle_turns_max = 1000;
+    warm_up(&mut world);
+    exchange(&mut world, "the socket is polled");
+    // No answer comes, the timer passes while the loop does not run, and a flood waits then.
+    world.net.borrow_mut().cut_datagrams_way(1, 0);
+    let target = peer(&mut world, 0, 1);
+    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    {
+        let net = &mut *world.net.borrow_mut();
+        net.pause(0, 50 * MILLISECOND);
+        let elsewhere = "127.66.6.6:666".parse().unwrap();
+        (0..500u32).for_each(|at| net.inject_datagram(elsewhere, 0, &[at as u8; 100]));
+    }
+    pass(&mut world, 60 * MILLISECOND);
+    assert!(counters(&world, 0).dropped >= 500);
+    world.net.borrow_mut().open_datagrams_way(1, 0);
+    let source = peer(&mut world, 1, 0);
+    assert!(receive(&mut world, 1, source, 1, 100));
+    run(&mut world, "the message before the flood", |world| !drain(world, 1).is_empty());
+}
+
 /// RR-PATH-5, RR-END-1
 #[test]
 fn goodbyes_by_datagrams_are_heard_and_answered() {
