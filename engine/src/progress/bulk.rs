@@ -22,7 +22,8 @@ impl Engine {
     /// Both sides agree on a lane.
     pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
         self.state.roles.insert(key, Role::Bulk { lane, traffic: Traffic::default() });
-        self.state.core.lane_ready(lane);
+        let now_ns = self.state.now_ns;
+        self.state.core.lane_ready(lane, now_ns);
         self.watch(key, Interest::Readable);
     }
 

@@ -95,6 +95,8 @@ pub(crate) struct BulkLane {
     pub(crate) keys: LaneKeys,
     /// The peer accepted it; it carries chunks.
     pub(crate) is_ready: bool,
+    /// It has not carried a chunk yet: the grants that it was opened for may be on their way.
+    pub(crate) is_fresh: bool,
     /// Granted and not received, in order. The front one is in the kernel if `is_receiving`.
     pub(crate) incoming: VecDeque<Incoming>,
     /// The kernel has a recv for the front of `incoming`.
@@ -112,7 +114,7 @@ pub(crate) struct BulkLane {
     pub(crate) expected_chunk: u32,
     /// Grants that came before the one that is due, by their numbers.
     pub(crate) early: VecDeque<crate::wire::Grant>,
-    /// When it last carried a chunk.
+    /// When it last carried a chunk, or was ready to.
     pub(crate) used_ns: u64,
     /// A grant on it could not be served: it is being closed, and one answer says so.
     pub(crate) is_refused: bool,
@@ -127,6 +129,7 @@ impl BulkLane {
             number,
             keys,
             is_ready: false,
+            is_fresh: true,
             incoming: VecDeque::new(),
             is_receiving: false,
             incoming_bytes: 0,
@@ -139,6 +142,15 @@ impl BulkLane {
             is_refused: false,
             is_runnable: false,
         }
+    }
+
+    /// Whether it could be closed without disturbing anybody who got it within `patience_ns`: nothing
+    /// is granted on it, nor about to be.
+    ///
+    /// RR-LANE-5.
+    pub(crate) fn is_spare(&self, now_ns: u64, patience_ns: u64) -> bool {
+        let is_awaited = self.is_fresh && now_ns.saturating_sub(self.used_ns) < patience_ns;
+        self.is_ready && self.is_idle() && !is_awaited
     }
 
     /// Whether nothing is granted in either direction.

@@ -48,7 +48,7 @@ impl Core {
             // already, which serves as well as several.
             if session.lanes.is_empty() {
                 self.request_lanes_later(slot);
-                self.close_oldest_idle_lane();
+                self.close_oldest_idle_lane(now_ns);
             }
             return false;
         };
@@ -73,7 +73,7 @@ impl Core {
             return;
         }
         // Lanes that are lost there may still look well here.
-        session.lanes_wanted = true;
+        (session.lanes_wanted, session.wanted_before_lane) = (true, session.next_lane);
         if session.lanes.is_empty() {
             self.request_lanes(slot, now_ns);
         }
@@ -119,7 +119,7 @@ impl Core {
             // A lane that the session has already serves as well as several; it may look idle
             // here while the peer's grants for it are on their way.
             if session.lanes.is_empty() {
-                self.close_oldest_idle_lane();
+                self.close_oldest_idle_lane(now_ns);
             }
             return Err(HelloStatus::Busy);
         };
@@ -128,8 +128,9 @@ impl Core {
     }
 
     /// RR-LANE-2
-    fn close_oldest_idle_lane(&mut self) {
-        let idle = self.lanes.iter().filter(|(_, bulk)| bulk.is_ready && bulk.is_idle());
+    fn close_oldest_idle_lane(&mut self, now_ns: u64) {
+        let patience_ns = self.config.retry.timeout_ns;
+        let idle = self.lanes.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
         if let Some((lane, _)) = idle.min_by_key(|(_, bulk)| bulk.used_ns) {
             self.actions.push_back(Action::CloseLane { lane, is_failure: false });
         }
@@ -147,12 +148,14 @@ impl Core {
     }
 
     /// Both sides agree on a lane; it carries chunks from now on.
-    pub(crate) fn lane_ready(&mut self, lane: Id) {
+    pub(crate) fn lane_ready(&mut self, lane: Id, now_ns: u64) {
         let Some(bulk) = self.lanes.get_mut(lane) else { return };
-        bulk.is_ready = true;
-        let slot = bulk.session;
+        (bulk.is_ready, bulk.used_ns) = (true, now_ns);
+        let (slot, number) = (bulk.session, bulk.number);
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.lanes_requested = false;
+            // The peer has one that it accepted after it had asked: it will see the end of that.
+            session.lanes_wanted &= number < session.wanted_before_lane;
         }
         self.mark_granting(slot);
         self.mark_runnable(lane);
@@ -249,7 +252,10 @@ impl Core {
                 self.starved.push(slot);
             } else if session.is_connected() && session.lanes.is_empty() {
                 session.lanes_requested = false;
-                self.request_lanes(slot, now_ns);
+                // What it was for may be over.
+                if session.needs_lane() {
+                    self.request_lanes(slot, now_ns);
+                }
             }
         }
     }
@@ -265,7 +271,7 @@ impl Core {
                 && session.missing.is_empty();
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
             let is_old = idle_ns > self.config.bulk_idle_ns || rare!(4);
-            if is_ours && is_old && bulk.is_ready && bulk.is_idle() {
+            if is_ours && is_old && bulk.is_spare(now_ns, self.config.retry.timeout_ns) {
                 // A peer that still wants one sees the end of this one, and asks again.
                 session.lanes_wanted = false;
                 self.actions.push_back(Action::CloseLane { lane, is_failure: false });

@@ -224,7 +224,7 @@ impl Core {
             && bulk.is_receiving
         {
             bulk.is_receiving = false;
-            bulk.used_ns = now_ns;
+            (bulk.is_fresh, bulk.used_ns) = (false, now_ns);
             let session = self.sessions.at(bulk.session as usize);
             let has_checksums = session.is_some_and(|session| session.has_checksums);
             let checksum = header.and_then(|header| incoming.agrees(header, &bulk.keys.receive));
@@ -405,7 +405,7 @@ impl Core {
             && bulk.is_sending
         {
             bulk.is_sending = false;
-            bulk.used_ns = now_ns;
+            (bulk.is_fresh, bulk.used_ns) = (false, now_ns);
             bulk.outgoing.pop_front();
             // Whether chunks arrive whole is for the receiver to judge; a side that only sends
             // would add up the failures of its whole life.

@@ -197,6 +197,8 @@ pub(crate) struct Session {
     /// The peer asked for lanes, and has granted on none since: what looks like a lane here may
     /// be lost there.
     pub(crate) lanes_wanted: bool,
+    /// Lanes with lower numbers were opened before that.
+    pub(crate) wanted_before_lane: u32,
     /// Lanes lost since a chunk last arrived whole or was sent whole.
     pub(crate) lane_failures: u32,
     /// When the first of them was lost.
@@ -250,6 +252,7 @@ impl Session {
             lanes: Vec::new(),
             lanes_requested: false,
             lanes_wanted: false,
+            wanted_before_lane: 0,
             lane_failures: 0,
             lanes_fail_since_ns: 0,
             next_lane: 0,
@@ -276,6 +279,11 @@ impl Session {
             && length <= u64::from(eager_limit.min(self.eager_limit))
             && self.envelope_credit.available() > 0
             && length <= u64::from(self.byte_credit.available())
+    }
+
+    /// Whether this side has something to pull, or the peer said that it has.
+    pub(crate) fn needs_lane(&self) -> bool {
+        self.lanes_wanted || !self.pulls.is_empty() || !self.missing.is_empty()
     }
 
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.

@@ -171,7 +171,7 @@ impl Bench {
 
     fn lane(&mut self) -> Id {
         let lane = self.core.handle_lane_hello(&join(PEER, SESSION, 3), 0).unwrap();
-        self.core.lane_ready(lane);
+        self.core.lane_ready(lane, 0);
         lane
     }
 
@@ -514,7 +514,7 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
     bench.core.lane_lost(lane, true, "cut", 0, &mut bench.ends);
     let lane = bench.core.handle_lane_hello(&join(PEER, SESSION, 4), 0).unwrap();
-    bench.core.lane_ready(lane);
+    bench.core.lane_ready(lane, 0);
     assert_eq!(bench.hear(), [frame::KIND_GRANT], "the kernel may still write the first one");
     let still = bench.core.next_receive(lane).unwrap();
     assert_eq!((still.offset, still.length), (4096, 1904));

@@ -17,6 +17,8 @@ mod figures;
 mod form;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod lanes;
 mod oracle;
 mod parting;
 #[cfg(test)]

@@ -264,7 +264,7 @@ impl World {
             self.joined.extend(forged);
         } else if let Ok(lane) = self.core.handle_lane_hello(&hello, self.now_ns) {
             self.joined.push(lane);
-            self.core.lane_ready(lane);
+            self.core.lane_ready(lane, self.now_ns);
         }
     }
 
@@ -338,7 +338,7 @@ impl World {
                 1 => self.core.lane_lost(lane, true, "refused", self.now_ns, &mut self.kernel),
                 _ => {
                     self.joined.push(lane);
-                    self.core.lane_ready(lane);
+                    self.core.lane_ready(lane, self.now_ns);
                 }
             }
         } else if !self.joined.is_empty() {

@@ -458,8 +458,8 @@ impl World {
         hello.lane = name.into();
         let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]);
         let other = there.handle_lane_hello(join.hello(), self.now).unwrap();
-        there.lane_ready(other);
-        self.nodes[number].core.lane_ready(lane);
+        there.lane_ready(other, self.now);
+        self.nodes[number].core.lane_ready(lane, self.now);
         self.nodes[number].other.insert(lane, (peer, other));
         self.nodes[peer].other.insert(other, (number, lane));
     }

@@ -1,0 +1,75 @@
+//! Bulk lanes at the bound of an engine: who gets one, and who does not keep one.
+
+use super::scenarios::{
+    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, world,
+};
+use super::world::World;
+use crate::driver::sim::net::Weather;
+use crate::driver::sim::random::Random;
+use crate::proto::core::{Action, Config};
+use crate::proto::effects::Level;
+use crate::proto::session::Control;
+
+/// RR-LANE-2, RR-LANE-5
+#[test]
+fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
+    for seed in 0..20 {
+        let config =
+            Config { bulk_lanes: 1, chunk_bytes: 4096, busy_chunk_bytes: 4096, ..config() };
+        let weather = Weather { delay_ns: 3 * MILLISECOND, ..Weather::fair() };
+        let mut world = World::new(seed, weather).unwrap();
+        for host in 0..4 {
+            world.add_host();
+            let bulk_lanes_max = if host == 0 { 1 } else { 16 };
+            let config = Config { bulk_lanes_max, ..config.clone() };
+            world.start(host, host as u64 + 1, config, loop_config()).unwrap();
+        }
+        // The others opened the sessions, so they open the lanes.
+        (1..4).for_each(|other| connect(&mut world, other, 0));
+        pass(&mut world, 50 * MILLISECOND);
+        let mut random = Random::new(seed);
+        for other in 1..4 {
+            let (target, source) = (peer(&mut world, 0, other), peer(&mut world, other, 0));
+            assert!(receive(&mut world, other, source, 1, 3000));
+            assert!(send(&mut world, 0, target, 1, 3000, Level::Matched));
+            pass(&mut world, random.within(2 * MILLISECOND));
+        }
+        let mut done = 0;
+        run(&mut world, "all have their messages", |world| {
+            for host in 0..4 {
+                for completion in drain(world, host) {
+                    completion.result.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                    done += 1;
+                }
+            }
+            done == 6
+        });
+        for host in 0..4 {
+            let counters = world.look(host).unwrap().state.core.counters;
+            assert_eq!(counters.lane_failures, 0, "seed {seed}, host {host}");
+        }
+    }
+}
+
+/// A peer that has the lane it asked for asks again when it needs another one.
+#[test]
+fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
+    let mut world = world(1, 2, &config());
+    connect(&mut world, 0, 1);
+    pass(&mut world, 10 * MILLISECOND);
+    let engine = world.engine(1).unwrap();
+    engine.state.core.push_control(0, Control::lanes_wanted());
+    pass(&mut world, 10 * MILLISECOND);
+    let lanes_of = |world: &World| {
+        let core = &world.look(0).unwrap().state.core;
+        core.lanes.iter().map(|(lane, _)| lane).collect::<Vec<_>>()
+    };
+    let lanes = lanes_of(&world);
+    assert_eq!(lanes.len(), 2);
+    for lane in lanes {
+        let close = Action::CloseLane { lane, is_failure: false };
+        world.engine(0).unwrap().state.core.actions.push_back(close);
+    }
+    pass(&mut world, 1000 * MILLISECOND);
+    assert_eq!(lanes_of(&world), []);
+}
