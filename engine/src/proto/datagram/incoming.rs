@@ -44,7 +44,10 @@ impl Core {
         if !session.is_connected() || session.datagram.is_none() {
             return Ok(());
         }
-        session.ack_wanted |= header.flags.get() & FLAG_ACK_REQUESTED != 0;
+        if header.flags.get() & FLAG_ACK_REQUESTED != 0 {
+            let end = header.first_frame.get().wrapping_add(u32::from(header.frames.get()));
+            session.ask_ack(end);
+        }
         let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
         if session.byte_credit.handle_limit(header.byte_limit.get()) || more {
             self.unblocked.push(slot);

@@ -99,6 +99,8 @@ pub(crate) struct Datagram {
     chain: Chain,
     /// Credit was announced in a datagram that may not have come, and nothing repeats it.
     pub(super) news_due: bool,
+    /// Where the frames end of which the peer wants to hear, while it does.
+    asked_end: u32,
     header_only: [u8; SEGMENT_HEADER_BYTES],
 
     arrivals: Arrivals,
@@ -126,6 +128,7 @@ impl Datagram {
             next_frame: 0,
             chain: Chain::new(seed),
             news_due: false,
+            asked_end: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
             arrivals: Arrivals::default(),
             holding: Holding::new(seed),

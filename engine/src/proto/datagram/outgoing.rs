@@ -410,12 +410,24 @@ impl Core {
 }
 
 impl super::super::session::Session {
+    /// The peer wants to hear that all frames before `end` have come, when they have.
+    ///
+    /// RR-DGRAM-11.
+    pub(super) fn ask_ack(&mut self, end: u32) {
+        let Some(datagram) = self.datagram.as_deref_mut() else { return };
+        if !self.ack_wanted || is_before(datagram.asked_end, end) {
+            datagram.asked_end = end;
+        }
+        self.ack_wanted = true;
+    }
+
     /// The header of the next datagram; what it says counts as said.
     fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
-        self.ack_wanted = false;
         if let Some(datagram) = self.datagram.as_deref_mut() {
             datagram.news_due = false;
+            // Frames before those that it was asked for may be missing still.
+            self.ack_wanted &= is_before(self.expected_frame, datagram.asked_end);
         }
         SegmentHeader {
             length: 0.into(),

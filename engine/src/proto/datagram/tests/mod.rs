@@ -91,6 +91,30 @@ fn a_lost_message_delays_its_own_context_only() {
 }
 
 /// RR-SEG-3, RR-DGRAM-5
+/// RR-DGRAM-11
+#[test]
+fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
+    let mut world = world();
+    world.send(stream(1), 8, Level::BufferReusable);
+    let early = world.capture(0, 1);
+    let send = world.send(stream(2), 8, Level::Delivered).unwrap();
+    world.stage(0);
+    let mut by_stream = Vec::new();
+    assert!(world.nodes[0].core.poll_content_for_stream(0, &mut by_stream));
+    world.deliver(0, 1, &by_stream).unwrap();
+    // The answer cannot say that the frame has come, for one before it is missing.
+    for (_, bytes) in world.capture(1, 0) {
+        world.deliver(1, 0, &bytes).unwrap();
+    }
+    assert!(world.end_of(0, send).is_none());
+    world.deliver(0, 1, &early[0].1).unwrap();
+    let answers = world.capture(1, 0);
+    assert_eq!(answers.len(), 1);
+    world.deliver(1, 0, &answers[0].1).unwrap();
+    assert!(world.end_of(0, send).is_some());
+    assert_eq!(world.capture(1, 0), []);
+}
+
 #[test]
 fn a_delivered_message_waits_for_no_other() {
     let mut world = world();
