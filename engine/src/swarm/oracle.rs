@@ -139,6 +139,18 @@ impl Oracle {
         until_ns(self.closed.get(&sent.to)) || until_ns(self.dropped.get(&(sent.from.0, sent.to.0)))
     }
 
+    /// Whether the end of a session may have found a message that had arrived waiting for one
+    /// before it in its stream, which had not: then both are lost.
+    ///
+    /// RR-DGRAM-9.
+    fn may_have_waited(&self, index: usize) -> bool {
+        let late = &self.sent[index];
+        let stream = (late.from, late.to, late.context);
+        self.sent[..index].iter().any(|early| {
+            (early.from, early.to, early.context) == stream && early.taken_by.is_none()
+        })
+    }
+
     /// The context of the completion of a send.
     pub(super) fn name_of_send(index: usize) -> u64 {
         SEND | index as u64
@@ -392,7 +404,9 @@ impl Oracle {
         }
         self.check_order()?;
         for (index, sent) in self.sent.iter().enumerate() {
-            let had_arrived = sent.fate == Fate::Done && sent.level == Level::Delivered;
+            let had_arrived = sent.fate == Fate::Done
+                && sent.level == Level::Delivered
+                && !(self.has_datagrams && self.may_have_waited(index));
             let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
             let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;
             let is_due = is_due && !self.may_be_dropped(sent);
