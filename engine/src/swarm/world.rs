@@ -19,6 +19,9 @@ use crate::types::{Completion, Error};
 /// What the world plans for itself; the rest of the name says which attacker is meant.
 const ATTACK: u64 = 1 << 63;
 
+/// Attacks after which there are half as many in the same time.
+const ATTACKS_TO_TIRE: u64 = 20_000;
+
 /// A host, and the engine that lives there now.
 struct Place {
     engine: Option<Engine>,
@@ -240,6 +243,8 @@ impl World {
         let Some(attacker) = self.attacker.as_mut().filter(|_| name == current) else { return };
         let net = &mut *self.net.borrow_mut();
         attacker.attack(net);
+        // A run that lasts for long has seen the attacks by then.
+        let pause_ns = pause_ns << (attacker.attacks() / ATTACKS_TO_TIRE).min(20);
         let at_ns = net.now_ns() + 1 + net.random.within(2 * pause_ns);
         net.plan(at_ns, Item::Owner(name));
     }
