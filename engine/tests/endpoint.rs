@@ -346,12 +346,9 @@ fn a_detached_endpoint_goes_on_in_another_thread() {
     other.join().unwrap();
 }
 
-#[test]
-fn injected_messages_keep_to_their_limit_and_arrive_at_peers_of_small_windows() {
-    // A window is an eighth of the total: 8 KiB, less than the longest injected message.
-    let settings = [("unexpected_bytes", "65536"), ("eager_credit_bytes", "65536")];
+fn inject_up_to_the_limit(settings: &[(&str, &str)]) {
     pair(
-        &settings,
+        settings,
         |endpoint, peer| {
             endpoint.connect(peer).unwrap();
             let limit = endpoint.domain().settings().inject_limit_bytes();
@@ -380,6 +377,17 @@ fn injected_messages_keep_to_their_limit_and_arrive_at_peers_of_small_windows() 
             endpoint.send_blocking(peer, tag(9), &[], Level::default()).unwrap();
         },
     );
+}
+
+#[test]
+fn injected_messages_keep_to_their_limit_and_arrive_at_peers_of_small_windows() {
+    // A window is an eighth of the total: 8 KiB, less than the longest injected message.
+    inject_up_to_the_limit(&[("unexpected_bytes", "65536"), ("eager_credit_bytes", "65536")]);
+}
+
+#[test]
+fn injected_messages_may_be_longer_than_a_datagram() {
+    inject_up_to_the_limit(&[("control_lane", "udp")]);
 }
 
 #[test]

@@ -107,17 +107,18 @@ impl Engine {
         let sum = |before| crc32c::crc32c_append(before, bytes);
         match self.send_now(request, more, |room| room.copy_from_slice(bytes), sum) {
             Ok(true) => Ok(()),
-            Ok(false) if self.state.core.is_beyond_window(request) => {
-                self.inject_by_rendezvous(request, bytes, route, more)
+            Ok(false) if self.state.core.needs_operation(request) => {
+                self.inject_by_operation(request, bytes, route, more)
             }
             Ok(false) => Err(Error::WouldBlock("connection, credit or staging")),
             Err(refusal) => Err(self.error_of(Some(Peer(request.peer)), refusal)),
         }
     }
 
-    /// A peer of many gives no credit for so long a message, ever: it pulls a copy.
+    /// A copy of a message that never goes at once: a peer of many gives no credit for so much, or a
+    /// datagram has no room.
     #[cold]
-    fn inject_by_rendezvous(
+    fn inject_by_operation(
         &mut self,
         request: &SendRequest,
         bytes: &[u8],

@@ -101,14 +101,16 @@ impl Core {
         Some(payload)
     }
 
-    /// Whether the peer's window for eager bytes is shorter than the whole message, so that it
-    /// can only be pulled.
-    pub(crate) fn is_beyond_window(&self, request: &SendRequest) -> bool {
+    /// Whether a message never goes at once: the peer's window for eager bytes is shorter than the
+    /// whole of it, so that it can only be pulled, or it takes more than one datagram.
+    pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         let remote = self.remotes.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
             let window = u64::from(session.eager_window.min(session.eager_limit));
-            session.is_connected() && window < request.length
+            let datagram = session.datagram.as_deref();
+            let is_whole = datagram.is_none_or(|datagram| datagram.takes_whole(request.length));
+            session.is_connected() && (window < request.length || !is_whole)
         })
     }
 

@@ -10,6 +10,7 @@ use super::super::table::Id;
 use super::Datagram;
 use super::content::{ContentPool, List, Place};
 use super::window::{FRAMES_MAX, is_before};
+use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,
@@ -76,6 +77,11 @@ impl Datagram {
     /// The longest frame.
     pub(super) fn frame_bytes_max(&self) -> usize {
         self.content_bytes - SEGMENT_HEADER_BYTES
+    }
+
+    /// Whether a message of `length` bytes fits one content with its envelope.
+    pub(crate) fn takes_whole(&self, length: u64) -> bool {
+        length <= (self.frame_bytes_max() - EAGER_HEADER_BYTES) as u64
     }
 
     /// Whether [`Self::push`] would find room.
