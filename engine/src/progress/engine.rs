@@ -469,14 +469,14 @@ impl Engine {
         self.read_clock();
         self.acknowledge_all();
         self.watch_datagrams();
-        let state = &self.state;
+        let state = &mut *self.state;
         let mut sleep = limit.unwrap_or(Duration::from_millis(100));
         sleep = sleep.min(Duration::from_millis(100));
         if let Some(deadline_ns) = state.core.next_deadline_ns() {
             let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
             sleep = sleep.min(Duration::from_nanos(left));
         }
-        if let Some(timer_ns) = state.datagrams.next_timer_ns() {
+        if let Some(timer_ns) = state.next_timer_ns() {
             sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
         }
         self.driver

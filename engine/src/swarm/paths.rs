@@ -106,6 +106,35 @@ fn a_path_that_goes_silent_in_one_direction_or_both_is_replaced_in_milliseconds(
     }
 }
 
+/// RR-AUTH-8
+#[test]
+fn a_flood_of_strangers_datagrams_gets_no_answer_and_stops_no_loop() {
+    let mut world = world(6, &config());
+    warm_up(&mut world);
+    // A turn takes longer than the timers wait that are to be served in it.
+    world.turn_ns = 20_000;
+    let before = counters(&world, 0);
+    let target = peer(&mut world, 0, 1);
+    world.net.borrow_mut().cut_datagrams_way(1, 0);
+    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    for number in 0..20_000u32 {
+        let address = ([127, 66, (number >> 8) as u8, number as u8], 666).into();
+        world.net.borrow_mut().inject_datagram(address, 0, &[number as u8; 60]);
+    }
+    pass(&mut world, 2 * MILLISECOND);
+    let after = counters(&world, 0);
+    assert!(after.dropped - before.dropped > 1000, "{before:?} {after:?}");
+    // The message, probes for it, and no more.
+    assert!(after.sent - before.sent < 10, "{before:?} {after:?}");
+    pass(&mut world, 30 * MILLISECOND);
+    assert_eq!(counters(&world, 0).dropped - before.dropped, 20_000);
+    world.net.borrow_mut().open_datagrams_way(1, 0);
+    let source = peer(&mut world, 1, 0);
+    assert!(receive(&mut world, 1, source, 1, 100));
+    run(&mut world, "the message comes", |world| !drain(world, 1).is_empty());
+    exchange(&mut world, "after the flood");
+}
+
 /// RR-PATH-4
 #[test]
 fn a_peer_whose_address_changes_is_followed() {

@@ -1,12 +1,11 @@
 //! The path of one session as the loop sees it: whether it answers, where the peer is, and what it
 //! is given to send.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fmt;
 use std::net::SocketAddr;
 
 use super::super::completions::Completions;
+use super::timers::Timers;
 use crate::proto::core::Core;
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Content, Event, Filled, Path};
@@ -16,9 +15,6 @@ use crate::proto::packet::{Content, Event, Filled, Path};
 const SILENT_PROBES: u32 = 5;
 /// Time that a new address of the peer has to answer before another one is asked.
 const QUESTION_NS: u64 = 100_000_000;
-
-/// Times at which sessions want a turn at the latest; the earliest first, some of them stale.
-pub(super) type Timers = BinaryHeap<Reverse<(u64, u32)>>;
 
 /// What is known of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,13 +154,17 @@ impl Lane {
         }
     }
 
-    /// Sees to it that the path gets a turn when it wants one, and not in this one: what it waits
-    /// for may be a socket that is not drained yet.
-    pub(super) fn set_timer(&mut self, session: u32, now_ns: u64, timers: &mut Timers) {
-        let due_ns = self.path.poll_timeout().map(|due_ns| due_ns.max(now_ns + 1));
-        if let Some(due_ns) = due_ns.filter(|&due_ns| due_ns < self.timer_ns) {
-            self.timer_ns = due_ns;
-            timers.push(Reverse((due_ns, session)));
+    /// Its path gets a turn when it wants one.
+    pub(super) fn set_timer(&mut self, session: u32, timers: &mut Timers) {
+        if let Some(due_ns) = self.path.poll_timeout() {
+            self.wake_at(due_ns, session, timers);
+        }
+    }
+
+    /// It gets a turn at `at_ns` at the latest.
+    pub(super) fn wake_at(&mut self, at_ns: u64, session: u32, timers: &mut Timers) {
+        if timers.at(at_ns) < self.timer_ns {
+            self.timer_ns = timers.push(at_ns, session);
         }
     }
 }

@@ -11,8 +11,8 @@
 //! packet.
 
 mod lane;
+mod timers;
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::ErrorKind;
@@ -20,9 +20,10 @@ use std::net::{SocketAddr, UdpSocket};
 
 use foldhash::quality::RandomState;
 
-use self::lane::{Candidate, Contents, Health, Timers};
+use self::lane::{Candidate, Contents, Health};
+use self::timers::Timers;
 use super::control::Control;
-use super::engine::Engine;
+use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Arrival, Path, PathConfig};
@@ -91,6 +92,7 @@ pub(crate) struct Datagrams {
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
+    /// When sessions want a turn at the latest.
     timers: Timers,
     is_polled: bool,
     is_watched: bool,
@@ -149,11 +151,6 @@ impl Datagrams {
             (self.is_polled, self.idle_turns) = (true, 0);
         }
     }
-
-    /// The earliest time at which a session wants a turn.
-    pub(super) fn next_timer_ns(&self) -> Option<u64> {
-        self.timers.peek().map(|Reverse((at_ns, _))| *at_ns)
-    }
 }
 
 impl Control {
@@ -161,6 +158,12 @@ impl Control {
     pub(crate) fn is_by_datagram(&self) -> bool {
         self.datagram.as_ref().is_some_and(|lane| lane.health == Health::Good)
     }
+}
+
+/// Whether a time among the timers is the one of its session.
+fn stands(controls: &[Control], at_ns: u64, session: u32) -> bool {
+    let lane = controls.get(session as usize).and_then(|control| control.datagram.as_deref());
+    lane.is_some_and(|lane| lane.timer_ns == at_ns)
 }
 
 impl Engine {
@@ -347,11 +350,8 @@ impl Engine {
     /// acknowledgement that is wanted at once still waits for what the user answers.
     pub(super) fn fire_timers(&mut self, until_ns: u64) {
         let mut fired = false;
-        while let Some(&Reverse((at_ns, session))) = self.state.datagrams.timers.peek() {
-            if at_ns > until_ns {
-                break;
-            }
-            self.state.datagrams.timers.pop();
+        self.state.datagrams.timers.begin(until_ns);
+        while let Some((at_ns, session)) = self.state.datagrams.timers.pop(until_ns) {
             if !fired {
                 self.read_clock();
                 fired = true;
@@ -378,6 +378,9 @@ impl Engine {
             self.transmit(session);
         }
         if fired {
+            let State { datagrams, controls, .. } = &mut *self.state;
+            let sessions = datagrams.by_session.len();
+            datagrams.timers.sweep(sessions, |at_ns, session| stands(controls, at_ns, session));
             self.driver.flush_datagrams();
         }
     }
@@ -388,8 +391,7 @@ impl Engine {
             return;
         }
         let state = &mut *self.state;
-        let mut sessions: Vec<u32> =
-            state.datagrams.timers.iter().map(|Reverse((_, session))| *session).collect();
+        let mut sessions: Vec<u32> = state.datagrams.timers.sessions().collect();
         sessions.sort_unstable();
         sessions.dedup();
         for session in sessions {
@@ -467,7 +469,7 @@ impl Engine {
         // A window may have made room by giving up what held it.
         lane.tell(&mut state.core, session, &mut state.completions);
         if !state.datagrams.is_blocked {
-            lane.set_timer(session, state.now_ns, &mut state.datagrams.timers);
+            lane.set_timer(session, &mut state.datagrams.timers);
         } else if !lane.is_blocked {
             // Its time may have come, and it can do nothing until there is room.
             lane.is_blocked = true;
@@ -477,7 +479,13 @@ impl Engine {
     }
 }
 
-impl super::engine::State {
+impl State {
+    /// The earliest time at which a session wants a turn.
+    pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
+        let controls = &self.controls;
+        self.datagrams.timers.next_ns(|at_ns, session| stands(controls, at_ns, session))
+    }
+
     /// What paths counted, those of sessions that are over included.
     pub(crate) fn datagram_counters(&self) -> DatagramCounters {
         let Dropped { malformed, unknown, forged, repeated } = self.datagrams.dropped;
@@ -556,10 +564,9 @@ impl super::engine::State {
             lane.path.ask();
         }
         if lane.health == Health::Untried || is_new {
-            lane.timer_ns = self.now_ns;
-            self.datagrams.timers.push(Reverse((self.now_ns, session)));
+            lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
         }
-        lane.set_timer(session, self.now_ns, &mut self.datagrams.timers);
+        lane.set_timer(session, &mut self.datagrams.timers);
         if self.core.waiting_bytes(session) > 0 {
             self.core.mark_dirty(session);
         }
