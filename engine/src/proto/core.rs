@@ -89,7 +89,7 @@ pub(crate) struct Config {
 #[cfg(test)]
 impl Config {
     /// Small limits, one bulk lane.
-    pub(super) const fn for_tests() -> Self {
+    pub(crate) const fn for_tests() -> Self {
         Self {
             eager_limit: 1000,
             inject_limit: 1000,

@@ -128,7 +128,7 @@ impl Lane {
                 core.resend_all(session);
             }
             Health::Untried if self.path.is_answered() => self.health = Health::Good,
-            Health::Silent if probes == 0 => {
+            Health::Silent if probes == 0 && !self.is_off => {
                 tracing::debug!(session, "its path answers again");
                 self.health = Health::Good;
             }
@@ -166,5 +166,44 @@ impl Lane {
         if timers.at(at_ns) < self.timer_ns {
             self.timer_ns = timers.push(at_ns, session);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::core::Config;
+    use crate::proto::keys::SessionKeys;
+    use crate::proto::packet::PathConfig;
+
+    pub(super) fn lane() -> Lane {
+        let remote = "192.0.2.1:1".parse().unwrap();
+        Lane {
+            path: Path::new(PathConfig::default()),
+            keys: SessionKeys::for_tests().path(0, true),
+            session_id: 1,
+            remote,
+            fallback: "192.0.2.2:2".parse().unwrap(),
+            candidate: None,
+            highest: 0,
+            health: Health::Good,
+            timer_ns: u64::MAX,
+            is_blocked: false,
+            is_off: false,
+        }
+    }
+
+    /// RR-PATH-3
+    #[test]
+    fn a_path_that_the_driver_does_not_serve_carries_nothing_whatever_it_answered() {
+        let mut core = Core::new(1, Config::for_tests());
+        let mut completions = Completions::new(1);
+        let mut lane = lane();
+        lane.give_up(&mut core, 0);
+        lane.tell(&mut core, 0, &mut completions);
+        assert_eq!(lane.health, Health::Silent);
+        lane.is_off = false;
+        lane.tell(&mut core, 0, &mut completions);
+        assert_eq!(lane.health, Health::Good);
     }
 }
