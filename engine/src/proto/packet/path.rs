@@ -11,7 +11,7 @@ use super::pacing::Pacer;
 use super::received::{Arrival, Received, Wants};
 use super::rtt::Rtt;
 use super::sent::{Purpose, Record, Sent};
-use crate::wire::ack::Ack;
+use crate::wire::ack::{Ack, NUMBERS_MAX};
 use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet, PacketError, expand};
 
 /// A loop that is later than this, and than an eighth of a round trip, first drains what it
@@ -19,6 +19,11 @@ use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet, PacketError, expan
 const LATE_NS: u64 = 50_000;
 /// Lost packets are remembered for half a round trip, and at least for this.
 const REMEMBER_NS: u64 = 50_000;
+/// Probe timeouts in a row, the last ones a thousand round trips apart, after which it is not for
+/// their slowness that answers do not come.
+const DEAD_PROBES: u32 = 16;
+/// Numbers that a path which is as dead as that waits for at the most.
+const DEAD_NUMBERS: u64 = 128;
 /// Room for events before the queue grows.
 const EVENTS: usize = 256;
 
@@ -345,7 +350,12 @@ impl Path {
     /// RR-PKT-4.
     pub(super) fn make_room(&mut self, now_ns: u64) {
         self.sent.forget_lost(now_ns.saturating_sub(self.remember_ns()));
-        while self.sent.room() == 0 {
+        self.give_up_beyond(now_ns, 1);
+    }
+
+    /// What holds the floor counts as lost, until there is room for so many numbers.
+    fn give_up_beyond(&mut self, now_ns: u64, room: u64) {
+        while self.sent.room() < room {
             let number = self.sent.floor();
             if let Some(record) = self.sent.give_up_floor() {
                 self.handle_lost(now_ns, number, &record);
@@ -385,6 +395,10 @@ impl Path {
         }
         self.asked_at_ns = now_ns;
         self.probes_due = self.loss.handle_probe_timeout();
+        if self.loss.probes() >= DEAD_PROBES {
+            // Probes go on for as long as the session lives, and so would the memory of them.
+            self.give_up_beyond(now_ns, NUMBERS_MAX - DEAD_NUMBERS);
+        }
     }
 
     /// When a packet counts as lost, or a probe goes. There is such a time whenever anything is
@@ -423,6 +437,12 @@ impl Path {
     pub(super) fn capacities(&self) -> [u64; 4] {
         let [records, lost] = self.sent.capacities();
         [records, lost, self.received.capacity(), self.events.capacity() as u64]
+    }
+
+    /// The round trip as it is reckoned with.
+    #[cfg(test)]
+    pub(crate) fn round_trip_ns(&self) -> u64 {
+        self.rtt.smoothed_ns()
     }
 
     /// Counters.
