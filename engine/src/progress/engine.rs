@@ -21,7 +21,7 @@ use crate::proto::keys::JobKeys;
 use crate::proto::table::Id;
 use crate::types::{Address, Error};
 
-/// Polls between two looks at the clock while nothing else needs it.
+/// Polls between two looks at the clock while no path waits for a time.
 const POLLS_PER_CLOCK: u64 = 16;
 /// Time between two looks at what has a deadline, in nanoseconds.
 const TICK_NS: u64 = 1_000_000;
@@ -305,7 +305,7 @@ impl Engine {
     /// One turn: everything that can be done without waiting. `true`: something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
-        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) {
+        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.has_timers() {
             self.read_clock();
         }
         let began_ns = self.state.now_ns;
@@ -315,6 +315,7 @@ impl Engine {
             .poll(&mut self.events)
             .map_err(|error| Error::system("the driver cannot make progress", error))?;
         happened |= self.handle_events();
+        self.note_news_handled(began_ns);
         self.fire_timers(began_ns);
         if self.state.now_ns >= self.state.next_tick_ns {
             self.tick();
@@ -483,6 +484,7 @@ impl Engine {
             .park(sleep, &mut self.events)
             .map_err(|error| Error::system("the driver cannot wait", error))?;
         self.read_clock();
+        self.note_sleep();
         self.handle_events();
         Ok(())
     }

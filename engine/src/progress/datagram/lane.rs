@@ -101,6 +101,11 @@ impl Content for Contents<'_> {
 }
 
 impl Lane {
+    #[cfg(test)]
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Tells the message layer what the path found out.
     ///
     /// RR-PATH-2, RR-PATH-3.
@@ -176,7 +181,7 @@ mod tests {
     use crate::proto::keys::SessionKeys;
     use crate::proto::packet::PathConfig;
 
-    pub(super) fn lane() -> Lane {
+    fn lane() -> Lane {
         let remote = "192.0.2.1:1".parse().unwrap();
         Lane {
             path: Path::new(PathConfig::default()),

@@ -35,6 +35,9 @@ pub(crate) use self::lane::Lane;
 const PATH: u16 = 0;
 /// Datagrams handled in one turn, so that a flood does not keep the loop from others.
 const DATAGRAMS_PER_TURN: usize = 64;
+/// Datagrams between two looks at the clock: handling as many takes some 3 µs, and one that came
+/// meanwhile seems to have come that much earlier.
+const DATAGRAMS_PER_CLOCK: usize = 8;
 /// Datagrams that one session sends in one turn, for the same reason.
 const DATAGRAMS_PER_FLUSH: usize = 64;
 /// Turns without a datagram after which the socket is watched, no longer polled.
@@ -100,8 +103,10 @@ pub(crate) struct Datagrams {
     /// Sessions that wait for room in the driver.
     blocked: Vec<u32>,
     is_blocked: bool,
-    /// When everything that had come in was last handled.
+    /// When nothing was there that was not handled, as far as that was last known.
     drained_ns: u64,
+    /// The loop slept since it last looked: what woke it had just come.
+    has_slept: bool,
     /// What was dropped so far.
     pub(crate) dropped: Dropped,
     /// Segments that came in datagrams so far.
@@ -271,7 +276,7 @@ impl Engine {
             let state = &mut *self.state;
             match self.driver.recv_datagram() {
                 Ok(Some((from, bytes))) => {
-                    if count == 0 {
+                    if count % DATAGRAMS_PER_CLOCK == 0 {
                         state.now_ns = state.clock.now_ns();
                     }
                     count += 1;
@@ -326,10 +331,26 @@ impl Engine {
 
     pub(super) fn handle_datagrams_readable(&mut self) {
         self.state.datagrams.is_watched = false;
-        // Nothing waited there before.
-        self.drained();
+        if self.state.datagrams.has_slept {
+            self.drained();
+        }
         self.state.datagrams.poll();
         self.read_datagrams();
+    }
+
+    /// The loop has slept, as far as it knows: the driver has not been asked since it woke.
+    pub(super) fn note_sleep(&mut self) {
+        self.state.datagrams.has_slept = true;
+    }
+
+    /// The driver was asked in a turn that began at `began_ns`, and its news are handled. What is
+    /// told of later came after that; a loop that was away meanwhile cannot say when.
+    pub(super) fn note_news_handled(&mut self, began_ns: u64) {
+        let datagrams = &mut self.state.datagrams;
+        datagrams.has_slept = false;
+        if datagrams.is_watched {
+            datagrams.drained_ns = began_ns;
+        }
     }
 
     /// The driver has room again.
@@ -480,6 +501,11 @@ impl Engine {
 }
 
 impl State {
+    /// Whether some session wants a turn, so that the time counts.
+    pub(super) fn has_timers(&self) -> bool {
+        !self.datagrams.timers.is_empty()
+    }
+
     /// The earliest time at which a session wants a turn.
     pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
         let controls = &self.controls;
@@ -534,7 +560,7 @@ impl State {
         };
         let Ok(packet) = Packet::decode(&bytes[..length]) else { return Ok(()) };
         let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
-        lane.path.start_turn(if self.datagrams.is_watched { 0 } else { late_ns });
+        lane.path.start_turn(late_ns);
         match lane.path.handle_packet(self.now_ns, &packet) {
             Ok(Arrival::Fresh) => {}
             Ok(_) => {
