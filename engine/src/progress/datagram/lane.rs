@@ -141,6 +141,14 @@ impl Lane {
         }
     }
 
+    /// A time of its path has come. `true`: probes go, for nothing was answered.
+    pub(super) fn handle_timeout(&mut self, now_ns: u64, is_drained: bool) -> bool {
+        let (_, _, before) = self.path.load();
+        self.path.handle_timeout(now_ns, is_drained);
+        let (_, _, after) = self.path.load();
+        after > before
+    }
+
     /// Everything goes by TCP, for as long as this driver runs.
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
@@ -196,6 +204,34 @@ mod tests {
             is_blocked: false,
             is_off: false,
         }
+    }
+
+    struct Nothing;
+
+    impl Content for Nothing {
+        fn waiting_bytes(&self) -> usize {
+            0
+        }
+
+        fn fill(&mut self, _: &mut [u8]) -> Option<Filled> {
+            None
+        }
+
+        fn fill_again(&mut self, _: u64, _: &mut [u8]) -> Option<Filled> {
+            None
+        }
+    }
+
+    /// RR-PATH-4
+    #[test]
+    fn only_a_probe_timeout_is_a_reason_to_try_the_other_address() {
+        let mut lane = lane();
+        assert!(!lane.handle_timeout(1, true));
+        lane.path.ask();
+        assert!(lane.path.poll_transmit(1, &mut Nothing, &mut [0; 1500]).is_some());
+        let due_ns = lane.path.poll_timeout().unwrap();
+        assert!(!lane.handle_timeout(due_ns - 1, true), "an acknowledgement was due, say");
+        assert!(lane.handle_timeout(due_ns, true));
     }
 
     /// RR-PATH-3

@@ -390,9 +390,9 @@ impl Engine {
             let late_ns =
                 if datagrams.is_watched { 0 } else { state.now_ns - datagrams.drained_ns };
             lane.path.start_turn(late_ns);
-            lane.path.handle_timeout(state.now_ns, is_drained);
+            let is_probe_due = lane.handle_timeout(state.now_ns, is_drained);
             lane.tell(&mut state.core, session, &mut state.completions);
-            if lane.health == Health::Silent {
+            if is_probe_due && lane.health == Health::Silent {
                 // One of the two may answer.
                 std::mem::swap(&mut lane.remote, &mut lane.fallback);
             }
