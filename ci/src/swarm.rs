@@ -35,11 +35,11 @@ pub(crate) fn build() -> Command {
 /// Each planted bug has to be found within so many seeds. When this was written, the first seed to
 /// find it was at the most
 ///
-/// | seed | bugs |
-/// |---|---|
-/// | 3 | `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `DropRegrant`, `MatchYoungest`, `IgnoreSource`, `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `LoseCredit` |
-/// | 50 | `ForgetReap`, `IgnoreRelease`, `ForgetWritable`, `DropPartial`, `KeepReceivesOfDead`, `LoseCreditNews`, `OvertakeWaiting`, `EndBeforeReap`, `ForgetOffers` |
-/// | 200 | `EarlyDelivered`, `LeakStaging`, `ForgetEpoch`, `SkipDeduplication` |
+/// - 3: `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `DropRegrant`, `MatchYoungest`,
+///   `IgnoreSource`, `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `LoseCredit`
+/// - 50: `ForgetReap`, `IgnoreRelease`, `ForgetWritable`, `DropPartial`, `KeepReceivesOfDead`,
+///   `LoseCreditNews`, `OvertakeWaiting`, `EndBeforeReap`, `ForgetOffers`
+/// - 200: `EarlyDelivered`, `LeakStaging`, `ForgetEpoch`, `SkipDeduplication`
 const SEEDS_PER_BUG: &str = "2000";
 
 /// The check that the swarm finds what is planted.

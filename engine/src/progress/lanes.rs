@@ -275,9 +275,9 @@ pub(crate) trait Driver {
     fn flush_datagrams(&mut self) {}
 
     /// The next datagram that came in and where it came from, without blocking. Its bytes are valid
-    /// until the next call. `None`: none was there when the driver last asked the kernel, in this call
-    /// or together with the datagram before, but since the last poll; the call after a `None` asks
-    /// again.
+    /// until the next call. `None`: none was there when the driver last asked the kernel, in this
+    /// call or together with the datagram before, but since the last poll; the call after a `None`
+    /// asks again.
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         Ok(None)
     }

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Derivation is BLAKE3's `derive_key` with one context text per use, proofs are BLAKE3 keyed
-//! hashes cut to 16 bytes, tags of chunks and packets are HighwayHash-64. "Forward" is from the side
-//! that connected, the initiator.
+//! hashes cut to 16 bytes, tags of chunks and packets are HighwayHash-64. "Forward" is from the
+//! side that connected, the initiator.
 
 use std::fmt;
 

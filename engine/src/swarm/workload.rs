@@ -91,7 +91,8 @@ impl Run {
     pub(super) fn random_place(&mut self) -> Place {
         if self.random.one_in(40) {
             // Perhaps of a process that ended long ago.
-            let process = *self.homes.keys().nth(self.random.below(self.homes.len())).expect("one");
+            let nth = self.random.below(self.homes.len());
+            let process = *self.homes.keys().nth(nth).expect("below draws less than its bound");
             return (process, self.random.below(self.plan.endpoints) as u16);
         }
         let host = self.random.below(self.residents.len());

@@ -8,7 +8,7 @@
 //!  16  source engine u64                        16  engine u64
 //!  24  target engine u64                        24  session u64
 //!  32  session u64                              32  envelope_limit u32 | byte_limit u32
-//!  40  lane u32 | eager_limit u32               40  eager_limit u32 | datagram_port u16 | datagram_bytes u16
+//!  40  lane u32 | eager_limit u32               40  eager_limit u32 | datagrams (2 × u16)
 //!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
 //!  56  address of the source engine, 40 bytes   64  proof, 16 bytes
 //!  96  epoch u32 | datagram_port u16 | datagram_bytes u16
@@ -16,6 +16,8 @@
 //! 120  tag, 16 bytes
 //! 136
 //! ```
+//!
+//! *Datagrams*: `datagram_port` and `datagram_bytes`, as in the hello.
 //!
 //! Nonces are fresh in every hello and reply. How tags and proofs are made says
 //! `proto::handshake`; the epoch counts the hellos of one engine to another from 1.

@@ -9,7 +9,8 @@ use std::time::Duration;
 pub(super) const BATCH: usize = 64;
 
 /// An epoll set whose lanes are registered once, edge-triggered, for both directions: no further
-/// control call is made on the data path. The socket of datagrams is a member while it is waited for.
+/// control call is made on the data path. The socket of datagrams is a member while it is waited
+/// for.
 #[derive(Debug)]
 pub(super) struct Epoll {
     fd: OwnedFd,

@@ -35,8 +35,8 @@ struct Slot {
 /// Asking is what costs: 123 ns where nothing is there, 182 by `recvmmsg`, which also takes 110 ns
 /// more for one datagram than `recvfrom`. So batches are asked for only while datagrams come faster
 /// than they are taken, and one that was not filled is followed by an answer of "none" without
-/// asking, unless the driver was polled meanwhile: an engine that was away for long must not take an
-/// old answer for a new one, as it counts as lost what did not come.
+/// asking, unless the driver was polled meanwhile: an engine that was away for long must not take
+/// an old answer for a new one, as it counts as lost what did not come.
 pub(super) struct Incoming {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
