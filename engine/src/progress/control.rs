@@ -30,7 +30,7 @@ pub(crate) struct Control {
     /// Its path, if it has one.
     pub(crate) datagram: Option<Box<super::datagram::Lane>>,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
-    pub(super) unsent: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.
     pub(super) has_contents: bool,
     /// The beginning of a segment whose rest has not come.
@@ -351,12 +351,13 @@ impl Engine {
                 && !self.is_waiting_too_long_for_path(session);
         }
         if !is_by_path || !self.control(session).unsent.is_empty() {
-            happened |= self.flush_contents_by_stream(session);
+            happened |= self.flush_contents_by_stream(session, is_by_path);
         }
         self.end_if_left(session) || happened
     }
 
-    fn flush_contents_by_stream(&mut self, session: u32) -> bool {
+    /// `is_rest_only`: only what the kernel has the beginning of.
+    fn flush_contents_by_stream(&mut self, session: u32, is_rest_only: bool) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else { return false };
         let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return false };
@@ -364,7 +365,8 @@ impl Engine {
         loop {
             if control.unsent.is_empty() {
                 // What the kernel does not take has to follow, whatever lane comes next.
-                if !state.core.poll_content_for_stream(session, &mut control.unsent) {
+                let unsent = &mut control.unsent;
+                if is_rest_only || !state.core.poll_content_for_stream(session, unsent) {
                     return happened;
                 }
             }

@@ -44,7 +44,10 @@ fn exchange(world: &mut World, what: &str) -> u64 {
 
 /// Health of the paths of both hosts.
 fn are_good(world: &World) -> [bool; 2] {
-    [0, 1].map(|host| world.look(host).unwrap().state.controls[0].is_by_datagram())
+    [0, 1].map(|host| {
+        let control = world.look(host).unwrap().state.controls.first();
+        control.is_some_and(|control| control.is_by_datagram())
+    })
 }
 
 fn warm_up(world: &mut World) {
@@ -226,6 +229,42 @@ fn a_round_trip_is_not_the_time_that_the_user_computes() {
     let lane = world.look(0).unwrap().state.controls[0].datagram.as_deref().unwrap();
     let round_trip_ns = lane.path().round_trip_ns();
     assert!(round_trip_ns < MILLISECOND, "{round_trip_ns} ns");
+}
+
+/// Windows that hold back nothing here.
+fn wide() -> Config {
+    Config {
+        envelope_credits: 2000,
+        eager_credit_bytes: 1 << 19,
+        unexpected_messages: 1 << 14,
+        unexpected_bytes: 1 << 22,
+        staging_buffers_max: 100,
+        ..config()
+    }
+}
+
+/// RR-PATH-1
+#[test]
+fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
+    let mut world = world(8, &wide());
+    world.net.borrow_mut().weather.capacity = 300;
+    world.net.borrow_mut().datagram_weather.ns_per_kib = 200_000;
+    let target = peer(&mut world, 0, 1);
+    let count = 900;
+    for tag in 0..count {
+        send(&mut world, 0, target, tag, 200, Level::BufferReusable);
+    }
+    let is_clear = |world: &World| world.look(0).unwrap().state.controls[0].unsent.is_empty();
+    run(&mut world, "the path is good", |world| are_good(world)[0]);
+    assert!(!is_clear(&world), "TCP has begun");
+    run(&mut world, "TCP has ended", |world| is_clear(world));
+    let end_ns = world.now_ns() + 2 * MILLISECOND;
+    while world.now_ns() < end_ns {
+        world.step(end_ns);
+        assert!(is_clear(&world), "TCP goes on");
+    }
+    let waiting = world.look(0).unwrap().state.core.waiting_bytes(0);
+    assert!(waiting > 0, "there would have been something to send");
 }
 
 /// RR-PATH-5, RR-END-1
