@@ -52,8 +52,8 @@ pub(crate) const SEGMENT_BYTES_MAX: usize = 64 * 1024;
 /// Longest payload of one eager frame: a segment less its header and the frame's header.
 pub(crate) const EAGER_BYTES_MAX: usize = SEGMENT_BYTES_MAX / 2;
 
-/// Longest message that goes in parts of datagrams, without being asked for: its receiver keeps room
-/// for it, out of the credit that it gave.
+/// Longest message that goes in parts of datagrams, without being asked for: its receiver keeps
+/// room for it, out of the credit that it gave.
 pub(crate) const PARTS_BYTES_MAX: usize = 16 << 20;
 
 /// Longest message, in bytes: keeps every offset and sum far from overflow.
