@@ -10,6 +10,7 @@
 //! allocation, no lock. A timer costs a push to a heap once per probe time and session, not per
 //! packet.
 
+mod counters;
 mod lane;
 mod timers;
 
@@ -20,6 +21,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 use foldhash::quality::RandomState;
 
+use self::counters::Dropped;
 use self::lane::{Candidate, Contents, Health};
 use self::timers::Timers;
 use super::control::Control;
@@ -29,6 +31,7 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Arrival, Path, PathConfig};
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
 
+pub(crate) use self::counters::DatagramCounters;
 pub(crate) use self::lane::Lane;
 
 /// The only path of a session.
@@ -50,39 +53,6 @@ pub(crate) struct Announced {
     pub(crate) port: u16,
     /// Longest datagram that it takes.
     pub(crate) bytes: u16,
-}
-
-/// Datagrams that were dropped, by reason. None of them has changed anything.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Dropped {
-    /// Too short, or not a packet.
-    pub(crate) malformed: u64,
-    /// Of no session that lives here.
-    pub(crate) unknown: u64,
-    /// Their tag does not fit: forged, garbled, or for somebody else.
-    pub(crate) forged: u64,
-    /// They came before, or are too old to tell.
-    pub(crate) repeated: u64,
-}
-
-/// What an engine counts of its datagrams.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct DatagramCounters {
-    /// All that were made.
-    pub(crate) sent: u64,
-    /// Of these, those taken for lost.
-    pub(crate) lost: u64,
-    /// Those that came in and changed nothing.
-    pub(crate) dropped: u64,
-    /// Segments that came in datagrams.
-    pub(crate) segments: u64,
-}
-
-impl DatagramCounters {
-    fn with(self, path: &Path) -> Self {
-        let statistics = path.statistics();
-        Self { sent: self.sent + statistics.sent, lost: self.lost + statistics.lost, ..self }
-    }
 }
 
 /// Datagrams of an engine.

@@ -1,0 +1,37 @@
+//! What an engine counts of its datagrams.
+
+use crate::proto::packet::Path;
+
+/// Datagrams that were dropped, by reason. None of them has changed anything.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Dropped {
+    /// Too short, or not a packet.
+    pub(crate) malformed: u64,
+    /// Of no session that lives here.
+    pub(crate) unknown: u64,
+    /// Their tag does not fit: forged, garbled, or for somebody else.
+    pub(crate) forged: u64,
+    /// They came before, or are too old to tell.
+    pub(crate) repeated: u64,
+}
+
+/// What an engine counts of its datagrams.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct DatagramCounters {
+    /// All that were made.
+    pub(crate) sent: u64,
+    /// Of these, those taken for lost.
+    pub(crate) lost: u64,
+    /// Those that came in and changed nothing.
+    pub(crate) dropped: u64,
+    /// Segments that came in datagrams.
+    pub(crate) segments: u64,
+}
+
+impl DatagramCounters {
+    /// These and those of a path.
+    pub(super) fn with(self, path: &Path) -> Self {
+        let statistics = path.statistics();
+        Self { sent: self.sent + statistics.sent, lost: self.lost + statistics.lost, ..self }
+    }
+}
