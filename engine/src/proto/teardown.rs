@@ -197,9 +197,13 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         let session = operation.session as usize;
         let is_queued = matches!(operation.state, State::Queued { .. });
+        let is_sent = matches!(operation.state, State::AwaitDelivery);
         let Some(session) = self.sessions.at_mut(session) else { return };
         if is_queued {
             session.waiting.retain(|&waiting| waiting != id);
+        }
+        if is_sent {
+            session.awaiting_delivery.retain(|&(_, waiting)| waiting != id);
         }
         session.pulls.retain(|&pull| pull != id);
         session.missing.retain(|&(pull, ..)| pull != id);

@@ -511,3 +511,28 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         (0..2).for_each(|host| check_at_rest(world.look(host).unwrap()).unwrap());
     }
 }
+
+/// A peer is forgotten whose process answers no more, while another endpoint of it is still known.
+#[test]
+fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
+    let mut world = world(1, 2, &config());
+    talk(&mut world, [0, 1], "before");
+    let other = world.engine(1).unwrap();
+    let second = other.state.core.open_endpoint().unwrap();
+    let address = other.state.address(second);
+    let core = &mut world.engine(0).unwrap().state.core;
+    core.insert_peer(address.engine(), address.locator(), second).unwrap();
+    world.net.borrow_mut().darken(1);
+    drop(world.take(1));
+    let locator = world.net.borrow().locator(1);
+    let core = &mut world.engine(0).unwrap().state.core;
+    let target = core.insert_peer(address.engine(), locator, 0).unwrap();
+    assert!(send(&mut world, 0, target, 1, 10, Level::Delivered));
+    pass(&mut world, 10 * MILLISECOND);
+    let state = &mut *world.engine(0).unwrap().state;
+    state.core.remove_peer(target, &mut state.completions);
+    assert_eq!(drain(&mut world, 0).len(), 1);
+    let mut sessions = world.look(0).unwrap().state.core.sessions.iter();
+    assert!(sessions.any(|(_, session)| session.is_connected()));
+    check_at_rest(world.look(0).unwrap()).unwrap();
+}
