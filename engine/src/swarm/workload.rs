@@ -8,6 +8,7 @@ use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
 use crate::proto::effects::Level;
+use crate::proto::operation::State;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -381,7 +382,14 @@ impl Run {
         let waits = |sent: &Sent| sent.fate == Fate::Outstanding;
         let is_sending =
             self.oracle.sent.iter().any(|sent| waits(sent) && self.is_alive(sent.from.0));
-        Ok(!is_sending && self.oracle.received.len() == before)
+        // Injected messages end without a word, or with the session of a peer that is dead.
+        let is_injecting = (0..self.world.hosts()).any(|host| {
+            self.world.look(host).is_some_and(|engine| {
+                let mut operations = engine.state.core.operations.iter();
+                operations.any(|(_, operation)| matches!(operation.state, State::Queued { .. }))
+            })
+        });
+        Ok(!is_sending && !is_injecting && self.oracle.received.len() == before)
     }
 
     /// No receive waits for a peer whose session has failed.
