@@ -11,7 +11,7 @@ use super::world::World;
 use super::{CONTENT, config, stream, world};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST};
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{Eager, FrameError, Goodbye, Part, eager, frame, goodbye};
+use crate::wire::{Eager, FrameError, Goodbye, PARTS_BYTES_MAX, Part, eager, frame, goodbye};
 
 fn segment(first: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
     let body = frames.concat();
@@ -142,7 +142,7 @@ fn parts_that_make_no_message_close_the_session() {
     assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 0, 0))]), empty);
     assert_eq!(refusal(&[whole(500), (1, part(FLAG_GIVEN_UP, 0, 0, 64))]), empty);
     let long = "beyond the longest message in parts";
-    assert_eq!(refusal(&[(1, part(0, 0, 32_768 - 63, 64))]), long);
+    assert_eq!(refusal(&[(1, part(0, 0, PARTS_BYTES_MAX as u32 - 63, 64))]), long);
     assert_eq!(refusal(&[(1, part(0, 0, u32::MAX - 3, 64))]), long);
     assert_eq!(refusal(&[whole(0)]), "no message is empty and in parts");
     let early = "before its envelope was numbered";
