@@ -79,10 +79,54 @@ pub(crate) mod simulated {
         EndBeforeReap,
         /// Windows count only once their session is there.
         ForgetOffers,
+        /// A packet now and then goes under the number of the one before it.
+        RepeatNumber,
+        /// A packet now and then is acknowledged, and what it carries dropped.
+        AckUnhandled,
+        /// A frame that comes again is taken again.
+        RepeatFrames,
+        /// Contents that are lost are not sent again.
+        ForgetLost,
+        /// A probe of a silent path takes a content that is to go by TCP.
+        StealByProbe,
+        /// A datagram is believed whatever its tag says.
+        BelieveAnyTag,
+        /// Contents go to whatever address a packet came from last.
+        MoveUnasked,
+        /// Limits that a lost datagram or one of a silent path announced are not repeated.
+        LoseLimits,
+        /// A message is matched before the one that it follows has come.
+        MatchOutOfTurn,
+        /// A message says of none that it follows it.
+        ForgetStream,
+        /// What a silent path was given stays with it.
+        ForgetResend,
+        /// A peer's goodbye counts before all that it sent has come.
+        EarlyGoodbye,
+        /// A part is placed one byte early when it does not start at 0.
+        ShiftPart,
+        /// The oldest content counts as arrived whatever the peer says.
+        ReleaseUnacked,
+        /// The peer is told of one more frame than has come, when some came early.
+        AckTooMuch,
+        /// Grants are served in the order in which they arrive.
+        GrantsAsTheyCome,
+        /// The checksum of a segment's frames is not looked at.
+        SkipSegmentSum,
+        /// The checksum of a chunk is not looked at.
+        SkipChunkSum,
+        /// Contents that a failed session held are not given back.
+        LeakContents,
+        /// A sender that gives a message in parts up does not say so.
+        GiveUpSilently,
+        /// Room for datagrams that comes back is not noticed.
+        ForgetDatagramRoom,
+        /// Messages that wait for the one before them keep waiting when that is matched.
+        KeepHeld,
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 23] = [
+    pub(crate) const BUGS: [Bug; 45] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -106,6 +150,28 @@ pub(crate) mod simulated {
         Bug::OvertakeWaiting,
         Bug::EndBeforeReap,
         Bug::ForgetOffers,
+        Bug::RepeatNumber,
+        Bug::AckUnhandled,
+        Bug::RepeatFrames,
+        Bug::ForgetLost,
+        Bug::StealByProbe,
+        Bug::BelieveAnyTag,
+        Bug::MoveUnasked,
+        Bug::LoseLimits,
+        Bug::MatchOutOfTurn,
+        Bug::ForgetStream,
+        Bug::ForgetResend,
+        Bug::EarlyGoodbye,
+        Bug::ShiftPart,
+        Bug::ReleaseUnacked,
+        Bug::AckTooMuch,
+        Bug::GrantsAsTheyCome,
+        Bug::SkipSegmentSum,
+        Bug::SkipChunkSum,
+        Bug::LeakContents,
+        Bug::GiveUpSilently,
+        Bug::ForgetDatagramRoom,
+        Bug::KeepHeld,
     ];
 
     thread_local! {

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::Run;
 use crate::progress::engine::Engine;
 use crate::proto::connection::Phase;
-use crate::proto::core::ENVELOPES_MIN;
+use crate::proto::core::{Core, ENVELOPES_MIN};
+use crate::proto::datagram::content::ContentPool;
 
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;
@@ -30,6 +31,15 @@ impl Run {
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
+        let contents = &core.datagrams.contents;
+        if contents.len() > contents.limit() + ContentPool::LEAST * core.sessions.len() {
+            return Err(format!(
+                "{} contents, {} is their limit",
+                contents.len(),
+                contents.limit()
+            ));
+        }
+        self.check_failures(core)?;
         if core.lanes.len() > core.config.bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
         }
@@ -44,11 +54,21 @@ impl Run {
         Ok(())
     }
 
+    /// Every session that failed had a reason to, whether or not somebody used it then.
+    pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
+        for (_, session) in core.sessions.iter() {
+            if let Some(failure) = &session.failure {
+                self.oracle.check_failure(core.engine, session.engine, failure)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing is kept, and all credit is back.
     pub(super) fn check_rest(&self) -> Result<(), String> {
         for host in 0..self.world.hosts() {
             if let Some(engine) = self.world.look(host) {
-                check_at_rest(engine)?;
+                check_all_but(engine, |process| !self.is_alive(process))?;
             }
         }
         match self.world.net.borrow().busy_pieces() {
@@ -59,7 +79,13 @@ impl Run {
 }
 
 /// What one engine must not have when nothing is under way.
+#[cfg(test)]
 pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
+    check_all_but(engine, |_| false)
+}
+
+/// [`check_at_rest`], but for what waits for the word of peers that are dead and not known to be.
+fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), String> {
     let core = &engine.state.core;
     let fail = |what: &str| Err(format!("engine {}: {what}", core.engine));
     if core.operations.len() != 0 {
@@ -74,13 +100,19 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
     if core.staging.is_missing_any() {
         return fail("a staging buffer is not back");
     }
-    let (mut envelopes, mut bytes) = (0, 0);
+    if core.datagrams.assemblies() != 0 {
+        return fail("messages in parts are left");
+    }
+    let (mut envelopes, mut bytes, mut contents) = (0, 0, 0);
     for (_, session) in core.sessions.iter() {
+        let datagram = session.datagram.as_deref();
+        contents += datagram.map_or(0, |datagram| datagram.outstanding());
         let is_clear = session.pulls.is_empty()
             && session.missing.is_empty()
             && session.waiting.is_empty()
             && session.control.is_empty()
-            && session.awaiting_delivery.is_empty();
+            && session.awaiting_delivery.is_empty()
+            && (is_dead(session.engine) || datagram.is_none_or(|datagram| datagram.is_at_rest()));
         if !is_clear {
             return fail("a session has something under way");
         }
@@ -91,6 +123,9 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
             envelopes += u64::from(session.envelopes.window());
             bytes += u64::from(session.bytes.window());
         }
+    }
+    if core.datagrams.contents.len() != contents {
+        return fail("contents are kept that no session has");
     }
     let is_trying = |phase| !matches!(phase, Phase::Closed | Phase::Connected | Phase::Failed);
     let sessions = core.sessions.iter();

@@ -18,6 +18,11 @@ pub(crate) struct DatagramPlan {
     pub(crate) firewall_ns: Option<(u64, u64)>,
     /// Mean time between two datagrams of somebody on the way who has no key.
     pub(crate) attack_ns: Option<u64>,
+    /// Hosts with even numbers only send and the others only receive: nothing that a receiver has
+    /// to say goes along with messages of its own.
+    pub(crate) one_way: bool,
+    /// Some ways let no datagram pass for ever, also when the world is whole.
+    pub(crate) firewalls_stay: bool,
 }
 
 impl DatagramPlan {
@@ -48,11 +53,14 @@ impl DatagramPlan {
             (random.pick(&[200, 5000]) * MICROSECOND, random.pick(&[1, 20, 300]) * MILLISECOND);
         let attacks = random.one_in(3);
         let attack_ns = random.pick(&[5, 50, 500]) * MICROSECOND;
+        let without_one_in = random.pick(&[0, 0, 3]);
         Some(Self {
-            without_one_in: random.pick(&[0, 0, 3]),
+            without_one_in,
             weather,
             firewall_ns: firewalls.then_some(firewall_ns),
             attack_ns: attacks.then_some(attack_ns),
+            firewalls_stay: random.one_in(3),
+            one_way: random.one_in(4),
         })
     }
 }

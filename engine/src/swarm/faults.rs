@@ -1,7 +1,8 @@
 //! Faults strike, and pass.
 
 use super::plan::Fault;
-use super::{FAULT, FIREWALL, FIREWALL_DOWN, Run, UNDO};
+use super::{FAULT, FIREWALL, FIREWALL_DOWN, Process, Run, UNDO};
+use crate::types::PeerFailure;
 
 /// Processes of one run, one after the other or at the same time.
 const PROCESSES_MAX: usize = 24;
@@ -96,16 +97,25 @@ impl Run {
     }
 
     fn taint(&mut self, one: usize, other: usize) {
-        // Processes that lived there before may be remembered.
+        for (one, other) in self.processes_of(one, other) {
+            self.oracle.taint(one, other);
+        }
+    }
+
+    /// What the processes of two hosts send each other by streams was garbled.
+    pub(super) fn garbled_between(&mut self, one: usize, other: usize) {
+        for (one, other) in self.processes_of(one, other) {
+            self.oracle.garble(one, other);
+        }
+    }
+
+    /// Pairs of processes that live on two hosts, or did: these may be remembered.
+    fn processes_of(&self, one: usize, other: usize) -> Vec<(Process, Process)> {
         let of = |host: usize| {
             let homes = self.homes.iter().filter(move |(_, home)| **home == host);
-            homes.map(|(process, _)| *process).collect::<Vec<_>>()
+            homes.map(|(process, _)| *process)
         };
-        for one in of(one) {
-            for other in of(other) {
-                self.oracle.taint(one, other);
-            }
-        }
+        of(one).flat_map(|one| of(other).map(move |other| (one, other))).collect()
     }
 
     fn taint_all(&mut self, host: usize) {
@@ -121,8 +131,40 @@ impl Run {
         self.oracle.forget(self.residents[host].process);
     }
 
+    /// A process that said goodbye ends. With whom nothing came between, not even its own end, it
+    /// has parted in good order, or is about to; then all that it had sent has come.
+    ///
+    /// RR-END-1.
+    pub(super) fn end_of_leaver(&mut self, host: usize) -> Result<(), String> {
+        let (others, faults) = std::mem::take(&mut self.residents[host].at_peace);
+        let process = self.residents[host].process;
+        let Some(engine) = self.world.look(host) else { return Ok(()) };
+        let core = &engine.state.core;
+        for other in others {
+            let session = core.session_of(other).and_then(|at| core.sessions.at(at as usize));
+            let failure = session.and_then(|session| session.failure.as_ref());
+            match failure {
+                Some(PeerFailure::Removed) => self.oracle.owe(process, other),
+                Some(PeerFailure::Lost(cause)) if self.faults == faults => {
+                    return Err(format!("{process} left {other} in peace, and {cause}"));
+                }
+                _ => {}
+            }
+        }
+        self.end(host);
+        Ok(())
+    }
+
     /// A process says goodbye to everybody, and ends a little later.
     fn leave(&mut self, host: usize) {
+        let process = self.residents[host].process;
+        if let Some(engine) = self.world.look(host) {
+            let sessions = engine.state.core.sessions.iter();
+            let by_datagrams = sessions.filter(|(_, session)| session.datagram.is_some());
+            let others = by_datagrams.map(|(_, session)| session.engine);
+            let at_peace = others.filter(|&other| !self.oracle.is_tainted(process, other));
+            self.residents[host].at_peace = (at_peace.collect(), self.faults + 1);
+        }
         self.taint_all(host);
         let Some(engine) = self.world.engine(host) else { return };
         for session in 0..engine.state.core.sessions.slots() {
@@ -142,6 +184,19 @@ impl Run {
             self.world.net.borrow_mut().open_datagrams_way(from, to);
         } else if name == FIREWALL {
             self.raise_firewall();
+        }
+    }
+
+    /// A network may let no datagrams pass for ever: that costs speed, and nothing else.
+    pub(super) fn keep_firewalls(&mut self) {
+        if !self.plan.datagrams.as_ref().is_some_and(|plan| plan.firewalls_stay) {
+            return;
+        }
+        let hosts = self.residents.len();
+        for (from, to) in (0..hosts * hosts).map(|way| (way / hosts, way % hosts)) {
+            if from != to && self.random.one_in(2) {
+                self.world.net.borrow_mut().cut_datagrams_way(from, to);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ mod figures;
 mod form;
 #[cfg(test)]
 mod fuzz;
+mod garble;
 #[cfg(test)]
 mod lanes;
 mod oracle;
@@ -37,6 +38,7 @@ pub(crate) mod world;
 
 use std::collections::BTreeMap;
 
+use self::garble::GARBLE;
 use self::oracle::{Oracle, Process};
 use self::plan::Plan;
 use self::world::{Step, World};
@@ -76,6 +78,9 @@ struct Resident {
     leaves_ns: Option<u64>,
     /// Endpoints that are closed now.
     closed: Vec<u16>,
+    /// Whom it leaves in peace: other processes that nothing had come between when it said goodbye,
+    /// by datagrams, and the count of faults, this one included.
+    at_peace: (Vec<Process>, u64),
 }
 
 /// What the run plans for itself, by name: a bit each, and below them hosts.
@@ -105,6 +110,8 @@ struct Run {
     /// Operations that may be cancelled: where, which, and whether it is a receive.
     operations: Vec<(usize, Id)>,
     faults: u64,
+    /// Chunks, or headers of chunks, with a byte that was garbled.
+    garbled_chunks: u32,
     is_healing: bool,
 }
 
@@ -199,6 +206,7 @@ impl Run {
             actions_left: plan.actions,
             operations: Vec::new(),
             faults: 0,
+            garbled_chunks: 0,
             is_healing: false,
             plan,
         };
@@ -261,12 +269,14 @@ impl Run {
                 self.world.plan(pause_ns, FIREWALL);
             }
         }
+        self.begin_garbling();
         let limit_ns = self.plan.actions as u64 * self.plan.think_ns * 4 + self.plan.outage_ns * 4;
         while self.actions_left > 0 {
             match self.world.step(limit_ns) {
                 Step::Limit => break,
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(FAULT) => self.strike()?,
+                Step::Planned(name) if name & GARBLE != 0 => self.garble(name),
                 Step::Planned(name) if name & REOPEN != 0 => self.reopen((name & 0xff) as usize)?,
                 Step::Planned(name) if name > FAULT => self.undo(name),
                 Step::Planned(host) => self.act(host as usize)?,
@@ -282,7 +292,7 @@ impl Run {
             self.check_bounds(host)?;
         }
         if self.residents[host].leaves_ns.is_some_and(|at_ns| self.world.now_ns() > at_ns) {
-            self.end(host);
+            self.end_of_leaver(host)?;
         }
         let violation = self.world.net.borrow_mut().take_violation();
         violation.map_or(Ok(()), Err)
@@ -329,6 +339,7 @@ impl Run {
             net.datagram_weather = crate::driver::sim::datagrams::DatagramWeather::fair();
             net.heal();
         }
+        self.keep_firewalls();
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         self.world.plan(0, CHECK);
         let (mut quiet, mut looks, mut wait_ns) = (0, 0, 100_000);

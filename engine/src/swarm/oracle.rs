@@ -1,7 +1,7 @@
 //! What has to hold: each message at most once, whole, in order, in nobody else's memory, and
 //! every operation ends once and for a reason.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::form::{Form, Graves, content, memory_of, name_of};
 use crate::memory::Buffer;
@@ -41,6 +41,8 @@ pub(super) struct Sent {
     pub(super) is_long: bool,
     pub(super) fate: Fate,
     pub(super) posted_ns: u64,
+    /// It has come, whatever becomes of its sender.
+    pub(super) is_owed: bool,
     /// The receive that got it.
     pub(super) taken_by: Option<usize>,
 }
@@ -88,12 +90,16 @@ pub(super) struct Oracle {
     graves: Graves,
     /// Pairs of processes whose session may have failed.
     tainted: BTreeSet<(Process, Process)>,
+    /// Of these, pairs that may find it garbled what they sent each other.
+    garbled: BTreeSet<(Process, Process)>,
     /// Endpoints that were closed, and until when; what was sent to them before may be dropped.
     closed: BTreeMap<Place, u64>,
     /// Source and target of what may be dropped because the target forgot the source, and when.
     dropped: BTreeMap<(Process, Process), u64>,
     /// Time that nothing on its way takes less than.
     pub(super) delay_ns: u64,
+    /// What failed before is forgiven.
+    is_pardoned: bool,
     /// Any session may fail.
     pub(super) all_tainted: bool,
     /// Sends to look at once all completions of the turn are known.
@@ -114,7 +120,7 @@ impl Oracle {
         self.tainted.insert(pair(one, other));
     }
 
-    fn is_tainted(&self, one: Process, other: Process) -> bool {
+    pub(super) fn is_tainted(&self, one: Process, other: Process) -> bool {
         one != other && (self.all_tainted || self.tainted.contains(&pair(one, other)))
     }
 
@@ -166,6 +172,13 @@ impl Oracle {
         self.outstanding.get(&process).map_or(0, |counts| counts[kind as usize])
     }
 
+    /// What one process has sent to another is known to have come there: none of it may be lost.
+    pub(super) fn owe(&mut self, from: Process, to: Process) {
+        for sent in self.sent.iter_mut().filter(|sent| (sent.from.0, sent.to.0) == (from, to)) {
+            sent.is_owed = matches!(sent.fate, Fate::Gone | Fate::Done);
+        }
+    }
+
     /// The operations of a killed process end without a word.
     pub(super) fn forget(&mut self, process: Process) {
         for sent in self.sent.iter_mut().filter(|sent| sent.from.0 == process) {
@@ -195,17 +208,43 @@ impl Oracle {
                 Ok(())
             }
             Error::Peer { failure, address } => {
-                let is_never = matches!(
-                    failure,
-                    PeerFailure::Protocol(_) | PeerFailure::Rejected | PeerFailure::Version { .. }
-                );
-                if is_never || !self.is_tainted(process, address.engine()) {
+                if self.is_pardoned {
                     return Err(format!("process {process} has no reason for: {error}"));
                 }
-                Ok(())
+                self.check_failure(process, address.engine(), failure)
             }
             other => Err(format!("process {process} has no reason for: {other}")),
         }
+    }
+
+    /// The session of `process` with `peer` failed. Nobody here breaks the protocol, and nothing
+    /// that strangers send makes it look so.
+    pub(super) fn check_failure(
+        &self,
+        process: Process,
+        peer: Process,
+        failure: &PeerFailure,
+    ) -> Result<(), String> {
+        let is_never = match failure {
+            PeerFailure::Protocol(_)
+            | PeerFailure::Rejected
+            | PeerFailure::Version { .. }
+            | PeerFailure::WrongSecret => true,
+            PeerFailure::Corrupted(_) => {
+                !self.is_pardoned && !self.garbled.contains(&pair(process, peer))
+            }
+            _ => false,
+        };
+        if is_never || !(self.is_pardoned || self.is_tainted(process, peer)) {
+            return Err(format!("process {process} has no reason for {peer}: {failure}"));
+        }
+        Ok(())
+    }
+
+    /// What two processes send each other by streams may be garbled from now on.
+    pub(super) fn garble(&mut self, one: Process, other: Process) {
+        self.garbled.insert(pair(one, other));
+        self.taint(one, other);
     }
 
     /// Takes a completion of `process`.
@@ -394,7 +433,7 @@ impl Oracle {
     /// From now on no session fails.
     pub(super) fn pardon(&mut self) {
         self.tainted.clear();
-        self.all_tainted = false;
+        (self.all_tainted, self.is_pardoned) = (false, true);
     }
 
     /// At the end: order, and that nothing was lost or written to later.
@@ -409,7 +448,7 @@ impl Oracle {
                 && !(self.has_datagrams && self.may_have_waited(index));
             let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
             let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;
-            let is_due = is_due && !self.may_be_dropped(sent);
+            let is_due = (is_due || sent.is_owed) && !self.may_be_dropped(sent);
             if is_due && is_alive(sent.to.0) && sent.taken_by.is_none() {
                 return Err(format!("message {index} was lost: {sent:?}"));
             }
@@ -430,30 +469,39 @@ impl Oracle {
     /// Messages of one source, target and context do not overtake each other, and receives do
     /// not either.
     fn check_order(&self) -> Result<(), String> {
-        let mut streams: BTreeMap<(Place, Place, u64), Vec<usize>> = BTreeMap::new();
+        // Who took each message, by stream, side by side: looking back is what costs.
+        let mut streams: BTreeMap<(Place, Place, u64), Vec<(usize, usize)>> = BTreeMap::new();
         for (index, sent) in self.sent.iter().enumerate() {
-            streams.entry((sent.from, sent.to, sent.context)).or_default().push(index);
+            if let Some(taker) = sent.taken_by {
+                let stream = streams.entry((sent.from, sent.to, sent.context)).or_default();
+                stream.push((index, taker));
+            }
         }
         for messages in streams.values() {
-            for (at, &late) in messages.iter().enumerate() {
-                let Some(taker) = self.sent[late].taken_by else { continue };
-                for &early in &messages[at.saturating_sub(LOOK_BACK)..at] {
-                    let overtaken = self.sent[early].taken_by.is_some_and(|other| other > taker);
-                    if overtaken && self.received[taker].accepts(&self.sent[early]) {
+            for (at, &(late, taker)) in messages.iter().enumerate() {
+                let before = &messages[at.saturating_sub(LOOK_BACK)..at];
+                for &(early, _) in before.iter().filter(|&&(_, other)| other > taker) {
+                    if self.received[taker].accepts(&self.sent[early]) {
                         return Err(format!("message {late} overtook {early} of its stream"));
                     }
                 }
             }
         }
+        let mut cancelled: VecDeque<usize> = VecDeque::new();
         for (late, received) in self.received.iter().enumerate() {
-            let Some(message) = received.message else { continue };
-            let first = late.saturating_sub(LOOK_BACK);
-            for (early, other) in (first..).zip(&self.received[first..late]) {
-                let was_posted =
-                    other.fate == Fate::Cancelled && other.ended_ns > received.ended_ns;
-                if was_posted && other.accepts(&self.sent[message]) {
-                    return Err(format!("receive {late} took message {message} from {early}"));
+            while cancelled.front().is_some_and(|&early| early + LOOK_BACK < late) {
+                cancelled.pop_front();
+            }
+            if let Some(message) = received.message {
+                for &early in &cancelled {
+                    let other = &self.received[early];
+                    if other.ended_ns > received.ended_ns && other.accepts(&self.sent[message]) {
+                        return Err(format!("receive {late} took message {message} from {early}"));
+                    }
                 }
+            }
+            if received.fate == Fate::Cancelled {
+                cancelled.push_back(late);
             }
         }
         Ok(())

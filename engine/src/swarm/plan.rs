@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::datagram_plan::DatagramPlan;
+use super::garble::GarblePlan;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
@@ -14,6 +15,11 @@ use crate::proto::core::Config;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
+
+/// Whether the sessions of a seed have checksums.
+fn checks(seed: u64) -> bool {
+    seed.is_multiple_of(4)
+}
 
 /// What strikes from outside.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -88,6 +94,7 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     /// Datagrams beside the streams; `None`: engines have none.
     pub(crate) datagrams: Option<DatagramPlan>,
+    pub(crate) garble: GarblePlan,
     pub(crate) faults: Vec<(Fault, u32)>,
     /// Mean time between two faults.
     pub(crate) fault_ns: u64,
@@ -145,6 +152,7 @@ impl Plan {
             backlog_max: random.pick(&[4, 20, 60]),
             weather,
             datagrams: DatagramPlan::new(seed),
+            garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
             faults,
             fault_ns: if has_faults { random.pick(&[200, 1000, 5000]) * MICROSECOND } else { 0 },
             outage_ns: random.pick(&[1, 20, 300, 3000]) * MILLISECOND,
@@ -174,6 +182,7 @@ impl Plan {
             backlog_max: 60,
             weather: Weather::fair(),
             datagrams: None,
+            garble: GarblePlan::default(),
             faults: Vec::new(),
             fault_ns: 0,
             turn_ns: 1000,
@@ -235,7 +244,9 @@ impl Plan {
         if self.is_ample {
             return self.ample_config(random);
         }
-        let eager_limit = random.pick(&[0, 1, 64, 256, 1024, 8192]);
+        // By datagrams long eager messages go in parts.
+        let in_parts = self.datagrams.is_some() && random.one_in(3);
+        let eager_limit = if in_parts { 8192 } else { random.pick(&[0, 1, 64, 256, 1024, 8192]) };
         let chunk_bytes = random.pick(&[512, 4096, 65_536]);
         Config {
             eager_limit,
@@ -258,7 +269,7 @@ impl Plan {
             retry: self.retry,
             bulk_idle_ns: random.pick(&[1, 100, 30_000]) * MILLISECOND,
             hash_seed: random.next(),
-            checksum: self.seed.is_multiple_of(4),
+            checksum: checks(self.seed),
         }
     }
 
@@ -285,7 +296,7 @@ impl Plan {
             retry: self.retry,
             bulk_idle_ns: 30 * SECOND,
             hash_seed: random.next(),
-            checksum: self.seed.is_multiple_of(4),
+            checksum: checks(self.seed),
         }
     }
 

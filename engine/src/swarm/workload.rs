@@ -25,6 +25,9 @@ const CONTEXTS: [u64; 4] = [7, 1, UNTAGGED, 3];
 /// Bits of a tag that hold its class.
 const CLASSES: u64 = (1 << SERIAL_SHIFT) - 1;
 
+/// Operations that are likely to be outstanding.
+const OPERATIONS_RECENT: usize = 8;
+
 fn context_of(number: usize) -> u64 {
     CONTEXTS[number]
 }
@@ -74,7 +77,10 @@ impl Run {
         let process = self.residents[host].process;
         let is_full = |kind| self.oracle.outstanding(process, kind) > self.plan.backlog_max;
         let (sends, receives) = (OperationKind::Send, OperationKind::Receive);
-        let (may_send, may_receive) = (!is_full(sends), !is_full(receives));
+        let one_way = self.plan.datagrams.as_ref().is_some_and(|plan| plan.one_way);
+        let (only_sends, only_receives) = (one_way && host % 2 == 0, one_way && host % 2 == 1);
+        let may_send = !is_full(sends) && !only_receives;
+        let may_receive = !is_full(receives) && !only_sends;
         if self.random.one_in(self.plan.cancel_one_in) {
             return self.cancel_one();
         }
@@ -170,6 +176,7 @@ impl Run {
             is_long,
             fate,
             posted_ns,
+            is_owed: false,
             taken_by,
         };
         if may_inject {
@@ -301,7 +308,10 @@ impl Run {
         if self.operations.is_empty() {
             return Ok(());
         }
-        let chosen = self.random.below(self.operations.len());
+        // Most of the older ones have ended.
+        let count = self.operations.len();
+        let choice = if self.random.one_in(2) { count } else { count.min(OPERATIONS_RECENT) };
+        let chosen = count - 1 - self.random.below(choice);
         let (host, id) = self.operations.swap_remove(chosen);
         self.cancel(host, id)
     }
@@ -379,9 +389,7 @@ impl Run {
                 self.receive_what_came(host)?;
             }
         }
-        let waits = |sent: &Sent| sent.fate == Fate::Outstanding;
-        let is_sending =
-            self.oracle.sent.iter().any(|sent| waits(sent) && self.is_alive(sent.from.0));
+        let is_sending = self.is_any_outstanding(OperationKind::Send);
         // Injected messages end without a word, or with the session of a peer that is dead.
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
@@ -413,8 +421,13 @@ impl Run {
 
     /// Whether a receive of a process that lives is outstanding.
     pub(super) fn is_receiving(&self) -> bool {
-        let waits = |it: &Received| it.fate == Fate::Outstanding && self.is_alive(it.at.0);
-        self.oracle.received.iter().any(waits)
+        self.is_any_outstanding(OperationKind::Receive)
+    }
+
+    /// Whether a process that lives has an operation of this kind outstanding.
+    fn is_any_outstanding(&self, kind: OperationKind) -> bool {
+        let mut processes = self.residents.iter().map(|resident| resident.process);
+        processes.any(|it| self.is_alive(it) && self.oracle.outstanding(it, kind) > 0)
     }
 
     /// Every pair that lives exchanges a short and a long message; nothing may fail now.

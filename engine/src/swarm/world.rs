@@ -90,6 +90,7 @@ impl World {
         let failed = |error| Error::system("cannot set a simulated world up", error);
         let socket = wanted.then(|| UdpSocket::bind(("127.0.0.1", 0))).transpose();
         self.datagrams = socket.map_err(failed)?;
+        self.net.borrow_mut().judge_datagrams();
         Ok(())
     }
 

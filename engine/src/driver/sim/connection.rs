@@ -15,6 +15,8 @@ struct Flight {
 pub(crate) struct Pipe {
     /// Written and not read yet.
     bytes: VecDeque<u8>,
+    /// All that were read before these.
+    read_bytes: u64,
     /// How many of them the reading side's kernel has.
     visible: usize,
     flights: VecDeque<Flight>,
@@ -72,6 +74,7 @@ impl Pipe {
         into[from_front..count].copy_from_slice(&back[..count - from_front]);
         self.bytes.drain(..count);
         self.visible -= count;
+        self.read_bytes += count as u64;
         count
     }
 
@@ -105,15 +108,17 @@ impl Pipe {
         self.bytes.truncate(self.visible);
     }
 
-    /// Flips a bit of what is under way, at the byte that `pick` chooses of so many. `false`: there
-    /// is nothing.
-    #[cfg(test)]
-    pub(crate) fn flip(&mut self, pick: impl FnOnce(usize) -> usize) -> bool {
-        let length = self.bytes.len();
-        if length > 0 {
-            self.bytes[pick(length)] ^= 1;
-        }
-        length > 0
+    /// Bytes under way from byte `from` of the stream on.
+    pub(crate) fn bytes_from(&self, from: u64) -> usize {
+        self.bytes.len() - (from.saturating_sub(self.read_bytes) as usize).min(self.bytes.len())
+    }
+
+    /// Flips a bit of what is under way from byte `from` of the stream on, in the byte that `pick`
+    /// chooses of so many; there are some.
+    pub(crate) fn flip(&mut self, from: u64, mut pick: impl FnMut(usize) -> usize) {
+        let count = self.bytes_from(from);
+        let at = self.bytes.len() - count + pick(count);
+        self.bytes[at] ^= 1 << pick(8);
     }
 
     /// Overwrites what is under way. `false`: there is nothing.

@@ -2,11 +2,16 @@
 
 use std::net::SocketAddr;
 
+use super::connection::Connection;
 #[cfg(test)]
-use super::connection::{Connection, End, Pipe};
+use super::connection::{End, Pipe};
 #[cfg(test)]
 use super::lane::{News, What};
 use super::net::{Item, Net};
+
+/// What a handshake takes at the most in one direction. It is proof against whoever garbles it, but
+/// costs an attempt, and attempts are counted.
+const GREETINGS_BYTES: u64 = 256;
 
 impl Net {
     fn pair_of(&self, index: usize) -> Option<(usize, usize)> {
@@ -232,16 +237,24 @@ impl Net {
         pipes.any(|pipe| pipe.garble(|| random.next() as u8))
     }
 
-    /// Flips one bit on its way on a lane of the given kind that both sides use. `false`: nothing
-    /// is under way.
-    #[cfg(test)]
-    pub(crate) fn flip(&mut self, is_bulk: bool) -> bool {
-        let Self { random, connections, .. } = self;
-        let mut pipes = connections
-            .iter_mut()
-            .filter(|connection| connection.is_bulk == is_bulk && connection.is_whole())
-            .flat_map(|connection| &mut connection.pipes);
-        pipes.any(|pipe| pipe.flip(|length| random.below(length)))
+    /// Flips one bit on its way on a bulk lane, or on another one behind its greeting, that both
+    /// sides use; between which hosts. `None`: nothing is under way there.
+    pub(crate) fn flip(&mut self, is_bulk: bool) -> Option<(usize, usize)> {
+        let from = if is_bulk { 0 } else { GREETINGS_BYTES };
+        let is_hit =
+            |connection: &Connection| connection.is_bulk == is_bulk && connection.is_whole();
+        let ways: Vec<(usize, usize)> = (0..self.connections.len())
+            .filter(|&index| is_hit(&self.connections[index]))
+            .flat_map(|index| [(index, 0), (index, 1)])
+            .filter(|&(index, side)| self.connections[index].pipes[side].bytes_from(from) > 0)
+            .collect();
+        if ways.is_empty() {
+            return None;
+        }
+        let (index, side) = ways[self.random.below(ways.len())];
+        let random = &mut self.random;
+        self.connections[index].pipes[side].flip(from, |bytes| random.below(bytes));
+        self.pair_of(index)
     }
 
     /// Where a host listens.

@@ -90,7 +90,7 @@ impl Content for Contents<'_> {
     }
 
     fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
-        if !self.is_open {
+        if !self.is_open && !planted!(StealByProbe) {
             // It goes by TCP; on a path that carries nothing it would be taken for sent.
             return None;
         }
@@ -162,6 +162,9 @@ impl Lane {
         let is_asked = self
             .candidate
             .is_some_and(|candidate| now_ns.saturating_sub(candidate.since_ns) < QUESTION_NS);
+        if planted!(MoveUnasked) {
+            self.remote = from;
+        }
         if from != self.remote && !is_asked {
             self.candidate = Some(Candidate { address: from, since_ns: now_ns, question: None });
         }

@@ -325,6 +325,9 @@ impl Engine {
 
     /// The driver has room again.
     pub(super) fn handle_datagrams_writable(&mut self) {
+        if planted!(ForgetDatagramRoom) {
+            return;
+        }
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
             if let Some(lane) = &mut self.control(session).datagram {
@@ -521,7 +524,7 @@ impl State {
             return Ok(());
         };
         let number = lane.path.number_of(&packet);
-        if !lane.keys.receive.open_packet(bytes, number) {
+        if !lane.keys.receive.open_packet(bytes, number) && !planted!(BelieveAnyTag) {
             dropped.forged += 1;
             return Ok(());
         }
@@ -544,7 +547,8 @@ impl State {
             lane.handle_address(self.now_ns, from);
         }
         lane.tell(&mut self.core, session, &mut self.completions);
-        if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) {
+        let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
+        if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
             let now_ns = self.now_ns;
             let completions = &mut self.completions;
             let before = self.core.counters.segments_received;

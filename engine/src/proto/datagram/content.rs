@@ -119,6 +119,18 @@ impl ContentPool {
         (self.made * self.buffer_bytes, self.contents.len() * self.buffer_bytes)
     }
 
+    /// How many there are.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn len(&self) -> usize {
+        self.contents.len()
+    }
+
+    /// How many there may be, those that every session may have left out.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Whether a session that has `held` may have one more. An eighth is kept for control frames,
     /// and of the rest the messages of one session may have half.
     pub(crate) fn has_room(&self, held: usize, is_control: bool) -> bool {

@@ -84,11 +84,11 @@ impl Core {
             let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };
             held = held.wrapping_add(1);
             match datagram.arrivals.note(number) {
-                Coming::Fresh => {
+                Coming::Again if !planted!(RepeatFrames) => datagram.repeated_frames += 1,
+                Coming::Fresh | Coming::Again => {
                     session.expected_frame = datagram.arrivals.expected();
                     self.handle_in_turn(slot, number, &frame, now_ns, effects)?;
                 }
-                Coming::Again => datagram.repeated_frames += 1,
                 Coming::Beyond => {
                     let expected = datagram.arrivals.expected();
                     return Err(FrameError::BeyondWindow { expected, got: number });
@@ -141,6 +141,9 @@ impl Core {
             let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) else {
                 break;
             };
+            if planted!(KeepHeld) {
+                break;
+            }
             let Some(held) = datagram.holding.take_after(predecessor) else { break };
             last = Some(held.frame);
             let Held { frame, envelope, payload, payload_bytes } = held;
@@ -272,7 +275,8 @@ impl Core {
         };
         let Some((number, reason)) = datagram.goodbye else { return };
         let failure = PeerFailure::of_goodbye(reason);
-        if failure != PeerFailure::Left || is_before(number, datagram.arrivals.expected()) {
+        let is_due = is_before(number, datagram.arrivals.expected()) || planted!(EarlyGoodbye);
+        if failure != PeerFailure::Left || is_due {
             self.fail_session(slot, failure, effects);
         }
     }
@@ -291,7 +295,7 @@ impl Core {
         let Some(bulk) = self.lanes.get_mut(lane) else { return Ok(()) };
         let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
         let ahead = got.wrapping_sub(expected);
-        if ahead > 0 {
+        if ahead > 0 && !planted!(GrantsAsTheyCome) {
             let at = bulk
                 .early
                 .partition_point(|early| early.chunk.get().wrapping_sub(expected) < ahead);

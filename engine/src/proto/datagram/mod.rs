@@ -71,7 +71,38 @@ impl Shared {
     }
 }
 
+#[cfg(any(test, feature = "sim"))]
+impl Shared {
+    /// Messages of which parts are missing.
+    pub(crate) fn assemblies(&self) -> usize {
+        self.assemblies.len()
+    }
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl Datagram {
+    /// Contents that are not acknowledged.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// Nothing is unacknowledged, and nothing that came waits for something else.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let lists = [&self.outstanding, &self.lost, &self.urgent, &self.ready];
+        lists.iter().all(|list| list.len() == 0)
+            && self.open.is_none()
+            && self.holding.is_empty()
+            && self.assemblies.is_empty()
+            && self.orphans == 0
+    }
+}
+
 impl super::session::Session {
+    /// Whether a frame has come before one that is missing.
+    pub(super) fn has_early_frames(&self) -> bool {
+        self.datagram.as_ref().is_some_and(|datagram| datagram.arrivals.has_early())
+    }
+
     fn is_sent(&self) -> bool {
         self.outbox.is_empty()
             && self.control.is_empty()
@@ -205,6 +236,9 @@ impl Core {
         let contents = &mut self.datagrams.contents;
         while let Some(id) = datagram.outstanding.first(contents) {
             datagram.outstanding.unlink(contents, id);
+            if planted!(LeakContents) {
+                continue;
+            }
             if let Some(content) = contents.remove(id) {
                 contents.recycle(content);
             }

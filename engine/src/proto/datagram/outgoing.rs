@@ -327,8 +327,10 @@ impl Core {
         let pool = &mut self.datagrams.contents;
         let id = Id::from_u64(token);
         if pool.get(id).is_some_and(|content| content.session == slot) {
-            datagram.mark_lost(pool, id);
-        } else {
+            if !planted!(ForgetLost) {
+                datagram.mark_lost(pool, id);
+            }
+        } else if !planted!(LoseLimits) {
             datagram.news_due = true;
         }
         self.mark_dirty(slot);
@@ -336,6 +338,9 @@ impl Core {
 
     /// A lane is given up: all that is not acknowledged goes again.
     pub(crate) fn resend_all(&mut self, slot: u32) {
+        if planted!(ForgetResend) {
+            return;
+        }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let pool = &mut self.datagrams.contents;
@@ -344,7 +349,7 @@ impl Core {
             at = datagram.outstanding.next(pool, id);
             datagram.mark_lost(pool, id);
         }
-        datagram.news_due = true;
+        datagram.news_due = !planted!(LoseLimits);
         self.mark_dirty(slot);
     }
 
@@ -361,7 +366,7 @@ impl Core {
             let Some(id) = datagram.outstanding.first(pool) else { return };
             let Some(content) = pool.get(id) else { return };
             // Frames that were never sent cannot have come, whatever the peer says.
-            if is_before(ack, content.end_frame())
+            if (is_before(ack, content.end_frame()) && !planted!(ReleaseUnacked))
                 || is_before(datagram.next_frame, ack)
                 || !matches!(content.place, Place::Flying | Place::Lost)
             {
@@ -378,7 +383,7 @@ impl Core {
         if pool.get(id).is_some_and(|content| content.place == Place::Lost) {
             // An earlier packet has come; the lost one may have been the only one with news.
             datagram.lost.unlink(pool, id);
-            datagram.news_due = true;
+            datagram.news_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
         let Some(mut content) = pool.remove(id) else { return };
@@ -435,12 +440,13 @@ impl super::super::session::Session {
             // Frames before those that it was asked for may be missing still.
             self.ack_wanted &= is_before(self.expected_frame, datagram.asked_end);
         }
+        let too_much = u32::from(planted!(AckTooMuch) && self.has_early_frames());
         SegmentHeader {
             length: 0.into(),
             frames: 0.into(),
             flags: if asks_ack { FLAG_ACK_REQUESTED } else { 0 }.into(),
             first_frame: 0.into(),
-            ack: self.expected_frame.into(),
+            ack: self.expected_frame.wrapping_add(too_much).into(),
             envelope_limit: self.envelopes.announce().into(),
             byte_limit: self.bytes.announce().into(),
         }

@@ -175,7 +175,7 @@ impl Assemblies {
         self.idle.push((ranges, pieces));
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
@@ -448,7 +448,8 @@ impl Core {
             }
             Target::Receive(receive) => {
                 let capacity = self.capacity_of(receive);
-                place(effects, receive, capacity, start, bytes);
+                let shift = u32::from(planted!(ShiftPart) && start > 0);
+                place(effects, receive, capacity, start - shift, bytes);
                 self.finish_parts(id, effects);
             }
         }

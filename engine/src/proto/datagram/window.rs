@@ -130,6 +130,11 @@ impl Arrivals {
         is_before(frame, self.expected) || (is_in_window && self.early.contains(frame))
     }
 
+    /// Whether a frame has come before one that is missing.
+    pub(crate) fn has_early(&self) -> bool {
+        self.early.len() > 0
+    }
+
     /// Starts at another number than 0, as a session does after a long time.
     #[cfg(test)]
     pub(crate) fn starting_at(expected: u32) -> Self {

@@ -115,7 +115,10 @@ impl Path {
     ) -> (usize, u64) {
         let length = (bytes + self.config.tag_bytes) as u32;
         let record = Record { token, sent_at_ns: now_ns, bytes: length, purpose };
-        let number = self.sent.push(record);
+        let mut number = self.sent.push(record);
+        if planted!(RepeatNumber) && number % 32 == 31 {
+            number -= 1;
+        }
         let header = PacketHeader {
             kind: KIND_PACKET,
             flags,

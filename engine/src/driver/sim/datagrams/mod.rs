@@ -5,6 +5,7 @@
 //! to an end in each of these places. Nothing is planned for an arrival: whoever looks finds what
 //! has arrived by then, and only who sleeps is woken.
 
+mod judge;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
+use self::judge::Judge;
 pub(super) use self::socket::{Datagram, Socket};
 use self::socket::{QUEUED_MAX, UnderWay};
 pub(crate) use self::watcher::Sighting;
@@ -74,6 +76,7 @@ pub(super) struct Air {
     counts: DatagramCounts,
     watcher: Option<Watcher>,
     sieve: Option<Sieve>,
+    judge: Option<Judge>,
     /// To be used again.
     // Boxed where they are used: they move from queue to queue.
     #[allow(clippy::vec_box)]
@@ -153,6 +156,7 @@ impl Net {
     }
 
     pub(super) fn queue_datagram(&mut self, host: usize, datagram: Box<Datagram>) {
+        self.judge(host, &datagram);
         let socket = &mut self.hosts[host].socket;
         socket.handled += 1;
         socket.queue.push_back(datagram);

@@ -87,6 +87,7 @@ impl Net {
             self.air.counts.lost += 1;
             return;
         }
+        self.note_injected(bytes);
         let now_ns = self.now_ns();
         let mut datagram = self.spare_datagram();
         datagram.bytes[..bytes.len()].copy_from_slice(bytes);
