@@ -18,8 +18,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   setup   installs the system packages that are missing, and says which
   demo    the heat equation on two ranks, then latency and bandwidth of this host
   test    all tests (calls setup); prints `N passed, N failed, N skipped` at the end
-  swarm   random runs of whole engines in a simulated network, `--seconds N [--seed S] [--jobs J]`;
-          `--seed S` alone replays one run
+  swarm   random runs of whole engines in a simulated network: `--seconds N [--jobs J]` runs new
+          seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
+          one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,
+          `--throughput N` measures the simulator with N sends and receives
   check   format, lints, documentation, tidy rules, licences
 
   fuzz [TARGET [--seconds N]]

@@ -1,9 +1,5 @@
-//! Random runs of whole engines in a simulated world: `cargo xtask swarm` runs this.
-//!
-//! Options: `--seconds N` (time to run), `--seeds N` (runs), `--seed S` (first seed; alone: just
-//! that one, twice, to see that it repeats), `--jobs J` (threads), `--throughput N` (messages
-//! without faults, on one thread, to measure the simulator), `--planted N` (says which of N seeds
-//! is the first to find each of the bugs that can be planted, from `--seed` on).
+//! Random runs of whole engines in a simulated world: `cargo xtask swarm` runs this. What options
+//! there are, [`OPTIONS`] says.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -13,9 +9,21 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ringrail::swarm::{BUGS, Report, run_planted, run_seed, run_throughput};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Time to run when nothing else is said.
 const SECONDS: u64 = 10;
+
+/// Shown to whoever gives another one.
+const OPTIONS: &str = "options, each with a number:
+  --seconds N     runs new seeds for that long
+  --seeds N       runs so many seeds, from 0 or --seed on
+  --seed S        the first seed; alone: runs just that one, twice, to see that it repeats
+  --jobs J        threads, as many as cores if it is not given
+  --throughput N  N sends and receives without faults, by streams and then by datagrams, on one
+                  thread: measures the simulator
+  --planted N     says which of N seeds, from 0 or --seed on, is the first to find each of the bugs
+                  that can be planted; fails if one is not found";
 
 #[derive(Default)]
 struct Options {
@@ -38,10 +46,10 @@ fn options() -> Result<Options, String> {
             "--jobs" => &mut options.jobs,
             "--planted" => &mut options.planted,
             "--throughput" => &mut options.throughput,
-            _ => return Err(format!("there is no option {name}")),
+            _ => return Err(format!("there is no option {name}\n\n{OPTIONS}")),
         };
         let value = arguments.next().and_then(|value| value.parse().ok());
-        *place = Some(value.ok_or_else(|| format!("{name} takes a number"))?);
+        *place = Some(value.ok_or_else(|| format!("{name} takes a number\n\n{OPTIONS}"))?);
     }
     Ok(options)
 }
@@ -127,25 +135,39 @@ fn planted(from: u64, seeds: u64) -> ExitCode {
     if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// CPU time of this process so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Measures the simulator without faults, once with streams alone and once with datagrams.
 fn throughput(actions: u64) -> ExitCode {
-    let start = Instant::now();
-    match run_throughput(1, actions as usize) {
-        Ok(report) => {
-            let seconds = start.elapsed().as_secs_f64();
-            let rate = report.messages as f64 / seconds;
-            println!("{} messages in {seconds:.2} s: {rate:.0} per second", report.messages);
-            println!(
-                "{} turns, {} ms of virtual time",
-                report.turns,
-                report.virtual_ns / 1_000_000
-            );
-            ExitCode::SUCCESS
-        }
-        Err(what) => {
-            eprintln!("{what}");
-            ExitCode::FAILURE
-        }
+    for by_datagrams in [false, true] {
+        let (start, cpu_start) = (Instant::now(), cpu_time());
+        let report = match run_throughput(1, actions as usize, by_datagrams) {
+            Ok(report) => report,
+            Err(what) => {
+                eprintln!("{what}");
+                return ExitCode::FAILURE;
+            }
+        };
+        let (wall_s, cpu_s) =
+            (start.elapsed().as_secs_f64(), (cpu_time() - cpu_start).as_secs_f64());
+        let messages = report.messages as f64;
+        println!(
+            "by {}: {} messages in {cpu_s:.2} s of CPU time ({:.0} per second, {:.2} µs each) and \
+             {wall_s:.2} s by the clock ({:.0} per second); {} turns, {} ms of virtual time",
+            if by_datagrams { "datagrams" } else { "streams" },
+            report.messages,
+            messages / cpu_s,
+            1e6 * cpu_s / messages,
+            messages / wall_s,
+            report.turns,
+            report.virtual_ns / 1_000_000,
+        );
     }
+    ExitCode::SUCCESS
 }
 
 fn main() -> ExitCode {

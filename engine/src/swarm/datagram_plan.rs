@@ -26,6 +26,18 @@ pub(crate) struct DatagramPlan {
 }
 
 impl DatagramPlan {
+    /// Datagrams in a network that leaves them alone.
+    pub(crate) fn fair() -> Self {
+        Self {
+            without_one_in: 0,
+            weather: DatagramWeather::fair(),
+            firewall_ns: None,
+            attack_ns: None,
+            one_way: false,
+            firewalls_stay: false,
+        }
+    }
+
     /// Of every other seed.
     pub(crate) fn new(seed: u64) -> Option<Self> {
         let mut random = Random::new(seed ^ 0x0da7_a600);

@@ -150,13 +150,14 @@ pub fn run_planted(seed: u64, bug: usize) -> (String, Result<Report, String>) {
     (format!("{bug:?}"), run_seed(seed))
 }
 
-/// Runs `actions` sends and receives of short messages without faults, to measure the simulator.
+/// Runs `actions` sends and receives of short messages without faults, by streams or by datagrams,
+/// to measure the simulator.
 ///
 /// # Errors
 ///
 /// As [`run_seed`].
-pub fn run_throughput(seed: u64, actions: usize) -> Result<Report, String> {
-    run(Plan::throughput(seed, actions))
+pub fn run_throughput(seed: u64, actions: usize, by_datagrams: bool) -> Result<Report, String> {
+    run(Plan::throughput(seed, actions, by_datagrams))
 }
 
 fn run(plan: Plan) -> Result<Report, String> {

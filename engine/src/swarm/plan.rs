@@ -166,7 +166,7 @@ impl Plan {
     }
 
     /// Many short messages and nothing that disturbs them.
-    pub(crate) fn throughput(seed: u64, actions: usize) -> Self {
+    pub(crate) fn throughput(seed: u64, actions: usize, by_datagrams: bool) -> Self {
         Self {
             hosts: 2,
             endpoints: 1,
@@ -181,7 +181,7 @@ impl Plan {
             part_one_in: 0,
             backlog_max: 60,
             weather: Weather::fair(),
-            datagrams: None,
+            datagrams: by_datagrams.then(DatagramPlan::fair),
             garble: GarblePlan::default(),
             faults: Vec::new(),
             fault_ns: 0,
