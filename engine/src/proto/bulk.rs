@@ -144,8 +144,8 @@ impl BulkLane {
         }
     }
 
-    /// Whether it could be closed without disturbing anybody who got it within `patience_ns`: nothing
-    /// is granted on it, nor about to be.
+    /// Whether it could be closed without disturbing anybody who got it within `patience_ns`:
+    /// nothing is granted on it, nor about to be.
     ///
     /// RR-LANE-5.
     pub(crate) fn is_spare(&self, now_ns: u64, patience_ns: u64) -> bool {

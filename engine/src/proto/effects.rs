@@ -11,9 +11,9 @@ pub enum Level {
     /// The buffer may be reused (`FI_INJECT_COMPLETE`).
     #[default]
     BufferReusable,
-    /// The peer's engine has the message (`FI_DELIVERY_COMPLETE` to its buffers). By datagrams it may
-    /// have come before an earlier one of its stream; if the session ends before that one comes, it
-    /// is lost with it.
+    /// The peer's engine has the message (`FI_DELIVERY_COMPLETE` to its buffers). By datagrams it
+    /// may have come before an earlier one of its stream; if the session ends before that one
+    /// comes, it is lost with it.
     Delivered,
     /// A receive of the peer has matched the message (MPI's synchronous mode). A rendezvous
     /// message completes like this at every level: its buffer is needed until then.
