@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Run;
+use super::world::Step;
 use crate::progress::engine::Engine;
 use crate::proto::connection::Phase;
 use crate::proto::core::{Core, ENVELOPES_MIN};
@@ -62,6 +63,30 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Sessions with processes that are dead end, if only because their hosts are silent: until
+    /// then what has come of them, and what is due to them, is kept.
+    ///
+    /// RR-END-2.
+    pub(super) fn outlive(&mut self) -> Result<(), String> {
+        let end_ns = self.world.now_ns() + self.plan.bound_ns();
+        while self.knows_the_dead() {
+            match self.world.step(end_ns) {
+                Step::Limit => return Err("the death of a peer is never noticed".into()),
+                Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody who lives is connected with somebody who does not.
+    fn knows_the_dead(&self) -> bool {
+        (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
+            let mut sessions = engine.state.core.sessions.iter();
+            sessions.any(|(_, session)| session.is_connected() && !self.is_alive(session.engine))
+        })
     }
 
     /// Nothing is kept, and all credit is back.

@@ -375,6 +375,7 @@ impl Run {
                 Step::Planned(_) => {}
             }
         }
+        self.outlive()?;
         let alive: Vec<Process> = self.residents.iter().map(|it| it.process).collect();
         let alive: Vec<Process> = alive.into_iter().filter(|&p| self.is_alive(p)).collect();
         self.oracle.check_end(|process| alive.contains(&process))?;
