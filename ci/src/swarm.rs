@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::run::{cargo, run as execute};
 
 /// Seeds that belong to the tests: always the same ones.
-const SEEDS_OF_TESTS: &str = "2500";
+const SEEDS_OF_TESTS: &str = "1000";
 
 /// A fast build that checks as much as a debug one.
 const BUILD: [&str; 9] = [
@@ -32,15 +32,19 @@ pub(crate) fn build() -> Command {
     command
 }
 
-/// Each planted bug has to be found within so many seeds. When this was written, the first seed to
-/// find it was at the most
+/// Each planted bug has to be found within so many seeds. When this was written, the seed to find
+/// it was at the most
 ///
-/// - 3: `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `DropRegrant`, `MatchYoungest`,
-///   `IgnoreSource`, `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `LoseCredit`
-/// - 50: `ForgetReap`, `IgnoreRelease`, `ForgetWritable`, `DropPartial`, `KeepReceivesOfDead`,
-///   `LoseCreditNews`, `OvertakeWaiting`, `EndBeforeReap`, `ForgetOffers`
-/// - 200: `EarlyDelivered`, `LeakStaging`, `ForgetEpoch`, `SkipDeduplication`
-const SEEDS_PER_BUG: &str = "2000";
+/// - 3: `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `MatchYoungest`, `IgnoreSource`,
+///   `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `OvertakeWaiting`
+/// - 50: `DropRegrant`, `IgnoreRelease`, `ForgetWritable`, `LoseCreditNews`, `ForgetOffers`,
+///   `RepeatNumber`, `AckUnhandled`, `ForgetLost`, `StealByProbe`, `BelieveAnyTag`,
+///   `MoveUnasked`, `ReleaseUnacked`, `AckTooMuch`, `GrantsAsTheyCome`, `SkipSegmentSum`,
+///   `SkipChunkSum`, `LeakContents`, `KeepHeld`
+/// - 400: `ForgetReap`, `EarlyDelivered`, `DropPartial`, `LeakStaging`, `KeepReceivesOfDead`,
+///   `LoseCredit`, `ForgetEpoch`, `SkipDeduplication`, `EndBeforeReap`, `RepeatFrames`,
+///   `LoseLimits`, `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ShiftPart`
+const SEEDS_PER_BUG: &str = "1000";
 
 /// The check that the swarm finds what is planted.
 pub(crate) fn of_planted_bugs() -> Command {

@@ -101,8 +101,6 @@ pub(crate) mod simulated {
         ForgetStream,
         /// What a silent path was given stays with it.
         ForgetResend,
-        /// A peer's goodbye counts before all that it sent has come.
-        EarlyGoodbye,
         /// A part is placed one byte early when it does not start at 0.
         ShiftPart,
         /// The oldest content counts as arrived whatever the peer says.
@@ -117,16 +115,12 @@ pub(crate) mod simulated {
         SkipChunkSum,
         /// Contents that a failed session held are not given back.
         LeakContents,
-        /// A sender that gives a message in parts up does not say so.
-        GiveUpSilently,
-        /// Room for datagrams that comes back is not noticed.
-        ForgetDatagramRoom,
         /// Messages that wait for the one before them keep waiting when that is matched.
         KeepHeld,
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 45] = [
+    pub(crate) const BUGS: [Bug; 42] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -161,7 +155,6 @@ pub(crate) mod simulated {
         Bug::MatchOutOfTurn,
         Bug::ForgetStream,
         Bug::ForgetResend,
-        Bug::EarlyGoodbye,
         Bug::ShiftPart,
         Bug::ReleaseUnacked,
         Bug::AckTooMuch,
@@ -169,8 +162,6 @@ pub(crate) mod simulated {
         Bug::SkipSegmentSum,
         Bug::SkipChunkSum,
         Bug::LeakContents,
-        Bug::GiveUpSilently,
-        Bug::ForgetDatagramRoom,
         Bug::KeepHeld,
     ];
 

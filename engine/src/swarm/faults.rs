@@ -131,28 +131,24 @@ impl Run {
         self.oracle.forget(self.residents[host].process);
     }
 
-    /// A process that said goodbye ends. With whom nothing came between, not even its own end, it
-    /// has parted in good order, or is about to; then all that it had sent has come.
+    /// Why the session of a host's process with another process failed.
+    fn failure_of(&self, host: usize, other: Process) -> Option<&PeerFailure> {
+        let core = &self.world.look(host)?.state.core;
+        core.sessions.at(core.session_of(other)? as usize)?.failure.as_ref()
+    }
+
+    /// A process that said goodbye ends. Where the goodbye was answered, all before it has come.
     ///
     /// RR-END-1.
-    pub(super) fn end_of_leaver(&mut self, host: usize) -> Result<(), String> {
-        let (others, faults) = std::mem::take(&mut self.residents[host].at_peace);
+    pub(super) fn end_of_leaver(&mut self, host: usize) {
         let process = self.residents[host].process;
-        let Some(engine) = self.world.look(host) else { return Ok(()) };
-        let core = &engine.state.core;
+        let others = std::mem::take(&mut self.residents[host].at_peace);
         for other in others {
-            let session = core.session_of(other).and_then(|at| core.sessions.at(at as usize));
-            let failure = session.and_then(|session| session.failure.as_ref());
-            match failure {
-                Some(PeerFailure::Removed) => self.oracle.owe(process, other),
-                Some(PeerFailure::Lost(cause)) if self.faults == faults => {
-                    return Err(format!("{process} left {other} in peace, and {cause}"));
-                }
-                _ => {}
+            if self.failure_of(host, other) == Some(&PeerFailure::Removed) {
+                self.oracle.owe(process, other);
             }
         }
         self.end(host);
-        Ok(())
     }
 
     /// A process says goodbye to everybody, and ends a little later.
@@ -163,7 +159,7 @@ impl Run {
             let by_datagrams = sessions.filter(|(_, session)| session.datagram.is_some());
             let others = by_datagrams.map(|(_, session)| session.engine);
             let at_peace = others.filter(|&other| !self.oracle.is_tainted(process, other));
-            self.residents[host].at_peace = (at_peace.collect(), self.faults + 1);
+            self.residents[host].at_peace = at_peace.collect();
         }
         self.taint_all(host);
         let Some(engine) = self.world.engine(host) else { return };

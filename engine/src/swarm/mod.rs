@@ -78,9 +78,9 @@ struct Resident {
     leaves_ns: Option<u64>,
     /// Endpoints that are closed now.
     closed: Vec<u16>,
-    /// Whom it leaves in peace: other processes that nothing had come between when it said goodbye,
-    /// by datagrams, and the count of faults, this one included.
-    at_peace: (Vec<Process>, u64),
+    /// Whom it leaves in peace: other processes that it has a session by datagrams with, and that
+    /// nothing had come between when it said goodbye.
+    at_peace: Vec<Process>,
 }
 
 /// What the run plans for itself, by name: a bit each, and below them hosts.
@@ -293,7 +293,7 @@ impl Run {
             self.check_bounds(host)?;
         }
         if self.residents[host].leaves_ns.is_some_and(|at_ns| self.world.now_ns() > at_ns) {
-            self.end_of_leaver(host)?;
+            self.end_of_leaver(host);
         }
         let violation = self.world.net.borrow_mut().take_violation();
         violation.map_or(Ok(()), Err)

@@ -1,6 +1,10 @@
 //! Peers are forgotten, endpoints closed and opened again.
 
+use super::oracle::{Fate, Place};
 use super::{Process, REOPEN, Run};
+
+/// Messages that may still be on their way.
+const SENT_RECENTLY: usize = 40;
 
 impl Run {
     /// Whether a process has closed one of its endpoints.
@@ -16,7 +20,11 @@ impl Run {
 
     fn forget_peer(&mut self, host: usize) -> Result<(), String> {
         let process = self.residents[host].process;
-        let to = self.random_place();
+        // With something under way to the peer there is more to go wrong.
+        let to = match self.recently_sent_to(process) {
+            Some(to) if self.random.one_in(2) => to,
+            _ => self.random_place(),
+        };
         // Nobody forgets himself.
         if to.0 == process {
             return Ok(());
@@ -32,6 +40,14 @@ impl Run {
             return Err(format!("process {process} does not know {to:?} any more"));
         }
         self.collect(host)
+    }
+
+    /// Whom the last message of a process that has not ended is for.
+    fn recently_sent_to(&self, process: Process) -> Option<Place> {
+        let mut recent = self.oracle.sent.iter().rev().take(SENT_RECENTLY);
+        let found = recent
+            .find(|sent| sent.from.0 == process && sent.fate == Fate::Outstanding && !sent.is_long);
+        found.map(|sent| sent.to)
     }
 
     fn close_endpoint(&mut self, host: usize) -> Result<(), String> {

@@ -78,7 +78,8 @@ impl Run {
         let is_full = |kind| self.oracle.outstanding(process, kind) > self.plan.backlog_max;
         let (sends, receives) = (OperationKind::Send, OperationKind::Receive);
         let one_way = self.plan.datagrams.as_ref().is_some_and(|plan| plan.one_way);
-        let (only_sends, only_receives) = (one_way && host % 2 == 0, one_way && host % 2 == 1);
+        let (only_sends, only_receives) =
+            (one_way && host.is_multiple_of(2), one_way && host % 2 == 1);
         let may_send = !is_full(sends) && !only_receives;
         let may_receive = !is_full(receives) && !only_sends;
         if self.random.one_in(self.plan.cancel_one_in) {

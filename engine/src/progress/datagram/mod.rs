@@ -325,9 +325,6 @@ impl Engine {
 
     /// The driver has room again.
     pub(super) fn handle_datagrams_writable(&mut self) {
-        if planted!(ForgetDatagramRoom) {
-            return;
-        }
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
             if let Some(lane) = &mut self.control(session).datagram {

@@ -275,8 +275,7 @@ impl Core {
         };
         let Some((number, reason)) = datagram.goodbye else { return };
         let failure = PeerFailure::of_goodbye(reason);
-        let is_due = is_before(number, datagram.arrivals.expected()) || planted!(EarlyGoodbye);
-        if failure != PeerFailure::Left || is_due {
+        if failure != PeerFailure::Left || is_before(number, datagram.arrivals.expected()) {
             self.fail_session(slot, failure, effects);
         }
     }

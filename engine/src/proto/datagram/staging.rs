@@ -287,7 +287,7 @@ impl Core {
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.waiting.retain(|&waiting| waiting != id);
                 }
-                if !is_staged && !planted!(GiveUpSilently) {
+                if !is_staged {
                     let given_up = part(FLAG_GIVEN_UP, frame, staged, 0);
                     self.push_control(slot, Control::Part(given_up));
                 }
