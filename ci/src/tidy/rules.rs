@@ -54,7 +54,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("proto", &["wire", "secret", "hooks"]),
     ("telemetry", &[]),
     ("memory", &["telemetry"]),
-    ("driver", &["progress::lanes", "memory", "settings", "telemetry", "hooks"]),
+    // The simulated network looks into packets, as somebody on the way may.
+    ("driver", &["progress::lanes", "memory", "settings", "telemetry", "hooks", "wire::packet"]),
     ("settings", &["wire", "secret"]),
     ("bootstrap", &["settings"]),
     ("topology", &["settings"]),

@@ -115,8 +115,8 @@ impl Engine {
         }
     }
 
-    /// A copy of a message that never goes at once: a peer of many gives no credit for so much, or a
-    /// datagram has no room.
+    /// A copy of a message that never goes at once: a peer of many gives no credit for so much, or
+    /// a datagram has no room.
     #[cold]
     fn inject_by_operation(
         &mut self,
