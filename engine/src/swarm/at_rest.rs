@@ -109,8 +109,8 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
     check_all_but(engine, |_| false)
 }
 
-/// Nothing is kept and all credit is back, but for what waits for the word of peers that are dead and
-/// not known to be.
+/// Nothing is kept and all credit is back, but for what waits for the word of peers that are dead
+/// and not known to be.
 fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), String> {
     let core = &engine.state.core;
     let fail = |what: &str| Err(format!("engine {}: {what}", core.engine));
