@@ -28,10 +28,11 @@ const fn engine(test: &'static str, input: &'static str) -> Target {
     Target { package: "ringrail", place: "--lib", test, input }
 }
 
-const TARGETS: [Target; 20] = [
+const TARGETS: [Target; 21] = [
     engine("wire::fuzz::addresses", "addresses of endpoints"),
     engine("wire::fuzz::hellos", "hellos and their replies"),
     engine("wire::fuzz::segments", "segments of a control lane"),
+    engine("wire::fuzz::segments_with_checksums", "segments of a session with checksums"),
     engine("wire::fuzz::frames", "frames of a segment"),
     engine("wire::fuzz::chunk_headers", "headers on bulk lanes"),
     engine("wire::fuzz::packets", "datagrams and acknowledgements"),

@@ -55,7 +55,7 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         }
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
         Frame::EagerParts(header) => {
-            assert!(header.length.get() as usize <= EAGER_BYTES_MAX);
+            assert!(header.length.get() as usize <= PARTS_BYTES_MAX);
             into.extend_from_slice(header.as_bytes());
         }
         Frame::Part(part, bytes) => {
