@@ -272,10 +272,25 @@ impl Core {
         }
     }
 
+    /// Whether sessions that wait for a lane try now; otherwise what room there is stays free for
+    /// lanes that peers open. At random: engines that filled their last place at the same times,
+    /// each with a lane to the next one, would refuse all of them for ever.
+    ///
+    /// RR-LANE-6.
+    fn is_own_turn(&self, now_ns: u64) -> bool {
+        // The finalizer of splitmix64 over what differs between engines and times.
+        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ now_ns;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ bits >> 31) & 1 == 0
+    }
+
     /// Lanes that this side opened and that nobody has used for a while; sessions that found no
     /// room for theirs try again.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        self.serve_starved_of(u32::MAX, now_ns);
+        if self.is_own_turn(now_ns) {
+            self.serve_starved_of(u32::MAX, now_ns);
+        }
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
             let is_ours = session.connection.is_initiator()
