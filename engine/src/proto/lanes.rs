@@ -127,18 +127,6 @@ impl Core {
         Ok(lane)
     }
 
-    /// A lane has carried its first chunk: the grants have come that the lanes of its session were
-    /// opened for, and those that they do not use are spare.
-    pub(super) fn note_lanes_in_use(&mut self, lane: Id) {
-        let Some(slot) = self.lanes.get(lane).map(|bulk| bulk.session) else { return };
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        for &lane in &session.lanes {
-            if let Some(bulk) = self.lanes.get_mut(lane) {
-                bulk.is_fresh = false;
-            }
-        }
-    }
-
     /// RR-LANE-2
     fn close_oldest_idle_lane(&mut self, now_ns: u64) {
         let patience_ns = self.config.retry.timeout_ns;
@@ -272,25 +260,10 @@ impl Core {
         }
     }
 
-    /// Whether sessions that wait for a lane try now; otherwise what room there is stays free for
-    /// lanes that peers open. At random: engines that filled their last place at the same times,
-    /// each with a lane to the next one, would refuse all of them for ever.
-    ///
-    /// RR-LANE-6.
-    fn is_own_turn(&self, now_ns: u64) -> bool {
-        // The finalizer of splitmix64 over what differs between engines and times.
-        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ now_ns;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ bits >> 31) & 1 == 0
-    }
-
     /// Lanes that this side opened and that nobody has used for a while; sessions that found no
     /// room for theirs try again.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        if self.is_own_turn(now_ns) {
-            self.serve_starved_of(u32::MAX, now_ns);
-        }
+        self.serve_starved_of(u32::MAX, now_ns);
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
             let is_ours = session.connection.is_initiator()
