@@ -173,7 +173,7 @@ impl Engine {
             let mode = match end {
                 LaneEnd::Unused => CloseMode::Graceful,
                 // A peer that closed reads no more: what it left in the socket would keep memory
-                // from being released for as long as the path holds the bytes back (DESIGN D9).
+                // from being released for as long as the path holds the bytes back.
                 LaneEnd::ByPeer | LaneEnd::Failed(_) => CloseMode::Reset,
             };
             self.driver.close(key, mode);

@@ -8,7 +8,7 @@
 //! # Contract
 //!
 //! - Every method is called by the thread that owns the engine.
-//! - Per bulk lane and direction at most one chunk is outstanding (DESIGN D4).
+//! - Per bulk lane and direction at most one chunk is outstanding.
 //! - Each [`Driver::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
 //!   [`Event::ChunkReleased`]; each [`Driver::recv_chunk`] by one [`Event::ChunkReceived`]. That
 //!   holds for errors and for [`Driver::close`] too: [`Event::Closed`] is the last event of a lane
@@ -17,7 +17,7 @@
 //! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
 //!   with an error, so that its memory comes back; the key names no other lane.
 //! - Events carry generations: an event of a closed lane never reaches its successor.
-//! - Datagrams go by one socket of the engine for all peers (DESIGN D2), which is no lane: it has
+//! - Datagrams go by one socket of the engine for all peers, which is no lane: it has
 //!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
 //!   garbled; none is cut or joined without notice: what is longer than
 //!   [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported` once, to

@@ -6,8 +6,7 @@
 //! socket watched only while somebody sleeps: being a member of an epoll set costs a socket 160 ns
 //! per datagram.
 //!
-//! No `UDP_GRO` and no `UDP_SEGMENT`: a datagram is a datagram, whichever way it comes
-//! (DESIGN D3).
+//! No `UDP_GRO` and no `UDP_SEGMENT`: a datagram is a datagram, whichever way it comes.
 
 mod address;
 mod incoming;
