@@ -158,6 +158,22 @@ fn a_peer_whose_address_changes_is_followed() {
     assert_eq!(counters(&world, 1).lost, lost);
 }
 
+/// Each side hears the other from a new address first, where it believes nothing yet.
+///
+/// RR-PATH-4
+#[test]
+fn two_peers_whose_addresses_change_at_once_find_each_other() {
+    let mut world = world(4, &config());
+    warm_up(&mut world);
+    world.net.borrow_mut().datagram_weather.rebind_keeps_ns = 100 * MILLISECOND;
+    (0..2).for_each(|host| world.net.borrow_mut().rebind(host));
+    exchange(&mut world, "from other addresses");
+    pass(&mut world, 500 * MILLISECOND);
+    assert_eq!(are_good(&world), [true; 2]);
+    let took_ns = exchange(&mut world, "at the new addresses");
+    assert!(took_ns < MILLISECOND, "{took_ns} ns");
+}
+
 /// RR-PATH-4
 #[test]
 fn a_copy_that_is_faster_than_the_original_moves_no_session() {

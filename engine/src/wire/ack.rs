@@ -16,7 +16,8 @@
 //! All numbers below the cumulative one arrived, or were below the peer's floor. Of those above, a
 //! set bit says that a number arrived; a clear one, or none, says nothing. A window's first word
 //! counts from the word that holds the cumulative number. The delay is how long the highest number
-//! that wants an answer waited for this one.
+//! that wants an answer waited for this one; all ones: too long to say, or the number came in a way
+//! that says nothing about the path.
 //!
 //! # What the windows cover
 //!
@@ -51,7 +52,7 @@ pub(crate) const WINDOW_HEADER_BYTES: usize = 4;
 /// The longest acknowledgement, in bytes.
 pub(crate) const ACK_BYTES_MAX: usize =
     ACK_HEADER_BYTES + WINDOWS_MAX * WINDOW_HEADER_BYTES + (NEWEST_WORDS_MAX + SWEEP_WORDS_MAX) * 8;
-/// Unit of the delay, in nanoseconds: 16 bits reach 16.7 ms, longer ones are cut.
+/// Unit of the delay, in nanoseconds: 16 bits reach 16.7 ms.
 pub(crate) const DELAY_UNIT_NS: u64 = 256;
 
 /// The fixed part of the drawing above.
@@ -110,9 +111,10 @@ impl<'a> Ack<'a> {
         self.header.cumulative.get()
     }
 
-    /// How long the highest number waited for this, in nanoseconds.
-    pub(crate) fn delay_ns(&self) -> u64 {
-        u64::from(self.header.delay.get()) * DELAY_UNIT_NS
+    /// How long the highest number waited for this, in nanoseconds, if that is told.
+    pub(crate) fn delay_ns(&self) -> Option<u64> {
+        let delay = Some(self.header.delay.get()).filter(|&delay| delay != u16::MAX);
+        delay.map(|delay| u64::from(delay) * DELAY_UNIT_NS)
     }
 
     /// All words: how many words after the one of the cumulative number, and the bits.
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(used, 8 + 4 + 16 + 4 + 8);
         let (ack, rest) = Ack::decode(&out).unwrap();
         assert_eq!(rest.len(), out.len() - used);
-        assert_eq!((ack.cumulative(), ack.delay_ns()), (70, 768));
+        assert_eq!((ack.cumulative(), ack.delay_ns()), (70, Some(768)));
         assert_eq!(ack.words().collect::<Vec<_>>(), [(5, 1), (6, 2), (0, u64::MAX)]);
     }
 

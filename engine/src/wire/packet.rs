@@ -127,6 +127,11 @@ impl<'a> Packet<'a> {
         Ok(Self { header, floor, ack, content: rest })
     }
 
+    /// Whether it asks for an answer and carries nothing.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.has(FLAG_ELICITS) && self.content.is_empty()
+    }
+
     /// Whether a flag is set.
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.header.flags & flag != 0

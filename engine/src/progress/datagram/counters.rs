@@ -13,6 +13,9 @@ pub(crate) struct Dropped {
     pub(crate) forged: u64,
     /// They came before, or are too old to tell.
     pub(crate) repeated: u64,
+    /// A peer made them, and they came from where it is not known to be. What was in them goes
+    /// again.
+    pub(crate) stray: u64,
 }
 
 /// What an engine counts of its datagrams.

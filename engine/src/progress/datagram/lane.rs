@@ -9,6 +9,7 @@ use super::timers::Timers;
 use crate::proto::core::Core;
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Content, Event, Filled, Path};
+use crate::wire::packet::Packet;
 
 /// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
 /// a LAN. A packet is lost now and then; five probes in a row are not.
@@ -115,14 +116,6 @@ impl Lane {
                 Event::Acked { token } => core.handle_content_acked(session, token, completions),
                 Event::Lost { token } => core.handle_content_lost(session, token),
                 Event::ContentBytesMax { bytes } => core.set_content_bytes(session, bytes),
-                Event::Answered { number } => {
-                    if let Some(candidate) = self.candidate
-                        && candidate.question == Some(number)
-                    {
-                        (self.fallback, self.remote) = (self.remote, candidate.address);
-                        self.candidate = None;
-                    }
-                }
             }
         }
         let (_, _, probes) = self.path.load();
@@ -153,6 +146,25 @@ impl Lane {
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
         core.resend_all(session);
+    }
+
+    /// Whether the peer is known to be at the address from which a packet of it came. An answer to
+    /// the question that an address was asked makes it known.
+    ///
+    /// RR-PATH-4.
+    pub(super) fn is_at(&mut self, from: SocketAddr, packet: &Packet<'_>) -> bool {
+        if from == self.remote || from == self.fallback || planted!(MoveUnasked) {
+            return true;
+        }
+        let is_answer = self.candidate.is_some_and(|candidate| {
+            let is_answered = |number| self.path.is_answer(packet, number);
+            candidate.address == from && candidate.question.is_some_and(is_answered)
+        });
+        if is_answer {
+            (self.fallback, self.remote) = (self.remote, from);
+            self.candidate = None;
+        }
+        is_answer
     }
 
     /// A packet of the peer came from here, with a higher number than all before it.

@@ -416,11 +416,8 @@ impl Engine {
         // A sample of the round trip is as true as this time.
         state.now_ns = state.clock.now_ns();
         let mut happened = false;
-        // A question to a new address is a probe without content, the first of what goes.
+        // A question to a new address is the first of what goes.
         let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
-        if question.is_some() {
-            lane.path.ask();
-        }
         let is_open = lane.health == Health::Good;
         let mut contents = Contents { core: &mut state.core, session, is_open };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
@@ -443,8 +440,11 @@ impl Engine {
                     return false;
                 }
             };
-            contents.is_open = is_open && question.is_none();
-            let packet = lane.path.poll_transmit(state.now_ns, &mut contents, room);
+            let packet = if question.is_some() {
+                Some(lane.path.poll_question(state.now_ns, room))
+            } else {
+                lane.path.poll_transmit(state.now_ns, &mut contents, room)
+            };
             let Some((length, number)) = packet else { break };
             lane.keys.send.seal_packet(room, length, number);
             let to = match question.take() {
@@ -484,8 +484,8 @@ impl State {
 
     /// What paths counted, those of sessions that are over included.
     pub(crate) fn datagram_counters(&self) -> DatagramCounters {
-        let Dropped { malformed, unknown, forged, repeated } = self.datagrams.dropped;
-        let dropped = malformed + unknown + forged + repeated;
+        let Dropped { malformed, unknown, forged, repeated, stray } = self.datagrams.dropped;
+        let dropped = malformed + unknown + forged + repeated + stray;
         let segments = self.datagrams.segments;
         let start = DatagramCounters { dropped, segments, ..self.datagrams.of_closed };
         let lanes = self.controls.iter().filter_map(|control| control.datagram.as_deref());
@@ -531,17 +531,29 @@ impl State {
         let Ok(packet) = Packet::decode(&bytes[..length]) else { return Ok(()) };
         let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
         lane.path.start_turn(late_ns);
-        match lane.path.handle_packet(self.now_ns, &packet) {
+        let is_known = lane.is_at(from, &packet);
+        if number >= lane.highest {
+            lane.highest = number;
+            lane.handle_address(self.now_ns, from);
+            if lane.candidate.is_some_and(|candidate| candidate.question.is_none()) {
+                lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
+            }
+        }
+        let arrival = if is_known {
+            lane.path.handle_packet(self.now_ns, &packet)
+        } else if packet.is_probe() {
+            lane.path.handle_stray_probe(self.now_ns, &packet)
+        } else {
+            dropped.stray += 1;
+            return Ok(());
+        };
+        match arrival {
             Ok(Arrival::Fresh) => {}
             Ok(_) => {
                 dropped.repeated += 1;
                 return Ok(());
             }
             Err(error) => return protocol(&error),
-        }
-        if number >= lane.highest {
-            lane.highest = number;
-            lane.handle_address(self.now_ns, from);
         }
         lane.tell(&mut self.core, session, &mut self.completions);
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
@@ -555,12 +567,9 @@ impl State {
                 return protocol(&error);
             }
         }
-        let is_new = lane.candidate.is_some_and(|candidate| candidate.question.is_none());
         if lane.health == Health::Untried {
             // The peer's question says that it can be asked; ours may have come too early.
             lane.path.ask();
-        }
-        if lane.health == Health::Untried || is_new {
             lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
         }
         lane.set_timer(session, &mut self.datagrams.timers);

@@ -284,7 +284,7 @@ impl Congestion {
         // Of what got through a window is made that would let as much through if only the usual
         // were lost, less an eighth for the queue to drain.
         let sent_bytes = self.round_bytes * WHOLE / (WHOLE - usual.min(WHOLE * 3 / 4));
-        self.shrink((sent_bytes * 7 / 8).min(window), next);
+        self.shrink((sent_bytes * 7 / 8).clamp(window / 2, window), next);
         self.trial = Some(Trial { share, window, startup, until: next });
         true
     }

@@ -41,11 +41,6 @@ pub(crate) enum Event {
         /// As given with the content.
         token: u64,
     },
-    /// A probe without content arrived at the peer's path.
-    Answered {
-        /// Its packet number.
-        number: u64,
-    },
     /// Content may be up to so long now; what is sent again may have to be cut anew.
     ContentBytesMax {
         /// The new limit, without an acknowledgement in the same packet.
@@ -177,6 +172,37 @@ impl Path {
         Ok(arrival)
     }
 
+    /// Takes a probe whose tag is right and which came from an address that is not known to be the
+    /// peer's: it is answered, and that is all. Somebody on the way may have sent it on by another
+    /// one, so neither when it came nor what it acknowledges says anything about this path.
+    ///
+    /// RR-PATH-4.
+    pub(crate) fn handle_stray_probe(
+        &mut self,
+        now_ns: u64,
+        packet: &Packet<'_>,
+    ) -> Result<Arrival, PacketError> {
+        let arrival = self.handle_packet(now_ns, &Packet { ack: None, ..*packet })?;
+        if arrival == Arrival::Fresh {
+            self.received.forget_time();
+        }
+        Ok(arrival)
+    }
+
+    /// Whether a packet of the peer acknowledges this number of ours. One taken for lost may be
+    /// below our floor, so that the peer passes over it.
+    pub(crate) fn is_answer(&self, packet: &Packet<'_>, number: u64) -> bool {
+        let (outstanding, _) = self.sent.word(number / WORD);
+        let Some(ack) = packet.ack.filter(|_| outstanding >> (number % WORD) & 1 == 1) else {
+            return false;
+        };
+        let cumulative = expand(ack.cumulative(), self.sent.next());
+        let word = (number / WORD).wrapping_sub(cumulative / WORD);
+        let mut words = ack.words();
+        number < cumulative
+            || words.any(|(at, bits)| at == word && bits >> (number % WORD) & 1 == 1)
+    }
+
     /// The full cumulative number of an acknowledgement of nothing but what was sent.
     ///
     /// RR-PKT-5.
@@ -221,7 +247,9 @@ impl Path {
             self.highest_acked = Some(number);
             let long = self.sent.record(number).bytes as usize * 2 >= self.mtu.current();
             let raw_ns = now_ns.saturating_sub(sent_at_ns);
-            self.handle_sample(now_ns, raw_ns, ack.delay_ns(), long);
+            if let Some(delay_ns) = ack.delay_ns() {
+                self.handle_sample(now_ns, raw_ns, delay_ns, long);
+            }
         }
         if news.answered {
             self.loss.handle_progress();
@@ -272,8 +300,7 @@ impl Path {
                 self.congestion.handle_ack(u64::from(record.bytes));
                 self.events.push_back(Event::Acked { token: record.token });
             }
-            Purpose::Ping => self.events.push_back(Event::Answered { number }),
-            Purpose::MtuProbe | Purpose::Ack => {}
+            Purpose::Ping | Purpose::MtuProbe | Purpose::Ack => {}
         }
         if self.mtu.handle_acked(number, bytes, now_ns) {
             self.handle_mtu_changed();

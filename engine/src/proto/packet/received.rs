@@ -173,6 +173,11 @@ impl Received {
         self.waiting > 0
     }
 
+    /// When the newest number came is not to be told.
+    pub(super) fn forget_time(&mut self) {
+        self.newest_at_ns = 0;
+    }
+
     /// Writes the acknowledgement into `out`, which has [`ACK_BYTES_MAX`], and gives its length.
     pub(super) fn write(&mut self, now_ns: u64, out: &mut [u8]) -> usize {
         debug_assert!(out.len() >= ACK_BYTES_MAX, "the caller reserves the longest one");

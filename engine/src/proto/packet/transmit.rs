@@ -84,6 +84,18 @@ impl Path {
         None
     }
 
+    /// Writes a probe for an address that is to show that the peer is there, as
+    /// [`Self::poll_transmit`] does a packet. It says what has come, but no more than that: the
+    /// address may be somebody else's.
+    ///
+    /// RR-PATH-4.
+    pub(crate) fn poll_question(&mut self, now_ns: u64, out: &mut [u8]) -> (usize, u64) {
+        self.make_room(now_ns);
+        let lead = self.lead(now_ns, true, out);
+        let flags = lead.flags | FLAG_ELICITS | FLAG_ACK_NOW;
+        self.seal(now_ns, lead.bytes, flags, Purpose::Ping, 0, out)
+    }
+
     /// Writes floor and acknowledgement. `out` starts where the datagram does.
     fn lead(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
         let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };

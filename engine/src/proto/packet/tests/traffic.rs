@@ -124,7 +124,6 @@ impl Sender {
                     self.again.push_back(piece);
                 }
             }
-            Event::Answered { .. } => {}
             Event::ContentBytesMax { bytes } => self.content_bytes_max = Some(bytes),
         }
     }
