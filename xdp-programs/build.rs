@@ -1,0 +1,42 @@
+//! Compiles the XDP program with clang.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use libbpf_cargo::SkeletonBuilder;
+
+const SOURCE: &str = "bpf/ringrail.bpf.c";
+
+fn main() {
+    println!("cargo:rerun-if-changed=bpf");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
+    let found = Command::new(&clang).arg("--version").stdout(Stdio::null()).status();
+    if !found.is_ok_and(|status| status.success()) {
+        panic!(
+            "{} does not run, and nothing else here compiles XDP programs. \
+             Debian, Ubuntu: apt-get install clang llvm libelf-dev zlib1g-dev make pkg-config; \
+             Fedora: dnf install clang llvm elfutils-libelf-devel zlib-devel make pkgconf. \
+             The variable CLANG names another one",
+            clang.display()
+        );
+    }
+    let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts");
+    let out = PathBuf::from(out);
+    compile(clang.as_ref(), &out.join("ringrail.bpf.o"), &[]);
+    if std::env::var_os("CARGO_FEATURE_FAULTS").is_some() {
+        compile(clang.as_ref(), &out.join("ringrail-faults.bpf.o"), &["-DFAULTS"]);
+    }
+}
+
+/// One object file; what the compiler says about a mistake ends up in cargo's output.
+fn compile(clang: &Path, object: &Path, flags: &[&str]) {
+    let warnings = ["-Wall", "-Wextra", "-Werror"];
+    SkeletonBuilder::new()
+        .source(SOURCE)
+        .obj(object)
+        .clang(clang)
+        .clang_args(warnings.iter().chain(flags))
+        .build()
+        .unwrap_or_else(|error| panic!("{SOURCE} does not compile: {error:?}"));
+}

@@ -1,0 +1,92 @@
+//! Names under bpffs, by which processes without `CAP_SYS_ADMIN` find what the first one attached.
+//!
+//! `BPFFS/ringrail-xdp-1-KEY/` holds `program`, `link`, `claims`, `sockets`, `counters`, and with
+//! the program of tests `faults`.
+
+use std::fs;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, open, unlinkat};
+
+use crate::sys::bpf;
+
+/// Where bpffs is by custom.
+const CUSTOMARY: &str = "/sys/fs/bpf";
+
+/// What statfs(2) says of bpffs.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// What the name of a NIC's folder begins with; the number is that of the program's interface.
+const PREFIX: &str = "ringrail-xdp-1-";
+
+/// The names of one NIC.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    path: PathBuf,
+    /// Finds it again from another mount namespace, too.
+    parent: OwnedFd,
+    name: String,
+}
+
+impl Pins {
+    /// The folder for this NIC, which [`create`](Self::create) makes. `None`: bpffs is not mounted
+    /// here, or this process may not look into it.
+    pub(crate) fn find(key: &str) -> Option<Self> {
+        let top = mount_point()?;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let parent = open(&top, flags, Mode::empty()).ok()?;
+        let name = format!("{PREFIX}{key}");
+        Some(Self { path: top.join(&name), parent, name })
+    }
+
+    /// Makes the folder.
+    pub(crate) fn create(&self) -> io::Result<()> {
+        fs::create_dir(&self.path)
+    }
+
+    /// Gives `object` the name `name`.
+    pub(crate) fn pin(&self, name: &str, object: BorrowedFd<'_>) -> io::Result<()> {
+        bpf::pin(object, &self.path.join(name))
+    }
+
+    /// Where `name` is.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The object of this name.
+    pub(crate) fn open(&self, name: &str) -> io::Result<OwnedFd> {
+        bpf::open_pin(&self.path(name))
+    }
+
+    /// Removes all names and the folder. What nobody has a descriptor of ends with this.
+    pub(crate) fn remove(&self) {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(dir) = rustix::fs::openat(&self.parent, &self.name, flags, Mode::empty()) else {
+            return;
+        };
+        for name in ["link", "program", "claims", "sockets", "counters", "faults"] {
+            // What is not there need not go.
+            let _ = unlinkat(&dir, name, AtFlags::empty());
+        }
+        let _ = unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
+    }
+}
+
+/// A bpffs that this thread sees.
+fn mount_point() -> Option<PathBuf> {
+    let is_bpffs =
+        |path: &Path| rustix::fs::statfs(path).is_ok_and(|found| found.f_type == BPF_FS_MAGIC);
+    if is_bpffs(Path::new(CUSTOMARY)) {
+        return Some(CUSTOMARY.into());
+    }
+    // `36 35 98:0 /root /mount/point options - type source`: proc_pid_mountinfo(5).
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").ok()?;
+    let points = mounts.lines().filter(|line| line.contains(" - bpf "));
+    points
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(PathBuf::from)
+        .find(|point| is_bpffs(point))
+}

@@ -1,0 +1,5 @@
+//! The only room of this crate with `unsafe`: single system calls, each behind a safe function.
+
+pub(crate) mod bpf;
+pub(crate) mod device;
+pub(crate) mod lock;
