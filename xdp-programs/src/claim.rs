@@ -36,7 +36,7 @@ pub struct Claim {
 
 /// `struct claim`: who holds a key, and where its socket is.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(crate) struct Entry {
     slot: u32,
     pid: u32,
     pid_namespace: u64,
@@ -180,7 +180,7 @@ impl Joined {
 }
 
 impl Entry {
-    fn of_this_process(slot: u32) -> Self {
+    pub(crate) fn of_this_process(slot: u32) -> Self {
         let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
         Self { slot, pid: std::process::id(), pid_namespace: namespace }
     }
@@ -189,7 +189,7 @@ impl Entry {
         Owner { pid: (self.pid_namespace == me.pid_namespace).then_some(self.pid) }
     }
 
-    fn to_bytes(self) -> [u8; VALUE_BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; VALUE_BYTES] {
         let mut bytes = [0; VALUE_BYTES];
         bytes[..4].copy_from_slice(&self.slot.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.pid.to_ne_bytes());
@@ -207,7 +207,7 @@ impl Entry {
 }
 
 /// `struct claim_key`. Addresses are IPv6 ones, those of IPv4 mapped into it.
-fn key_bytes(addr: SocketAddr, queue: u16) -> [u8; KEY_BYTES] {
+pub(crate) fn key_bytes(addr: SocketAddr, queue: u16) -> [u8; KEY_BYTES] {
     let ip = match addr.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,

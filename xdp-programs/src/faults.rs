@@ -135,7 +135,7 @@ impl Nic {
 
 impl Fault {
     /// `struct fault`.
-    fn to_bytes(self) -> [u8; FAULT_BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; FAULT_BYTES] {
         let (action, bit): (u32, u32) = match self.effect {
             Effect::Drop => (1, 0),
             Effect::Flip { bit } => (2, bit),

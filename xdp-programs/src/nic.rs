@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::error::{ClaimError, Detached, JoinError};
 use crate::folder::{self, Folder, RUN_DIR, Users};
 use crate::pins::Pins;
+use crate::privileges::Missing;
 use crate::program::{Kind, Maps};
 use crate::site::Site;
 use crate::sys::{bpf, device::Device};
@@ -173,6 +174,10 @@ impl Nic {
         let mut device =
             Device::find(socket.as_fd(), ifindex).map_err(|error| no_such(to_errno(&error)))?;
         let (name, driver, queues) = (device.name(), device.driver(), device.queues());
+        if let Some(missing) = Missing::for_joining() {
+            let doing = "attaching the XDP program";
+            return Err(JoinError::Privileges { nic: name, doing, missing });
+        }
         let asking = "asking for the network namespace";
         let key = folder::key(ifindex).map_err(JoinError::os(asking))?;
         let pins = Pins::find(&key);

@@ -51,6 +51,12 @@ impl Missing {
         (!missing.capabilities.is_empty()).then_some(missing)
     }
 
+    /// As [`of_this_thread`](Self::of_this_thread), if joining a NIC needs any of it: sockets may be
+    /// somebody else's.
+    pub(crate) fn for_joining() -> Option<Self> {
+        Self::of_this_thread().filter(|missing| missing.capabilities != [Capability::NetRaw])
+    }
+
     /// As [`of_this_thread`](Self::of_this_thread), but also when nothing is missing.
     pub(crate) fn look() -> Self {
         // Where the kernel does not tell, nothing is known to be missing.

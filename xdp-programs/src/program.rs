@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{MapCore as _, MapHandle, ObjectBuilder, PrintLevel, set_print};
 
@@ -92,6 +93,9 @@ pub(crate) fn load(kind: Kind, nic: &str) -> Result<Loaded, JoinError> {
 
 /// One attempt; its error is the kernel's and the end of what was said on the way.
 pub(crate) fn try_load(kind: Kind, has_frags: bool) -> Result<Loaded, (io::Error, String)> {
+    // The listener is one for the whole process.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let before = set_print(Some((PrintLevel::Info, listen)));
     SAID.with_borrow_mut(String::clear);
     let result = load_as(kind, has_frags);
@@ -168,3 +172,6 @@ fn last_words(said: &str) -> String {
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(12)..].join(" | ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,6 +183,8 @@ impl Site {
     /// Gives everything names, if it can be done for all.
     fn pin(&self, loaded: &Loaded, link: BorrowedFd<'_>) {
         let Some(pins) = &self.pins else { return };
+        // Nothing was attached, so what is there is of a program that somebody took off.
+        pins.remove();
         let all = || -> io::Result<()> {
             pins.create()?;
             pins.pin("program", loaded.program.as_fd())?;

@@ -178,3 +178,22 @@ fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a path with a NUL byte"))
 }
+
+/// Runs a program on a frame as if it had come in on queue 0, and writes back what it made of it;
+/// the action.
+#[cfg(test)]
+pub(crate) fn test_run(program: BorrowedFd<'_>, frame: &mut [u8]) -> io::Result<u32> {
+    let mut out = vec![0_u8; frame.len()];
+    let mut options = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: both buffers are as large as said and outlive the call.
+    checked(unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
+    frame.copy_from_slice(&out);
+    Ok(options.retval)
+}
