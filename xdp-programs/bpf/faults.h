@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Faults on purpose, for tests only: datagrams to or from a port are dropped or damaged. */
+/* Faults on purpose, for tests only: datagrams to or from a port are dropped or damaged. Wants CAP_PERFMON. */
 #ifndef RINGRAIL_FAULTS_H
 #define RINGRAIL_FAULTS_H
 
@@ -40,11 +40,10 @@ INLINE u32 hits(struct fault *fault)
 	return bpf_get_prandom_u32() < fault->share || fault->share == 0xffffffff;
 }
 
-/* Says whether the datagram is to be dropped. `at` is the offset of its UDP header. */
-INLINE u32 inject(struct xdp_md *ctx, u32 at)
+/* Says whether the datagram is to be dropped. */
+INLINE u32 inject(struct xdp_md *ctx, struct udp_header *udp)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct udp_header *udp;
+	void *end = (void *)(long)ctx->data_end;
 
 #pragma unroll
 	for (u32 i = 0; i < FAULTS_MAX; i++) {
@@ -54,7 +53,6 @@ INLINE u32 inject(struct xdp_md *ctx, u32 at)
 
 		if (!fault || fault->action == FAULT_OFF)
 			continue;
-		udp = data + (at & 0x7f);
 		if ((void *)(udp + 1) > end)
 			return 0;
 		if ((fault->to && fault->to != udp->target) ||

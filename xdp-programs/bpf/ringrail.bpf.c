@@ -36,14 +36,25 @@ struct {
 	TYPE(value, u64);
 } counters SEC(".maps");
 
-/* Set by the loader: kernels before 5.18 have neither frames in several buffers nor the helper. */
+/*
+ * Set by the loader: kernels before 5.18 have neither frames in several buffers nor the helper. They
+ * want CAP_PERFMON for the difference of two pointers.
+ */
 const volatile u8 has_frags = 1;
+
+/*
+ * Moves a pointer into the frame by a constant. Without CAP_PERFMON the verifier forbids to add
+ * what is not one, and the compiler would make one addition of a sum out of several here.
+ */
+#define ADVANCE(cursor, bytes) asm volatile("%0 += %1" : "+r"(cursor) : "i"(bytes))
 
 /* What is looked for in a frame. */
 struct packet {
 	struct claim_key key;
-	/* Offset of the UDP header, and of the end of what the IP header says there is. */
-	u32 udp;
+	/* Where the parser is, and how far from the start of the frame. */
+	void *cursor;
+	u32 at;
+	/* End of what the IP header says there is, from the start of the frame. */
 	u32 end;
 };
 
@@ -61,16 +72,16 @@ INLINE u64 frame_length(struct xdp_md *ctx)
 }
 
 /* Addresses are compared as IPv6 ones; ::ffff:0:0/96 holds those of IPv4 (RFC 4291, 2.5.5.2). */
-INLINE u32 parse_ipv4(void *data, void *end, u32 at, struct packet *packet)
+INLINE u32 parse_ipv4(void *end, struct packet *packet)
 {
-	struct ipv4_header *ip = data + at;
-	u32 header, total;
+	struct ipv4_header *ip = packet->cursor;
+	u32 words, total;
 
 	if ((void *)(ip + 1) > end)
 		return TOO_SHORT;
-	header = (ip->version_ihl & 0xf) * 4;
+	words = ip->version_ihl & 0xf;
 	total = BE16(ip->total_length);
-	if (ip->version_ihl >> 4 != 4 || header < sizeof(*ip) || total < header)
+	if (ip->version_ihl >> 4 != 4 || words < 5 || total < words * 4)
 		return MALFORMED;
 	/* More fragments, or not the first: all but "do not fragment" and the reserved bit. */
 	if (ip->fragment & BE16(0x3fff))
@@ -79,14 +90,19 @@ INLINE u32 parse_ipv4(void *data, void *end, u32 at, struct packet *packet)
 		return NOT_UDP;
 	packet->key.addr[2] = 0xffff0000;
 	__builtin_memcpy(&packet->key.addr[3], ip->target, 4);
-	packet->udp = at + header;
-	packet->end = at + total;
+	ADVANCE(packet->cursor, 20);
+#pragma unroll
+	for (u32 options = 5; options < 15; options++)
+		if (words > options)
+			ADVANCE(packet->cursor, 4);
+	packet->end = packet->at + total;
+	packet->at += words * 4;
 	return REDIRECTED;
 }
 
-INLINE u32 parse_ipv6(void *data, void *end, u32 at, struct packet *packet)
+INLINE u32 parse_ipv6(void *end, struct packet *packet)
 {
-	struct ipv6_header *ip = data + at;
+	struct ipv6_header *ip = packet->cursor;
 
 	if ((void *)(ip + 1) > end)
 		return TOO_SHORT;
@@ -106,38 +122,43 @@ INLINE u32 parse_ipv6(void *data, void *end, u32 at, struct packet *packet)
 		return NOT_UDP;
 	}
 	__builtin_memcpy(packet->key.addr, ip->target, 16);
-	packet->udp = at + sizeof(*ip);
-	packet->end = packet->udp + BE16(ip->payload_length);
+	packet->at += sizeof(*ip);
+	packet->end = packet->at + BE16(ip->payload_length);
+	ADVANCE(packet->cursor, 40);
 	return REDIRECTED;
 }
 
-/* Says why the frame is not for us, or fills in `packet`. */
+/* Says why the frame is not for us, or fills in `packet`, with the cursor at the UDP header. */
 INLINE u32 parse(struct xdp_md *ctx, struct packet *packet)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ethernet_header *ethernet = data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet_header *ethernet = (void *)(long)ctx->data;
 	struct udp_header *udp;
-	u32 at = sizeof(*ethernet), reason, length;
+	u32 reason, length;
 	u16 protocol;
 
 	if ((void *)(ethernet + 1) > end)
 		return TOO_SHORT;
 	protocol = ethernet->protocol;
+	packet->cursor = ethernet;
+	packet->at = sizeof(*ethernet);
+	ADVANCE(packet->cursor, 14);
 #pragma unroll
 	for (int tags = 0; tags < 2; tags++) {
-		struct vlan_header *vlan = data + at;
+		struct vlan_header *vlan = packet->cursor;
 
 		if (protocol != BE16(ETH_P_8021Q) && protocol != BE16(ETH_P_8021AD))
 			break;
 		if ((void *)(vlan + 1) > end)
 			return TOO_SHORT;
 		protocol = vlan->protocol;
-		at += sizeof(*vlan);
+		packet->at += sizeof(*vlan);
+		ADVANCE(packet->cursor, 4);
 	}
 	if (protocol == BE16(ETH_P_IP))
-		reason = parse_ipv4(data, end, at, packet);
+		reason = parse_ipv4(end, packet);
 	else if (protocol == BE16(ETH_P_IPV6))
-		reason = parse_ipv6(data, end, at, packet);
+		reason = parse_ipv6(end, packet);
 	else
 		return NOT_IP;
 	if (reason != REDIRECTED)
@@ -145,13 +166,13 @@ INLINE u32 parse(struct xdp_md *ctx, struct packet *packet)
 	/* Ethernet pads short frames, so there may be more than IP says, never less. */
 	if (packet->end > frame_length(ctx))
 		return TOO_SHORT;
-	udp = data + packet->udp;
+	udp = packet->cursor;
 	if ((void *)(udp + 1) > end)
 		return TOO_SHORT;
 	length = BE16(udp->length);
 	if (length < sizeof(*udp))
 		return MALFORMED;
-	if (packet->udp + length > packet->end)
+	if (packet->at + length > packet->end)
 		return TOO_LONG;
 	packet->key.port = udp->target;
 	return REDIRECTED;
@@ -168,7 +189,7 @@ int PROGRAM(struct xdp_md *ctx)
 	if (reason != REDIRECTED)
 		goto done;
 #ifdef FAULTS
-	if (inject(ctx, packet.udp)) {
+	if (inject(ctx, packet.cursor)) {
 		count(FAULT);
 		return XDP_DROP;
 	}

@@ -84,7 +84,8 @@ pub(crate) fn load(kind: Kind, nic: &str) -> Result<Loaded, JoinError> {
         Ok(loaded) => return Ok(loaded),
         Err(error) => error,
     };
-    if matches!(first.0.kind(), io::ErrorKind::PermissionDenied) {
+    // EACCES is the verifier's.
+    if first.0.raw_os_error() == Some(libc::EPERM) {
         let doing = "loading the XDP program";
         return Err(JoinError::Privileges { nic: nic.into(), doing, missing: Missing::look() });
     }
@@ -146,16 +147,15 @@ fn load_as(kind: Kind, has_frags: bool) -> io::Result<Loaded> {
     })
 }
 
-/// The kernel's error behind one of libbpf-rs.
+/// The kernel's error behind one of libbpf-rs, which hides the number but writes it.
 pub(crate) fn plain(error: libbpf_rs::Error) -> io::Error {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&error);
-    while let Some(here) = source {
-        if let Some(number) = here.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(number);
-        }
-        source = here.source();
+    const MARK: &str = "(os error ";
+    let text = format!("{error:#}");
+    let number = text.rfind(MARK).and_then(|at| text[at + MARK.len()..].split(')').next());
+    match number.and_then(|number| number.parse().ok()) {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::other(text),
     }
-    io::Error::other(error.to_string())
 }
 
 thread_local! {

@@ -106,6 +106,12 @@ fn the_program_loads_through_the_verifier() {
 }
 
 #[test]
+fn the_number_of_an_error_is_found() {
+    let error = MapHandle::from_pinned_path("/nowhere").unwrap_err();
+    assert_eq!(plain(error).raw_os_error(), Some(libc::ENOENT));
+}
+
+#[test]
 fn what_is_claimed_is_found() {
     require_bpf!();
     let loaded = loaded(Kind::Plain);
