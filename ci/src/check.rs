@@ -1,6 +1,7 @@
 //! Everything that can be said about the tree without running it.
 
 use crate::run::{cargo, has, root, run as execute};
+use crate::setup;
 use crate::tidy;
 
 /// Format, lints, documentation, tidy, licences.
@@ -14,6 +15,8 @@ pub(crate) fn run() -> Result<(), String> {
         return Err(format!("{} complaints of tidy", complaints.len()));
     }
     println!("tidy: nothing to complain about");
+    // From here on everything is built.
+    setup::run()?;
     let lints =
         ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     execute(&mut cargo(&lints))?;

@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
           one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,
           `--throughput N` measures the simulator with N sends and receives
-  check   format, lints, documentation, tidy rules, licences
+  check   format, lints, documentation, tidy rules, licences (calls setup)
 
   fuzz [TARGET [--seconds N]]
           lists the fuzz targets, or plays one of them: with libFuzzer where cargo-bolero is

@@ -1,11 +1,36 @@
 //! System packages.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::run::{has, is_root, run as execute};
 
-/// Package and the program that shows that it is there.
-const PACKAGES: [(&str, &str); 3] = [("gcc", "cc"), ("iproute2", "ip"), ("valgrind", "valgrind")];
+/// What shows that a package is there.
+enum Sign {
+    /// It runs.
+    Program(&'static str),
+    /// The compiler finds it.
+    Header(&'static str),
+    /// A shared library whose name begins so.
+    Library(&'static str),
+}
+
+/// Packages of Debian, and what shows that they are there.
+const PACKAGES: [(&str, Sign); 11] = [
+    ("gcc", Sign::Program("cc")),
+    ("iproute2", Sign::Program("ip")),
+    ("valgrind", Sign::Program("valgrind")),
+    // The XDP program and its loader.
+    ("clang", Sign::Program("clang")),
+    ("llvm", Sign::Program("llvm-objcopy")),
+    ("make", Sign::Program("make")),
+    ("m4", Sign::Program("m4")),
+    ("pkg-config", Sign::Program("pkg-config")),
+    ("libelf-dev", Sign::Header("libelf.h")),
+    ("zlib1g-dev", Sign::Header("zlib.h")),
+    // Of bindgen, which loads it.
+    ("libclang1", Sign::Library("libclang")),
+];
 
 /// Installs what is missing.
 pub(crate) fn run() -> Result<(), String> {
@@ -14,16 +39,8 @@ pub(crate) fn run() -> Result<(), String> {
         .stdout(Stdio::null())
         .status()
         .is_ok_and(|status| status.success());
-    // iproute2's `ip` knows no --version; -V it is.
-    let is_there = |program: &str| match program {
-        "ip" => Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_ok(),
-        _ => has(program),
-    };
-    let missing: Vec<&str> = PACKAGES
-        .iter()
-        .filter(|(_, program)| !is_there(program))
-        .map(|(package, _)| *package)
-        .collect();
+    let missing: Vec<&str> =
+        PACKAGES.iter().filter(|(_, sign)| !sign.is_seen()).map(|(package, _)| *package).collect();
     if missing.is_empty() {
         println!("setup: nothing is missing");
         return Ok(());
@@ -41,9 +58,70 @@ pub(crate) fn run() -> Result<(), String> {
     Ok(())
 }
 
+impl Sign {
+    fn is_seen(&self) -> bool {
+        match self {
+            // iproute2's `ip` knows no --version; -V it is.
+            Self::Program("ip") => {
+                Command::new("ip").arg("-V").stdout(Stdio::null()).status().is_ok()
+            }
+            Self::Program(program) => has(program),
+            Self::Header(name) => is_header(name),
+            Self::Library(start) => library_folders().iter().any(|folder| {
+                let is_it = |name: &str| name.starts_with(start) && name.contains(".so");
+                names(folder).iter().any(|name| is_it(name))
+            }),
+        }
+    }
+}
+
+/// Whether the C compiler finds a header. Without a compiler it has to be installed anyhow.
+fn is_header(name: &str) -> bool {
+    let mut command = Command::new("cc");
+    command.args(["-E", "-include", name, "-x", "c", "/dev/null"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Where shared libraries are: in the folders of the system, of its architecture, and of each LLVM.
+fn library_folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for top in ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from) {
+        let below = names(&top);
+        let is_arch = |name: &&String| name.ends_with("-linux-gnu");
+        folders.extend(below.iter().filter(is_arch).map(|name| top.join(name)));
+        let is_llvm = |name: &&String| name.starts_with("llvm");
+        folders.extend(below.iter().filter(is_llvm).map(|name| top.join(name).join("lib")));
+        folders.push(top);
+    }
+    folders
+}
+
+/// The names in a folder; none if it is not there.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 /// apt-get that asks nothing: packages such as tzdata otherwise wait for an answer at a terminal.
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_are_seen_where_they_are() {
+        assert!(is_header("stdio.h"));
+        assert!(!Sign::Header("no-such-header-of-anybody.h").is_seen());
+        // Whatever runs this test has a C library.
+        assert!(Sign::Library("libc.so").is_seen() || Sign::Library("libc-").is_seen());
+        assert!(!Sign::Library("libno-such-library").is_seen());
+        assert!(Sign::Program("cc").is_seen());
+        assert!(!Sign::Program("no-such-program-of-anybody").is_seen());
+    }
 }

@@ -14,7 +14,8 @@ use crate::watch::{End, Mark, mounted_namespaces};
 const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// One build serves every run: other packages or features would build the engine again.
-const BUILD: [&str; 5] = ["test", "--workspace", "--features", "ringrail/bench", "--no-fail-fast"];
+const BUILD: [&str; 5] =
+    ["test", "--workspace", "--features", "ringrail/bench,ringrail-xdp/faults", "--no-fail-fast"];
 
 /// What a line of a test that cannot run here starts with; its name and the reason follow.
 const SKIP_MARKS: [&str; 2] = ["RINGRAIL-SKIP: ", "SKIPPED "];

@@ -291,7 +291,8 @@ impl Nic {
     }
 
     /// Says whether datagrams can still come: the program is where it was and the NIC is up. Three
-    /// short system calls, so it may be asked ten times a second.
+    /// short system calls, so it may be asked ten times a second; they may have to wait while
+    /// somebody changes interfaces of this host, so rather not by a thread that is in a hurry.
     ///
     /// # Errors
     ///

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
 
@@ -12,6 +14,9 @@ use crate::pins::Pins;
 use crate::privileges::Missing;
 use crate::program::{self, FAMILY, Kind, Loaded, Maps, NAME, plain};
 use crate::sys::bpf::{self, Attached};
+
+/// How long a program may outlive the process that was killed.
+const DYING: Duration = Duration::from_secs(1);
 
 /// A NIC that is being joined.
 pub(crate) struct Site {
@@ -31,13 +36,13 @@ impl Site {
         users: &Users,
         gate: &Gate,
     ) -> Result<(Attachment, u64), JoinError> {
-        if users.is_alone(gate) {
+        let is_alone = users.is_alone(gate);
+        if is_alone {
             self.clean_up();
         }
-        let there = bpf::query(self.ifindex)
-            .map_err(JoinError::os("asking for the XDP program of the NIC"))?;
+        let there = self.query(is_alone)?;
         let attachment = match there.id() {
-            Some(id) => self.meet(id, mode_of(&there))?,
+            Some(id) => self.meet(id, mode_of(&there), is_alone)?,
             None => self.begin()?,
         };
         Ok((attachment, there.features))
@@ -54,12 +59,31 @@ impl Site {
         pins.remove();
     }
 
+    /// What is attached. Where we are alone, a program of ours is about to go with the process that
+    /// was killed last: the kernel gives locks back before it.
+    fn query(&self, is_alone: bool) -> Result<Attached, JoinError> {
+        let deadline = Instant::now() + DYING;
+        loop {
+            let there = bpf::query(self.ifindex)
+                .map_err(JoinError::os("asking for the XDP program of the NIC"))?;
+            let may_go = |id| is_alone && name_of(id).is_none_or(|name| name.starts_with(FAMILY));
+            if !there.id().is_some_and(may_go) || Instant::now() >= deadline {
+                return Ok(there);
+            }
+            sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Shares the program that is there, if it is ours.
-    fn meet(&self, id: u32, mode: Mode) -> Result<Attachment, JoinError> {
+    fn meet(&self, id: u32, mode: Mode, is_alone: bool) -> Result<Attachment, JoinError> {
         let (link, maps) = match self.by_pins(id) {
             Ok(found) => found,
             Err(not_pinned) => self.by_id(id, mode, not_pinned)?,
         };
+        if is_alone {
+            // To leave would be to take it off them.
+            return Err(self.out_of_reach(io::Error::other("its users hold no locks here")));
+        }
         let is_wanted = match self.wanted {
             AttachMode::Auto => true,
             AttachMode::Native => mode == Mode::Native,
@@ -202,6 +226,12 @@ impl Site {
             pins.remove();
         }
     }
+}
+
+/// The name of a program, if this process may ask.
+fn name_of(id: u32) -> Option<String> {
+    let program = bpf::program_by_id(id).ok()?;
+    Some(bpf::program_info(program.as_fd()).ok()?.name)
 }
 
 fn mode_of(there: &Attached) -> Mode {

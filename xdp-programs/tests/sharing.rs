@@ -190,9 +190,9 @@ fn the_next_start_cleans_up_after_all_were_killed() {
     in_host_b(false, |lab| {
         let mut only = child(lab, PORT);
         only.kill();
-        eventually("the program goes with the last descriptor", || program_on("rail0").is_none());
-        // Lock files stay until the next one.
-        drop(Nic::join("rail0", AttachMode::Auto).unwrap());
+        // The program goes with the last descriptor, which may take the kernel a while.
+        let nic = Nic::join("rail0", AttachMode::Auto).unwrap();
+        assert!(nic.counters().unwrap().total() < 2);
     });
 }
 
@@ -301,6 +301,26 @@ fn programs_of_others_stay() {
             drop(link);
             eventually("it goes with its link", || program_on("rail0").is_none());
         }
+    });
+}
+
+#[test]
+fn users_without_common_locks_do_not_meet() {
+    require_lab!();
+    in_host_b(false, |_| {
+        let nic = Nic::join("rail0", AttachMode::Auto).unwrap();
+        let name = nic.name().to_owned();
+        // As in a container that has the host's network, and a /run of its own.
+        let elsewhere = std::thread::spawn(move || {
+            // SAFETY: only this thread's view of mounts changes.
+            unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount(c"tmpfs", c"/run", c"tmpfs", flags, None).unwrap();
+            Nic::join(name.as_str(), AttachMode::Auto).map(drop)
+        });
+        let error = elsewhere.join().unwrap().unwrap_err();
+        assert!(matches!(error, JoinError::OutOfReach { .. }), "{error}");
+        nic.is_attached().unwrap();
     });
 }
 

@@ -238,3 +238,51 @@ fn malformed_frames_reach_the_kernel_and_are_counted() {
     assert_eq!((counted.malformed, counted.too_long), (2, 1), "{counted}");
     ping(&lab);
 }
+
+#[cfg(feature = "faults")]
+#[test]
+fn faults_are_shared_by_all_who_join() {
+    use ringrail_xdp::{Effect, Fault, FaultError};
+    require_lab!();
+    let lab = lab();
+    let b = lab.host(Host::B);
+    let auto = AttachMode::Auto;
+    let faulty = b.enter(|| Nic::join_with_faults("rail0", auto)).unwrap().unwrap();
+    let nic = join(&lab, auto);
+    let target = addr(lab.addr(Host::B, 0), PORT);
+    let xsk = b.enter(|| Xsk::bind(nic.ifindex(), 0)).unwrap().unwrap();
+    let claim = nic.claim(0, target, xsk.fd()).unwrap();
+    let flip = Fault { to_port: PORT, ..Fault::flip_every(5, 0) };
+    faulty.set_faults(&[Fault { to_port: PORT, ..Fault::drop_every(3) }, flip]).unwrap();
+    let sender = sender(&lab);
+    for number in 0..30_u8 {
+        sender.send_to(&[number], target).unwrap();
+    }
+    // One of three is gone, and of those that are left each fifth has another last bit.
+    let left = (0..30_u8).filter(|number| number % 3 != 2).enumerate();
+    let expected = left.map(|(at, number)| if at % 5 == 4 { number ^ 1 } else { number });
+    for number in expected {
+        assert_eq!(xsk.receive().last(), Some(&number));
+    }
+    assert!(xsk.try_receive().is_none());
+    let counted = nic.counters().unwrap();
+    assert_eq!((counted.fault, counted.redirected), (10, 20), "{counted}");
+    assert_eq!(faulty.fault_report(0).unwrap().hits, 10);
+    assert_eq!(faulty.fault_report(1).unwrap().hits, 4);
+    // What goes to UDP sockets is hit, too.
+    drop(claim);
+    faulty.set_faults(&[Fault { skip: 1, ..Fault::drop_every(1) }]).unwrap();
+    let kernel = b.enter(|| udp(target.ip(), PORT)).unwrap();
+    sender.send_to(b"first", target).unwrap();
+    sender.send_to(b"second", target).unwrap();
+    assert_eq!(receive(&kernel), b"first");
+    eventually("a dropped datagram", || nic.counters().unwrap().fault == 11);
+    faulty.set_faults(&[]).unwrap();
+    sender.send_to(b"third", target).unwrap();
+    assert_eq!(receive(&kernel), b"third");
+    let many = [Fault { effect: Effect::Drop, ..Fault::drop_share(0.5) }; 9];
+    assert!(matches!(faulty.set_faults(&many), Err(FaultError::TooMany { asked: 9 })));
+    drop((faulty, nic));
+    let plain = join(&lab, auto);
+    assert!(matches!(plain.set_faults(&[]), Err(FaultError::PlainProgram { .. })));
+}

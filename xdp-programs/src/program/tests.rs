@@ -9,7 +9,6 @@ use super::*;
 use crate::claim::{Entry, key_bytes};
 use crate::{Counters, Missing};
 
-const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 /// Leaves the calling test, heard, where programs cannot be loaded.
@@ -268,6 +267,8 @@ fn arbitrary_damage_is_judged_as_the_standards_do() {
 mod faults {
     use super::*;
     use crate::{Effect, Fault};
+
+    const XDP_DROP: u32 = 1;
 
     fn set(loaded: &Loaded, rules: &[Fault]) {
         let map = loaded.maps.faults.as_ref().unwrap();

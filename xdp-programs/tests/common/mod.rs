@@ -16,6 +16,9 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 const FRAMES: u32 = 64;
 const FRAME_BYTES: u32 = 2048;
 
+/// Where the fill ring is mapped: `XDP_UMEM_PGOFF_FILL_RING`.
+const UMEM_FILL_RING: i64 = 0x1_0000_0000;
+
 /// A mapping that goes with its value.
 struct Mapping {
     base: *mut u8,
@@ -138,8 +141,8 @@ impl Xsk {
             let bytes = offsets.desc as usize + FRAMES as usize * entry;
             Ok::<_, io::Error>(Ring { map: Mapping::new(bytes, raw, page)?, offsets })
         };
-        let fill = ring(offsets.fr, size_of::<u64>(), libc::XDP_UMEM_PGOFF_FILL_RING as i64)?;
-        let rx = ring(offsets.rx, size_of::<libc::xdp_desc>(), libc::XDP_PGOFF_RX_RING as i64)?;
+        let fill = ring(offsets.fr, size_of::<u64>(), UMEM_FILL_RING)?;
+        let rx = ring(offsets.rx, size_of::<libc::xdp_desc>(), libc::XDP_PGOFF_RX_RING)?;
         let xsk = Self { fd, fill, rx, umem };
         for frame in 0..FRAMES {
             xsk.give(u64::from(frame * FRAME_BYTES));
