@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Faults on purpose, for tests only: datagrams to or from a port are dropped or damaged. Wants CAP_PERFMON. */
+/* Faults on purpose, for tests only: datagrams to or from a port are dropped or damaged.
+ * Wants CAP_PERFMON. */
 #ifndef RINGRAIL_FAULTS_H
 #define RINGRAIL_FAULTS_H
 

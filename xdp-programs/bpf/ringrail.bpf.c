@@ -2,8 +2,8 @@
 /*
  * Steers ringrail's datagrams into AF_XDP sockets; everything else goes on to the kernel untouched.
  *
- * A datagram is ringrail's when (destination address, destination port, receive queue) is in `claims`,
- * which names a slot of `sockets`. The kernel empties a slot when its socket closes, and what finds
+ * A datagram is ringrail's when (destination address, destination port, receive queue) is in
+ * `claims`, which names a slot of `sockets`. The kernel empties a slot when its socket closes, and what finds
  * an empty slot passes: the traffic of a dead process goes where it would go without this program.
  *
  * With FAULTS defined this is the program of tests, which also drops and damages (faults.h).
@@ -37,8 +37,8 @@ struct {
 } counters SEC(".maps");
 
 /*
- * Set by the loader: kernels before 5.18 have neither frames in several buffers nor the helper. They
- * want CAP_PERFMON for the difference of two pointers.
+ * Set by the loader: kernels before 5.18 have neither frames in several buffers nor the helper.
+ * They want CAP_PERFMON for the difference of two pointers.
  */
 const volatile u8 has_frags = 1;
 

@@ -20,7 +20,8 @@ const KEY_BYTES: usize = 20;
 /// Bytes of `struct claim`.
 const VALUE_BYTES: usize = 16;
 
-/// A right to the datagrams for one address on one queue. Dropping it gives them back to the kernel.
+/// A right to the datagrams for one address on one queue. Dropping it gives them back to the
+/// kernel.
 ///
 /// It keeps the NIC joined, so the [`Nic`](crate::Nic) may be dropped before it. Close the AF_XDP
 /// socket after it: datagrams that find a closed socket go to the kernel, too, but count as

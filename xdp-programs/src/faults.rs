@@ -55,8 +55,8 @@ impl Fault {
 pub enum Effect {
     /// The datagram is gone.
     Drop,
-    /// One bit of its UDP payload is the opposite; bit 0 is the lowest of the first byte. Those that
-    /// are shorter, or have it in a later buffer of a long frame, stay as they are.
+    /// One bit of its UDP payload is the opposite; bit 0 is the lowest of the first byte. Those
+    /// that are shorter, or have it in a later buffer of a long frame, stay as they are.
     Flip {
         /// The bit, below 131072.
         bit: u32,

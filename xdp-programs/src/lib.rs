@@ -2,9 +2,9 @@
 //!
 //! A NIC has one XDP program, and its queues are shared property: processes that want their
 //! datagrams before the kernel's stack [join](Nic::join) the program of the NIC, the first one
-//! attaches it, the last one takes it off. A process that has bound an AF_XDP socket to a queue then
-//! [claims](Nic::claim) (queue, address, port). What is claimed goes to the socket, everything else
-//! passes untouched; so does what was claimed by a process that has died.
+//! attaches it, the last one takes it off. A process that has bound an AF_XDP socket to a queue
+//! then [claims](Nic::claim) (queue, address, port). What is claimed goes to the socket, everything
+//! else passes untouched; so does what was claimed by a process that has died.
 //!
 //! ```no_run
 //! use ringrail_xdp::{AttachMode, Nic};
@@ -28,21 +28,23 @@
 //! The attachment is a BPF link. Each process has a descriptor of it, so it outlives any of them;
 //! the link, the program and its maps are pinned under bpffs where that is mounted, for processes
 //! without `CAP_SYS_ADMIN` to find them. Others find them by their ids. Who uses a NIC, and whose
-//! claims are alive, is said by lock files below `/run/ringrail-xdp`, which the kernel unlocks when a
-//! process ends. All of it is per network namespace: a thread joins NICs of the one that it is in.
+//! claims are alive, is said by lock files below `/run/ringrail-xdp`, which the kernel unlocks when
+//! a process ends. All of it is per network namespace: a thread joins NICs of the one it is in.
 //!
 //! | ends | what happens |
 //! |---|---|
 //! | [`Claim`] | its entries go; datagrams are the kernel's again |
-//! | a process, killed | its socket leaves the map at once; its entries are taken over by whoever claims next |
+//! | a process, killed | its socket leaves the map; its entries go when somebody claims |
 //! | the last process, in order | program and pins go |
-//! | all, killed | without bpffs the program goes with them; with it, it passes everything until the next start, which begins afresh |
+//! | all, killed | the program goes; if pinned, it passes all until the next start clears up |
 //!
 //! # What it needs
 //!
-//! `CAP_BPF`, `CAP_NET_ADMIN`, and `CAP_NET_RAW` for AF_XDP sockets ([`Missing`]); locked memory for
-//! a UMEM, or `CAP_IPC_LOCK` ([`memlock_bytes`]). Linux 5.15; from 5.18 on also frames in several
-//! buffers (jumbo frames).
+//! `CAP_BPF`, `CAP_NET_ADMIN`, and `CAP_NET_RAW` for AF_XDP sockets ([`Missing`]); locked memory
+//! for a UMEM, or `CAP_IPC_LOCK` ([`memlock_bytes`]). Linux 5.15, then `CAP_PERFMON` as well; from
+//! 5.18 on without that, and with frames in several buffers (jumbo frames).
+
+#![deny(unsafe_code)]
 
 mod claim;
 mod counters;
@@ -55,6 +57,7 @@ mod pins;
 mod privileges;
 mod program;
 mod site;
+#[expect(unsafe_code, reason = "system calls, each behind a safe function")]
 mod sys;
 
 pub use claim::Claim;

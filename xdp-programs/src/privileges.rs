@@ -51,8 +51,8 @@ impl Missing {
         (!missing.capabilities.is_empty()).then_some(missing)
     }
 
-    /// As [`of_this_thread`](Self::of_this_thread), if joining a NIC needs any of it: sockets may be
-    /// somebody else's.
+    /// As [`of_this_thread`](Self::of_this_thread), if joining a NIC needs any of it: sockets may
+    /// be somebody else's.
     pub(crate) fn for_joining() -> Option<Self> {
         Self::of_this_thread().filter(|missing| missing.capabilities != [Capability::NetRaw])
     }
