@@ -107,6 +107,27 @@ fn other_traffic_flows_on() {
 }
 
 #[test]
+fn jumbo_frames_flow_on() {
+    require_lab!();
+    for mode in [AttachMode::Native, AttachMode::Generic] {
+        let lab = lab();
+        for host in [Host::A, Host::B] {
+            lab.host(host).enter(|| ip("link set dev rail0 mtu 9000")).unwrap();
+        }
+        // The driver takes only programs that know frames in several buffers at this MTU.
+        let nic = join(&lab, mode);
+        assert!(nic.has_frags(), "veth says so since Linux 6.3");
+        let target = addr(lab.addr(Host::B, 0), PORT);
+        let kernel = lab.host(Host::B).enter(|| udp(target.ip(), PORT)).unwrap();
+        let long: Vec<u8> = (0..8900).map(|at: u32| (at % 251) as u8).collect();
+        sender(&lab).send_to(&long, target).unwrap();
+        assert!(receive(&kernel) == long);
+        // Its length fits what all its buffers hold together.
+        assert_eq!(nic.counters().unwrap().not_claimed, 1);
+    }
+}
+
+#[test]
 fn vlans_flow_on() {
     require_lab!();
     let lab = lab();
