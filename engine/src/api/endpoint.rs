@@ -1,13 +1,13 @@
 //! Endpoints: from where they are made to where they are closed, and their peers.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use super::domain::Domain;
 use crate::driver::{self, ArenaRange, DriverChoice};
-use crate::progress::engine::{Engine, Live, State};
+use crate::progress::caretaker::Home;
+use crate::progress::engine::{Engine, State};
 use crate::progress::lanes::LaneKey;
 use crate::settings::Lanes;
 use crate::types::{Address, Error, Peer};
@@ -21,7 +21,7 @@ pub struct Detached {
 /// An endpoint owned by the thread that attached it, which makes all progress: neither `Send`
 /// nor `Sync`, and without a lock on the way of a message.
 pub struct Owned {
-    pub(super) engine: Rc<RefCell<Live>>,
+    pub(super) engine: Rc<Home>,
     pub(super) endpoint: u16,
     pub(super) queue: u32,
     _sibling: Option<Sibling>,
@@ -29,14 +29,14 @@ pub struct Owned {
 
 /// Closes an endpoint that is not the first of its engine when it is dropped.
 struct Sibling {
-    engine: Rc<RefCell<Live>>,
+    engine: Rc<Home>,
     endpoint: u16,
 }
 
 impl Drop for Sibling {
     fn drop(&mut self) {
         // In a panic inside the engine its own end closes everything.
-        if let Ok(mut engine) = self.engine.try_borrow_mut() {
+        if let Some(mut engine) = self.engine.try_borrow_mut() {
             let state = &mut *engine.state;
             state.core.close_endpoint(self.endpoint, &mut state.completions);
         }
@@ -125,8 +125,7 @@ impl Endpoint<Detached> {
         // if that does not come to an end.
         let driver = unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }
             .map_err(|error| Error::system("cannot attach the endpoint", error))?;
-        let engine = Engine::attach(mode.state, driver, mode.sockets)?;
-        let engine = Rc::new(RefCell::new(Live::new(engine)));
+        let engine = Rc::new(Home::new(mode.state, driver, mode.sockets)?);
         Ok(Endpoint { domain, mode: Owned { engine, endpoint: 0, queue: 0, _sibling: None } })
     }
 }
@@ -184,7 +183,7 @@ impl Endpoint<Owned> {
         let Self { domain, mode } = self;
         let (endpoint, queue) = (mode.endpoint, mode.queue);
         let engine = match Rc::try_unwrap(mode.engine) {
-            Ok(engine) => engine.into_inner().into_engine(),
+            Ok(engine) => engine.into_engine(),
             Err(engine) => {
                 let mode = Owned { engine, endpoint, queue, _sibling: None };
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
@@ -193,7 +192,7 @@ impl Endpoint<Owned> {
         match engine.detach() {
             Ok((state, sockets)) => Ok(Endpoint { domain, mode: Detached { state, sockets } }),
             Err((engine, error)) => {
-                let engine = Rc::new(RefCell::new(Live::new(engine)));
+                let engine = Rc::new(Home::again(engine));
                 let mode = Owned { engine, endpoint, queue, _sibling: None };
                 Err((Self { domain, mode }, error))
             }

@@ -1,14 +1,14 @@
 //! Handles of operations: polled, waited for, or awaited.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use crate::progress::caretaker::Home;
 use crate::progress::completions::outcome_of;
-use crate::progress::engine::{Engine, Live};
+use crate::progress::engine::Engine;
 use crate::proto::table::Id;
 use crate::types::{Error, Outcome};
 
@@ -16,7 +16,7 @@ enum State {
     /// It was over before the handle was made.
     Ready(Outcome),
     Pending {
-        engine: Rc<RefCell<Live>>,
+        engine: Rc<Home>,
         handle: Id,
     },
     Taken,
@@ -47,7 +47,7 @@ impl Operation {
         Self { state: State::Ready(outcome) }
     }
 
-    pub(crate) fn pending(engine: Rc<RefCell<Live>>, handle: Id) -> Self {
+    pub(crate) fn pending(engine: Rc<Home>, handle: Id) -> Self {
         Self { state: State::Pending { engine, handle } }
     }
 
@@ -157,7 +157,7 @@ impl Drop for Operation {
     fn drop(&mut self) {
         let State::Pending { engine, handle } = &self.state else { return };
         // A handle that is dropped while the engine runs (in a panic) is left to the engine.
-        let Ok(mut engine) = engine.try_borrow_mut() else { return };
+        let Some(mut engine) = engine.try_borrow_mut() else { return };
         let handles = &mut engine.state.completions.handles;
         match handles.get_mut(*handle) {
             Some(found) if found.outcome.is_some() => {

@@ -93,6 +93,9 @@ pub(crate) struct ArenaRange {
     pub(crate) len: usize,
 }
 
+// SAFETY: a range of addresses, which is not accessed by way of this.
+unsafe impl Send for ArenaRange {}
+
 /// Why no driver could be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriverError {
@@ -148,7 +151,7 @@ pub(crate) unsafe fn open(
     choice: DriverChoice,
     config: &DriverConfig,
     arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver>, DriverError> {
+) -> Result<Box<dyn Driver + Send>, DriverError> {
     // SAFETY: the caller keeps the arena mapped.
     let driver = unsafe { open_bare(choice, config, arena) }?;
     middleware::wrap(driver, config)
@@ -158,7 +161,7 @@ unsafe fn open_bare(
     choice: DriverChoice,
     config: &DriverConfig,
     arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver>, DriverError> {
+) -> Result<Box<dyn Driver + Send>, DriverError> {
     if choice != DriverChoice::Sockets {
         // SAFETY: the caller keeps the arena mapped.
         match unsafe { open_uring(config, arena) } {
@@ -177,7 +180,7 @@ unsafe fn open_bare(
 unsafe fn open_uring(
     config: &DriverConfig,
     arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver>, DriverError> {
+) -> Result<Box<dyn Driver + Send>, DriverError> {
     let mut features = uring::UringFeatures::probe().map_err(DriverError::UringRefused)?;
     features.disable(&config.disabled_features)?;
     // SAFETY: the caller keeps the arena mapped.
@@ -190,7 +193,7 @@ unsafe fn open_uring(
 unsafe fn open_uring(
     _config: &DriverConfig,
     _arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver>, DriverError> {
+) -> Result<Box<dyn Driver + Send>, DriverError> {
     Err(DriverError::UringRefused(io::Error::new(
         io::ErrorKind::Unsupported,
         "this build has no io_uring driver: build with the cargo feature `uring`",

@@ -183,52 +183,14 @@ impl State {
     }
 }
 
-/// An engine that closes itself when its last holder lets go.
-pub(crate) struct Live(Option<Engine>);
-
-const LIVE: &str = "the engine is taken out only by into_engine and drop, which end the holder";
-
-impl Live {
-    pub(crate) fn new(engine: Engine) -> Self {
-        Self(Some(engine))
-    }
-
-    /// The engine, still open.
-    pub(crate) fn into_engine(mut self) -> Engine {
-        self.0.take().expect(LIVE)
-    }
-}
-
-impl std::ops::Deref for Live {
-    type Target = Engine;
-
-    #[inline]
-    fn deref(&self) -> &Engine {
-        self.0.as_ref().expect(LIVE)
-    }
-}
-
-impl std::ops::DerefMut for Live {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Engine {
-        self.0.as_mut().expect(LIVE)
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        if let Some(engine) = self.0.take() {
-            engine.close();
-        }
-    }
-}
-
 /// A state and the driver of the thread that owns it.
 pub(crate) struct Engine {
     // Dropped first: the kernel must be done before memory goes.
     pub(super) driver: Box<dyn Driver>,
     pub(crate) state: Box<State>,
     pub(super) events: Vec<Event>,
+    /// The owner is absent, and the driver moves no chunk without it.
+    pub(super) chunks_rest: bool,
 }
 
 impl Engine {
@@ -261,7 +223,7 @@ impl Engine {
         for key in &mut state.lane_keys {
             *key = key.and_then(new_key);
         }
-        let mut engine = Self { state, driver, events: Vec::new() };
+        let mut engine = Self { state, driver, events: Vec::new(), chunks_rest: false };
         engine.resume_paths();
         engine.watch_everything();
         Ok(engine)
@@ -332,9 +294,13 @@ impl Engine {
         for _ in 0..4 {
             let mut again = self.stage_waiting();
             let now_ns = self.state.now_ns;
-            self.state.core.poll_grants(now_ns);
+            if !self.chunks_rest {
+                self.state.core.poll_grants(now_ns);
+            }
             again |= self.carry_out();
-            again |= self.move_chunks();
+            if !self.chunks_rest {
+                again |= self.move_chunks();
+            }
             again |= self.flush_dirty();
             happened |= again;
             if !again || rare!(20) {

@@ -7,7 +7,8 @@
 //!
 //! # Contract
 //!
-//! - Every method is called by the thread that owns the engine.
+//! - Every method is called by the thread that owns the engine, or by the caretaker between
+//!   [`Driver::begin_absence`] and [`Driver::end_absence`]: never by two at once.
 //! - Per bulk lane and direction at most one chunk is outstanding.
 //! - Each [`Driver::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
 //!   [`Event::ChunkReleased`]; each [`Driver::recv_chunk`] by one [`Event::ChunkReceived`]. That
@@ -234,6 +235,18 @@ pub(crate) trait Driver {
 
     /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
     fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// The owner of the engine is absent: up to [`Self::end_absence`] another thread calls, and
+    /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else
+    /// works as ever, but that a driver whose requests only the owner can make keeps them until
+    /// then; an event may be told again to the owner. `false`: chunks are such requests, and none
+    /// may be asked for now.
+    fn begin_absence(&mut self) -> bool {
+        true
+    }
+
+    /// The opposite of [`Self::begin_absence`].
+    fn end_absence(&mut self) {}
 
     /// Both ends of a connected lane, this one first; `None` when the lane is not connected, or
     /// the driver does not know.

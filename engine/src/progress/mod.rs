@@ -6,6 +6,8 @@
 //! is staged.
 
 mod bulk;
+mod care;
+pub(crate) mod caretaker;
 pub(crate) mod completions;
 mod connect;
 mod control;

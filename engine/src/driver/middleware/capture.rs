@@ -6,14 +6,12 @@
 //! Checksums are right. What the kernel's TCP did below (segments, retransmissions, pure
 //! acknowledgements) is not in the file; times are when the engine's calls returned, in ns.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use etherparse::{IpHeaders, PacketBuilder, PacketBuilderStep, TcpHeader, TcpOptionElement};
@@ -90,15 +88,21 @@ pub(super) struct Capture {
 
 /// What the crate's writer owns and we flush.
 #[derive(Clone)]
-struct Buffer(Rc<RefCell<BufWriter<File>>>);
+struct Buffer(Arc<Mutex<BufWriter<File>>>);
+
+impl Buffer {
+    fn file(&self) -> MutexGuard<'_, BufWriter<File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.borrow_mut().write(bytes)
+        self.file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.borrow_mut().flush()
+        self.file().flush()
     }
 }
 
@@ -136,7 +140,7 @@ impl Capture {
         };
         let file = File::create(&path).and_then(|file| {
             let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-            let buffer = Buffer(Rc::new(RefCell::new(file)));
+            let buffer = Buffer(Arc::new(Mutex::new(file)));
             let writer = PcapWriter::with_header(buffer.clone(), header).map_err(into_io)?;
             Ok((writer, buffer))
         });
@@ -213,7 +217,7 @@ impl Capture {
     /// Hands everything to the kernel.
     pub(super) fn flush(&mut self) {
         if let Some((_, buffer)) = &self.file {
-            let flushed = buffer.0.borrow_mut().flush();
+            let flushed = buffer.file().flush();
             if let Err(error) = flushed {
                 self.fail(&error);
             }

@@ -89,7 +89,7 @@ struct Held {
 
 /// A driver that fails at times. See the module's text.
 pub(super) struct Fault {
-    inner: Box<dyn Driver>,
+    inner: Box<dyn Driver + Send>,
     faults: Faults,
     random: StdRng,
     lanes: HashMap<LaneKey, Lane>,
@@ -130,7 +130,7 @@ fn must_follow(later: &Event, earlier: &Event) -> bool {
 }
 
 impl Fault {
-    pub(super) fn new(inner: Box<dyn Driver>, faults: Faults) -> Self {
+    pub(super) fn new(inner: Box<dyn Driver + Send>, faults: Faults) -> Self {
         let random = StdRng::seed_from_u64(faults.seed);
         Self {
             inner,
@@ -506,6 +506,14 @@ impl Driver for Fault {
                 return Ok(());
             }
         }
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.inner.begin_absence()
+    }
+
+    fn end_absence(&mut self) {
+        self.inner.end_absence();
     }
 
     fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {

@@ -18,9 +18,9 @@ use crate::progress::lanes::Driver;
 /// Puts a driver into what `config` and the trace filter ask for. The capture is next to the
 /// driver and shows what the kernel did; the trace is outermost and shows what the engine saw.
 pub(super) fn wrap(
-    driver: Box<dyn Driver>,
+    driver: Box<dyn Driver + Send>,
     config: &DriverConfig,
-) -> Result<Box<dyn Driver>, DriverError> {
+) -> Result<Box<dyn Driver + Send>, DriverError> {
     let mut driver = driver;
     if let Some(path) = &config.pcap_file {
         let capture = capture::Capture::create(path)?;

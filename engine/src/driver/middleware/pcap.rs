@@ -43,7 +43,7 @@ const RECEIVE: usize = 1;
 
 /// A driver whose lanes are captured. See the module's text.
 pub(super) struct Pcap {
-    inner: Box<dyn Driver>,
+    inner: Box<dyn Driver + Send>,
     capture: Capture,
     lanes: HashMap<LaneKey, Lane>,
     scratch: Vec<u8>,
@@ -56,7 +56,7 @@ pub(super) struct Pcap {
 }
 
 impl Pcap {
-    pub(super) fn new(inner: Box<dyn Driver>, capture: Capture) -> Self {
+    pub(super) fn new(inner: Box<dyn Driver + Send>, capture: Capture) -> Self {
         Self {
             inner,
             capture,
@@ -284,6 +284,14 @@ impl Driver for Pcap {
         let result = self.inner.park(timeout, events);
         self.note(&events[before..]);
         result
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.inner.begin_absence()
+    }
+
+    fn end_absence(&mut self) {
+        self.inner.end_absence();
     }
 
     fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {

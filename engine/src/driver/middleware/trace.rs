@@ -26,7 +26,7 @@ pub(in crate::driver) fn is_enabled() -> bool {
 
 /// A driver that tells what it does.
 pub(super) struct Trace {
-    inner: Box<dyn Driver>,
+    inner: Box<dyn Driver + Send>,
     /// Polls and reads that found nothing and were not told of yet.
     idle: u64,
     /// Datagrams were sent since the last flush that was told of.
@@ -47,7 +47,7 @@ fn outcome<T: Debug, E: Display>(result: &Result<T, E>) -> String {
 }
 
 impl Trace {
-    pub(super) fn new(inner: Box<dyn Driver>) -> Self {
+    pub(super) fn new(inner: Box<dyn Driver + Send>) -> Self {
         Self { inner, idle: 0, has_queued: false }
     }
 
@@ -220,6 +220,14 @@ impl Driver for Trace {
         let result = self.inner.park(timeout, events);
         self.tell_events("park", &result, &events[before..]);
         result
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.inner.begin_absence()
+    }
+
+    fn end_absence(&mut self) {
+        self.inner.end_absence();
     }
 
     fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
@@ -22,6 +22,17 @@ pub(super) struct Listener {
     /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
     /// waits is more than one poll accepts.
     rests_until: Option<Instant>,
+}
+
+impl Listener {
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Whether it does not rest.
+    pub(super) fn is_awake(&self) -> bool {
+        self.rests_until.is_none()
+    }
 }
 
 impl UringDriver {
@@ -74,7 +85,7 @@ impl UringDriver {
     }
 
     /// Accepts some of what waits, and sees to it that what comes next is heard of.
-    fn accept_some(&mut self, index: usize) {
+    pub(super) fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
             let lane = self.adopt(socket)?;

@@ -9,6 +9,7 @@
 //! followed by a notification, too. Memory that a request points to is boxed in its lane, and a
 //! lane stays until its last request has retired.
 
+mod absence;
 mod chunks;
 mod datagrams;
 mod features;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use self::absence::Absence;
 use self::chunks::Chunks;
 use self::datagrams::Watched;
 use self::features::Name;
@@ -65,6 +67,7 @@ pub(crate) struct UringDriver {
     staged: u32,
     ready: Vec<Event>,
     completions: Vec<(u64, i32, u32)>,
+    absence: Absence,
     counters: DriverCounters,
     is_stopped: bool,
 }
@@ -101,6 +104,7 @@ impl UringDriver {
             staged: 0,
             ready: Vec::new(),
             completions: Vec::new(),
+            absence: Absence::default(),
             counters: DriverCounters::default(),
             is_stopped: false,
         })
@@ -161,7 +165,8 @@ impl UringDriver {
         let Some(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
-        if self.has_files && key.index < FILES {
+        self.unregister_left();
+        if self.has_files && key.index < FILES && !self.absence.is_on() {
             self.counters.syscalls += 1;
             let updated = self.ring.submitter().register_files_update(key.index, &[fd]);
             if updated.is_ok()
@@ -200,6 +205,10 @@ impl UringDriver {
         let Some(lane) = self.retire(key) else { return };
         if lane.closing.is_some() {
             self.finish_close(key);
+            return;
+        }
+        if !lane.is_connecting {
+            // Known since the owner was absent.
             return;
         }
         let outcome = match result {
@@ -270,10 +279,7 @@ impl UringDriver {
         let Some(lane) = self.lanes.remove(key) else { return };
         self.counters.syscalls += 1;
         if let Some(index) = lane.fixed {
-            self.counters.syscalls += 1;
-            if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
-                tracing::warn!("a registered socket stays open: {error}");
-            }
+            self.unregister(index);
         }
     }
 }
@@ -424,7 +430,12 @@ impl Driver for UringDriver {
         }
         self.wake_listeners();
         self.serve_datagrams()?;
-        self.reap()?;
+        if self.absence.is_on() {
+            self.poll_in_absence()?;
+        } else {
+            self.unregister_left();
+            self.reap()?;
+        }
         events.append(&mut self.ready);
         Ok(())
     }
@@ -446,6 +457,16 @@ impl Driver for UringDriver {
             // What handling has staged goes with the call that waits.
             self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
         }
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.absence.begin();
+        // Requests would wait for the owner.
+        false
+    }
+
+    fn end_absence(&mut self) {
+        self.absence.end();
     }
 
     fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {

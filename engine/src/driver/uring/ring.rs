@@ -14,6 +14,7 @@ impl UringDriver {
     /// Enters the kernel: submits what is staged and runs what it has deferred.
     pub(super) fn enter(&mut self) -> io::Result<()> {
         loop {
+            self.stage_left();
             self.counters.syscalls += 1;
             // SAFETY: no argument is passed; the flag only asks for completions.
             let entered = unsafe {
@@ -22,7 +23,7 @@ impl UringDriver {
             match entered {
                 Ok(submitted) => {
                     self.staged -= (submitted as u32).min(self.staged);
-                    if self.staged == 0 {
+                    if self.staged == 0 && self.absence.is_empty() {
                         return Ok(());
                     }
                 }
@@ -58,6 +59,9 @@ impl UringDriver {
     ///
     /// What the entry points to stays valid until its slot retires.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        if self.absence.keeps(entry) {
+            return Ok(());
+        }
         loop {
             // SAFETY: passed on to the caller.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
@@ -79,7 +83,7 @@ impl UringDriver {
     }
 
     fn needs_call(&mut self) -> bool {
-        if self.staged > 0 {
+        if self.staged > 0 || !self.absence.is_empty() {
             return true;
         }
         let queue = self.ring.submission();

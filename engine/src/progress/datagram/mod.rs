@@ -120,6 +120,18 @@ impl Datagrams {
         self.idle_turns > 0
     }
 
+    /// The next turn is not the owner's, who alone hears from the driver when there is something.
+    pub(super) fn poll_in_absence(&mut self) {
+        if self.is_open() {
+            (self.is_polled, self.is_watched, self.idle_turns) = (true, false, 0);
+        }
+    }
+
+    /// Some session has something to send and the driver no room.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.is_blocked
+    }
+
     /// The socket is read in every turn, unless the driver tells when there is something.
     fn poll(&mut self) {
         if self.is_open() && !self.is_watched {

@@ -1,0 +1,164 @@
+//! While the owner is absent: another thread may neither enter the ring nor register with it, for
+//! `SINGLE_ISSUER` binds it to the owner's task, and completions that are deferred come only there.
+//!
+//! So requests are kept for the owner, in order, and sockets are asked by `poll(2)` what the ring
+//! would tell: what was asked of the ring stays asked, and tells the owner again.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use io_uring::squeue;
+
+use super::UringDriver;
+use crate::driver::udp::Wants;
+use crate::progress::lanes::{Event, LaneKey};
+
+/// What waits for the owner.
+#[derive(Default)]
+pub(super) struct Absence {
+    is_on: bool,
+    requests: VecDeque<squeue::Entry>,
+    /// Indices of registered files that are to be closed.
+    files: Vec<u32>,
+}
+
+impl Absence {
+    pub(super) fn begin(&mut self) {
+        self.is_on = true;
+    }
+
+    pub(super) fn end(&mut self) {
+        self.is_on = false;
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Whether no request waits for the owner.
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Keeps a request for the owner if it is absent, or has others to stage first.
+    pub(super) fn keeps(&mut self, entry: &squeue::Entry) -> bool {
+        let keeps = self.is_on || !self.requests.is_empty();
+        if keeps {
+            self.requests.push_back(entry.clone());
+        }
+        keeps
+    }
+}
+
+/// What a socket is asked for.
+#[derive(Clone, Copy)]
+enum Question {
+    Connect(LaneKey),
+    Watch(LaneKey, usize),
+    Listener(usize),
+    DatagramRoom,
+}
+
+impl UringDriver {
+    /// Stages requests that were kept, as far as there is room.
+    pub(super) fn stage_left(&mut self) {
+        while let Some(entry) = self.absence.requests.front() {
+            // SAFETY: whoever made the request keeps what it points to until its slot retires.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                return;
+            }
+            self.staged += 1;
+            self.absence.requests.pop_front();
+        }
+    }
+
+    /// Takes a closed socket out of the table of registered files, now or when the owner is back.
+    pub(super) fn unregister(&mut self, index: u32) {
+        self.absence.files.push(index);
+        self.unregister_left();
+    }
+
+    /// See [`Self::unregister`]; comes before an index is used anew.
+    pub(super) fn unregister_left(&mut self) {
+        if self.absence.is_on {
+            return;
+        }
+        while let Some(index) = self.absence.files.pop() {
+            self.counters.syscalls += 1;
+            if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
+                tracing::warn!("a registered socket stays open: {error}");
+            }
+        }
+    }
+
+    /// What sockets have to tell, without the ring.
+    pub(super) fn poll_in_absence(&mut self) -> io::Result<()> {
+        let (mut fds, questions) = self.questions();
+        if fds.is_empty() {
+            return Ok(());
+        }
+        self.counters.syscalls += 1;
+        // SAFETY: pointer and length are those of the list, which outlives the call.
+        let rc = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, 0) };
+        if rc < 0 {
+            let error = io::Error::last_os_error();
+            let is_passing = matches!(error.raw_os_error(), Some(libc::EINTR | libc::ENOMEM));
+            return if is_passing { Ok(()) } else { Err(error) };
+        }
+        for (fd, question) in fds.iter().zip(questions) {
+            if fd.revents == 0 {
+                continue;
+            }
+            match question {
+                Question::Connect(lane) => {
+                    let Some(found) = self.lanes.get(lane) else { continue };
+                    self.counters.syscalls += 1;
+                    let outcome = super::tcp::connect_error(&found.socket);
+                    self.connect_ended(lane, outcome);
+                }
+                Question::Watch(lane, 0) => self.ready.push(Event::Readable { lane }),
+                Question::Watch(lane, _) => self.ready.push(Event::Writable { lane }),
+                Question::Listener(index) => self.accept_some(index),
+                Question::DatagramRoom => {
+                    let Some(watched) = &mut self.datagrams else { continue };
+                    let room = Wants { readable: false, writable: true };
+                    watched.datagrams.announced(room, &mut self.counters, &mut self.ready);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that the ring was asked to tell of and that another thread can find out.
+    fn questions(&self) -> (Vec<libc::pollfd>, Vec<Question>) {
+        let (mut fds, mut questions) = (Vec::new(), Vec::new());
+        let mut ask = |fd, events, question| {
+            fds.push(libc::pollfd { fd, events, revents: 0 });
+            questions.push(question);
+        };
+        for (key, lane) in self.lanes.iter().filter(|(_, lane)| lane.closing.is_none()) {
+            let fd = lane.socket.as_raw_fd();
+            if lane.is_connecting {
+                ask(fd, libc::POLLOUT, Question::Connect(key));
+            }
+            if lane.watched[0] {
+                ask(fd, libc::POLLIN | libc::POLLRDHUP, Question::Watch(key, 0));
+            }
+            if lane.watched[1] {
+                ask(fd, libc::POLLOUT, Question::Watch(key, 1));
+            }
+        }
+        for (index, listener) in self.listeners.iter().enumerate() {
+            if listener.is_awake() {
+                ask(listener.fd(), libc::POLLIN, Question::Listener(index));
+            }
+        }
+        if let Some(watched) = &self.datagrams
+            && watched.datagrams.wants().writable
+        {
+            ask(watched.datagrams.fd(), libc::POLLOUT, Question::DatagramRoom);
+        }
+        (fds, questions)
+    }
+}

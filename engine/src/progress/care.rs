@@ -1,0 +1,75 @@
+//! A turn of the caretaker: the engine's own, made by another thread while the owner is absent.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::engine::{Engine, State};
+use super::roles::Role;
+use crate::types::Error;
+
+/// How soon to look again after a session that is being set up, or at a full TCP lane: nothing
+/// wakes the caretaker for these.
+const SOON: Duration = Duration::from_millis(1);
+
+impl Engine {
+    /// By what something comes that nobody asked for, if the engine takes datagrams: copies of
+    /// their socket and of the listener.
+    pub(super) fn doors(&self) -> Vec<OwnedFd> {
+        let Ok(socket) = self.state.datagrams.socket() else { return Vec::new() };
+        let copies = socket.try_clone().and_then(|socket| {
+            let listener = self.state.listener.try_clone()?;
+            Ok(vec![socket.into(), listener.into()])
+        });
+        copies.unwrap_or_else(|error| {
+            tracing::warn!("nobody looks after an engine: {error}");
+            Vec::new()
+        })
+    }
+
+    /// One turn while the owner is absent. Datagrams are read, acknowledged and sent again,
+    /// sessions set up, deadlines kept; what was posted goes as far as credit lets it, and what
+    /// arrives is put where it belongs, for the owner to hear of. Chunks rest where only the owner
+    /// can move them.
+    ///
+    /// Whether something happened, and when the next turn is due; `None`: when something comes.
+    pub(crate) fn care(&mut self) -> Result<(bool, Option<Duration>), Error> {
+        self.chunks_rest = !self.driver.begin_absence();
+        self.read_clock();
+        self.state.datagrams.poll_in_absence();
+        self.state.unblock();
+        let progressed = self.progress();
+        // Nobody is about to answer.
+        self.acknowledge_all();
+        self.driver.end_absence();
+        self.chunks_rest = false;
+        let happened = progressed?;
+        self.read_clock();
+        Ok((happened, self.state.due_in()))
+    }
+}
+
+impl State {
+    /// Lanes that were full are tried again: the news of room comes to the owner.
+    fn unblock(&mut self) {
+        for (session, control) in self.controls.iter_mut().enumerate() {
+            if std::mem::take(&mut control.is_blocked) {
+                self.core.mark_dirty(session as u32);
+            }
+        }
+    }
+
+    /// When something is due; `None`: nothing is outstanding.
+    fn due_in(&mut self) -> Option<Duration> {
+        let deadline_ns = [self.core.next_deadline_ns(), self.next_timer_ns()];
+        let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
+        let due = deadline_ns.into_iter().flatten().min().map(left);
+        let is_growing = self.handshakes_pending > 0
+            || self.datagrams.waits_for_room()
+            || self.controls.iter().any(|control| control.is_blocked)
+            || self
+                .roles
+                .iter()
+                .any(|(_, role)| matches!(role, Role::Connecting { .. } | Role::AwaitReply { .. }));
+        due.into_iter().chain(is_growing.then_some(SOON)).min()
+    }
+}

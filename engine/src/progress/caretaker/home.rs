@@ -1,0 +1,189 @@
+//! Where an engine lives while a thread owns it: that thread and the caretaker come in by turns.
+
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::Membership;
+use super::handover::{Handover, Step, Taken};
+use crate::progress::engine::{Engine, State};
+use crate::progress::lanes::{Driver, LaneKey};
+use crate::types::Error;
+
+/// What the owner and the caretaker share.
+pub(super) struct Place {
+    pub(super) handover: Handover,
+    engine: UnsafeCell<Option<Engine>>,
+    /// Copies of the sockets by which something comes that nobody waits for.
+    doors: Vec<OwnedFd>,
+}
+
+// SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
+// sees what the other did. All of it may be touched by any thread: `Home::new` makes it of a `State`
+// and a driver that are both `Send`, and what else an engine has is plain data. Only the owner puts
+// it in and takes it out, so that it also ends on its owner's thread.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// The caretaker comes in, unless the owner is there or the engine is gone.
+    pub(super) fn take(&self) -> Option<Guest<'_>> {
+        let taken = self.handover.take()?;
+        // SAFETY: the hand-over has let this thread in, and nobody else until `taken` is dropped.
+        let engine = unsafe { (*self.engine.get()).as_mut() }?;
+        Some(Guest { engine, _taken: taken })
+    }
+
+    /// What becomes readable when something comes.
+    pub(super) fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        self.doors.iter().map(AsFd::as_fd)
+    }
+}
+
+/// The caretaker's turn.
+pub(super) struct Guest<'a> {
+    // Dropped first.
+    pub(super) engine: &'a mut Engine,
+    _taken: Taken<'a>,
+}
+
+/// The owner's handle on an engine: a `RefCell` that the caretaker may borrow meanwhile, so that a
+/// borrow costs the same. Neither `Send` nor `Sync`.
+pub(crate) struct Home {
+    place: Arc<Place>,
+    /// Has the caretaker look after it; `None`: nobody does.
+    membership: Option<Membership>,
+    _owner: PhantomData<*mut ()>,
+}
+
+const PRESENT: &str = "the engine is taken out only by into_engine and drop, which end the handle";
+
+impl Home {
+    /// Attaches a state to a driver of the calling thread, which becomes the owner; see
+    /// [`Engine::attach`].
+    pub(crate) fn new(
+        state: Box<State>,
+        driver: Box<dyn Driver + Send>,
+        sockets: Vec<(LaneKey, OwnedFd)>,
+    ) -> Result<Self, Error> {
+        let engine = Engine::attach(state, driver, sockets)?;
+        Ok(Self::of(engine))
+    }
+
+    /// As [`Self::new`], for an engine that [`Self::into_engine`] gave.
+    pub(crate) fn again(engine: Engine) -> Self {
+        Self::of(engine)
+    }
+
+    /// `engine` was made by [`Self::new`], whose parts are all `Send`.
+    fn of(engine: Engine) -> Self {
+        let doors = engine.doors();
+        let is_shared = !doors.is_empty();
+        let place = Arc::new(Place {
+            handover: Handover::new(is_shared),
+            engine: UnsafeCell::new(Some(engine)),
+            doors,
+        });
+        let membership = is_shared.then(|| Membership::new(&place)).flatten();
+        Self { place, membership, _owner: PhantomData }
+    }
+
+    /// The engine, for as long as the guard lives. Panics if the owner has it already.
+    #[inline]
+    pub(crate) fn borrow_mut(&self) -> Inside<'_> {
+        match self.try_borrow_mut() {
+            Some(inside) => inside,
+            None => panic!("the engine is in use by its own thread"),
+        }
+    }
+
+    /// As [`Self::borrow_mut`]; `None` if the owner has it already.
+    #[inline]
+    pub(crate) fn try_borrow_mut(&self) -> Option<Inside<'_>> {
+        if self.place.handover.is_inside() {
+            return None;
+        }
+        if self.place.handover.enter() == Step::Wake {
+            self.wake();
+        }
+        Some(Inside { home: self })
+    }
+
+    /// Reading borrows alone as well: two threads come in by turns.
+    #[inline]
+    pub(crate) fn borrow(&self) -> Inside<'_> {
+        self.borrow_mut()
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if let Some(membership) = &self.membership {
+            membership.wake();
+        }
+    }
+
+    /// The engine, still open; the caretaker is gone.
+    pub(crate) fn into_engine(mut self) -> Engine {
+        self.take().expect(PRESENT)
+    }
+
+    fn take(&mut self) -> Option<Engine> {
+        // Ends when the caretaker knows the place no more.
+        self.membership = None;
+        if !self.place.handover.is_inside() {
+            // Nobody is left to be woken. A guard that was forgotten has never left.
+            let _ = self.place.handover.enter();
+        }
+        // SAFETY: the hand-over has let the owner in; `self` is borrowed exclusively, so that no
+        // guard refers to the engine.
+        let engine = unsafe { (*self.place.engine.get()).take() };
+        let _ = self.place.handover.leave();
+        engine
+    }
+}
+
+/// An engine whose last holder lets go closes.
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Some(engine) = self.take() {
+            engine.close();
+        }
+    }
+}
+
+/// The owner is inside until this is dropped.
+pub(crate) struct Inside<'a> {
+    home: &'a Home,
+}
+
+impl Deref for Inside<'_> {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        // SAFETY: the hand-over has let the owner in until this guard is dropped, and the owner has
+        // one guard at a time; this borrow ends before the guard.
+        unsafe { (*self.home.place.engine.get()).as_ref() }.expect(PRESENT)
+    }
+}
+
+impl DerefMut for Inside<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine {
+        // SAFETY: as for `deref`, and the guard is borrowed exclusively.
+        unsafe { (*self.home.place.engine.get()).as_mut() }.expect(PRESENT)
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.home.place.handover.leave() == Step::Wake {
+            self.home.wake();
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The caretaker: one thread of the process that looks after engines whose owners compute.
+//!
+//! What a send reported complete is to be delivered although its owner makes no call for a minute
+//! and datagrams are lost. So an engine that has been silent for about a millisecond is taken over
+//! for a turn ([`Engine::care`](super::engine::Engine::care)) whenever something is due, or comes
+//! in by its doors: the socket of datagrams and the listener.
+//!
+//! ```text
+//!              a step of the owner
+//!   ┌────────────────────────────────────┐
+//!   v                                    │
+//! Active ── silent for a tick: a turn ──> Cared (until something is due, or comes in)
+//!   ^  │                                 │
+//!   │  └── inside for a tick ──> Parked <┘  nothing outstanding
+//!   └── a step of the owner, which wakes ──┘
+//! ```
+//!
+//! While owners are active the thread wakes once in 1 to 4 ms and looks at one word of each; when
+//! all are parked it sleeps without a timeout. An owner pays one system call for the first step
+//! after it was parked, and otherwise none. Engines without datagrams are not looked after.
+
+mod handover;
+mod home;
+mod sync;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+pub(crate) use self::home::Home;
+use self::home::Place;
+
+/// Name of the thread.
+const NAME: &str = "ringrail-care";
+/// How long an engine is silent before it is looked after, and between two looks at one that is
+/// not: the latter doubles while it is active.
+const TICK: Duration = Duration::from_millis(1);
+const TICK_MAX: Duration = Duration::from_millis(4);
+/// The shortest time between two turns for the sake of what is due.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+/// Something waits at a door that turns do not take in: the pause doubles up to 2^this ticks.
+const FRUITLESS_MAX: u32 = 10;
+
+/// The thread and what it shares with owners.
+struct Running {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+
+struct Shared {
+    wards: Mutex<Wards>,
+    /// The thread has seen the latest list.
+    seen: Condvar,
+    /// Wakes the thread.
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct Wards {
+    places: Vec<Arc<Place>>,
+    /// Counts the changes of the list.
+    changes: u64,
+    /// How many of them the thread has seen.
+    seen: u64,
+    is_over: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps an engine looked after; the last one ends the thread.
+struct Membership {
+    shared: Arc<Shared>,
+    place: Arc<Place>,
+}
+
+impl Membership {
+    /// Has `place` looked after. `None`: no thread can be had, and its owner has to make progress.
+    fn new(place: &Arc<Place>) -> Option<Self> {
+        let mut running = lock(&RUNNING);
+        if running.as_ref().is_none_or(|running| running.thread.is_finished()) {
+            *running = match Running::start() {
+                Ok(started) => Some(started),
+                Err(error) => {
+                    tracing::warn!(
+                        "no caretaker thread: {error}; datagrams that are lost go again only when \
+                         the endpoint is called"
+                    );
+                    return None;
+                }
+            };
+        }
+        let shared = Arc::clone(&running.as_ref()?.shared);
+        {
+            let mut wards = lock(&shared.wards);
+            wards.places.push(Arc::clone(place));
+            wards.changes += 1;
+        }
+        shared.ring();
+        Some(Self { shared, place: Arc::clone(place) })
+    }
+
+    fn wake(&self) {
+        self.shared.ring();
+    }
+}
+
+/// Ends when the thread knows the place no more.
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let mut running = lock(&RUNNING);
+        let is_current =
+            running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.shared, &self.shared));
+        let mut wards = lock(&self.shared.wards);
+        wards.places.retain(|place| !Arc::ptr_eq(place, &self.place));
+        wards.changes += 1;
+        wards.is_over = wards.places.is_empty();
+        self.shared.ring();
+        if !is_current {
+            // That thread has panicked.
+            return;
+        }
+        if wards.is_over {
+            drop(wards);
+            if let Some(ended) = running.take() {
+                // A panic has told of itself.
+                let _ = ended.thread.join();
+            }
+            return;
+        }
+        let change = wards.changes;
+        while wards.seen < change
+            && running.as_ref().is_some_and(|running| !running.thread.is_finished())
+        {
+            let waited = self.shared.seen.wait_timeout(wards, Duration::from_millis(10));
+            wards = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Running {
+    fn start() -> std::io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { wards: Mutex::default(), seen: Condvar::new(), bell });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
+            sync::free_owners_of_fences();
+            run(&of_thread);
+        })?;
+        Ok(Self { shared, thread })
+    }
+}
+
+impl Shared {
+    fn ring(&self) {
+        // Full is loud enough.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Sleeps until the bell, a door, or `until`; marks the wards whose doors are open.
+    fn sleep(&self, wards: &mut [Ward], until: Option<Instant>) {
+        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+        let mut owners = vec![usize::MAX];
+        for (index, ward) in wards.iter().enumerate().filter(|(_, ward)| ward.listens()) {
+            for door in ward.place.doors() {
+                fds.push(PollFd::from_borrowed_fd(door, PollFlags::IN));
+                owners.push(index);
+            }
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            // Interrupted, or no memory: look again in a while.
+            std::thread::sleep(TICK);
+            return;
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
+        for (&owner, _) in owners.iter().zip(&ready).skip(1).filter(|&(_, &is_ready)| is_ready) {
+            wards[owner].is_called = true;
+        }
+    }
+
+    /// Brings the thread's list up to date; `false`: it is at its end.
+    fn refresh(&self, known: &mut Vec<Ward>) -> bool {
+        let mut wards = lock(&self.wards);
+        if wards.is_over {
+            known.clear();
+            return false;
+        }
+        if wards.seen != wards.changes {
+            known.retain(|ward| wards.places.iter().any(|place| Arc::ptr_eq(place, &ward.place)));
+            for place in &wards.places {
+                if !known.iter().any(|ward| Arc::ptr_eq(place, &ward.place)) {
+                    known.push(Ward::new(place));
+                }
+            }
+            wards.seen = wards.changes;
+            self.seen.notify_all();
+        }
+        true
+    }
+}
+
+/// The thread.
+fn run(shared: &Shared) {
+    let mut wards = Vec::new();
+    while shared.refresh(&mut wards) {
+        let now = Instant::now();
+        let until = wards.iter_mut().filter_map(|ward: &mut Ward| ward.look(now)).min();
+        shared.sleep(&mut wards, until);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Its owner made a step since this look; the next look is a tick later.
+    Active { since: Instant, tick: Duration },
+    /// Its owner is silent, and something is due.
+    Cared { due: Instant },
+    /// Its owner wakes the thread with its next step.
+    Parked,
+    /// Turns fail: its owner will find out.
+    Broken,
+}
+
+/// An engine as the thread sees it.
+struct Ward {
+    place: Arc<Place>,
+    /// Steps of its owner at the last look.
+    steps: u64,
+    phase: Phase,
+    /// Something is at its doors.
+    is_called: bool,
+    /// Turns in a row that took nothing in although something was there.
+    fruitless: u32,
+}
+
+impl Ward {
+    fn new(place: &Arc<Place>) -> Self {
+        let phase = Phase::Active { since: Instant::now(), tick: TICK };
+        let steps = place.handover.steps();
+        Self { place: Arc::clone(place), steps, phase, is_called: false, fruitless: 0 }
+    }
+
+    /// Whether its doors are watched: nobody else does.
+    fn listens(&self) -> bool {
+        let is_silent = self.steps.is_multiple_of(2) && self.fruitless == 0;
+        is_silent && matches!(self.phase, Phase::Cared { .. } | Phase::Parked)
+    }
+
+    /// Does what is to be done now; when to look again, if not before something happens.
+    fn look(&mut self, now: Instant) -> Option<Instant> {
+        let is_called = std::mem::take(&mut self.is_called);
+        let steps = self.place.handover.steps();
+        if self.phase == Phase::Broken {
+            return None;
+        }
+        if steps != self.steps {
+            self.steps = steps;
+            return Some(self.is_active(now));
+        }
+        match self.phase {
+            Phase::Active { since, tick } if now < since + tick => return Some(since + tick),
+            Phase::Active { .. } if !steps.is_multiple_of(2) => return self.park(now),
+            Phase::Cared { due } if !is_called && now < due => return Some(due),
+            Phase::Parked if !is_called => return None,
+            _ => {}
+        }
+        self.turn(now, is_called)
+    }
+
+    /// Its owner is at work.
+    fn is_active(&mut self, now: Instant) -> Instant {
+        let tick = match self.phase {
+            Phase::Active { tick, .. } => (tick * 2).min(TICK_MAX),
+            _ => TICK,
+        };
+        self.phase = Phase::Active { since: now, tick };
+        self.fruitless = 0;
+        now + tick
+    }
+
+    fn park(&mut self, now: Instant) -> Option<Instant> {
+        if self.place.handover.park(self.steps) {
+            self.phase = Phase::Parked;
+            return None;
+        }
+        Some(self.is_active(now))
+    }
+
+    fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
+        let Some(guest) = self.place.take() else { return Some(self.is_active(now)) };
+        let cared = guest.engine.care();
+        drop(guest);
+        let (happened, due_in) = match cared {
+            Ok(cared) => cared,
+            Err(error) => {
+                tracing::warn!("the caretaker cannot look after an engine: {error}");
+                self.phase = Phase::Broken;
+                return None;
+            }
+        };
+        self.fruitless = match self.fruitless {
+            _ if happened => 0,
+            0 if !is_called => 0,
+            count => (count + 1).min(FRUITLESS_MAX),
+        };
+        let pause = (self.fruitless > 0).then(|| TICK * (1 << self.fruitless));
+        let Some(due_in) = due_in.into_iter().chain(pause).min() else { return self.park(now) };
+        // A step of its owner is to be seen within a few ticks.
+        if due_in > TICK_MAX && !self.place.handover.park(self.steps) {
+            return Some(self.is_active(now));
+        }
+        let due = Instant::now() + due_in.max(PAUSE_MIN);
+        self.phase = Phase::Cared { due };
+        Some(due)
+    }
+}
