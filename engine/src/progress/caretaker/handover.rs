@@ -146,6 +146,12 @@ impl Handover {
         (is_fenced && is_free).then_some(taken)
     }
 
+    /// Whether the next step of the owner wakes the caretaker. A step that was seen may be the one
+    /// that woke it, so this is to be asked again after each wake.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & PARKED != 0
+    }
+
     /// The caretaker sleeps until the owner makes a step beyond `steps`. `false`: it has.
     pub(crate) fn park(&self, steps: u64) -> bool {
         let _turn = self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -274,8 +274,9 @@ impl Ward {
         match self.phase {
             Phase::Active { since, tick } if now < since + tick => return Some(since + tick),
             Phase::Active { .. } if !steps.is_multiple_of(2) => return self.park(now),
-            Phase::Cared { due } if !is_called && now < due => return Some(due),
-            Phase::Parked if !is_called => return None,
+            Phase::Cared { due } if !is_called && now < due => return self.await_until(now, due),
+            Phase::Parked if !is_called && self.place.handover.is_parked() => return None,
+            Phase::Parked if !is_called => return self.park(now),
             _ => {}
         }
         self.turn(now, is_called)
@@ -319,11 +320,16 @@ impl Ward {
         };
         let pause = (self.fruitless > 0).then(|| TICK * (1 << self.fruitless));
         let Some(due_in) = due_in.into_iter().chain(pause).min() else { return self.park(now) };
-        // A step of its owner is to be seen within a few ticks.
-        if due_in > TICK_MAX && !self.place.handover.park(self.steps) {
+        let now = Instant::now();
+        self.await_until(now, now + due_in.max(PAUSE_MIN))
+    }
+
+    /// The next turn is at `due`, but a step of its owner is to be seen within a few ticks.
+    fn await_until(&mut self, now: Instant, due: Instant) -> Option<Instant> {
+        let handover = &self.place.handover;
+        if due > now + TICK_MAX && !handover.is_parked() && !handover.park(self.steps) {
             return Some(self.is_active(now));
         }
-        let due = Instant::now() + due_in.max(PAUSE_MIN);
         self.phase = Phase::Cared { due };
         Some(due)
     }
