@@ -32,6 +32,8 @@ impl Engine {
     /// can move them.
     ///
     /// Whether something happened, and when the next turn is due; `None`: when something comes.
+    ///
+    /// RR-PATH-6.
     pub(crate) fn care(&mut self) -> Result<(bool, Option<Duration>), Error> {
         self.chunks_rest = !self.driver.begin_absence();
         self.read_clock();

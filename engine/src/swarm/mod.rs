@@ -6,6 +6,8 @@
 //! lives has to be able to talk. `oracle` watches at every step. The same seed makes the same
 //! run, to the last event.
 
+#[cfg(test)]
+mod absence;
 mod at_rest;
 mod attacker;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::types::PeerFailure;
 const MILLISECOND: u64 = 1_000_000;
 
 /// Two hosts whose engines take datagrams.
-fn world(seed: u64, config: &Config) -> World {
+pub(super) fn world(seed: u64, config: &Config) -> World {
     let mut world = World::new(seed, Weather::fair()).unwrap();
     world.set_datagrams(true).unwrap();
     for host in 0..2 {
@@ -50,7 +50,7 @@ fn are_good(world: &World) -> [bool; 2] {
     })
 }
 
-fn warm_up(world: &mut World) {
+pub(super) fn warm_up(world: &mut World) {
     exchange(world, "the first exchange");
     pass(world, 10 * MILLISECOND);
     assert_eq!(are_good(world), [true; 2]);

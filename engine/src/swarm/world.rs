@@ -19,6 +19,10 @@ use crate::types::{Completion, Error};
 /// What the world plans for itself; the rest of the name says which attacker is meant.
 const ATTACK: u64 = 1 << 63;
 
+/// The caretaker looks after a simulated engine as often, and when something is due: it is not woken
+/// by what comes.
+const CARE_NS: u64 = 1_000_000;
+
 /// Attacks after which there are half as many in the same time.
 const ATTACKS_TO_TIRE: u64 = 20_000;
 
@@ -26,6 +30,8 @@ const ATTACKS_TO_TIRE: u64 = 20_000;
 struct Place {
     engine: Option<Engine>,
     idle_turns: u32,
+    /// Its owner computes until then, and only the caretaker makes turns.
+    absent_until_ns: u64,
 }
 
 /// What made time stop.
@@ -99,7 +105,7 @@ impl World {
         let number = self.places.len();
         let low = [(number >> 8) as u8, number as u8];
         let locator = SocketAddr::from(([127, 77, low[0], low[1]], 20_000));
-        self.places.push(Place { engine: None, idle_turns: 0 });
+        self.places.push(Place { engine: None, idle_turns: 0, absent_until_ns: 0 });
         self.net.borrow_mut().add_host(locator)
     }
 
@@ -143,7 +149,7 @@ impl World {
         state.completions.open_queue();
         let driver = Box::new(SimDriver::new(&self.net, host));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
-        self.places[host] = Place { engine: Some(engine), idle_turns: 0 };
+        self.places[host] = Place { engine: Some(engine), idle_turns: 0, absent_until_ns: 0 };
         Ok(())
     }
 
@@ -200,6 +206,22 @@ impl World {
         let place = &mut self.places[host];
         let Some(engine) = place.engine.as_mut() else { return };
         self.turns += 1;
+        let now_ns = self.net.borrow().now_ns();
+        if place.absent_until_ns > now_ns {
+            let cared = engine.care();
+            let net = &mut *self.net.borrow_mut();
+            let due_in = match cared {
+                Ok((_, due_in)) => due_in.map_or(CARE_NS, |due_in| due_in.as_nanos() as u64),
+                Err(error) => {
+                    net.violation(format!("a turn of the caretaker fails: {error}"));
+                    CARE_NS
+                }
+            };
+            // The owner may be back before.
+            let at_ns = now_ns + due_in.clamp(self.turn_ns, CARE_NS);
+            net.plan_turn(host, at_ns.min(place.absent_until_ns));
+            return;
+        }
         let mut progressed = engine.progress();
         if matches!(progressed, Ok(false)) {
             place.idle_turns += 1;
@@ -221,6 +243,12 @@ impl World {
             let next_ns = net.now_ns() + turn_ns + work_ns;
             net.plan_turn(host, next_ns);
         }
+    }
+
+    /// The owner of an engine makes no call for a while.
+    pub(crate) fn be_absent(&mut self, host: usize, for_ns: u64) {
+        self.places[host].absent_until_ns = self.now_ns() + for_ns;
+        self.net.borrow_mut().wake(host);
     }
 
     /// Somebody on the way attacks the datagrams of all hosts from now on, once in `pause_ns` on

@@ -38,6 +38,8 @@ pub(crate) struct SimDriver {
     net: Shared,
     host: usize,
     is_shut_down: bool,
+    /// The owner of the engine is absent: no chunk may be asked for, and nobody sleeps.
+    is_absent: bool,
     /// The room that was given last.
     room: Option<Box<Datagram>>,
     /// What was received last.
@@ -49,7 +51,7 @@ impl SimDriver {
     pub(crate) fn new(net: &Shared, host: usize) -> Self {
         net.borrow_mut().start_process(host);
         let (room, received) = (None, None);
-        Self { net: Rc::clone(net), host, is_shut_down: false, room, received }
+        Self { net: Rc::clone(net), host, is_shut_down: false, is_absent: false, room, received }
     }
 }
 
@@ -130,6 +132,9 @@ impl Driver for SimDriver {
         let spans = lane::spans_of(source, offset, length);
         let net = &mut *self.net.borrow_mut();
         net.take_memory(&spans, false);
+        if self.is_absent {
+            net.violation("a chunk is sent while the owner is absent");
+        }
         let Some(lane) = net.find_lane(self.host, key) else {
             net.violation("a chunk is sent on a lane that is not there");
             return;
@@ -149,6 +154,9 @@ impl Driver for SimDriver {
         let spans = lane::spans_of(target, offset, length);
         let net = &mut *self.net.borrow_mut();
         net.take_memory(&spans, true);
+        if self.is_absent {
+            net.violation("a chunk is received while the owner is absent");
+        }
         let Some(lane) = net.find_lane(self.host, key) else {
             net.violation("a chunk is received on a lane that is not there");
             return;
@@ -175,11 +183,23 @@ impl Driver for SimDriver {
 
     fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
         let net = &mut *self.net.borrow_mut();
+        if self.is_absent {
+            net.violation("somebody sleeps in the place of the owner");
+        }
         net.deliver(self.host, events);
         if events.is_empty() {
             net.sleep(self.host, timeout.as_nanos() as u64);
         }
         Ok(())
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.is_absent = true;
+        false
+    }
+
+    fn end_absence(&mut self) {
+        self.is_absent = false;
     }
 
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {

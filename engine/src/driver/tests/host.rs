@@ -107,7 +107,7 @@ struct Book {
 /// of a lane comes after, or is missing at, its `Closed`.
 pub(super) struct Host {
     // Dropped first: it refers to the memory below.
-    pub(super) driver: Box<dyn Driver>,
+    pub(super) driver: Box<dyn Driver + Send>,
     lanes: HashMap<LaneKey, Book>,
     gone: HashSet<LaneKey>,
     /// Chunks whose memory the kernel may read: lane, whether the end was reported, memory.

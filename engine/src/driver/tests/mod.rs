@@ -4,6 +4,7 @@
 //! A case is a function of a [`Variant`]; the macro below runs each with all variants. What
 //! holds for every event, whatever the case, is checked by [`host::Host`].
 
+mod absence;
 mod chunks;
 mod connections;
 mod datagrams;
@@ -128,6 +129,7 @@ contract! {
         waiting::full_rings_lose_nothing,
         datagrams::every_length_goes_there_and_back,
         datagrams::datagrams_move_to_another_driver,
+        absence::lanes_are_set_up_and_closed_in_absence,
     }
     all_but_faulty {
         messages::bytes_arrive_in_order_until_the_stream_ends,
@@ -140,6 +142,7 @@ contract! {
         datagrams::a_full_queue_makes_room_by_itself,
         datagrams::what_one_destination_refuses_disturbs_no_other,
         datagrams::what_is_too_long_is_dropped,
+        absence::bytes_and_datagrams_pass_in_absence,
         datagrams::none_is_never_older_than_a_poll,
         datagrams::a_kernel_without_room_is_waited_for,
     }

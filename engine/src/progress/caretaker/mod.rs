@@ -22,6 +22,8 @@
 mod handover;
 mod home;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,101 @@
+//! Two threads and one engine, on this machine's own memory.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::handover::{Handover, Step};
+use super::sync;
+
+/// Two numbers that differ only while somebody is at work.
+struct Place {
+    handover: Handover,
+    engine: UnsafeCell<(u64, u64)>,
+    is_over: AtomicBool,
+}
+
+// SAFETY: the engine is touched by whoever the hand-over lets in; that is what is tested.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// To be called by whoever is in.
+    fn work(&self) {
+        // SAFETY: the caller is in.
+        let engine = unsafe { &mut *self.engine.get() };
+        assert_eq!(engine.0, engine.1, "somebody else is at work");
+        engine.0 += 1;
+        for _ in 0..engine.0 % 16 {
+            std::hint::spin_loop();
+        }
+        engine.1 += 1;
+    }
+}
+
+/// Both come in again and again, in every rhythm; what they did adds up, and each sleep ends.
+#[test]
+fn one_at_a_time() {
+    sync::free_owners_of_fences();
+    let handover = Handover::new(true);
+    let place =
+        Arc::new(Place { handover, engine: UnsafeCell::default(), is_over: AtomicBool::default() });
+    let caretakers = Arc::clone(&place);
+    let caretaker = thread::spawn(move || {
+        let (mut turns, mut parks) = (0u64, 0u64);
+        while !caretakers.is_over.load(Ordering::Relaxed) {
+            if let Some(taken) = caretakers.handover.take() {
+                caretakers.work();
+                turns += 1;
+                drop(taken);
+            }
+            let steps = caretakers.handover.steps();
+            if turns % 8 == 0 && caretakers.handover.park(steps) {
+                parks += 1;
+                while caretakers.handover.is_parked() && !caretakers.is_over.load(Ordering::Relaxed)
+                {
+                    thread::yield_now();
+                }
+            }
+        }
+        (turns, parks)
+    });
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let (mut calls, mut wakes) = (0u64, 0u64);
+    while Instant::now() < deadline {
+        for pause in 0..200 {
+            wakes += u64::from(place.handover.enter() == Step::Wake);
+            place.work();
+            wakes += u64::from(place.handover.leave() == Step::Wake);
+            calls += 1;
+            for _ in 0..pause % 50 {
+                std::hint::spin_loop();
+            }
+        }
+        thread::yield_now();
+    }
+    place.is_over.store(true, Ordering::Relaxed);
+    let (turns, parks) = caretaker.join().unwrap();
+    assert!(turns > 0, "the owner never let the caretaker in");
+    // A wake may be told of while the caretaker still looks whether it can sleep.
+    assert!(wakes + 1 >= parks, "{wakes} wakes for {parks} sleeps");
+    let _ = place.handover.enter();
+    // SAFETY: nobody else is there.
+    let engine = unsafe { *place.engine.get() };
+    assert_eq!(engine, (calls + turns, calls + turns));
+}
+
+/// Nobody gets in beside an owner that stays, and it sees to it that whoever sleeps is woken.
+#[test]
+fn an_owner_that_stays_keeps_the_caretaker_out() {
+    let handover = Handover::new(true);
+    let _ = handover.enter();
+    assert!(handover.take().is_none() && handover.take().is_none());
+    assert!(!handover.park(0), "it made a step since");
+    assert!(handover.park(1) && handover.is_parked());
+    assert_eq!(handover.leave(), Step::Wake);
+    assert!(!handover.is_parked());
+    assert!(handover.take().is_some());
+    assert_eq!(handover.enter(), Step::Done);
+    assert_eq!(handover.leave(), Step::Done);
+}
