@@ -39,6 +39,8 @@ fn capture(directory: &Path, lanes: &str, listen: &str, faults: &str) -> [PathBu
     let path = directory.join("lanes.pcap");
     let settings = [
         ("lanes", lanes),
+        // Its streams are told apart and compared to the last byte.
+        ("control_lane", "tcp"),
         ("listen_address", listen),
         ("pcap_file", path.to_str().unwrap()),
         ("inject_faults", faults),

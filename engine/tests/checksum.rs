@@ -38,6 +38,8 @@ fn run(
     let endpoints = checksum.map(|checksum| {
         let settings = [
             ("lanes", lanes),
+            // Datagrams have tags, which find out before a checksum could.
+            ("control_lane", "tcp"),
             ("checksum", checksum),
             ("inject_faults", faults),
             ("chunk_bytes", "32K"),

@@ -139,8 +139,13 @@ fn a_cut_control_lane_is_reported_to_both_sides() {
         assert!(matches!(error, Error::Peer { .. }), "{error:?}");
     };
     over_both_drivers("cut", |lanes| {
-        let settings =
-            [("lanes", lanes), ("inject_faults", "seed=4 cut=0.01"), ("connect_retries", "100")];
+        let settings = [
+            ("lanes", lanes),
+            // The fault hits lanes with traffic.
+            ("control_lane", "tcp"),
+            ("inject_faults", "seed=4 cut=0.01"),
+            ("connect_retries", "100"),
+        ];
         pair(&settings, talk, talk);
     });
 }

@@ -46,8 +46,7 @@ pub enum ControlLane {
     Tcp,
     /// Datagrams by one UDP socket for all peers that have them on, too. TCP takes over with
     /// peers that have not, and while a network drops datagrams. What a lost datagram carried is
-    /// sent again by calls that make progress: a program that computes for long after a send
-    /// makes one from time to time.
+    /// sent again while the program computes, too: a thread of the library sees to that.
     Udp,
 }
 

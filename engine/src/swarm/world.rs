@@ -246,6 +246,7 @@ impl World {
     }
 
     /// The owner of an engine makes no call for a while.
+    #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
     pub(crate) fn be_absent(&mut self, host: usize, for_ns: u64) {
         self.places[host].absent_until_ns = self.now_ns() + for_ns;
         self.net.borrow_mut().wake(host);

@@ -167,30 +167,42 @@ impl Shared {
 
     /// Sleeps until the bell, a door, or `until`; marks the wards whose doors are open.
     fn sleep(&self, wards: &mut [Ward], until: Option<Instant>) {
-        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
-        let mut owners = vec![usize::MAX];
+        let bell = PollFd::new(&self.bell, PollFlags::IN);
+        if !wards.iter().any(Ward::listens) {
+            // Beside owners that are active: nothing is allocated.
+            self.wait(&mut [bell], until);
+            return;
+        }
+        let (mut fds, mut indices) = (vec![bell], Vec::new());
         for (index, ward) in wards.iter().enumerate().filter(|(_, ward)| ward.listens()) {
             for door in ward.place.doors() {
                 fds.push(PollFd::from_borrowed_fd(door, PollFlags::IN));
-                owners.push(index);
+                indices.push(index);
             }
         }
+        self.wait(&mut fds, until);
+        let is_open = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let doors = fds[1..].iter().zip(indices).filter(|(fd, _)| is_open(fd));
+        let called: Vec<usize> = doors.map(|(_, index)| index).collect();
+        for index in called {
+            wards[index].is_called = true;
+        }
+    }
+
+    /// Waits for what `fds` ask for, the bell first of all.
+    fn wait(&self, fds: &mut [PollFd<'_>], until: Option<Instant>) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        if poll(&mut fds, timeout.as_ref()).is_err() {
+        if poll(fds, timeout.as_ref()).is_err() {
             // Interrupted, or no memory: look again in a while.
+            fds.iter_mut().for_each(PollFd::clear_revents);
             std::thread::sleep(TICK);
-            return;
         }
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        if ready[0] {
+        if !fds[0].revents().is_empty() {
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        }
-        for (&owner, _) in owners.iter().zip(&ready).skip(1).filter(|&(_, &is_ready)| is_ready) {
-            wards[owner].is_called = true;
         }
     }
 
