@@ -1,5 +1,5 @@
-//! What the caretaker costs while there is nothing to do: no time and no wake-up. In a program of its
-//! own, for a process has one caretaker.
+//! What the caretaker costs while there is nothing to do: no time and no wake-up. In a program of
+//! its own, for a process has one caretaker.
 
 mod common;
 

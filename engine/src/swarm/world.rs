@@ -19,8 +19,8 @@ use crate::types::{Completion, Error};
 /// What the world plans for itself; the rest of the name says which attacker is meant.
 const ATTACK: u64 = 1 << 63;
 
-/// The caretaker looks after a simulated engine as often, and when something is due: it is not woken
-/// by what comes.
+/// How often the caretaker looks after a simulated engine, besides when something is due: nothing
+/// that comes wakes it.
 const CARE_NS: u64 = 1_000_000;
 
 /// Attacks after which there are half as many in the same time.

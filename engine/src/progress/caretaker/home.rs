@@ -21,7 +21,7 @@ pub(super) struct Place {
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
-// sees what the other did. All of it may be touched by any thread: `Home::new` makes it of a `State`
+// sees what the other did. Any thread may touch all of it: `Home::new` makes it of a `State`
 // and a driver that are both `Send`, and what else an engine has is plain data. Only the owner puts
 // it in and takes it out, so that it also ends on its owner's thread.
 unsafe impl Send for Place {}
