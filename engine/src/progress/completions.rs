@@ -54,6 +54,8 @@ pub(crate) struct Completions {
     reserved: usize,
     /// Bytes copied between user memory and staging or receive buffers.
     pub(crate) copied_bytes: u64,
+    /// Operations that have ended.
+    pub(super) finished: u64,
 }
 
 impl Completions {
@@ -67,6 +69,7 @@ impl Completions {
             entries_max,
             reserved: 0,
             copied_bytes: 0,
+            finished: 0,
         }
     }
 
@@ -170,6 +173,7 @@ impl Completions {
     }
 
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+        self.finished += 1;
         let Slot { kind, route, buffer, .. } = slot;
         match route {
             Route::Queue { on_error_only: true, .. } if result.is_ok() => self.reserved -= 1,

@@ -424,6 +424,23 @@ impl Core {
         }
     }
 
+    /// Whether no other session than this one has something to send.
+    pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
+        match self.dirty[..] {
+            [] => true,
+            [only] => only == session,
+            _ => false,
+        }
+    }
+
+    /// Whether there is nothing for the loop to do, as far as the protocol knows.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let lists = [&self.dirty, &self.unblocked, &self.granting];
+        lists.iter().all(|list| list.is_empty())
+            && self.actions.is_empty()
+            && self.runnable.is_empty()
+    }
+
     /// Sends a control frame on a session, if it is connected.
     pub(crate) fn push_control(&mut self, session: u32, control: Control) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };

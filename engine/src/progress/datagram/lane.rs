@@ -76,6 +76,8 @@ pub(super) struct Contents<'a> {
     pub(super) session: u32,
     /// The path carries them; otherwise it only probes.
     pub(super) is_open: bool,
+    /// Something new was sent.
+    pub(super) is_filled: bool,
 }
 
 impl Content for Contents<'_> {
@@ -86,6 +88,7 @@ impl Content for Contents<'_> {
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
         let content = self.core.poll_content(self.session, room.len(), false)?;
         room[..content.bytes.len()].copy_from_slice(content.bytes);
+        self.is_filled = true;
         let (token, bytes) = (content.token, content.bytes.len());
         Some(Filled { token, bytes, ack_now: content.is_last && content.is_awaited })
     }

@@ -28,7 +28,7 @@ use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
-use crate::proto::packet::{Arrival, Path, PathConfig};
+use crate::proto::packet::{Content, Arrival, Path, PathConfig};
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
 
 pub(crate) use self::counters::DatagramCounters;
@@ -431,7 +431,8 @@ impl Engine {
         // A question to a new address is the first of what goes.
         let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
         let is_open = lane.health == Health::Good;
-        let mut contents = Contents { core: &mut state.core, session, is_open };
+        let mut contents =
+            Contents { core: &mut state.core, session, is_open, is_filled: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             if sent == DATAGRAMS_PER_FLUSH {
                 contents.core.mark_dirty(session);
@@ -468,6 +469,14 @@ impl Engine {
             };
             self.driver.send_datagram(to, length + PACKET_TAG_BYTES);
             happened = true;
+            // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
+            if contents.is_filled && contents.waiting_bytes() == 0 && !lane.path.is_probing() {
+                break;
+            }
+        }
+        // The books can be kept while it is on its way.
+        if happened && contents.core.is_dirty_alone(session) {
+            self.driver.flush_datagrams();
         }
         // A window may have made room by giving up what held it.
         lane.tell(&mut state.core, session, &mut state.completions);

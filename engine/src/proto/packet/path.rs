@@ -189,6 +189,11 @@ impl Path {
         Ok(arrival)
     }
 
+    /// Whether probes are to go now.
+    pub(crate) fn is_probing(&self) -> bool {
+        self.probes_due > 0
+    }
+
     /// Whether a packet of the peer acknowledges this number of ours. One taken for lost may be
     /// below our floor, so that the peer passes over it.
     pub(crate) fn is_answer(&self, packet: &Packet<'_>, number: u64) -> bool {
