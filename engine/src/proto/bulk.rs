@@ -95,7 +95,8 @@ pub(crate) struct BulkLane {
     pub(crate) keys: LaneKeys,
     /// The peer accepted it; it carries chunks.
     pub(crate) is_ready: bool,
-    /// It has not carried a chunk yet: the grants that it was opened for may be on their way.
+    /// No lane of its session has carried a chunk since it was opened: the grants that it was
+    /// opened for may be on their way.
     pub(crate) is_fresh: bool,
     /// Granted and not received, in order. The front one is in the kernel if `is_receiving`.
     pub(crate) incoming: VecDeque<Incoming>,

@@ -127,6 +127,18 @@ impl Core {
         Ok(lane)
     }
 
+    /// A lane has carried its first chunk: the grants have come that the lanes of its session were
+    /// opened for, and those that they do not use are spare.
+    pub(super) fn note_lanes_in_use(&mut self, lane: Id) {
+        let Some(slot) = self.lanes.get(lane).map(|bulk| bulk.session) else { return };
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        for &lane in &session.lanes {
+            if let Some(bulk) = self.lanes.get_mut(lane) {
+                bulk.is_fresh = false;
+            }
+        }
+    }
+
     /// RR-LANE-2
     fn close_oldest_idle_lane(&mut self, now_ns: u64) {
         let patience_ns = self.config.retry.timeout_ns;

@@ -224,7 +224,8 @@ impl Core {
             && bulk.is_receiving
         {
             bulk.is_receiving = false;
-            (bulk.is_fresh, bulk.used_ns) = (false, now_ns);
+            bulk.used_ns = now_ns;
+            let is_first = bulk.is_fresh;
             let session = self.sessions.at(bulk.session as usize);
             let has_checksums = session.is_some_and(|session| session.has_checksums);
             let checksum = header.and_then(|header| incoming.agrees(header, &bulk.keys.receive));
@@ -237,6 +238,9 @@ impl Core {
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.lane_failures = 0;
                     sent_sum = checksum.filter(|_| has_checksums);
+                }
+                if is_first {
+                    self.note_lanes_in_use(lane);
                 }
                 self.mark_granting(slot);
                 self.mark_runnable(lane);
@@ -407,12 +411,16 @@ impl Core {
             && bulk.is_sending
         {
             bulk.is_sending = false;
-            (bulk.is_fresh, bulk.used_ns) = (false, now_ns);
+            bulk.used_ns = now_ns;
+            let is_first = bulk.is_fresh;
             bulk.outgoing.pop_front();
             // Whether chunks arrive whole is for the receiver to judge; a side that only sends
             // would add up the failures of its whole life.
             if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
                 session.lane_failures = 0;
+            }
+            if is_first {
+                self.note_lanes_in_use(lane);
             }
             self.mark_runnable(lane);
         }
