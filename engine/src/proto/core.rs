@@ -22,6 +22,7 @@ use super::bulk::BulkLane;
 use super::connection::Retry;
 use super::effects::{Effects, Ended};
 use super::failure::PeerFailure;
+use super::lanes::Wait;
 use super::matching::Matcher;
 use super::operation::Operation;
 use super::outbox::StagingPool;
@@ -192,8 +193,8 @@ pub(crate) struct Core {
     pub(crate) granting: Vec<u32>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
-    /// Sessions that wait for another session's bulk lane to close.
-    pub(crate) starved: Vec<u32>,
+    /// Sessions that need a lane and try again later.
+    pub(crate) starved: Vec<(u32, Wait)>,
     /// A lane went since they last tried.
     pub(super) has_lane_room: bool,
     pub(crate) counters: CoreCounters,

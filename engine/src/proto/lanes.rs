@@ -16,6 +16,15 @@ use crate::wire::{Hello, Refused};
 /// would be used up by a moment without descriptors.
 const LANE_FAILURES_MAX: u32 = 8;
 
+/// What a session without a lane waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// A lane of another session to go, here or at the peer.
+    Room,
+    /// What is in the way of lanes to go, for its last one failed.
+    Time,
+}
+
 impl Core {
     pub(super) fn request_lanes(&mut self, slot: u32, now_ns: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -47,7 +56,7 @@ impl Core {
             // At the bound: the lane that was idle for longest makes room, unless there is a lane
             // already, which serves as well as several.
             if session.lanes.is_empty() {
-                self.request_lanes_later(slot);
+                self.request_lanes_later(slot, Wait::Room);
                 self.close_oldest_idle_lane(now_ns);
             }
             return false;
@@ -59,10 +68,10 @@ impl Core {
     }
 
     /// Nobody asks for lanes of this session until [`Self::close_idle_lanes`] does.
-    pub(super) fn request_lanes_later(&mut self, slot: u32) {
+    pub(super) fn request_lanes_later(&mut self, slot: u32, wait: Wait) {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.lanes_requested = true;
-            self.starved.push(slot);
+            self.starved.push((slot, wait));
         }
     }
 
@@ -154,7 +163,7 @@ impl Core {
         if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
             session.lanes.retain(|&other| other != lane);
             if session.lanes.is_empty() {
-                self.request_lanes_later(bulk.session);
+                self.request_lanes_later(bulk.session, Wait::Room);
             }
         }
     }
@@ -218,7 +227,7 @@ impl Core {
             }
             if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
                 // What is in the way of lanes needs time to go.
-                self.request_lanes_later(slot);
+                self.request_lanes_later(slot, Wait::Time);
                 return;
             }
         }
@@ -253,15 +262,19 @@ impl Core {
     /// A lane went: sessions that found no room for one try again, but for those whose lanes fail
     /// one after the other.
     pub(super) fn serve_starved(&mut self, now_ns: u64) {
-        self.serve_starved_of(LANE_FAILURES_MAX, now_ns);
+        self.has_lane_room = false;
+        self.serve_some(now_ns, |wait, failures| {
+            wait == Wait::Room || failures <= LANE_FAILURES_MAX
+        });
     }
 
-    fn serve_starved_of(&mut self, failures_max: u32, now_ns: u64) {
-        self.has_lane_room = false;
-        for slot in std::mem::take(&mut self.starved) {
+    /// Sessions without a lane of which `is_served` says so, by what they wait for and how many
+    /// of their lanes have failed in a row, try again.
+    fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
+        for (slot, wait) in std::mem::take(&mut self.starved) {
             let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
-            if session.lane_failures > failures_max {
-                self.starved.push(slot);
+            if !is_served(wait, session.lane_failures) {
+                self.starved.push((slot, wait));
             } else if session.is_connected() && session.lanes.is_empty() {
                 session.lanes_requested = false;
                 // What it was for may be over.
@@ -272,10 +285,25 @@ impl Core {
         }
     }
 
+    /// Whether sessions that wait for room try now; otherwise what room there is stays free for
+    /// lanes that peers open. At random: engines that filled their last place at the same times,
+    /// each with a lane to the next one, would refuse all of them for ever. Sessions whose lanes
+    /// fail leave out none: their time is limited (RR-LANE-4).
+    ///
+    /// RR-LANE-6.
+    fn is_own_turn(&self, now_ns: u64) -> bool {
+        // The finalizer of splitmix64 over what differs between engines and times.
+        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ now_ns;
+        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ bits >> 31) & 1 == 0
+    }
+
     /// Lanes that this side opened and that nobody has used for a while; sessions that found no
     /// room for theirs try again.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        self.serve_starved_of(u32::MAX, now_ns);
+        let is_own_turn = self.is_own_turn(now_ns);
+        self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
             let is_ours = session.connection.is_initiator()

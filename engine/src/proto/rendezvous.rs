@@ -18,6 +18,7 @@ use super::bulk::{Incoming, Outgoing};
 use super::core::{Action, Core};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
+use super::lanes::Wait;
 use super::operation::{Pulling, State};
 use super::session::{Control, Session};
 use super::table::Id;
@@ -131,7 +132,7 @@ impl Core {
             if session.pulls.is_empty() && session.missing.is_empty() {
                 // The peer may have closed its lane because it needs none: others go first.
                 if session.lanes_wanted && session.lanes.is_empty() && !session.lanes_requested {
-                    self.request_lanes_later(slot);
+                    self.request_lanes_later(slot, Wait::Room);
                 }
                 return;
             }

@@ -73,3 +73,35 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
     pass(&mut world, 1000 * MILLISECOND);
     assert_eq!(lanes_of(&world), []);
 }
+
+/// RR-LANE-6
+#[test]
+fn engines_that_all_want_a_lane_of_the_next_one_do_not_refuse_each_other_for_ever() {
+    const RING: usize = 3;
+    for seed in 0..10 {
+        let config = Config { bulk_lanes: 1, bulk_lanes_max: 1, ..config() };
+        let mut world = world(seed, RING, &config);
+        // An attempt takes most of the time that passes before the next one.
+        world.net.borrow_mut().weather = Weather { delay_ns: 15 * MILLISECOND, ..Weather::fair() };
+        (0..RING).for_each(|at| connect(&mut world, at, (at + 1) % RING));
+        pass(&mut world, 500 * MILLISECOND);
+        for at in 0..RING {
+            let next = (at + 1) % RING;
+            let (target, source) = (peer(&mut world, next, at), peer(&mut world, at, next));
+            assert!(receive(&mut world, at, source, 1, 3000));
+            assert!(send(&mut world, next, target, 1, 3000, Level::Matched));
+        }
+        let (mut done, start_ns) = (0, world.now_ns());
+        run(&mut world, "all have their messages", |world| {
+            for host in 0..RING {
+                for completion in drain(world, host) {
+                    completion.result.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                    done += 1;
+                }
+            }
+            done == 2 * RING
+        });
+        let took_ns = world.now_ns() - start_ns;
+        assert!(took_ns < 10_000 * MILLISECOND, "seed {seed}: {took_ns} ns");
+    }
+}
