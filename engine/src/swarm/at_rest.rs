@@ -89,8 +89,22 @@ impl Run {
         })
     }
 
+    /// Rest comes within the bound; not at once, for a path whose datagrams come back no more goes
+    /// by TCP only after 5 probe timeouts, which are long after a path that was slow.
+    pub(super) fn come_to_rest(&mut self) -> Result<(), String> {
+        let end_ns = self.world.now_ns() + self.plan.bound_ns();
+        while let Err(what) = self.check_rest() {
+            match self.world.step(end_ns) {
+                Step::Limit => return Err(what),
+                Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing is kept, and all credit is back.
-    pub(super) fn check_rest(&self) -> Result<(), String> {
+    fn check_rest(&self) -> Result<(), String> {
         for host in 0..self.world.hosts() {
             if let Some(engine) = self.world.look(host) {
                 check_all_but(engine, |process| !self.is_alive(process))?;

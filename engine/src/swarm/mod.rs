@@ -382,7 +382,7 @@ impl Run {
         let alive: Vec<Process> = alive.into_iter().filter(|&p| self.is_alive(p)).collect();
         self.oracle.check_end(|process| alive.contains(&process))?;
         self.greet()?;
-        self.check_rest()
+        self.come_to_rest()
     }
 
     fn describe(&self) -> String {
