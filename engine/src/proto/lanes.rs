@@ -312,8 +312,9 @@ impl Core {
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
             let is_old = idle_ns > self.config.bulk_idle_ns || rare!(4);
             if is_ours && is_old && bulk.is_spare(now_ns, self.config.retry.timeout_ns) {
-                // A peer that still wants one sees the end of this one, and asks again.
-                session.lanes_wanted = false;
+                // A peer that has this one sees its end, and asks again if it still wants one; not
+                // so if it had lost this one when it asked.
+                session.lanes_wanted &= bulk.number < session.wanted_before_lane;
                 self.actions.push_back(Action::CloseLane { lane, is_failure: false });
             }
         }

@@ -372,8 +372,11 @@ impl Core {
             length,
             chunk: grant.chunk.get(),
         });
+        let number = bulk.number;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.lanes_wanted = false;
+            // In datagrams it may have been made before the peer lost the lane and asked.
+            session.lanes_wanted &=
+                session.datagram.is_some() && number < session.wanted_before_lane;
         }
         self.mark_runnable(lane);
         Ok(())

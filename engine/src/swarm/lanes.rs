@@ -105,3 +105,26 @@ fn engines_that_all_want_a_lane_of_the_next_one_do_not_refuse_each_other_for_eve
         assert!(took_ns < 10_000 * MILLISECOND, "seed {seed}: {took_ns} ns");
     }
 }
+
+/// What looks like a lane here may be lost there.
+#[test]
+fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_for_want_of_use() {
+    let config = config();
+    let mut world = world(1, 2, &config);
+    connect(&mut world, 0, 1);
+    pass(&mut world, 10 * MILLISECOND);
+    world.engine(1).unwrap().state.core.push_control(0, Control::lanes_wanted());
+    pass(&mut world, 10 * MILLISECOND);
+    let next_lane = |world: &World| {
+        let sessions = &world.look(0).unwrap().state.core.sessions;
+        sessions.iter().map(|(_, session)| session.next_lane).max()
+    };
+    assert_eq!(next_lane(&world), Some(2));
+    world.engine(1).unwrap().state.core.push_control(0, Control::lanes_wanted());
+    pass(&mut world, 10 * MILLISECOND);
+    assert_eq!(next_lane(&world), Some(2), "they look well here");
+    let later_ns = world.now_ns() + config.retry.timeout_ns.max(config.bulk_idle_ns) + 1;
+    world.engine(0).unwrap().state.core.close_idle_lanes(later_ns);
+    pass(&mut world, 1000 * MILLISECOND);
+    assert_eq!(next_lane(&world), Some(4));
+}
