@@ -151,12 +151,16 @@ impl Core {
     }
 
     /// The next waiting send that [`Self::stage`] should be tried with. Sessions that are
-    /// blocked come back when credit or room does.
+    /// blocked come back when credit or room does. What was posted after a goodbye ends with the
+    /// session: the peer would acknowledge it, and not deliver it if it lacks the one before.
+    ///
+    /// RR-END-1.
     #[inline]
     pub(crate) fn poll_waiting(&mut self) -> Option<Id> {
         while let Some(&slot) = self.unblocked.last() {
             if let Some(session) = self.sessions.at(slot as usize)
                 && session.is_connected()
+                && !session.is_leaving
                 && let Some(&id) = session.waiting.front()
             {
                 return Some(id);

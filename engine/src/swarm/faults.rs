@@ -156,7 +156,9 @@ impl Run {
         let process = self.residents[host].process;
         if let Some(engine) = self.world.look(host) {
             let sessions = engine.state.core.sessions.iter();
-            let by_datagrams = sessions.filter(|(_, session)| session.datagram.is_some());
+            // What still waits is not before the goodbye.
+            let by_datagrams = sessions
+                .filter(|(_, session)| session.datagram.is_some() && session.waiting.is_empty());
             let others = by_datagrams.map(|(_, session)| session.engine);
             let at_peace = others.filter(|&other| !self.oracle.is_tainted(process, other));
             self.residents[host].at_peace = at_peace.collect();
