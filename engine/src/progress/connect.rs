@@ -7,6 +7,7 @@ use super::control::Control;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
+use crate::proto::connection::Phase;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
 use crate::proto::session::{Limits, NOTHING};
@@ -68,6 +69,13 @@ impl Engine {
     pub(super) fn handle_connected(&mut self, key: LaneKey) {
         match self.state.roles.get_mut(key) {
             Some(&mut Role::Connecting { session }) => {
+                let known = self.state.core.sessions.at(session as usize);
+                let phase = known.map_or(Phase::Closed, |known| known.connection.phase());
+                if matches!(phase, Phase::Closed | Phase::Failed) {
+                    // The user has given the peer up: the loop is about to drop the attempt, and
+                    // what its hello would offer is offered to nobody.
+                    return;
+                }
                 let id = self.next_session_id();
                 let ours = self.state.core.offer_in_hello(session, id);
                 let Some(known) = self.state.core.sessions.at_mut(session as usize) else { return };

@@ -536,3 +536,24 @@ fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
     assert!(sessions.any(|(_, session)| session.is_connected()));
     check_at_rest(world.look(0).unwrap()).unwrap();
 }
+
+/// RR-CREDIT-4
+#[test]
+fn a_peer_given_up_while_it_is_connected_to_keeps_no_window() {
+    for after_ns in (0..20_000).step_by(1000) {
+        let mut world = world(1, 2, &config());
+        connect(&mut world, 0, 1);
+        pass(&mut world, after_ns);
+        // The loop learns only after that how far the connection is.
+        world.net.borrow_mut().pause(0, MILLISECOND);
+        pass(&mut world, MILLISECOND / 2);
+        let target = peer(&mut world, 0, 1);
+        let engine = world.engine(0).unwrap();
+        engine.state.core.remove_peer(target, &mut engine.state.completions);
+        pass(&mut world, 3000 * MILLISECOND);
+        for host in 0..2 {
+            let offers = world.look(host).unwrap().state.core.offers_open();
+            assert_eq!(offers, 0, "host {host}, {after_ns} ns");
+        }
+    }
+}
