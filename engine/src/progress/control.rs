@@ -218,12 +218,14 @@ impl Engine {
         let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else { return };
         if control.has_contents {
-            let mut bytes = Vec::new();
-            while control.unsent.is_empty()
-                && state.core.poll_content_for_stream(session, &mut bytes)
-                && matches!(self.driver.send(lane, &bytes), Ok(sent) if sent == bytes.len())
-            {
-                bytes.clear();
+            // The peer finds no goodbye before the rest of what it has the beginning of.
+            let unsent = &mut control.unsent;
+            while !unsent.is_empty() || state.core.poll_content_for_stream(session, unsent) {
+                match self.driver.send(lane, unsent) {
+                    Ok(sent) => drop(unsent.drain(..sent)),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
             }
             return;
         }
@@ -233,8 +235,11 @@ impl Engine {
             if bytes.is_empty() {
                 break;
             }
-            let Ok(sent) = self.driver.send(lane, bytes) else { break };
-            state.core.handle_transmitted(session, sent);
+            match self.driver.send(lane, bytes) {
+                Ok(sent) => state.core.handle_transmitted(session, sent),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
         }
     }
 
