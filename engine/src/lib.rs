@@ -40,8 +40,8 @@ pub use proto::effects::Level;
 pub use secret::JobSecret;
 pub use telemetry::Counters;
 pub use types::{
-    Address, Completion, Envelope, Error, Event, OperationId, OperationKind, Outcome, Peer,
-    PeerFailure, Selector, Status,
+    Address, Completion, Envelope, Error, Event, FrameFigures, FrameState, OperationId,
+    OperationKind, Outcome, Peer, PeerFailure, Selector, Status,
 };
 
 #[cfg(doctest)]

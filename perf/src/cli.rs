@@ -107,6 +107,8 @@ pub(crate) enum FloorName {
     /// Connected UDP sockets, non-blocking send and recv, spinning; datagrams that are lost are
     /// sent again after 50 ms, and counted.
     UdpLatency,
+    /// AF_XDP frames, spinning: needs root.
+    XdpLatency,
     /// The ring, polled.
     UringLatency,
     /// Registered SEND_ZC.
@@ -143,9 +145,10 @@ pub(crate) enum Lanes {
     Udp,
     /// The same without io_uring.
     UdpSockets,
-    /// Not offered yet.
+    /// Datagrams as AF_XDP frames as control lane, an error without them; bulk by io_uring. Needs
+    /// root, which `--lab` keeps.
     Xdp,
-    /// Not offered yet.
+    /// Datagrams as frames where they can be had, otherwise by UDP; bulk by io_uring.
     Hybrid,
     /// Not offered yet.
     XdpOnly,
@@ -160,10 +163,13 @@ impl Lanes {
             Self::Auto => Ok(&[("lanes", "auto")]),
             Self::Udp => Ok(&[("lanes", "uring"), ("control_lane", "udp")]),
             Self::UdpSockets => Ok(&[("lanes", "sockets"), ("control_lane", "udp")]),
-            Self::Xdp | Self::Hybrid | Self::XdpOnly => {
+            Self::Xdp => Ok(&[("lanes", "uring"), ("control_lane", "xdp")]),
+            Self::Hybrid => Ok(&[("lanes", "uring"), ("control_lane", "auto")]),
+            Self::XdpOnly => {
                 let name = self.to_possible_value().map(|value| value.get_name().to_owned());
                 Err(format!(
-                    "lanes {} are not offered yet: use udp, udp-sockets, uring, sockets or auto",
+                    "lanes {} are not offered yet: use hybrid, xdp, udp, \
+                     udp-sockets, uring, sockets or auto",
                     name.unwrap_or_default()
                 ))
             }
@@ -172,7 +178,12 @@ impl Lanes {
 
     /// Whether a measurement without datagrams is none of these lanes.
     pub(crate) fn wants_datagrams(self) -> bool {
-        matches!(self, Self::Udp | Self::UdpSockets)
+        matches!(self, Self::Udp | Self::UdpSockets | Self::Xdp | Self::Hybrid)
+    }
+
+    /// Whether they need privileges, or use them where they are.
+    pub(crate) fn wants_frames(self) -> bool {
+        matches!(self, Self::Xdp | Self::Hybrid)
     }
 }
 

@@ -4,6 +4,7 @@ mod local;
 mod tcp;
 mod udp;
 mod uring;
+mod xdp;
 
 use crate::cli::{Cli, FloorName};
 use crate::link::{Job, Link};
@@ -20,9 +21,13 @@ pub(crate) fn is_stream(floor: FloorName) -> bool {
     matches!(floor, FloorName::TcpStream | FloorName::UringStream)
 }
 
-/// Longest message of a floor in bytes, if it has a limit: one datagram of IPv4.
+/// Longest message of a floor in bytes, if it has a limit: one datagram of IPv4, or one frame.
 pub(crate) fn size_max(floor: FloorName) -> Option<usize> {
-    (floor == FloorName::UdpLatency).then_some(udp::SIZE_MAX)
+    match floor {
+        FloorName::UdpLatency => Some(udp::SIZE_MAX),
+        FloorName::XdpLatency => Some(xdp::SIZE_MAX),
+        _ => None,
+    }
 }
 
 /// Runs a floor that needs no other side.
@@ -55,6 +60,11 @@ pub(crate) fn run(
                 let socket = link.raw_udp()?;
                 link.barrier()?;
                 udp::latency(&socket, link, job, is_server)?
+            }
+            FloorName::XdpLatency => {
+                let socket = link.raw_udp()?;
+                link.barrier()?;
+                xdp::latency(&socket, link, job, is_server)?
             }
             _ => by_tcp(link, job, floor, is_server)?,
         };

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 
-use crate::cli::{Cli, Sizes, TestName};
+use crate::cli::{Cli, FloorName, Sizes, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
@@ -152,7 +152,8 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
         server.env(secret::VARIABLE, secret.to_hex().as_str());
         client.env(secret::VARIABLE, secret.to_hex().as_str());
     }
-    if !cli.keep_root {
+    let has_frames = cli.lanes.wants_frames() || cli.floor == Some(FloorName::XdpLatency);
+    if !cli.keep_root && !has_frames {
         // An ordinary user has no business in root's home, where settings would be looked for.
         server.drop_privileges().env("HOME", "/nonexistent");
         client.drop_privileges().env("HOME", "/nonexistent");

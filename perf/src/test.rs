@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Buffer, Completion, Counters, Domain, Endpoint, Envelope, Error, Owned, Peer,
+    Address, Buffer, Completion, Counters, DatagramState, Domain, Endpoint, Envelope, Error,
+    FrameState, Owned, Peer,
 };
 use serde::de::DeserializeOwned;
 
@@ -35,6 +36,8 @@ pub(crate) struct Side<'a> {
     pub(crate) peer: Peer,
     pub(crate) is_server: bool,
     completions: Vec<Completion>,
+    /// [`Self::frames`] when this round began.
+    frames_before: u64,
 }
 
 /// Settings for a job, or for `info`.
@@ -95,7 +98,7 @@ pub(crate) fn run(
     let address = Address::from_bytes(&address).map_err(message)?;
     let peer = endpoint.insert(&address).map_err(message)?;
     let completions = Vec::with_capacity(4096);
-    let mut side = Side { link, job, endpoint, peer, is_server, completions };
+    let mut side = Side { link, job, endpoint, peer, is_server, completions, frames_before: 0 };
     if is_server {
         side.greet()?;
     } else {
@@ -105,6 +108,7 @@ pub(crate) fn run(
     // The first round warms up.
     for round in 0..=job.rounds {
         side.barrier()?;
+        side.frames_before = side.frames();
         let report = match job.test {
             TestName::Bw => bw::run(&mut side, false)?,
             TestName::Bibw => bw::run(&mut side, true)?,
@@ -159,6 +163,17 @@ impl Side<'_> {
         self.link.get()
     }
 
+    /// Datagrams that went or came as AF_XDP frames so far.
+    fn frames(&self) -> u64 {
+        match self.endpoint.datagrams() {
+            DatagramState::Taken { frames: FrameState::Up { figures, .. }, .. }
+            | DatagramState::Taken { frames: FrameState::Down { figures, .. }, .. } => {
+                figures.sent + figures.received
+            }
+            _ => 0,
+        }
+    }
+
     /// Both sides are here.
     fn barrier(&mut self) -> Result<(), String> {
         self.link.put(&0)?;
@@ -190,7 +205,7 @@ impl Side<'_> {
         verified: bool,
     ) -> Result<(), String> {
         let after = self.endpoint.counters();
-        let ours = Counted::between(before, &after, messages);
+        let ours = Counted::between(before, &after, self.frames() - self.frames_before, messages);
         self.link.put(&(ours, verified))?;
         let (theirs, their_verified): (Counted, bool) = self.get()?;
         report.syscalls_per_message = Some(ours.syscalls_per_message);

@@ -2,6 +2,7 @@
 
 use super::endpoint::{Endpoint, Owned};
 use crate::driver::udp;
+use crate::types::FrameState;
 
 /// Whether short messages can go by datagrams, as far as this side is concerned.
 ///
@@ -23,6 +24,8 @@ pub enum DatagramState {
         /// What was asked for, for either; the limits `net.core.rmem_max` and `wmem_max` of the
         /// host are in the way where it has less. Smaller buffers lose more.
         wanted_buffer_bytes: usize,
+        /// Whether they go as AF_XDP frames.
+        frames: FrameState,
     },
     /// The setting `control_lane` asks for none.
     Off,
@@ -51,6 +54,7 @@ impl Endpoint<Owned> {
                 receive_buffer_bytes,
                 send_buffer_bytes,
                 wanted_buffer_bytes: udp::WANTED_BYTES,
+                frames: engine.frame_state(),
             },
             Err(error) => DatagramState::Refused { cause: error.to_string() },
         }

@@ -133,11 +133,11 @@ impl Domain {
         });
         let datagrams = match settings.control_lane() {
             ControlLane::Tcp => Datagrams::default(),
-            ControlLane::Udp => {
-                let taken = |error| Error::system("control_lane = udp", error);
+            lane @ (ControlLane::Udp | ControlLane::Xdp | ControlLane::Auto) => {
+                let taken = |error| Error::system(format!("control_lane = {lane}"), error);
                 let socket = driver::udp::bind(locator).map_err(taken)?;
                 let port = socket.local_addr().map_err(taken)?.port();
-                Datagrams::new(socket, port)
+                Datagrams::new(socket, port, lane == ControlLane::Xdp)
             }
         };
         let engine = rand::random::<u64>().max(1);
@@ -193,6 +193,10 @@ impl Domain {
                     + settings.bulk_lanes_max()
                     + settings.handshake_pending_max(),
             ),
+            xdp_frames: match settings.control_lane().wants_frames() {
+                true => clamp_u32(settings.xdp_frames()),
+                false => 0,
+            },
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }

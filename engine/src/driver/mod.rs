@@ -3,6 +3,7 @@
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
 //! contract of [`crate::progress::lanes`].
 
+mod datagrams;
 mod middleware;
 mod pieces;
 #[cfg(any(test, feature = "sim"))]
@@ -15,6 +16,11 @@ mod tests;
 pub(crate) mod udp;
 #[cfg(feature = "uring")]
 pub(crate) mod uring;
+#[cfg(not(feature = "xdp"))]
+#[path = "no_xdp.rs"]
+mod xdp;
+#[cfg(feature = "xdp")]
+mod xdp;
 
 use std::io;
 use std::path::PathBuf;
@@ -63,6 +69,8 @@ pub(crate) struct DriverConfig {
     pub(crate) ring_entries: u32,
     /// Lanes at the same time, those that are closing included. Default: 4096.
     pub(crate) max_lanes: u32,
+    /// AF_XDP frames to send and receive datagrams by; 0: none, the default.
+    pub(crate) xdp_frames: u32,
     /// What the driver does wrong on purpose. Default: nothing.
     pub(crate) inject_faults: Option<Faults>,
     /// The file for what the lanes carry. Default: none.
@@ -77,6 +85,7 @@ impl Default for DriverConfig {
             tcp_congestion: TcpCongestion::Auto,
             ring_entries: 256,
             max_lanes: 4096,
+            xdp_frames: 0,
             inject_faults: None,
             pcap_file: None,
         }

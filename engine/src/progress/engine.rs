@@ -19,7 +19,7 @@ use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
 use crate::proto::table::Id;
-use crate::types::{Address, Error};
+use crate::types::{Address, Error, FrameState};
 
 /// Polls between two looks at the clock while no path waits for a time.
 const POLLS_PER_CLOCK: u64 = 16;
@@ -215,7 +215,7 @@ impl Engine {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listener = state.listener.try_clone().map_err(failed)?;
         driver.listen(listener).map_err(failed)?;
-        state.datagrams.attach(&mut *driver);
+        state.datagrams.attach(&mut *driver)?;
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -259,6 +259,11 @@ impl Engine {
                 Err((self, error))
             }
         }
+    }
+
+    /// Whether datagrams go as AF_XDP frames.
+    pub(crate) fn frame_state(&self) -> FrameState {
+        self.driver.frame_state()
     }
 
     /// Which driver runs it.

@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use crate::memory::Shape;
 
+pub(crate) use crate::types::{FrameFigures, FrameState};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: an Ethernet frame of usual
@@ -290,7 +291,8 @@ pub(crate) trait Driver {
     /// The next datagram that came in and where it came from, without blocking. Its bytes are valid
     /// until the next call. `None`: none was there when the driver last asked the kernel, in this
     /// call or together with the datagram before, but since the last poll; the call after a `None`
-    /// asks again.
+    /// asks again. Where datagrams come as frames ([`Self::frame_state`]), that holds for the
+    /// frames; a socket that nothing came by lately is asked every few calls.
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         Ok(None)
     }
@@ -300,6 +302,11 @@ pub(crate) trait Driver {
     /// announced can be received before it is told.
     fn watch_datagrams(&mut self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whether datagrams go as AF_XDP frames, and how these fare.
+    fn frame_state(&self) -> FrameState {
+        FrameState::Off
     }
 
     /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were

@@ -48,10 +48,23 @@ pub enum ControlLane {
     /// peers that have not, and while a network drops datagrams. What a lost datagram carried is
     /// sent again while the program computes, too: a thread of the library sees to that.
     Udp,
+    /// As `Udp`, and the datagrams go as AF_XDP frames past the kernel's stack. An endpoint that
+    /// cannot have them is not attached; one that loses them goes on by its UDP socket.
+    Xdp,
+    /// As `Xdp` where this host lets us, otherwise as `Udp` with one line in the log.
+    Auto,
+}
+
+impl ControlLane {
+    /// Whether frames are asked for.
+    pub(crate) fn wants_frames(self) -> bool {
+        matches!(self, Self::Xdp | Self::Auto)
+    }
 }
 
 impl NameSet for ControlLane {
-    const NAMES: &'static [(&'static str, Self)] = &[("tcp", Self::Tcp), ("udp", Self::Udp)];
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("tcp", Self::Tcp), ("udp", Self::Udp), ("xdp", Self::Xdp), ("auto", Self::Auto)];
 }
 
 impl fmt::Display for ControlLane {

@@ -142,7 +142,7 @@ impl World {
         );
         if let Some(socket) = &self.datagrams {
             let socket = socket.try_clone().map_err(failed)?;
-            state.datagrams = Datagrams::new(socket, locator.port());
+            state.datagrams = Datagrams::new(socket, locator.port(), false);
         }
         state.clock = Clock::Virtual;
         state.core.open_endpoint();

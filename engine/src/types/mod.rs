@@ -3,9 +3,11 @@
 pub(crate) mod address;
 pub(crate) mod completion;
 pub(crate) mod error;
+pub(crate) mod frames;
 
 pub use address::Address;
 pub use completion::{
     Completion, Envelope, Event, OperationId, OperationKind, Outcome, Peer, Selector, Status,
 };
 pub use error::{Error, PeerFailure};
+pub use frames::{FrameFigures, FrameState};

@@ -13,18 +13,26 @@ pub(super) struct Counted {
     /// Segments received by its control lanes, and how many of them in datagrams.
     segments: u64,
     segments_by_datagram: u64,
+    /// Datagrams that went or came as AF_XDP frames.
+    by_frame: u64,
     sent: u64,
     lost: u64,
     dropped: u64,
 }
 
 impl Counted {
-    pub(super) fn between(before: &Counters, after: &Counters, messages: u64) -> Self {
+    pub(super) fn between(
+        before: &Counters,
+        after: &Counters,
+        by_frame: u64,
+        messages: u64,
+    ) -> Self {
         let syscalls = after.syscalls - before.syscalls;
         Self {
             syscalls_per_message: syscalls as f64 / messages.max(1) as f64,
             segments: after.segments_received - before.segments_received,
             segments_by_datagram: after.segments_by_datagram - before.segments_by_datagram,
+            by_frame,
             sent: after.datagrams_sent - before.datagrams_sent,
             lost: after.datagrams_lost - before.datagrams_lost,
             dropped: after.datagrams_dropped - before.datagrams_dropped,
@@ -43,6 +51,7 @@ pub(super) fn control_lane(
     let by_datagram = ours.segments_by_datagram + theirs.segments_by_datagram;
     let used = match by_datagram {
         0 => "tcp",
+        all if all == segments && ours.by_frame + theirs.by_frame >= all => "xdp",
         all if all == segments => "udp",
         _ => "udp+tcp",
     };

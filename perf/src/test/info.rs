@@ -1,6 +1,6 @@
 //! What this host can do, and the settings in force.
 
-use ringrail::{DatagramState, Domain, kernel_features, topology};
+use ringrail::{DatagramState, Domain, FrameState, kernel_features, topology};
 
 use crate::cli::Cli;
 use crate::secret;
@@ -17,7 +17,6 @@ pub(crate) fn run(cli: &Cli) -> Result<(), String> {
         }
         Err(error) => println!("  {error}; endpoints use plain sockets"),
     }
-    println!("AF_XDP\n  not offered yet");
     println!("NICs");
     let nics = topology::nics().map_err(|error| error.to_string())?;
     let selection = topology::select(&nics, &settings).map_err(|error| error.to_string())?;
@@ -75,6 +74,7 @@ fn datagrams(state: &DatagramState) -> String {
             receive_buffer_bytes,
             send_buffer_bytes,
             wanted_buffer_bytes,
+            frames,
             ..
         } => {
             let least = receive_buffer_bytes.min(send_buffer_bytes);
@@ -88,7 +88,8 @@ fn datagrams(state: &DatagramState) -> String {
             };
             format!(
                 "datagrams are taken at UDP port {port}, buffers of {receive_buffer_bytes} bytes \
-                 in and {send_buffer_bytes} out{cure}"
+                 in and {send_buffer_bytes} out{cure}; {}",
+                frames_text(frames)
             )
         }
         DatagramState::Off => "no datagrams, for control_lane = tcp (--lanes udp has them on, \
@@ -97,6 +98,22 @@ fn datagrams(state: &DatagramState) -> String {
         DatagramState::Refused { cause, .. } => {
             format!("no datagrams, for {cause}; messages go by TCP")
         }
+        // A state that this program does not know yet.
+        other => format!("{other:?}"),
+    }
+}
+
+/// AF_XDP in words.
+fn frames_text(state: &FrameState) -> String {
+    match state {
+        FrameState::Off => "no AF_XDP frames were asked for (--lanes hybrid has them where they \
+                            can be had, control_lane = auto elsewhere)"
+            .to_owned(),
+        FrameState::Up { nic, queue, how, .. } => {
+            format!("they go as AF_XDP frames by queue {queue} of {nic} ({how})")
+        }
+        FrameState::Down { cause, .. } => format!("AF_XDP frames are down: {cause}"),
+        FrameState::Refused { cause, .. } => format!("no AF_XDP frames: {cause}"),
         // A state that this program does not know yet.
         other => format!("{other:?}"),
     }

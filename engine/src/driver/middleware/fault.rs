@@ -28,6 +28,7 @@ use rand::{RngExt, SeedableRng};
 use self::datagrams::Datagrams;
 use super::super::deadline_after;
 use crate::memory::Shape;
+use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
@@ -539,6 +540,10 @@ impl Driver for Fault {
 
     fn send_datagram(&mut self, to: SocketAddr, length: usize) {
         self.mistreat(to, length);
+    }
+
+    fn frame_state(&self) -> FrameState {
+        self.inner.frame_state()
     }
 
     fn flush_datagrams(&mut self) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
 use crate::memory::Shape;
+use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
     LaneKey, SendMode,
@@ -323,6 +324,10 @@ impl Driver for Pcap {
         self.inner.send_datagram(to, length);
         self.capture.datagram(self.local, to, bytes);
         self.is_dirty = true;
+    }
+
+    fn frame_state(&self) -> FrameState {
+        self.inner.frame_state()
     }
 
     fn flush_datagrams(&mut self) {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tracing::{Level, enabled, trace};
 
 use crate::memory::Shape;
+use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
@@ -265,6 +266,10 @@ impl Driver for Trace {
         self.tell_idle();
         self.has_queued = true;
         trace!(target: TARGET, call = "send_datagram", %to, length);
+    }
+
+    fn frame_state(&self) -> FrameState {
+        self.inner.frame_state()
     }
 
     fn flush_datagrams(&mut self) {

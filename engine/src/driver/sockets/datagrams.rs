@@ -1,74 +1,87 @@
-//! The socket of datagrams in the epoll set: there only while the driver waits for it.
+//! The descriptors of datagrams in the epoll set: there only while the driver waits for them.
 
 use std::io;
 
-use super::super::udp::{Datagrams, Wants};
+use super::super::datagrams::Source;
+use super::super::udp::Wants;
 use super::SocketsDriver;
 
-/// The epoll name of the socket of datagrams: no lane has it, and no listener.
-pub(super) const DATAGRAMS: u64 = u64::MAX;
-
-/// A socket of datagrams and what epoll was asked for.
-pub(super) struct Watched {
-    pub(super) datagrams: Datagrams,
-    armed: Wants,
+/// The epoll name of a source of datagrams: no lane has it, and no listener.
+fn name_of(source: Source) -> u64 {
+    u64::MAX - source as u64
 }
 
-impl Watched {
-    pub(super) fn new(datagrams: Datagrams) -> Self {
-        Self { datagrams, armed: Wants::default() }
-    }
+/// The source with an epoll name.
+pub(super) fn source_of(name: u64) -> Option<Source> {
+    Source::ALL.into_iter().find(|&source| name_of(source) == name)
 }
 
 impl SocketsDriver {
     /// Reports what is here already and has epoll asked for the rest.
-    pub(super) fn serve_datagrams(&mut self) -> io::Result<()> {
-        let Some(watched) = &mut self.datagrams else { return Ok(()) };
-        watched.datagrams.serve(&mut self.ready);
-        let wants = watched.datagrams.wants().or(watched.armed);
-        if wants == watched.armed {
-            return Ok(());
+    pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
+        // What is closed leaves the set by itself.
+        for source in Source::ALL {
+            if self.datagrams.is_leaving(source) {
+                self.datagrams_armed[source as usize] = Wants::default();
+            }
         }
-        let none = Wants::default();
-        if watched.armed != none {
-            self.counters.syscalls += 1;
-            self.epoll.remove(watched.datagrams.fd())?;
-            watched.armed = none;
+        self.datagrams.serve(sleeps, false, &mut self.counters, &mut self.ready);
+        for source in Source::ALL {
+            self.arm_datagrams(source, sleeps)?;
         }
-        let readable = if wants.readable { libc::EPOLLIN } else { 0 };
-        let writable = if wants.writable { libc::EPOLLOUT } else { 0 };
-        self.counters.syscalls += 1;
-        self.epoll.arm(watched.datagrams.fd(), DATAGRAMS, readable | writable)?;
-        watched.armed = wants;
         Ok(())
     }
 
-    /// Epoll announced something of the socket of datagrams.
-    pub(super) fn datagrams_event(&mut self, mask: u32) -> io::Result<()> {
-        let Some(watched) = &mut self.datagrams else {
+    fn arm_datagrams(&mut self, source: Source, sleeps: bool) -> io::Result<()> {
+        let Some(fd) = self.datagrams.fd(source) else { return Ok(()) };
+        let armed = self.datagrams_armed[source as usize];
+        let wants = self.datagrams.wants(source, sleeps).or(armed);
+        if wants == armed {
+            return Ok(());
+        }
+        self.disarm_datagrams(source)?;
+        let readable = if wants.readable { libc::EPOLLIN } else { 0 };
+        let writable = if wants.writable { libc::EPOLLOUT } else { 0 };
+        self.counters.syscalls += 1;
+        self.epoll.arm(fd, name_of(source), readable | writable)?;
+        self.datagrams_armed[source as usize] = wants;
+        Ok(())
+    }
+
+    fn disarm_datagrams(&mut self, source: Source) -> io::Result<()> {
+        let armed = std::mem::take(&mut self.datagrams_armed[source as usize]);
+        match self.datagrams.fd(source) {
+            Some(fd) if armed != Wants::default() => {
+                self.counters.syscalls += 1;
+                self.epoll.remove(fd)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Epoll announced something of a source of datagrams.
+    pub(super) fn datagrams_event(&mut self, source: Source, mask: u32) -> io::Result<()> {
+        if self.datagrams_armed[source as usize] == Wants::default() {
             self.counters.stale_completions += 1;
             return Ok(());
-        };
-        watched.armed = Wants::default();
-        self.counters.syscalls += 1;
-        self.epoll.remove(watched.datagrams.fd())?;
+        }
+        self.disarm_datagrams(source)?;
         let is_broken = mask & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
         let announced = Wants {
             readable: is_broken || mask & libc::EPOLLIN as u32 != 0,
             writable: is_broken || mask & libc::EPOLLOUT as u32 != 0,
         };
-        watched.datagrams.announced(announced, &mut self.counters, &mut self.ready);
+        self.datagrams.announced(source, announced, &mut self.counters, &mut self.ready);
         Ok(())
     }
 
-    /// Sends what is queued a last time and gives the socket up.
+    /// Sends what is queued a last time and gives the sources up.
     pub(super) fn drop_datagrams(&mut self) {
-        let Some(mut watched) = self.datagrams.take() else { return };
-        watched.datagrams.flush(&mut self.counters);
-        if watched.armed != Wants::default() {
-            self.counters.syscalls += 1;
+        self.datagrams.flush(&mut self.counters);
+        for source in Source::ALL {
             // The driver is at its end, and epoll with it.
-            let _ = self.epoll.remove(watched.datagrams.fd());
+            let _ = self.disarm_datagrams(source);
         }
+        self.datagrams.close(&mut self.counters);
     }
 }

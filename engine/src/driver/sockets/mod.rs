@@ -14,15 +14,18 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use self::datagrams::{DATAGRAMS, Watched};
+use self::datagrams::source_of;
 use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
+use super::datagrams::Datagrams;
 use super::table::Table;
+use super::udp::Wants;
 use super::{
-    DriverConfig, already_outstanding, cancelled, datagrams_open, deadline_after, no_datagrams,
-    no_such_lane, not_open, refuse_send, stopped, table_full, tcp, udp,
+    DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
+    refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
+use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
@@ -44,7 +47,8 @@ pub(crate) struct SocketsDriver {
     /// Nothing is accepted before.
     accepts_after: Option<Instant>,
     runnable: VecDeque<LaneKey>,
-    datagrams: Option<Watched>,
+    datagrams: Datagrams,
+    datagrams_armed: [Wants; 2],
     ready: Vec<Event>,
     counters: DriverCounters,
     stopped: bool,
@@ -65,7 +69,8 @@ impl SocketsDriver {
             accepting: Vec::new(),
             accepts_after: None,
             runnable: VecDeque::new(),
-            datagrams: None,
+            datagrams: Datagrams::new(config),
+            datagrams_armed: Default::default(),
             ready: Vec::new(),
             counters: DriverCounters::default(),
             stopped: false,
@@ -123,8 +128,8 @@ impl SocketsDriver {
             let count = self.epoll.wait(timeout)?;
             for index in 0..count {
                 let (name, mask) = self.epoll.event(index);
-                if name == DATAGRAMS {
-                    self.datagrams_event(mask)?;
+                if let Some(source) = source_of(name) {
+                    self.datagrams_event(source, mask)?;
                 } else if name & LISTENER != 0 {
                     let listener = (name ^ LISTENER) as usize;
                     if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
@@ -397,7 +402,7 @@ impl Driver for SocketsDriver {
         if self.stopped {
             return Err(stopped());
         }
-        self.serve_datagrams()?;
+        self.serve_datagrams(false)?;
         self.take_epoll_events(Duration::ZERO)?;
         self.serve(events);
         Ok(())
@@ -410,7 +415,7 @@ impl Driver for SocketsDriver {
         let before = events.len();
         let deadline = deadline_after(timeout);
         loop {
-            self.serve_datagrams()?;
+            self.serve_datagrams(true)?;
             let mut left = deadline.saturating_duration_since(Instant::now());
             if !self.ready.is_empty() || !self.runnable.is_empty() {
                 left = Duration::ZERO;
@@ -443,41 +448,31 @@ impl Driver for SocketsDriver {
         if self.stopped {
             return Err(stopped());
         }
-        if self.datagrams.is_some() {
-            return Err(datagrams_open());
-        }
-        self.counters.syscalls += 1;
-        self.datagrams = Some(Watched::new(udp::Datagrams::new(socket)?));
-        Ok(())
+        self.datagrams.open(socket, &mut self.counters)
     }
 
     fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        let watched = self.datagrams.as_mut().ok_or_else(no_datagrams)?;
-        watched.datagrams.room(&mut self.counters)
+        self.datagrams.room(&mut self.counters)
     }
 
     fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        if let Some(watched) = &mut self.datagrams {
-            watched.datagrams.send(to, length, &mut self.counters);
-        }
+        self.datagrams.send(to, length, &mut self.counters);
     }
 
     fn flush_datagrams(&mut self) {
-        if let Some(watched) = &mut self.datagrams {
-            watched.datagrams.flush(&mut self.counters);
-        }
+        self.datagrams.flush(&mut self.counters);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        match &mut self.datagrams {
-            Some(watched) => watched.datagrams.receive(&mut self.counters),
-            None => Ok(None),
-        }
+        self.datagrams.receive(&mut self.counters)
     }
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.as_mut().ok_or_else(no_datagrams)?.datagrams.watch();
-        Ok(())
+        self.datagrams.watch()
+    }
+
+    fn frame_state(&self) -> FrameState {
+        self.datagrams.frame_state()
     }
 
     fn shutdown(&mut self, _limit: Duration) -> bool {

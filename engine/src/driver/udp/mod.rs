@@ -112,6 +112,11 @@ impl Datagrams {
         self.is_watched = true;
     }
 
+    /// Whether the caller waits for [`Event::DatagramsReadable`].
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
     /// Reports what needs no kernel: datagrams that are here already, room that a flush made.
     pub(super) fn serve(&mut self, events: &mut Vec<Event>) {
         self.incoming.ask_anew();

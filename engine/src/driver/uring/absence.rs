@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 
 use io_uring::squeue;
 
+use super::super::datagrams::Source;
 use super::UringDriver;
 use crate::driver::udp::Wants;
 use crate::progress::lanes::{Event, LaneKey};
@@ -121,9 +122,9 @@ impl UringDriver {
                 Question::Watch(lane, _) => self.ready.push(Event::Writable { lane }),
                 Question::Listener(index) => self.accept_some(index),
                 Question::DatagramRoom => {
-                    let Some(watched) = &mut self.datagrams else { continue };
                     let room = Wants { readable: false, writable: true };
-                    watched.datagrams.announced(room, &mut self.counters, &mut self.ready);
+                    let (counters, ready) = (&mut self.counters, &mut self.ready);
+                    self.datagrams.announced(Source::Socket, room, counters, ready);
                 }
             }
         }
@@ -154,10 +155,10 @@ impl UringDriver {
                 ask(listener.fd(), libc::POLLIN, Question::Listener(index));
             }
         }
-        if let Some(watched) = &self.datagrams
-            && watched.datagrams.wants().writable
+        if let Some(fd) = self.datagrams.fd(Source::Socket)
+            && self.datagrams.wants(Source::Socket, false).writable
         {
-            ask(watched.datagrams.fd(), libc::POLLOUT, Question::DatagramRoom);
+            ask(fd, libc::POLLOUT, Question::DatagramRoom);
         }
         (fds, questions)
     }

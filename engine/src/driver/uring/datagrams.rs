@@ -1,81 +1,72 @@
-//! The socket of datagrams: read and written by direct calls, watched by the ring.
+//! The descriptors of datagrams: read and written by direct calls, watched by the ring.
 
 use std::io;
 
 use io_uring::{opcode, types};
 
-use super::super::udp::{Datagrams, Wants};
+use super::super::datagrams::Source;
+use super::super::udp::Wants;
 use super::UringDriver;
 use super::slots::Kind;
 
-/// A socket of datagrams and what the ring was asked for: requests that are not completed.
-pub(super) struct Watched {
-    pub(super) datagrams: Datagrams,
-    armed: Wants,
-}
-
-impl Watched {
-    pub(super) fn new(datagrams: Datagrams) -> Self {
-        Self { datagrams, armed: Wants::default() }
-    }
-}
-
 impl UringDriver {
     /// Reports what is here already and stages requests for the rest.
-    pub(super) fn serve_datagrams(&mut self) -> io::Result<()> {
-        let Some(watched) = &mut self.datagrams else { return Ok(()) };
-        watched.datagrams.serve(&mut self.ready);
-        let (wants, armed) = (watched.datagrams.wants(), watched.armed);
-        if wants.readable && !armed.readable {
-            self.request_datagrams(libc::POLLIN)?;
+    pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
+        let is_armed = self.datagrams_armed[Source::Frames as usize].readable;
+        if is_armed && self.datagrams.is_leaving(Source::Frames) {
+            // A request that waits keeps the queue from being free.
+            let waiting = self
+                .slots
+                .select(|kind| matches!(kind, Kind::Datagrams { source: Source::Frames, .. }));
+            self.cancel(waiting);
         }
-        if wants.writable && !armed.writable {
-            self.request_datagrams(libc::POLLOUT)?;
+        self.datagrams.serve(sleeps, is_armed, &mut self.counters, &mut self.ready);
+        for source in Source::ALL {
+            let wants = self.datagrams.wants(source, sleeps);
+            let armed = self.datagrams_armed[source as usize];
+            if wants.readable && !armed.readable {
+                self.request_datagrams(source, libc::POLLIN)?;
+            }
+            if wants.writable && !armed.writable {
+                self.request_datagrams(source, libc::POLLOUT)?;
+            }
         }
         Ok(())
     }
 
-    fn request_datagrams(&mut self, events: i16) -> io::Result<()> {
-        let Some(watched) = &mut self.datagrams else { return Ok(()) };
+    fn request_datagrams(&mut self, source: Source, events: i16) -> io::Result<()> {
+        let Some(fd) = self.datagrams.fd(source) else { return Ok(()) };
         let is_writable = events == libc::POLLOUT;
-        let fd = types::Fd(watched.datagrams.fd());
-        let way =
-            if is_writable { &mut watched.armed.writable } else { &mut watched.armed.readable };
-        *way = true;
-        let user_data = self.slots.insert(Kind::Datagrams { is_writable });
-        let entry = opcode::PollAdd::new(fd, events as u32).build().user_data(user_data);
+        *self.armed(source, is_writable) = true;
+        let user_data = self.slots.insert(Kind::Datagrams { source, is_writable });
+        let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
         // SAFETY: a poll request points to nothing.
-        let pushed = unsafe { self.push(&entry) };
+        let pushed = unsafe { self.push(&entry.user_data(user_data)) };
         if pushed.is_err() {
             self.slots.remove(user_data);
-            self.disarm(is_writable);
+            *self.armed(source, is_writable) = false;
         }
         pushed
     }
 
-    fn disarm(&mut self, is_writable: bool) {
-        if let Some(watched) = &mut self.datagrams {
-            let armed = &mut watched.armed;
-            *if is_writable { &mut armed.writable } else { &mut armed.readable } = false;
-        }
+    fn armed(&mut self, source: Source, is_writable: bool) -> &mut bool {
+        let armed = &mut self.datagrams_armed[source as usize];
+        if is_writable { &mut armed.writable } else { &mut armed.readable }
     }
 
-    /// A request for the socket of datagrams completed.
-    pub(super) fn datagrams_ready(&mut self, is_writable: bool, result: i32) {
-        self.disarm(is_writable);
-        let Some(watched) = &mut self.datagrams else { return };
+    /// A request for a source of datagrams completed.
+    pub(super) fn datagrams_ready(&mut self, source: Source, is_writable: bool, result: i32) {
+        *self.armed(source, is_writable) = false;
         if result == -libc::ECANCELED {
             return;
         }
         let announced = Wants { readable: !is_writable, writable: is_writable };
-        watched.datagrams.announced(announced, &mut self.counters, &mut self.ready);
+        self.datagrams.announced(source, announced, &mut self.counters, &mut self.ready);
     }
 
-    /// Sends what is queued a last time and gives the socket up; requests that watch it are still
-    /// to be cancelled.
+    /// Sends what is queued a last time and gives the sources up; requests that watch them are
+    /// still to be cancelled.
     pub(super) fn drop_datagrams(&mut self) {
-        if let Some(mut watched) = self.datagrams.take() {
-            watched.datagrams.flush(&mut self.counters);
-        }
+        self.datagrams.close(&mut self.counters);
     }
 }

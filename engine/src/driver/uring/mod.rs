@@ -27,18 +27,20 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use self::absence::Absence;
 use self::chunks::Chunks;
-use self::datagrams::Watched;
 use self::features::Name;
 pub(crate) use self::features::UringFeatures;
 use self::lane::Lane;
 use self::listen::Listener;
 use self::slots::{Kind, Slots};
+use super::datagrams::Datagrams;
 use super::table::Table;
+use super::udp::Wants;
 use super::{
-    ArenaRange, DriverConfig, already_outstanding, datagrams_open, deadline_after, no_datagrams,
-    no_such_lane, not_open, refuse_send, stopped, table_full, tcp, udp,
+    ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
+    refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
+use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
@@ -61,7 +63,8 @@ pub(crate) struct UringDriver {
     listeners: Vec<Listener>,
     /// Some listener rests.
     has_resting: bool,
-    datagrams: Option<Watched>,
+    datagrams: Datagrams,
+    datagrams_armed: [Wants; 2],
     slots: Slots,
     chunks: Chunks,
     staged: u32,
@@ -98,7 +101,8 @@ impl UringDriver {
             lanes: Table::new(lanes as usize),
             listeners: Vec::new(),
             has_resting: false,
-            datagrams: None,
+            datagrams: Datagrams::new(config),
+            datagrams_armed: Default::default(),
             slots: Slots::default(),
             chunks: Chunks::default(),
             staged: 0,
@@ -136,7 +140,9 @@ impl UringDriver {
                 }
                 self.finish_close(lane);
             }
-            Kind::Datagrams { is_writable } => self.datagrams_ready(is_writable, result),
+            Kind::Datagrams { source, is_writable } => {
+                self.datagrams_ready(source, is_writable, result);
+            }
             Kind::Receive(lane) => self.received(lane, result),
             Kind::Send { lane, chunk, .. } if cqueue::notif(flags) => {
                 // The upper bit of a notification's result says that the kernel copied.
@@ -429,7 +435,7 @@ impl Driver for UringDriver {
             return Err(stopped());
         }
         self.wake_listeners();
-        self.serve_datagrams()?;
+        self.serve_datagrams(false)?;
         if self.absence.is_on() {
             self.poll_in_absence()?;
         } else {
@@ -448,7 +454,7 @@ impl Driver for UringDriver {
         loop {
             self.wake_listeners();
             self.reap()?;
-            self.serve_datagrams()?;
+            self.serve_datagrams(true)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if !self.ready.is_empty() || left.is_zero() {
                 events.append(&mut self.ready);
@@ -483,41 +489,31 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        if self.datagrams.is_some() {
-            return Err(datagrams_open());
-        }
-        self.counters.syscalls += 1;
-        self.datagrams = Some(Watched::new(udp::Datagrams::new(socket)?));
-        Ok(())
+        self.datagrams.open(socket, &mut self.counters)
     }
 
     fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        let watched = self.datagrams.as_mut().ok_or_else(no_datagrams)?;
-        watched.datagrams.room(&mut self.counters)
+        self.datagrams.room(&mut self.counters)
     }
 
     fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        if let Some(watched) = &mut self.datagrams {
-            watched.datagrams.send(to, length, &mut self.counters);
-        }
+        self.datagrams.send(to, length, &mut self.counters);
     }
 
     fn flush_datagrams(&mut self) {
-        if let Some(watched) = &mut self.datagrams {
-            watched.datagrams.flush(&mut self.counters);
-        }
+        self.datagrams.flush(&mut self.counters);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        match &mut self.datagrams {
-            Some(watched) => watched.datagrams.receive(&mut self.counters),
-            None => Ok(None),
-        }
+        self.datagrams.receive(&mut self.counters)
     }
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.as_mut().ok_or_else(no_datagrams)?.datagrams.watch();
-        Ok(())
+        self.datagrams.watch()
+    }
+
+    fn frame_state(&self) -> FrameState {
+        self.datagrams.frame_state()
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {

@@ -1,5 +1,6 @@
 //! Requests in flight: a completion finds its slot by index and proves itself by generation.
 
+use super::super::datagrams::Source;
 use crate::progress::lanes::LaneKey;
 
 /// What a request does.
@@ -15,8 +16,8 @@ pub(super) enum Kind {
     Receive(LaneKey),
     /// Sends (a part of) the chunk with this number in the table of chunks.
     Send { lane: LaneKey, chunk: usize, zero_copy: bool },
-    /// Waits until a datagram can be received, or sent.
-    Datagrams { is_writable: bool },
+    /// Waits until a datagram can be received from this source, or sent.
+    Datagrams { source: Source, is_writable: bool },
     /// Cancels another request; its own result means nothing.
     Cancel,
 }

@@ -28,7 +28,8 @@ use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
-use crate::proto::packet::{Content, Arrival, Path, PathConfig};
+use crate::proto::packet::{Arrival, Content, Path, PathConfig};
+use crate::types::{Error, FrameState};
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
 
 pub(crate) use self::counters::DatagramCounters;
@@ -62,6 +63,8 @@ pub(crate) struct Datagrams {
     socket: Option<UdpSocket>,
     /// Why the last driver that was attached did not take it.
     refusal: Option<String>,
+    /// An engine without AF_XDP frames is not attached.
+    needs_frames: bool,
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
@@ -87,14 +90,16 @@ pub(crate) struct Datagrams {
 
 impl Datagrams {
     /// Those of an engine whose datagrams come in by `socket`, which is non-blocking.
-    pub(crate) fn new(socket: UdpSocket, port: u16) -> Self {
+    /// `needs_frames`: as AF_XDP frames or not at all.
+    pub(crate) fn new(socket: UdpSocket, port: u16, needs_frames: bool) -> Self {
         let announced = Announced { port, bytes: DATAGRAM_BYTES_MAX as u16 };
-        Self { socket: Some(socket), announced, ..Self::default() }
+        Self { socket: Some(socket), needs_frames, announced, ..Self::default() }
     }
 
-    /// Gives a driver the socket. Without datagrams everything goes by TCP.
-    pub(super) fn attach(&mut self, driver: &mut dyn Driver) {
-        let Some(socket) = &self.socket else { return };
+    /// Gives a driver the socket. Without datagrams everything goes by TCP, unless frames are
+    /// needed.
+    pub(super) fn attach(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
+        let Some(socket) = &self.socket else { return Ok(()) };
         let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
         if let Err(error) = opened {
             tracing::warn!("no datagrams: {error}; messages go by TCP");
@@ -104,6 +109,15 @@ impl Datagrams {
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
         self.blocked.clear();
+        match (self.needs_frames, driver.frame_state()) {
+            (false, _) | (true, FrameState::Up { .. }) => Ok(()),
+            (true, FrameState::Refused { cause } | FrameState::Down { cause, .. }) => {
+                Err(Error::system("control_lane = xdp", cause))
+            }
+            (true, FrameState::Off) => {
+                Err(Error::system("control_lane = xdp", "this driver has no AF_XDP"))
+            }
+        }
     }
 
     /// The socket, if datagrams are taken; otherwise why a driver refused it, if one did.
@@ -431,8 +445,7 @@ impl Engine {
         // A question to a new address is the first of what goes.
         let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
         let is_open = lane.health == Health::Good;
-        let mut contents =
-            Contents { core: &mut state.core, session, is_open, is_filled: false };
+        let mut contents = Contents { core: &mut state.core, session, is_open, is_filled: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             if sent == DATAGRAMS_PER_FLUSH {
                 contents.core.mark_dirty(session);

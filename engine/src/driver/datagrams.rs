@@ -1,0 +1,241 @@
+//! The datagram side of a driver: a UDP socket, and frames beside it where there are some.
+//!
+//! Both drivers have one of these and watch the descriptors that it names. What comes in a frame
+//! costs no system call to find, so the ring is looked at first; the socket of the same port has
+//! what no frame brought, and is asked less often while that is nothing.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::RawFd;
+use std::time::Instant;
+
+use super::udp::{self, Wants};
+use super::xdp::Frames;
+use super::{DriverConfig, datagrams_open, no_datagrams};
+use crate::progress::lanes::FrameState;
+use crate::progress::lanes::{DriverCounters, Event};
+
+/// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
+/// at the ring 5.
+const SOCKET_EVERY: u32 = 64;
+/// Polls between two looks at the clock, for the sake of what [`Frames::tend`] does now and then.
+const TEND_EVERY: u32 = 64;
+
+/// A descriptor to be watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// The UDP socket.
+    Socket,
+    /// The queue of frames.
+    Frames,
+}
+
+impl Source {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::Socket, Self::Frames];
+}
+
+/// The datagram side of a driver.
+///
+/// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] of each
+/// source before it sleeps, and reports the answers to [`Self::announced`].
+pub(super) struct Datagrams {
+    socket: Option<udp::Datagrams>,
+    frames: Option<Frames>,
+    /// Frames to ask for; 0: none.
+    frames_wanted: u32,
+    /// Why there are none.
+    refusal: FrameState,
+    /// The room that was given last is in a frame.
+    is_in_frame: bool,
+    /// Calls before the socket is asked.
+    socket_rests: u32,
+    /// Polls before frames are tended.
+    untended: u32,
+}
+
+impl Datagrams {
+    /// Without a socket yet.
+    pub(super) fn new(config: &DriverConfig) -> Self {
+        Self {
+            socket: None,
+            frames: None,
+            frames_wanted: config.xdp_frames,
+            refusal: FrameState::Off,
+            is_in_frame: false,
+            socket_rests: 0,
+            untended: 0,
+        }
+    }
+
+    /// See [`crate::progress::lanes::Driver::open_datagrams`].
+    pub(super) fn open(
+        &mut self,
+        socket: UdpSocket,
+        counters: &mut DriverCounters,
+    ) -> io::Result<()> {
+        if self.socket.is_some() {
+            return Err(datagrams_open());
+        }
+        counters.syscalls += 1;
+        let local = socket.local_addr()?;
+        self.socket = Some(udp::Datagrams::new(socket)?);
+        if self.frames_wanted > 0 {
+            match Frames::open(local, self.frames_wanted) {
+                Ok(frames) => self.frames = Some(frames),
+                Err(cause) => {
+                    tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");
+                    self.refusal = FrameState::Refused { cause };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is queued a last time and gives everything up. Descriptors are not to be watched
+    /// any more.
+    pub(super) fn close(&mut self, counters: &mut DriverCounters) {
+        self.flush(counters);
+        (self.socket, self.frames) = (None, None);
+    }
+
+    /// What is to be watched for a source, if there is one.
+    pub(super) fn fd(&self, source: Source) -> Option<RawFd> {
+        match source {
+            Source::Socket => self.socket.as_ref().map(udp::Datagrams::fd),
+            Source::Frames => self.frames.as_ref().and_then(Frames::fd),
+        }
+    }
+
+    /// See [`crate::progress::lanes::Driver::frame_state`].
+    pub(super) fn frame_state(&self) -> FrameState {
+        self.frames.as_ref().map_or_else(|| self.refusal.clone(), Frames::state)
+    }
+
+    /// See [`crate::progress::lanes::Driver::datagram_room`].
+    pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
+        let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
+        // Also for a frame: it may turn out that none goes to the destination.
+        let room = socket.room(counters)?;
+        let in_frame = self.frames.as_mut().and_then(Frames::room);
+        self.is_in_frame = in_frame.is_some();
+        Ok(in_frame.unwrap_or(room))
+    }
+
+    /// See [`crate::progress::lanes::Driver::send_datagram`].
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, counters: &mut DriverCounters) {
+        let Some(socket) = &mut self.socket else { return };
+        if self.is_in_frame
+            && let Some(frames) = &mut self.frames
+        {
+            if frames.send(to, length) {
+                counters.datagrams_sent += 1;
+                return;
+            }
+            // Both were there when room was given, and nothing was sent since.
+            let (Some(written), Ok(room)) = (frames.room(), socket.room(counters)) else {
+                counters.datagrams_refused += 1;
+                return;
+            };
+            room[..length].copy_from_slice(&written[..length]);
+        }
+        socket.send(to, length, counters);
+    }
+
+    /// See [`crate::progress::lanes::Driver::flush_datagrams`].
+    pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
+        if let Some(frames) = &mut self.frames {
+            frames.flush(counters);
+        }
+        if let Some(socket) = &mut self.socket {
+            socket.flush(counters);
+        }
+    }
+
+    /// See [`crate::progress::lanes::Driver::recv_datagram`].
+    pub(super) fn receive(
+        &mut self,
+        counters: &mut DriverCounters,
+    ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        let Some(socket) = &mut self.socket else { return Ok(None) };
+        if let Some(frames) = &mut self.frames {
+            if let Some(from) = frames.receive(counters) {
+                return Ok(Some((from, frames.payload())));
+            }
+            if frames.is_up() && self.socket_rests > 0 {
+                self.socket_rests -= 1;
+                return Ok(None);
+            }
+        }
+        let received = socket.receive(counters)?;
+        if received.is_none() {
+            self.socket_rests = SOCKET_EVERY;
+        }
+        Ok(received)
+    }
+
+    /// See [`crate::progress::lanes::Driver::watch_datagrams`].
+    pub(super) fn watch(&mut self) -> io::Result<()> {
+        self.socket.as_mut().ok_or_else(no_datagrams)?.watch();
+        Ok(())
+    }
+
+    /// Reports what needs no kernel, and cares for the frames. `sleeps`: the driver is about to
+    /// sleep. `is_armed`: the kernel has been asked about [`Source::Frames`] and has not answered.
+    pub(super) fn serve(
+        &mut self,
+        sleeps: bool,
+        is_armed: bool,
+        counters: &mut DriverCounters,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(socket) = &mut self.socket else { return };
+        socket.serve(events);
+        let Some(frames) = &mut self.frames else { return };
+        self.untended += 1;
+        if sleeps || self.untended >= TEND_EVERY || frames.has_questions() {
+            self.untended = 0;
+            frames.tend(Instant::now(), is_armed);
+        }
+        frames.flush(counters);
+        if socket.is_watched() && frames.has_received() {
+            socket.announced(READABLE, counters, events);
+        }
+    }
+
+    /// What the kernel is to be asked for of one source, as far as it was not asked. While the
+    /// driver polls it looks at the ring by itself.
+    pub(super) fn wants(&self, source: Source, sleeps: bool) -> Wants {
+        let Some(socket) = &self.socket else { return Wants::default() };
+        match source {
+            Source::Socket => socket.wants(),
+            Source::Frames if self.fd(source).is_some() => {
+                Wants { readable: sleeps && socket.is_watched(), writable: false }
+            }
+            Source::Frames => Wants::default(),
+        }
+    }
+
+    /// Whether nothing comes by a source any more, so that a question about it is to be taken back.
+    pub(super) fn is_leaving(&self, source: Source) -> bool {
+        source == Source::Frames && self.fd(source).is_none()
+    }
+
+    /// The kernel announced something of one source.
+    pub(super) fn announced(
+        &mut self,
+        source: Source,
+        what: Wants,
+        counters: &mut DriverCounters,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(socket) = &mut self.socket else { return };
+        if source == Source::Socket && what.readable {
+            self.socket_rests = 0;
+        }
+        socket.announced(what, counters, events);
+    }
+}
+
+/// Something can be received.
+const READABLE: Wants = Wants { readable: true, writable: false };

@@ -1,0 +1,170 @@
+//! Where datagrams go, and which of them by frames.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use foldhash::quality::RandomState;
+
+use super::headers::{Template, packet_bytes};
+use super::routes::{Link, Routes, Way};
+
+/// A destination is asked for again after this time: neighbours and routes change.
+const REFRESH: Duration = Duration::from_secs(4);
+/// One whose neighbour the kernel does not know yet, which a datagram by the socket has it ask for.
+const RETRY: Duration = Duration::from_millis(5);
+/// Questions in one go: each takes some 10 µs.
+const QUESTIONS_MAX: usize = 8;
+/// A destination that nothing was sent to for so many refreshes is forgotten.
+const IDLE_MAX: u8 = 15;
+/// Destinations that are kept; those beyond go by the socket until others are forgotten.
+const DESTINATIONS_MAX: usize = 1 << 16;
+
+#[derive(Debug)]
+struct Destination {
+    to: SocketAddr,
+    /// Headers and the longest packet; `None`: by the socket.
+    way: Option<(Template, usize)>,
+    /// The next datagram goes by the socket, so that the kernel asks for a stale neighbour.
+    nudges: bool,
+    ask_at: Instant,
+    retry: Duration,
+    is_used: bool,
+    idle: u8,
+}
+
+/// All destinations of a socket.
+#[derive(Debug)]
+pub(super) struct Destinations {
+    local: SocketAddr,
+    nic: u32,
+    link: Link,
+    list: Vec<Destination>,
+    by_address: HashMap<SocketAddr, u32, RandomState>,
+    /// The one that was asked for last.
+    last: u32,
+    /// When the next question is due, at the latest.
+    ask_at: Option<Instant>,
+    now: Instant,
+}
+
+impl Destinations {
+    /// Those reached from `local` by the NIC numbered `nic`.
+    pub(super) fn new(local: SocketAddr, nic: u32, link: Link, now: Instant) -> Self {
+        let (list, by_address) = (Vec::new(), HashMap::default());
+        Self { local, nic, link, list, by_address, last: 0, ask_at: None, now }
+    }
+
+    /// The headers of a datagram of `payload` bytes to `to`; `None`: it goes by the socket.
+    pub(super) fn template(&mut self, to: SocketAddr, payload: usize) -> Option<&Template> {
+        let is_last = self.list.get(self.last as usize).is_some_and(|last| last.to == to);
+        if !is_last {
+            self.last = match self.by_address.get(&to) {
+                Some(&index) => index,
+                None => self.add(to)?,
+            };
+        }
+        let destination = &mut self.list[self.last as usize];
+        destination.is_used = true;
+        if destination.nudges {
+            destination.nudges = false;
+            return None;
+        }
+        let (template, packet_max) = destination.way.as_ref()?;
+        (packet_bytes(self.local.ip(), payload) <= *packet_max).then_some(template)
+    }
+
+    fn add(&mut self, to: SocketAddr) -> Option<u32> {
+        if self.list.len() >= DESTINATIONS_MAX {
+            return None;
+        }
+        let index = self.list.len() as u32;
+        self.list.push(Destination {
+            to,
+            way: None,
+            nudges: false,
+            ask_at: self.now,
+            retry: RETRY,
+            is_used: true,
+            idle: 0,
+        });
+        self.by_address.insert(to, index);
+        self.ask_at = Some(self.now);
+        Some(index)
+    }
+
+    /// Whether a destination is new and was not asked for.
+    pub(super) fn has_questions(&self) -> bool {
+        self.ask_at.is_some_and(|at| at <= self.now)
+    }
+
+    /// What is known of the NIC now.
+    pub(super) fn set_link(&mut self, link: Link) {
+        if self.link != link {
+            self.link = link;
+            self.ask_at = Some(self.now);
+            for destination in &mut self.list {
+                destination.ask_at = self.now;
+            }
+        }
+    }
+
+    /// Asks for the ways of destinations whose time has come.
+    pub(super) fn refresh(&mut self, now: Instant, routes: &mut Routes) {
+        self.now = now;
+        if !self.has_questions() {
+            return;
+        }
+        let mut questions = 0;
+        let mut next: Option<Instant> = None;
+        let mut has_idle = false;
+        for destination in &mut self.list {
+            if destination.ask_at <= now && questions < QUESTIONS_MAX {
+                questions += 1;
+                destination.ask(now, self.local, self.nic, &self.link, routes);
+            }
+            has_idle |= destination.idle > IDLE_MAX;
+            next = Some(next.map_or(destination.ask_at, |next| next.min(destination.ask_at)));
+        }
+        self.ask_at = next;
+        if has_idle {
+            self.list.retain(|destination| destination.idle <= IDLE_MAX);
+            let numbered = self.list.iter().zip(0..).map(|(destination, at)| (destination.to, at));
+            self.by_address = numbered.collect();
+        }
+    }
+}
+
+impl Destination {
+    fn ask(&mut self, now: Instant, local: SocketAddr, nic: u32, link: &Link, routes: &mut Routes) {
+        self.idle = if std::mem::take(&mut self.is_used) { 0 } else { self.idle + 1 };
+        let before = self.way.is_some();
+        match routes.way(nic, local.ip(), self.to) {
+            Ok(Way::Frames(hop)) => {
+                let packet_max = hop.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)) as usize;
+                let template = Template::new(local, self.to, link.mac, hop.mac);
+                self.way = template.map(|template| (template, packet_max));
+                self.nudges = hop.is_stale;
+                self.retry = RETRY;
+                self.ask_at = now + REFRESH;
+            }
+            Ok(Way::Unresolved) => {
+                self.way = None;
+                self.ask_at = now + self.retry;
+                self.retry = (self.retry * 2).min(REFRESH);
+            }
+            Ok(Way::Elsewhere) => {
+                self.way = None;
+                self.ask_at = now + REFRESH;
+            }
+            Err(error) => {
+                tracing::debug!("cannot ask for the way to {}: {error}", self.to);
+                self.ask_at = now + REFRESH;
+            }
+        }
+        if before != self.way.is_some() {
+            let how = if before { "the socket" } else { "frames" };
+            tracing::debug!("datagrams to {} go by {how}", self.to);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Frames on their way between this side and the kernel.
+
+use std::io;
+use std::mem;
+use std::os::fd::RawFd;
+
+use super::frame::{Conservation, Frame, Holder, Ledger};
+use super::rings::{Packet, Rings};
+
+/// Packets that are staged for one call, and taken by one look at a ring.
+pub(super) const BATCH: usize = 64;
+/// Frames lent at once to receive into: each look at the ring touches memory of the kernel's.
+const FILL_BATCH: u32 = 16;
+/// Frames in the transmit ring beyond which completions are looked for: few, so that the same
+/// frames are used again while the cache has them.
+const UNREAPED_MAX: u32 = 16;
+/// Calls that one flush makes. The kernel sends 32 packets by each, so two suffice for a batch
+/// unless the NIC is slower.
+const KICKS_MAX: usize = 6;
+
+/// The rings of one NIC queue with the books of their frames.
+///
+/// As many frames as `receive_frames` are for receiving and never taken for sending, so that
+/// neither way starves the other.
+#[derive(Debug)]
+pub(super) struct Exchange<R> {
+    rings: R,
+    ledger: Ledger,
+    receive_frames: u32,
+    /// Given out to be written.
+    room: Option<Frame>,
+    /// Written; which packet of `staged_packets` is in which.
+    staged: Vec<Frame>,
+    staged_packets: Vec<Packet>,
+    /// Packets lie in the transmit ring that the kernel has not been told of, or that it left.
+    owes_kick: bool,
+    /// Given out to be read.
+    reading: Option<(Frame, u32)>,
+    batch: [Packet; BATCH],
+    next: usize,
+    end: usize,
+    /// Packets in several frames, which nobody sends us.
+    pub(super) split: u64,
+    /// System calls made.
+    pub(super) calls: u64,
+}
+
+impl<R: Rings> Exchange<R> {
+    /// Takes over rings of `frames` frames, of which `receive_frames` receive.
+    pub(super) fn new(rings: R, frames: u32, receive_frames: u32) -> Self {
+        debug_assert!(receive_frames < frames);
+        let mut exchange = Self {
+            rings,
+            ledger: Ledger::new(frames),
+            receive_frames,
+            room: None,
+            staged: Vec::with_capacity(BATCH),
+            staged_packets: Vec::with_capacity(BATCH),
+            owes_kick: false,
+            reading: None,
+            batch: [Packet::default(); BATCH],
+            next: 0,
+            end: 0,
+            split: 0,
+            calls: 0,
+        };
+        exchange.refill();
+        exchange
+    }
+
+    /// Where the frames are.
+    pub(super) fn counts(&self) -> Conservation {
+        self.ledger.counts()
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.rings.fd()
+    }
+
+    // ---- Sending ----
+
+    /// All of a frame to be written, the same until it is staged; `None`: all are under way.
+    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+        if self.staged.len() == BATCH {
+            return None;
+        }
+        if self.room.is_none() {
+            if self.ledger.counts().sending > UNREAPED_MAX {
+                self.reap();
+            }
+            let counts = self.ledger.counts();
+            if counts.free <= self.receive_frames.saturating_sub(counts.filled) {
+                return None;
+            }
+            self.room = self.ledger.take();
+        }
+        let frame = self.room.as_mut()?;
+        Some(self.rings.bytes(frame))
+    }
+
+    /// Sends the first `length` bytes of the room with the next [`Self::flush`].
+    pub(super) fn stage(&mut self, length: usize) {
+        let Some(frame) = self.room.take() else { return };
+        let packet = Packet { index: frame.index(), length: length as u32, goes_on: false };
+        self.staged_packets.push(packet);
+        self.staged.push(frame);
+    }
+
+    /// Whether [`Self::flush`] has something to do.
+    pub(super) fn is_behind(&self) -> bool {
+        self.owes_kick || !self.staged.is_empty()
+    }
+
+    /// Hands what is staged to the kernel, as far as it takes it; the rest goes with a later call.
+    ///
+    /// # Errors
+    ///
+    /// The queue or its NIC is gone, or down.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        for _ in 0..KICKS_MAX {
+            if !self.is_behind() {
+                break;
+            }
+            let taken = self.rings.transmit(&self.staged_packets);
+            for frame in self.staged.drain(..taken) {
+                self.ledger.lend(frame, Holder::Transmit);
+            }
+            self.staged_packets.drain(..taken);
+            self.owes_kick |= taken > 0;
+            self.calls += 1;
+            match self.rings.kick() {
+                Ok(()) => self.owes_kick = false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.owes_kick = true,
+                Err(error) => return Err(error),
+            }
+            if self.is_behind() {
+                self.reap();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes frames back that were sent.
+    pub(super) fn reap(&mut self) {
+        let mut indices = [0; BATCH];
+        loop {
+            let count = self.rings.completed(&mut indices);
+            for &index in &indices[..count] {
+                if let Some(frame) = self.ledger.reclaim(index, Holder::Transmit) {
+                    self.ledger.put_back(frame);
+                }
+            }
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
+    // ---- Receiving ----
+
+    /// Whether a packet is here.
+    pub(super) fn has_received(&mut self) -> bool {
+        self.next < self.end || self.rings.has_received()
+    }
+
+    /// The next packet that came in; its bytes are valid until the next call.
+    pub(super) fn receive(&mut self) -> Option<&mut [u8]> {
+        if let Some((frame, _)) = self.reading.take() {
+            self.ledger.put_back(frame);
+        }
+        let mut is_inside_split = false;
+        loop {
+            if self.next == self.end {
+                self.next = 0;
+                self.end = self.rings.received(&mut self.batch);
+                self.refill();
+                if self.end == 0 {
+                    return None;
+                }
+            }
+            let packet = self.batch[self.next];
+            self.next += 1;
+            let Some(frame) = self.ledger.reclaim(packet.index, Holder::Fill) else { continue };
+            if packet.goes_on || is_inside_split {
+                self.split += u64::from(!packet.goes_on);
+                is_inside_split = packet.goes_on;
+                self.ledger.put_back(frame);
+                continue;
+            }
+            self.reading = Some((frame, packet.length));
+            return self.reading();
+        }
+    }
+
+    /// The packet that [`Self::receive`] found.
+    pub(super) fn reading(&mut self) -> Option<&mut [u8]> {
+        let (frame, length) = self.reading.as_mut()?;
+        Some(self.rings.packet(frame, *length))
+    }
+
+    /// Lends free frames to receive into, in batches.
+    pub(super) fn refill(&mut self) {
+        loop {
+            let counts = self.ledger.counts();
+            let missing = self.receive_frames.saturating_sub(counts.filled);
+            if missing < FILL_BATCH.min(self.receive_frames) || counts.free < FILL_BATCH {
+                break;
+            }
+            let mut frames: [Option<Frame>; FILL_BATCH as usize] = Default::default();
+            let mut indices = [0; FILL_BATCH as usize];
+            for (frame, index) in frames.iter_mut().zip(&mut indices) {
+                *frame = self.ledger.take();
+                *index = frame.as_ref().map_or(0, Frame::index);
+            }
+            let taken = self.rings.fill(&indices);
+            for (place, frame) in frames.iter_mut().enumerate() {
+                match mem::take(frame) {
+                    Some(frame) if place < taken => self.ledger.lend(frame, Holder::Fill),
+                    Some(frame) => self.ledger.put_back(frame),
+                    None => {}
+                }
+            }
+            if taken < indices.len() {
+                break;
+            }
+        }
+        if self.rings.sleeps() {
+            self.calls += 1;
+            // A NIC that cannot be woken now says so when something is sent.
+            let _ = self.rings.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+impl<R> Exchange<R> {
+    pub(super) fn rings(&mut self) -> &mut R {
+        &mut self.rings
+    }
+}

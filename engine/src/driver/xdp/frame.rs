@@ -1,0 +1,155 @@
+//! Who has which frame of the memory that is shared with the kernel.
+
+use std::fmt;
+
+/// A frame that this side may read and write: neither free nor with the kernel.
+///
+/// It is neither `Copy` nor `Clone`, and only a [`Ledger`] makes one; so what is lent to the kernel
+/// cannot be touched, and nothing is lent twice.
+#[derive(PartialEq, Eq)]
+pub(super) struct Frame(u32);
+
+impl Frame {
+    /// Its place in the memory.
+    pub(super) fn index(&self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({})", self.0)
+    }
+}
+
+/// Where a frame can be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Holder {
+    /// In the list of free ones.
+    Free,
+    /// With us, as a [`Frame`].
+    Hand,
+    /// With the kernel, to receive into.
+    Fill,
+    /// With the kernel, to be sent.
+    Transmit,
+}
+
+/// How many frames are where. They add up to the frames that there are, always.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Conservation {
+    /// In the list of free ones.
+    pub(crate) free: u32,
+    /// Being written or read.
+    pub(crate) in_hand: u32,
+    /// Lent to the kernel to receive into.
+    pub(crate) filled: u32,
+    /// Lent to the kernel to be sent.
+    pub(crate) sending: u32,
+    /// Places that the kernel named without having been lent them. None of them became a frame.
+    pub(crate) strays: u64,
+}
+
+impl Conservation {
+    /// All frames.
+    #[cfg(test)]
+    pub(crate) fn total(&self) -> u32 {
+        self.free + self.in_hand + self.filled + self.sending
+    }
+
+    fn count(&mut self, holder: Holder) -> &mut u32 {
+        match holder {
+            Holder::Free => &mut self.free,
+            Holder::Hand => &mut self.in_hand,
+            Holder::Fill => &mut self.filled,
+            Holder::Transmit => &mut self.sending,
+        }
+    }
+}
+
+/// The books: one holder for each frame.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    holders: Box<[Holder]>,
+    /// The last one that became free is the first that is taken: it is in the cache.
+    free: Vec<u32>,
+    counts: Conservation,
+}
+
+impl Ledger {
+    /// Books of `frames` frames, all free.
+    pub(super) fn new(frames: u32) -> Self {
+        Self {
+            holders: vec![Holder::Free; frames as usize].into(),
+            free: (0..frames).rev().collect(),
+            counts: Conservation { free: frames, ..Conservation::default() },
+        }
+    }
+
+    /// Where the frames are.
+    pub(super) fn counts(&self) -> Conservation {
+        self.counts
+    }
+
+    fn move_to(&mut self, index: u32, holder: Holder) {
+        let before = std::mem::replace(&mut self.holders[index as usize], holder);
+        *self.counts.count(before) -= 1;
+        *self.counts.count(holder) += 1;
+    }
+
+    /// A free frame.
+    pub(super) fn take(&mut self) -> Option<Frame> {
+        let index = self.free.pop()?;
+        self.move_to(index, Holder::Hand);
+        Some(Frame(index))
+    }
+
+    /// Gives a frame back.
+    pub(super) fn put_back(&mut self, frame: Frame) {
+        self.move_to(frame.0, Holder::Free);
+        self.free.push(frame.0);
+    }
+
+    /// The kernel has it now, as `holder` says.
+    pub(super) fn lend(&mut self, frame: Frame, holder: Holder) {
+        debug_assert!(matches!(holder, Holder::Fill | Holder::Transmit));
+        self.move_to(frame.0, holder);
+    }
+
+    /// The kernel names a frame that it is through with. `None`, and counted: it had not been lent
+    /// that one as `holder` says, so somebody else may be using it.
+    pub(super) fn reclaim(&mut self, index: u32, holder: Holder) -> Option<Frame> {
+        if self.holders.get(index as usize) != Some(&holder) {
+            self.counts.strays += 1;
+            return None;
+        }
+        self.move_to(index, Holder::Hand);
+        Some(Frame(index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_frame_is_in_one_place() {
+        let mut ledger = Ledger::new(3);
+        let frames: Vec<Frame> = std::iter::from_fn(|| ledger.take()).collect();
+        assert_eq!(frames.iter().map(Frame::index).collect::<Vec<_>>(), [0, 1, 2]);
+        let [a, b, c] = <[Frame; 3]>::try_from(frames).unwrap();
+        ledger.lend(a, Holder::Fill);
+        ledger.lend(b, Holder::Transmit);
+        ledger.put_back(c);
+        let counts = ledger.counts();
+        assert_eq!((counts.free, counts.in_hand, counts.filled, counts.sending), (1, 0, 1, 1));
+        assert_eq!(counts.total(), 3);
+        assert_eq!(ledger.reclaim(0, Holder::Transmit), None);
+        assert_eq!(ledger.reclaim(2, Holder::Transmit), None);
+        assert_eq!(ledger.reclaim(99, Holder::Fill), None);
+        let a = ledger.reclaim(0, Holder::Fill).unwrap();
+        assert_eq!(ledger.reclaim(0, Holder::Fill), None);
+        ledger.put_back(a);
+        assert_eq!((ledger.counts().strays, ledger.counts().free), (4, 2));
+    }
+}

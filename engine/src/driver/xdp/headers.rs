@@ -1,0 +1,196 @@
+//! Headers of frames that go out: Ethernet, IPv4 or IPv6, UDP.
+//!
+//! ```text
+//!           IPv4                                  IPv6
+//!  0 target MAC | source MAC | type     0 target MAC | source MAC | type
+//! 14 version .. length .. checksum     14 version .. length | 17 | hops
+//! 26 source | target                   22 source
+//! 34 ports | length | checksum         38 target
+//! 42 payload                           54 ports | length | checksum
+//!                                      62 payload
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::checksum;
+
+/// An Ethernet address.
+pub(super) type Mac = [u8; 6];
+
+const ETHERNET_BYTES: usize = 14;
+const UDP_BYTES: usize = 8;
+const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
+/// The longest of both.
+const BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
+/// Routers that a packet passes at the most, as the kernel's sockets have it.
+const HOPS: u8 = 64;
+const UDP: u8 = 17;
+
+/// Bytes before the payload of a datagram from `local`.
+pub(super) fn header_bytes(local: IpAddr) -> usize {
+    match local {
+        IpAddr::V4(_) => ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES,
+        IpAddr::V6(_) => BYTES_MAX,
+    }
+}
+
+/// Bytes of a packet, as an MTU counts them, with `payload` bytes of datagram from `local`.
+pub(super) fn packet_bytes(local: IpAddr, payload: usize) -> usize {
+    header_bytes(local) - ETHERNET_BYTES + payload
+}
+
+/// All of the headers towards one destination that is the same in every frame, checksums as far as
+/// they can be known included.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    bytes: [u8; BYTES_MAX],
+    /// 42 or 62.
+    length: usize,
+    /// Of the IPv4 header, without its length.
+    ip_sum: u64,
+    /// Of pseudo-header and ports, without lengths.
+    udp_sum: u64,
+}
+
+impl Template {
+    /// Headers of datagrams from `from` to `to`, by way of `target`; `None` when they are not of
+    /// one family.
+    pub(super) fn new(from: SocketAddr, to: SocketAddr, source: Mac, target: Mac) -> Option<Self> {
+        let mut bytes = [0; BYTES_MAX];
+        bytes[..6].copy_from_slice(&target);
+        bytes[6..12].copy_from_slice(&source);
+        let length = header_bytes(from.ip());
+        let (ip, udp) = bytes[ETHERNET_BYTES..length].split_at_mut(length - 22);
+        let addresses = match (from.ip(), to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                // Version and words; never fragmented; time to live and protocol.
+                ip[0] = 0x45;
+                ip[6] = 0x40;
+                (ip[8], ip[9]) = (HOPS, UDP);
+                ip[12..16].copy_from_slice(&from.octets());
+                ip[16..20].copy_from_slice(&to.octets());
+                12..20
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                ip[0] = 0x60;
+                (ip[6], ip[7]) = (UDP, HOPS);
+                ip[8..24].copy_from_slice(&from.octets());
+                ip[24..40].copy_from_slice(&to.octets());
+                8..40
+            }
+            _ => return None,
+        };
+        udp[..2].copy_from_slice(&from.port().to_be_bytes());
+        udp[2..4].copy_from_slice(&to.port().to_be_bytes());
+        let ip_sum = checksum::add(0, ip);
+        let udp_sum = checksum::add(0, &ip[addresses]);
+        let udp_sum = checksum::add(udp_sum, &udp[..4]);
+        let udp_sum = checksum::add(udp_sum, &[0, UDP]);
+        let ether_type = if from.is_ipv4() { 0x0800u16 } else { 0x86dd };
+        bytes[12..14].copy_from_slice(&ether_type.to_be_bytes());
+        Some(Self { bytes, length, ip_sum, udp_sum })
+    }
+
+    /// Writes the headers in front of a payload: `frame` has room for them, then the payload, and
+    /// ends with it; at most 65 000 bytes in all.
+    pub(super) fn write(&self, frame: &mut [u8]) {
+        let udp_at = self.length - UDP_BYTES;
+        let udp_bytes = ((frame.len() - udp_at) as u16).to_be_bytes();
+        frame[..self.length].copy_from_slice(&self.bytes[..self.length]);
+        if self.length < BYTES_MAX {
+            let ip_bytes = ((frame.len() - ETHERNET_BYTES) as u16).to_be_bytes();
+            frame[16..18].copy_from_slice(&ip_bytes);
+            let sum = checksum::finish(checksum::add(self.ip_sum, &ip_bytes));
+            frame[24..26].copy_from_slice(&sum);
+        } else {
+            frame[18..20].copy_from_slice(&udp_bytes);
+        }
+        frame[udp_at + 4..udp_at + 6].copy_from_slice(&udp_bytes);
+        // The length counts twice, in the header and in the pseudo-header.
+        let sum = checksum::add(checksum::add(self.udp_sum, &udp_bytes), &udp_bytes);
+        let sum = checksum::finish(checksum::add(sum, &frame[self.length..]));
+        // Zero would say that there is none (RFC 768; RFC 8200 forbids that).
+        let sum = if sum == [0, 0] { [0xff, 0xff] } else { sum };
+        frame[udp_at + 6..udp_at + 8].copy_from_slice(&sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+    use super::*;
+
+    const SOURCE: Mac = [2, 0, 0, 0, 0, 1];
+    const TARGET: Mac = [2, 0, 0, 0, 0, 2];
+
+    fn check(from: SocketAddr, to: SocketAddr, payload: &[u8]) {
+        let template = Template::new(from, to, SOURCE, TARGET).unwrap();
+        let header = header_bytes(from.ip());
+        let mut frame = vec![0xaa; header + payload.len()];
+        frame[header..].copy_from_slice(payload);
+        template.write(&mut frame);
+        assert_eq!((&frame[..6], &frame[6..12]), (&TARGET[..], &SOURCE[..]));
+        assert_eq!(frame.len() - 14, packet_bytes(from.ip(), payload.len()));
+        let sliced = SlicedPacket::from_ethernet(&frame).unwrap();
+        let Some(TransportSlice::Udp(udp)) = &sliced.transport else { panic!("{sliced:?}") };
+        assert_eq!((udp.source_port(), udp.destination_port()), (from.port(), to.port()));
+        assert_eq!(udp.payload(), payload);
+        let header = udp.to_header();
+        let expected = match sliced.net.as_ref().unwrap() {
+            NetSlice::Ipv4(ip) => {
+                let ip = ip.header().to_header();
+                assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+                assert!(ip.dont_fragment && ip.time_to_live == HOPS);
+                assert_eq!(IpAddr::from(ip.source), from.ip());
+                assert_eq!(IpAddr::from(ip.destination), to.ip());
+                header.calc_checksum_ipv4(&ip, payload).unwrap()
+            }
+            NetSlice::Ipv6(ip) => {
+                let ip = ip.header().to_header();
+                assert_eq!(IpAddr::from(ip.source), from.ip());
+                assert_eq!(IpAddr::from(ip.destination), to.ip());
+                header.calc_checksum_ipv6(&ip, payload).unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_ne!(udp.checksum(), 0);
+        assert_eq!(udp.checksum(), expected, "{} bytes", payload.len());
+    }
+
+    #[test]
+    fn others_read_every_length_and_find_the_checksums_right() {
+        let bytes: Vec<u8> = (0..2048u32).map(|n| ((n * 37) ^ (n >> 3)) as u8).collect();
+        let pairs = [
+            ("10.77.0.1:4791", "10.77.0.2:65535"),
+            ("255.255.255.255:65535", "255.255.255.255:65535"),
+            ("[fe80::1]:1", "[2001:db8::ffff]:4791"),
+        ];
+        for (from, to) in pairs {
+            for length in (0..80).chain([1399, 1400, 1472, 2047, 2048]) {
+                check(from.parse().unwrap(), to.parse().unwrap(), &bytes[..length]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_sent_as_ones() {
+        let (from, to) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+        let found = (0..=u16::MAX).find(|word| {
+            let template = Template::new(from, to, SOURCE, TARGET).unwrap();
+            let mut frame = [0; 44];
+            frame[42..].copy_from_slice(&word.to_be_bytes());
+            template.write(&mut frame);
+            frame[40..42] == [0xff, 0xff]
+        });
+        check(from, to, &found.unwrap().to_be_bytes());
+    }
+
+    #[test]
+    fn families_do_not_mix() {
+        let (v4, v6) = ("10.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap());
+        assert!(Template::new(v4, v6, SOURCE, TARGET).is_none());
+        assert!(Template::new(v6, v4, SOURCE, TARGET).is_none());
+    }
+}

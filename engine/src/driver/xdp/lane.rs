@@ -1,0 +1,273 @@
+//! One queue of a NIC, while all is well with it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use ringrail_xdp::{AttachMode, Claim, ClaimError, Nic};
+
+use super::destinations::Destinations;
+use super::exchange::Exchange;
+use super::headers::header_bytes;
+use super::parse::{Unfits, datagram};
+use super::routes::{Link, Routes};
+use super::socket::{Copying, XskRings};
+use crate::progress::lanes::FrameFigures;
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+
+/// How often program and NIC are asked after.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+/// Frames that came in and were no datagrams, of which one call takes no more.
+const UNFIT_MAX: usize = 64;
+
+/// Frames to and from one address and port.
+#[derive(Debug)]
+pub(super) struct Lane {
+    // Goes before the socket, so that nothing is redirected to a closed one.
+    claim: Claim,
+    exchange: Exchange<XskRings>,
+    frames: u32,
+    nic: Nic,
+    copying: Copying,
+    routes: Routes,
+    link: Link,
+    destinations: Destinations,
+    local: SocketAddr,
+    header_bytes: usize,
+    /// Where in the frame that is read its datagram is.
+    payload: Range<usize>,
+    unfits: Unfits,
+    checked_at: Instant,
+    sent: u64,
+    received: u64,
+}
+
+impl Lane {
+    /// Joins the NIC that has the address `local` and takes a queue of it.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way, and the cure.
+    pub(super) fn open(local: SocketAddr, frames: u32, is_patient: bool) -> Result<Self, String> {
+        let index = nic_of(local)?;
+        let mut routes = Routes::open().map_err(|error| format!("no netlink socket: {error}"))?;
+        let link = routes.link(index).map_err(|error| format!("asking for the NIC: {error}"))?;
+        if !link.is_up {
+            return Err("the NIC is down".to_owned());
+        }
+        let nic = Nic::join(index, AttachMode::Auto).map_err(|error| error.to_string())?;
+        let (exchange, claim, copying) = take_queue(&nic, local, frames, is_patient)?;
+        let now = Instant::now();
+        let destinations = Destinations::new(local, index, link.clone(), now);
+        Ok(Self {
+            claim,
+            exchange,
+            frames,
+            nic,
+            copying,
+            routes,
+            link,
+            destinations,
+            local,
+            header_bytes: header_bytes(local.ip()),
+            payload: 0..0,
+            unfits: Unfits::default(),
+            checked_at: now,
+            sent: 0,
+            received: 0,
+        })
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.exchange.fd()
+    }
+
+    /// Name of the NIC, the queue, and how frames travel.
+    pub(super) fn describe(&self) -> (String, u32, String) {
+        let how = match self.copying {
+            Copying::Copy => format!("{}, copied", self.nic.mode()),
+            Copying::Zero => format!("{}, zero-copy", self.nic.mode()),
+        };
+        (self.nic.name().to_owned(), self.claim.queue(), how)
+    }
+
+    /// What became of its frames.
+    pub(super) fn figures(&self) -> FrameFigures {
+        let counts = self.exchange.counts();
+        FrameFigures {
+            frames: self.frames as usize,
+            frames_free: counts.free as usize,
+            frames_in_hand: counts.in_hand as usize,
+            frames_filled: counts.filled as usize,
+            frames_sending: counts.sending as usize,
+            strays: counts.strays,
+            sent: self.sent,
+            received: self.received,
+            unfit: self.unfits.total() + self.exchange.split,
+        }
+    }
+
+    // ---- Sending ----
+
+    /// Room for a datagram in a frame; `None`: all are under way.
+    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+        let header_bytes = self.header_bytes;
+        self.exchange.room()?.get_mut(header_bytes..)
+    }
+
+    /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there.
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize) -> bool {
+        let Some(template) = self.destinations.template(to, length) else { return false };
+        let Some(frame) = self.exchange.room() else { return false };
+        let end = self.header_bytes + length;
+        template.write(&mut frame[..end]);
+        self.exchange.stage(end);
+        self.sent += 1;
+        true
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
+        self.exchange.is_behind()
+    }
+
+    /// Hands frames to the kernel.
+    ///
+    /// # Errors
+    ///
+    /// The NIC is down or gone.
+    pub(super) fn flush(&mut self, counters: &mut DriverCounters) -> io::Result<()> {
+        let before = self.exchange.calls;
+        let flushed = self.exchange.flush();
+        counters.syscalls += self.exchange.calls - before;
+        flushed
+    }
+
+    // ---- Receiving ----
+
+    pub(super) fn has_received(&mut self) -> bool {
+        self.exchange.has_received()
+    }
+
+    /// Who sent the next datagram; [`Self::payload`] has it.
+    pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
+        let nic = self.nic.ifindex();
+        for _ in 0..UNFIT_MAX {
+            let frame = self.exchange.receive()?;
+            match datagram(frame, self.local, nic) {
+                Ok((_, payload)) if payload.len() > DATAGRAM_BYTES_MAX => {
+                    counters.datagrams_too_long += 1;
+                }
+                Ok((from, payload)) => {
+                    self.payload = payload;
+                    self.received += 1;
+                    counters.datagrams_received += 1;
+                    return Some(from);
+                }
+                Err(why) => self.unfits.count(why),
+            }
+        }
+        None
+    }
+
+    /// The datagram that [`Self::receive`] found.
+    pub(super) fn payload(&mut self) -> &mut [u8] {
+        let payload = self.payload.clone();
+        self.exchange.reading().and_then(|frame| frame.get_mut(payload)).unwrap_or_default()
+    }
+
+    // ---- Care ----
+
+    /// Asks for ways that are wanted, and ten times a second whether all is well.
+    ///
+    /// # Errors
+    ///
+    /// Why frames come and go no more.
+    pub(super) fn tend(&mut self, now: Instant) -> Result<(), String> {
+        self.exchange.reap();
+        self.exchange.refill();
+        if now.saturating_duration_since(self.checked_at) >= CHECK_EVERY {
+            self.checked_at = now;
+            self.nic.is_attached().map_err(|why| why.to_string())?;
+            match self.routes.link(self.nic.ifindex()) {
+                Ok(link) if link.is_up => self.link = link,
+                Ok(_) => return Err(format!("{} is down", self.nic.name())),
+                Err(error) => return Err(format!("{}: {error}", self.nic.name())),
+            }
+            self.destinations.set_link(self.link.clone());
+        }
+        self.destinations.refresh(now, &mut self.routes);
+        Ok(())
+    }
+
+    /// Whether [`Self::tend`] should come soon.
+    pub(super) fn has_questions(&self) -> bool {
+        self.destinations.has_questions()
+    }
+}
+
+/// The NIC that has an address.
+fn nic_of(local: SocketAddr) -> Result<u32, String> {
+    let ip = local.ip();
+    if ip.is_unspecified() {
+        return Err("the endpoint listens on all addresses: set listen_address or nics".into());
+    }
+    if ip.is_loopback() {
+        return Err(format!("{ip} is an address of the loopback, which has no frames"));
+    }
+    let interfaces =
+        if_addrs::get_if_addrs().map_err(|error| format!("asking for NICs: {error}"))?;
+    let scope = match local {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
+        _ => None,
+    };
+    let has_it = |index: Option<u32>| scope.is_none() || index == scope;
+    let found = interfaces.into_iter().find(|nic| nic.ip() == ip && has_it(nic.index));
+    found.and_then(|nic| nic.index).ok_or_else(|| format!("no NIC has the address {ip}"))
+}
+
+/// The first queue that nobody has, zero-copy where NIC and program can.
+fn take_queue(
+    nic: &Nic,
+    local: SocketAddr,
+    frames: u32,
+    is_patient: bool,
+) -> Result<(Exchange<XskRings>, Claim, Copying), String> {
+    let mut last = String::from("it has no queue");
+    for queue in 0..nic.queues() {
+        // Others' queues are not waited for where there are more.
+        let is_patient = is_patient && nic.queues() == 1;
+        let ways: &[Copying] =
+            if nic.has_zero_copy() { &[Copying::Zero, Copying::Copy] } else { &[Copying::Copy] };
+        for &copying in ways {
+            let rings = match XskRings::open(nic.name(), queue, frames, copying, is_patient) {
+                Ok(rings) => rings,
+                Err(error) => {
+                    last = refused(nic.name(), queue, &error);
+                    continue;
+                }
+            };
+            let exchange = Exchange::new(rings, frames, frames / 2);
+            return match nic.claim(queue, local, exchange.fd()) {
+                Ok(claim) => Ok((exchange, claim, copying)),
+                Err(error @ ClaimError::Unspecified { .. }) => Err(error.to_string()),
+                Err(error) => {
+                    last = error.to_string();
+                    break;
+                }
+            };
+        }
+    }
+    Err(last)
+}
+
+fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
+    let cure = match error.raw_os_error() {
+        Some(libc::EBUSY) => "; another process has it, which alone can use it",
+        Some(libc::EPERM | libc::EACCES) => "; it needs CAP_NET_RAW and CAP_NET_ADMIN",
+        Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the memlock limit, or lower xdp_frames",
+        _ => "",
+    };
+    format!("queue {queue} of {nic}: {error}{cure}")
+}

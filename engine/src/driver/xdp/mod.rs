@@ -1,0 +1,212 @@
+//! Datagrams as AF_XDP frames, which pass the kernel's stack by: half a microsecond instead of two.
+//!
+//! Frames are an addition to the UDP socket of the same port, never its replacement. A datagram
+//! goes by a frame where its destination is reached by this NIC, its neighbour is known, and a
+//! frame is free; every other one goes by the socket. The program on the NIC redirects what is for
+//! the port; what it does not redirect arrives at the socket. So each side may lose its frames at
+//! any time, and get them back.
+//!
+//! `frame` has the books of who has which frame, `rings` what is wanted of the kernel and `socket`
+//! what does it; `exchange` moves frames, `headers` and `parse` know what is in them; `routes` asks
+//! the kernel for ways and `destinations` keeps them; `lane` is all of it for one queue.
+
+mod checksum;
+mod destinations;
+mod exchange;
+mod frame;
+mod headers;
+mod lane;
+mod parse;
+mod rings;
+mod routes;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use self::lane::Lane;
+use crate::progress::lanes::DriverCounters;
+use crate::progress::lanes::{FrameFigures, FrameState};
+
+/// How often frames that were lost are tried again.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+
+/// Frames for one UDP socket.
+#[derive(Debug)]
+pub(super) struct Frames {
+    local: SocketAddr,
+    frames: u32,
+    mode: Mode,
+    /// Of lanes that are over.
+    past: FrameFigures,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Up(Box<Lane>),
+    /// Nothing goes or comes any more; somebody still watches its descriptor.
+    Leaving(Box<Lane>, Fallen),
+    Down(Fallen),
+}
+
+/// What ended a lane, and when to try anew.
+#[derive(Clone, Debug)]
+struct Fallen {
+    cause: String,
+    retry_at: Instant,
+}
+
+impl Frames {
+    /// Frames beside the socket that is bound to `local`.
+    ///
+    /// # Errors
+    ///
+    /// Why there are none, and what would help.
+    pub(super) fn open(local: SocketAddr, frames: u32) -> Result<Self, String> {
+        let lane = Lane::open(local, frames, true)?;
+        let (nic, queue, how) = lane.describe();
+        tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
+        let (mode, past) = (Mode::Up(Box::new(lane)), FrameFigures::default());
+        Ok(Self { local, frames, mode, past })
+    }
+
+    fn lane(&mut self) -> Option<&mut Lane> {
+        match &mut self.mode {
+            Mode::Up(lane) => Some(lane),
+            Mode::Leaving(..) | Mode::Down(_) => None,
+        }
+    }
+
+    /// Whether frames come and go.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.mode, Mode::Up(_))
+    }
+
+    /// What to watch for frames that come in.
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        match &self.mode {
+            Mode::Up(lane) => Some(lane.fd()),
+            Mode::Leaving(..) | Mode::Down(_) => None,
+        }
+    }
+
+    /// Room for a datagram in a frame.
+    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+        self.lane()?.room()
+    }
+
+    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there.
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize) -> bool {
+        self.lane().is_some_and(|lane| lane.send(to, length))
+    }
+
+    /// Hands frames to the kernel.
+    pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
+        let Some(lane) = self.lane() else { return };
+        if lane.is_behind()
+            && let Err(error) = lane.flush(counters)
+        {
+            self.fall(error.to_string());
+        }
+    }
+
+    pub(super) fn has_received(&mut self) -> bool {
+        self.lane().is_some_and(Lane::has_received)
+    }
+
+    /// Who sent the next datagram that came in a frame; [`Self::payload`] has it.
+    pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
+        self.lane()?.receive(counters)
+    }
+
+    /// The datagram that [`Self::receive`] found.
+    pub(super) fn payload(&mut self) -> &mut [u8] {
+        self.lane().map(Lane::payload).unwrap_or_default()
+    }
+
+    /// Whether [`Self::tend`] should come soon.
+    pub(super) fn has_questions(&self) -> bool {
+        matches!(&self.mode, Mode::Up(lane) if lane.has_questions())
+    }
+
+    /// To be called now and then. `is_watched`: somebody has asked the kernel about the descriptor,
+    /// and the queue is not free before that is over.
+    pub(super) fn tend(&mut self, now: Instant, is_watched: bool) {
+        match &mut self.mode {
+            Mode::Up(lane) => {
+                if let Err(cause) = lane.tend(now) {
+                    self.fall(cause);
+                }
+            }
+            Mode::Leaving(lane, fallen) => {
+                if !is_watched {
+                    let fallen = fallen.clone();
+                    self.past = self.past.and(lane.figures()).of_past();
+                    self.mode = Mode::Down(fallen);
+                }
+            }
+            Mode::Down(fallen) if now >= fallen.retry_at => self.rise(now),
+            Mode::Down(_) => {}
+        }
+    }
+
+    fn fall(&mut self, cause: String) {
+        let fallen = Fallen { cause, retry_at: Instant::now() + RETRY_EVERY };
+        let before = std::mem::replace(&mut self.mode, Mode::Down(fallen.clone()));
+        if let Mode::Up(lane) = before {
+            tracing::warn!("no frames: {}; datagrams go by the socket meanwhile", fallen.cause);
+            self.mode = Mode::Leaving(lane, fallen);
+        }
+    }
+
+    fn rise(&mut self, now: Instant) {
+        match Lane::open(self.local, self.frames, false) {
+            Ok(lane) => {
+                tracing::info!("frames are back");
+                self.mode = Mode::Up(Box::new(lane));
+            }
+            Err(cause) => {
+                tracing::debug!("still no frames: {cause}");
+                self.mode = Mode::Down(Fallen { cause, retry_at: now + RETRY_EVERY });
+            }
+        }
+    }
+
+    /// How they fare.
+    pub(super) fn state(&self) -> FrameState {
+        match &self.mode {
+            Mode::Up(lane) => {
+                let (nic, queue, how) = lane.describe();
+                FrameState::Up { nic, queue, how, figures: self.past.and(lane.figures()) }
+            }
+            Mode::Leaving(lane, Fallen { cause, .. }) => {
+                FrameState::Down { cause: cause.clone(), figures: self.past.and(lane.figures()) }
+            }
+            Mode::Down(Fallen { cause, .. }) => {
+                FrameState::Down { cause: cause.clone(), figures: self.past }
+            }
+        }
+    }
+}
+
+impl FrameFigures {
+    /// Those of lanes that are over, with those of the one that is there now.
+    fn and(self, now: Self) -> Self {
+        Self {
+            strays: self.strays + now.strays,
+            sent: self.sent + now.sent,
+            received: self.received + now.received,
+            unfit: self.unfit + now.unfit,
+            ..now
+        }
+    }
+
+    /// Without the frames themselves, which are gone.
+    fn of_past(self) -> Self {
+        let Self { strays, sent, received, unfit, .. } = self;
+        Self { strays, sent, received, unfit, ..Self::default() }
+    }
+}

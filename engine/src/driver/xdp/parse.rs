@@ -1,0 +1,285 @@
+//! Frames that came in, which anybody may have made.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::ops::Range;
+
+/// Tags of a frame that are passed over at the most: customer and provider.
+const VLAN_TAGS_MAX: usize = 2;
+const UDP: u8 = 17;
+
+/// Why a frame is no datagram for us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unfit {
+    /// It ends inside a header.
+    TooShort,
+    /// A header speaks of other lengths than there are.
+    BadLength,
+    /// Part of a packet.
+    Fragment,
+    /// Not UDP over IP without options that we would have to understand.
+    OtherProtocol,
+    /// For another address or port.
+    NotOurs,
+}
+
+/// Frames that came in and were no datagrams, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Unfits {
+    /// Ended inside a header.
+    pub(crate) too_short: u64,
+    /// Lengths that contradict each other.
+    pub(crate) bad_length: u64,
+    /// Parts of packets.
+    pub(crate) fragments: u64,
+    /// No UDP.
+    pub(crate) other_protocol: u64,
+    /// For others.
+    pub(crate) not_ours: u64,
+}
+
+impl Unfits {
+    /// Counts one.
+    pub(super) fn count(&mut self, why: Unfit) {
+        *match why {
+            Unfit::TooShort => &mut self.too_short,
+            Unfit::BadLength => &mut self.bad_length,
+            Unfit::Fragment => &mut self.fragments,
+            Unfit::OtherProtocol => &mut self.other_protocol,
+            Unfit::NotOurs => &mut self.not_ours,
+        } += 1;
+    }
+
+    /// All of them.
+    pub(crate) fn total(&self) -> u64 {
+        self.too_short + self.bad_length + self.fragments + self.other_protocol + self.not_ours
+    }
+}
+
+fn word(frame: &[u8], at: usize) -> Result<u16, Unfit> {
+    let bytes = frame.get(at..at + 2).ok_or(Unfit::TooShort)?;
+    Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+fn array<const BYTES: usize>(frame: &[u8], at: usize) -> Result<[u8; BYTES], Unfit> {
+    let bytes = frame.get(at..at + BYTES).ok_or(Unfit::TooShort)?;
+    bytes.try_into().map_err(|_| Unfit::TooShort)
+}
+
+/// Who sent the datagram in `frame`, which came in by the NIC numbered `nic`, and where in the
+/// frame its payload is. Only one for `local` is a datagram.
+///
+/// Checksums are not looked at: what comes over a virtual NIC carries unfinished ones, and the
+/// tag of a packet says more.
+pub(super) fn datagram(
+    frame: &[u8],
+    local: SocketAddr,
+    nic: u32,
+) -> Result<(SocketAddr, Range<usize>), Unfit> {
+    let (ether_type, ip) = past_vlans(frame)?;
+    let packet = match (ether_type, local.ip()) {
+        (0x0800, IpAddr::V4(ours)) => ipv4(frame, ip, ours)?,
+        (0x86dd, IpAddr::V6(ours)) => ipv6(frame, ip, ours)?,
+        (0x0800 | 0x86dd, _) => return Err(Unfit::NotOurs),
+        _ => return Err(Unfit::OtherProtocol),
+    };
+    let (source, Range { start: udp, end }) = packet;
+    if end - udp < 8 {
+        return Err(Unfit::BadLength);
+    }
+    if word(frame, udp + 2)? != local.port() {
+        return Err(Unfit::NotOurs);
+    }
+    let length = usize::from(word(frame, udp + 4)?);
+    if length < 8 || length > end - udp {
+        return Err(Unfit::BadLength);
+    }
+    let port = word(frame, udp)?;
+    let from = match source {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, port, 0, nic).into(),
+        ip => SocketAddr::new(ip, port),
+    };
+    Ok((from, udp + 8..udp + length))
+}
+
+/// Type of the packet in a frame and where it begins.
+fn past_vlans(frame: &[u8]) -> Result<(u16, usize), Unfit> {
+    let mut at = 12;
+    for _ in 0..=VLAN_TAGS_MAX {
+        match word(frame, at)? {
+            0x8100 | 0x88a8 => at += 4,
+            ether_type => return Ok((ether_type, at + 2)),
+        }
+    }
+    Err(Unfit::OtherProtocol)
+}
+
+/// Source and UDP part of an IPv4 packet. What follows the packet is the padding of a short frame.
+fn ipv4(frame: &[u8], at: usize, ours: Ipv4Addr) -> Result<(IpAddr, Range<usize>), Unfit> {
+    let header: [u8; 20] = array(frame, at)?;
+    let header_bytes = usize::from(header[0] & 15) * 4;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || header_bytes < 20 || length < header_bytes {
+        return Err(Unfit::BadLength);
+    }
+    if length > frame.len() - at {
+        return Err(Unfit::BadLength);
+    }
+    // More fragments, or not the first; "do not fragment" may be set.
+    if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
+        return Err(Unfit::Fragment);
+    }
+    if header[9] != UDP {
+        return Err(Unfit::OtherProtocol);
+    }
+    if header[16..20] != ours.octets() {
+        return Err(Unfit::NotOurs);
+    }
+    let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
+    Ok((source.into(), at + header_bytes..at + length))
+}
+
+/// Source and UDP part of an IPv6 packet without extension headers.
+fn ipv6(frame: &[u8], at: usize, ours: Ipv6Addr) -> Result<(IpAddr, Range<usize>), Unfit> {
+    let header: [u8; 40] = array(frame, at)?;
+    let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if header[0] >> 4 != 6 || length > frame.len() - at - 40 {
+        return Err(Unfit::BadLength);
+    }
+    match header[6] {
+        UDP => {}
+        44 => return Err(Unfit::Fragment),
+        _ => return Err(Unfit::OtherProtocol),
+    }
+    if header[24..40] != ours.octets() {
+        return Err(Unfit::NotOurs);
+    }
+    let source: [u8; 16] = array(frame, at + 8)?;
+    Ok((Ipv6Addr::from(source).into(), at + 40..at + 40 + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::headers::{Template, header_bytes};
+    use super::*;
+
+    const NIC: u32 = 7;
+
+    fn made(from: &str, to: &str, payload: &[u8]) -> Vec<u8> {
+        let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let mut frame = vec![0; header_bytes(from.ip())];
+        frame.extend_from_slice(payload);
+        Template::new(from, to, [2; 6], [4; 6]).unwrap().write(&mut frame);
+        frame
+    }
+
+    fn read(frame: &[u8], local: &str) -> Result<(String, Vec<u8>), Unfit> {
+        let (from, place) = datagram(frame, local.parse().unwrap(), NIC)?;
+        Ok((from.to_string(), frame[place].to_vec()))
+    }
+
+    const V4: (&str, &str) = ("10.77.0.2:99", "10.77.0.1:4791");
+    const V6: (&str, &str) = ("[fe80::2]:99", "[fe80::1]:4791");
+
+    #[test]
+    fn datagrams_come_out_as_they_went_in() {
+        let frame = made(V4.0, V4.1, b"hello");
+        assert_eq!(read(&frame, V4.1), Ok((V4.0.to_owned(), b"hello".to_vec())));
+        let frame = made(V6.0, V6.1, b"");
+        assert_eq!(read(&frame, V6.1), Ok(("[fe80::2%7]:99".to_owned(), Vec::new())));
+    }
+
+    #[test]
+    fn padding_and_tags_are_passed_over() {
+        for (from, to) in [V4, V6] {
+            let mut frame = made(from, to, b"x");
+            frame.extend_from_slice(&[0xee; 17]);
+            assert_eq!(read(&frame, to).unwrap().1, b"x");
+            for tags in 1..=3 {
+                frame.splice(12..12, [0x81, 0x00, 0x20, 0x05]);
+                let expected = if tags <= 2 { Ok(()) } else { Err(Unfit::OtherProtocol) };
+                assert_eq!(read(&frame, to).map(drop), expected, "{tags} tags");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_anywhere_is_no_datagram() {
+        for (from, to) in [V4, V6] {
+            let frame = made(from, to, b"hello");
+            for length in 0..frame.len() {
+                let why = read(&frame[..length], to).unwrap_err();
+                assert!(matches!(why, Unfit::TooShort | Unfit::BadLength), "{length}: {why:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_lie_are_found() {
+        for (from, to) in [V4, V6] {
+            let good = made(from, to, b"hello");
+            let udp_at = good.len() - 5 - 8;
+            for length in [0u16, 7, 14, 15, 1000, 65_535] {
+                let mut frame = good.clone();
+                frame[udp_at + 4..udp_at + 6].copy_from_slice(&length.to_be_bytes());
+                assert_eq!(read(&frame, to), Err(Unfit::BadLength), "UDP length {length}");
+            }
+            let ip_length_at = if from == V4.0 { 16 } else { 18 };
+            for length in [0u16, 7, 19, 65_535] {
+                let mut frame = good.clone();
+                frame[ip_length_at..ip_length_at + 2].copy_from_slice(&length.to_be_bytes());
+                assert_eq!(read(&frame, to), Err(Unfit::BadLength), "IP length {length}");
+            }
+        }
+        let mut frame = made(V4.0, V4.1, b"hello");
+        for first in [0x44, 0x4f, 0x55, 0x65] {
+            frame[14] = first;
+            assert_eq!(read(&frame, V4.1), Err(Unfit::BadLength), "{first:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_for_us_is_told_apart() {
+        let frame = made(V4.0, V4.1, b"hello");
+        assert_eq!(read(&frame, "10.77.0.1:4792"), Err(Unfit::NotOurs));
+        assert_eq!(read(&frame, "10.77.0.9:4791"), Err(Unfit::NotOurs));
+        assert_eq!(read(&frame, V6.1), Err(Unfit::NotOurs));
+        for (at, value, why) in [
+            (20, 0x20, Unfit::Fragment),
+            (21, 0x01, Unfit::Fragment),
+            (23, 6, Unfit::OtherProtocol),
+            (13, 0x06, Unfit::OtherProtocol),
+        ] {
+            let mut frame = frame.clone();
+            frame[at] = value;
+            assert_eq!(read(&frame, V4.1), Err(why));
+        }
+        let frame = made(V6.0, V6.1, b"hello");
+        for (value, why) in [(44, Unfit::Fragment), (0, Unfit::OtherProtocol)] {
+            let mut frame = frame.clone();
+            frame[20] = value;
+            assert_eq!(read(&frame, V6.1), Err(why));
+        }
+    }
+
+    #[test]
+    fn hostile_frames_are_counted_and_never_read_beyond() {
+        let mut counts = Unfits::default();
+        bolero::check!().with_iterations(5000).with_type::<(Vec<u8>, bool)>().for_each(
+            |(bytes, is_v4)| {
+                let to = if *is_v4 { V4.1 } else { V6.1 };
+                // Whatever they are, and as the tail of a frame that begins well.
+                let mut begun = made(if *is_v4 { V4.0 } else { V6.0 }, to, b"");
+                let cut = bytes.first().map_or(0, |cut| usize::from(*cut) % begun.len());
+                begun.truncate(cut);
+                begun.extend_from_slice(bytes);
+                for frame in [bytes, &begun] {
+                    match datagram(frame, to.parse().unwrap(), NIC) {
+                        Ok((_, place)) => assert!(place.end <= frame.len()),
+                        Err(why) => counts.count(why),
+                    }
+                }
+            },
+        );
+        assert!(counts.total() > 0);
+    }
+}

@@ -1,0 +1,257 @@
+//! The kernel's rings, by `xsk-rs`.
+
+use std::ffi::CString;
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::slice;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xsk_rs::config::{
+    BindFlags, FrameSize, Interface, LibxdpFlags, QueueSize, SocketConfig, UmemConfig,
+};
+use xsk_rs::umem::frame::FrameDesc;
+use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue, Umem};
+
+use super::exchange::BATCH;
+use super::frame::Frame;
+use super::rings::{Packet, Rings};
+
+/// Bytes of a frame: 3840 of packet behind the kernel's 256, which takes the longest datagram with
+/// its headers, and one page.
+const FRAME_BYTES: u32 = 4096;
+/// How long the kernel may take to let go of a queue that was bound before: it does so some 20 ms
+/// after the last descriptor was closed.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+const BUSY_PAUSE: Duration = Duration::from_millis(2);
+
+/// Memory in frames, bound to one queue of a NIC.
+#[derive(Debug)]
+pub(super) struct XskRings {
+    // Queues go first: the memory stays until the kernel is through with it.
+    transmit: TxQueue,
+    receive: RxQueue,
+    fill: FillQueue,
+    complete: CompQueue,
+    umem: Umem,
+    /// As each frame was made: all of its packet part.
+    whole: Box<[FrameDesc]>,
+    /// Where the last packet in each frame is.
+    packets: Box<[FrameDesc]>,
+    descs: [FrameDesc; BATCH],
+}
+
+/// Whether the kernel copies or the NIC reads and writes the frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Copying {
+    /// The kernel copies: any NIC.
+    Copy,
+    /// No copy; NICs without it refuse.
+    Zero,
+}
+
+impl XskRings {
+    /// Binds `frames` frames to `queue` of the NIC named `nic`. `is_patient`: a queue that is
+    /// busy is asked for again, for a second.
+    ///
+    /// # Errors
+    ///
+    /// Permissions, memory, or `EBUSY` when somebody has the queue.
+    pub(super) fn open(
+        nic: &str,
+        queue: u32,
+        frames: u32,
+        copying: Copying,
+        is_patient: bool,
+    ) -> io::Result<Self> {
+        let deadline = Instant::now() + BUSY_FOR;
+        loop {
+            match Self::try_open(nic, queue, frames, copying) {
+                Err(error)
+                    if error.raw_os_error() == Some(libc::EBUSY)
+                        && is_patient
+                        && Instant::now() < deadline =>
+                {
+                    thread::sleep(BUSY_PAUSE);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn try_open(nic: &str, queue: u32, frames: u32, copying: Copying) -> io::Result<Self> {
+        let ring = QueueSize::new(frames.next_power_of_two()).map_err(io::Error::other)?;
+        let umem_config = UmemConfig::builder()
+            .frame_size(FrameSize::new(FRAME_BYTES).map_err(io::Error::other)?)
+            .fill_queue_size(ring)
+            .comp_queue_size(ring)
+            .build()
+            .map_err(io::Error::other)?;
+        let count = NonZeroU32::new(frames).ok_or(io::ErrorKind::InvalidInput)?;
+        let (umem, whole) = Umem::new(umem_config, count, false).map_err(cause)?;
+        let copy_flag = match copying {
+            Copying::Copy => BindFlags::XDP_COPY,
+            Copying::Zero => BindFlags::XDP_ZEROCOPY,
+        };
+        let config = SocketConfig::builder()
+            .rx_queue_size(ring)
+            .tx_queue_size(ring)
+            .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+            .bind_flags(BindFlags::XDP_USE_NEED_WAKEUP | copy_flag)
+            .build();
+        let interface = Interface::new(CString::new(nic)?);
+        // SAFETY: this is the only socket of the memory, so nobody else has its frames.
+        let made = unsafe { Socket::new(config, &umem, &interface, queue) };
+        let (transmit, receive, shared) = made.map_err(cause)?;
+        let (fill, complete) =
+            shared.ok_or_else(|| io::Error::other("the kernel gave no rings of its own"))?;
+        let whole: Box<[FrameDesc]> = whole.into();
+        let packets = whole.clone();
+        let descs = [FrameDesc::default(); BATCH];
+        Ok(Self { transmit, receive, fill, complete, umem, whole, packets, descs })
+    }
+}
+
+/// What the kernel said of something that the crate words in general.
+fn cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    let code = std::error::Error::source(&error)
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .and_then(io::Error::raw_os_error);
+    match code {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::other(error),
+    }
+}
+
+/// The frame that an address of the kernel's lies in.
+fn index_of(desc: &FrameDesc) -> u32 {
+    (desc.addr() / FRAME_BYTES as usize) as u32
+}
+
+impl Rings for XskRings {
+    fn fill(&mut self, indices: &[u32]) -> usize {
+        let room = self.fill.nb_free(indices.len() as u32) as usize;
+        let count = indices.len().min(room).min(BATCH);
+        for (desc, &index) in self.descs.iter_mut().zip(&indices[..count]) {
+            *desc = self.whole[index as usize];
+        }
+        // SAFETY: the caller owned these frames of this memory and lends them.
+        unsafe { self.fill.produce(&self.descs[..count]) }
+    }
+
+    fn transmit(&mut self, packets: &[Packet]) -> usize {
+        if packets.is_empty() {
+            return 0;
+        }
+        let room = self.transmit.nb_free(packets.len() as u32) as usize;
+        let count = packets.len().min(room).min(BATCH);
+        for (desc, packet) in self.descs.iter_mut().zip(&packets[..count]) {
+            *desc = self.whole[packet.index as usize];
+            // SAFETY: the frame is the caller's until it is lent below; the slice is not used.
+            let mut data = unsafe { self.umem.data_mut(desc) };
+            data.cursor().set_pos(packet.length as usize);
+        }
+        // SAFETY: the caller owned these frames of this memory and lends them.
+        unsafe { self.transmit.produce(&self.descs[..count]) }
+    }
+
+    fn completed(&mut self, into: &mut [u32]) -> usize {
+        let limit = into.len().min(BATCH);
+        // SAFETY: what comes back is booked by the caller before anything is made of it.
+        let count = unsafe { self.complete.consume(&mut self.descs[..limit]) };
+        for (place, desc) in into.iter_mut().zip(&self.descs[..count]) {
+            *place = index_of(desc);
+        }
+        count
+    }
+
+    fn received(&mut self, into: &mut [Packet]) -> usize {
+        let limit = into.len().min(BATCH);
+        // SAFETY: what comes back is booked by the caller before anything is made of it.
+        let count = unsafe { self.receive.consume(&mut self.descs[..limit]) };
+        for (place, desc) in into.iter_mut().zip(&self.descs[..count]) {
+            let index = index_of(desc);
+            let length = desc.lengths().data();
+            let end = desc.addr() % FRAME_BYTES as usize + length;
+            // A packet beyond its frame would be a bug of the kernel's; nobody reads it.
+            let length = if end <= FRAME_BYTES as usize { length as u32 } else { 0 };
+            if let Some(packet) = self.packets.get_mut(index as usize) {
+                *packet = *desc;
+            }
+            *place = Packet { index, length, goes_on: desc.has_more_frames() };
+        }
+        count
+    }
+
+    fn has_received(&mut self) -> bool {
+        self.receive.nb_avail(1) > 0
+    }
+
+    fn sleeps(&self) -> bool {
+        self.fill.needs_wakeup()
+    }
+
+    fn wake(&mut self) -> io::Result<()> {
+        // SAFETY: a null buffer of no bytes is what the kernel wants here.
+        let rc = unsafe {
+            libc::recvfrom(
+                self.fd(),
+                std::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn kick(&mut self) -> io::Result<()> {
+        if !self.transmit.needs_wakeup() {
+            return Ok(());
+        }
+        // SAFETY: a null buffer of no bytes is what the kernel wants here.
+        let rc = unsafe {
+            libc::sendto(self.fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+        };
+        if rc >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+        let desc = &mut self.whole[frame.index() as usize];
+        // SAFETY: whoever has the handle has the frame, and it is borrowed exclusively.
+        let mut data = unsafe { self.umem.data_mut(desc) };
+        data.cursor().set_pos(usize::MAX);
+        let bytes = data.contents_mut();
+        let (start, length) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: the same bytes for as long as the handle and the rings are borrowed; the memory
+        // stays with the rings.
+        unsafe { slice::from_raw_parts_mut(start, length) }
+    }
+
+    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+        let desc = &mut self.packets[frame.index() as usize];
+        // SAFETY: whoever has the handle has the frame, and it is borrowed exclusively; the address
+        // is one inside it (`received`).
+        let mut data = unsafe { self.umem.data_mut(desc) };
+        data.cursor().set_pos(length as usize);
+        let bytes = data.contents_mut();
+        let (start, length) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: as in `bytes`.
+        unsafe { slice::from_raw_parts_mut(start, length) }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.transmit.fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,312 @@
+//! Frames against a model of the kernel that makes every fault a kernel may make.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::exchange::Exchange;
+use super::frame::Frame;
+use super::rings::{Packet, Rings};
+
+const FRAME_BYTES: usize = 64;
+
+/// Rings of a kernel that knows where each frame is, and a network that may bring anything.
+#[derive(Debug)]
+struct Model {
+    random: StdRng,
+    memory: Vec<[u8; FRAME_BYTES]>,
+    /// What the kernel was lent, by its own books.
+    is_lent: Vec<bool>,
+    fill_room: usize,
+    to_fill: VecDeque<u32>,
+    came_in: VecDeque<Packet>,
+    transmit_room: usize,
+    to_send: VecDeque<Packet>,
+    under_way: Vec<u32>,
+    completed: VecDeque<u32>,
+    /// Bytes of packets that left, in order.
+    sent: VecDeque<u64>,
+    next_number: u64,
+    /// What arrived, in order, and is to be received.
+    arrived: VecDeque<u64>,
+    is_down: bool,
+    /// Names frames twice, or some that there are not.
+    is_lying: bool,
+}
+
+impl Model {
+    fn new(seed: u64, frames: usize) -> Self {
+        Self {
+            random: StdRng::seed_from_u64(seed),
+            memory: vec![[0; FRAME_BYTES]; frames],
+            is_lent: vec![false; frames],
+            fill_room: frames / 3,
+            to_fill: VecDeque::new(),
+            came_in: VecDeque::new(),
+            transmit_room: frames / 4,
+            to_send: VecDeque::new(),
+            under_way: Vec::new(),
+            completed: VecDeque::new(),
+            sent: VecDeque::new(),
+            next_number: 0,
+            arrived: VecDeque::new(),
+            is_down: false,
+            is_lying: false,
+        }
+    }
+
+    fn lend(&mut self, index: u32) {
+        let was_lent = std::mem::replace(&mut self.is_lent[index as usize], true);
+        assert!(!was_lent, "frame {index} is lent twice");
+    }
+
+    fn give_back(&mut self, index: u32) {
+        let was_lent = std::mem::take(&mut self.is_lent[index as usize]);
+        assert!(was_lent, "frame {index} comes back twice");
+    }
+
+    /// A part of what is asked for, mostly all.
+    fn part(&mut self, count: usize) -> usize {
+        if self.random.random_ratio(1, 4) { self.random.random_range(0..=count) } else { count }
+    }
+
+    /// Packets come in: whole ones with a number, and some in two frames.
+    fn bring(&mut self) {
+        for _ in 0..self.random.random_range(0..8) {
+            let is_split = self.random.random_ratio(1, 16);
+            if self.to_fill.len() < 2 {
+                return;
+            }
+            if is_split {
+                for goes_on in [true, false] {
+                    let index = self.to_fill.pop_front().unwrap();
+                    self.came_in.push_back(Packet { index, length: 8, goes_on });
+                }
+                continue;
+            }
+            let index = self.to_fill.pop_front().unwrap();
+            self.next_number += 1;
+            let number = self.next_number;
+            self.memory[index as usize][..8].copy_from_slice(&number.to_le_bytes());
+            self.arrived.push_back(number);
+            self.came_in.push_back(Packet { index, length: 8, goes_on: false });
+        }
+    }
+
+    /// The NIC is through with some of what it was given, in any order.
+    fn complete_some(&mut self) {
+        for _ in 0..self.random.random_range(0..12) {
+            if self.under_way.is_empty() {
+                return;
+            }
+            let at = self.random.random_range(0..self.under_way.len());
+            let index = self.under_way.swap_remove(at);
+            self.completed.push_back(index);
+        }
+    }
+}
+
+impl Rings for Model {
+    fn fill(&mut self, indices: &[u32]) -> usize {
+        let room = self.fill_room.saturating_sub(self.to_fill.len());
+        let taken = self.part(indices.len()).min(room);
+        for &index in &indices[..taken] {
+            self.lend(index);
+            self.to_fill.push_back(index);
+        }
+        taken
+    }
+
+    fn transmit(&mut self, packets: &[Packet]) -> usize {
+        let room = self.transmit_room.saturating_sub(self.to_send.len());
+        let taken = self.part(packets.len()).min(room);
+        for packet in &packets[..taken] {
+            self.lend(packet.index);
+            self.to_send.push_back(*packet);
+        }
+        taken
+    }
+
+    fn completed(&mut self, into: &mut [u32]) -> usize {
+        let count = self.completed.len().min(into.len());
+        let count = self.part(count);
+        for place in &mut into[..count] {
+            *place = self.completed.pop_front().unwrap();
+            let index = *place;
+            self.give_back(index);
+        }
+        if self.is_lying && count < into.len() && self.random.random_ratio(1, 8) {
+            into[count] = self.random.random_range(0..self.memory.len() as u32 * 2);
+            // One that is lent to be sent would be a frame in two places, which no book can tell.
+            let is_lent = self.is_lent.get(into[count] as usize) == Some(&true);
+            let is_believable = is_lent && !self.to_fill.contains(&into[count]);
+            return if is_believable { count } else { count + 1 };
+        }
+        count
+    }
+
+    fn received(&mut self, into: &mut [Packet]) -> usize {
+        let count = self.came_in.len().min(into.len());
+        for place in &mut into[..count] {
+            *place = self.came_in.pop_front().unwrap();
+            let index = place.index;
+            self.give_back(index);
+        }
+        count
+    }
+
+    fn has_received(&mut self) -> bool {
+        !self.came_in.is_empty()
+    }
+
+    fn sleeps(&self) -> bool {
+        false
+    }
+
+    fn wake(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn kick(&mut self) -> io::Result<()> {
+        if self.is_down {
+            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
+        }
+        for _ in 0..32 {
+            let Some(packet) = self.to_send.pop_front() else { return Ok(()) };
+            let bytes = &self.memory[packet.index as usize][..packet.length as usize];
+            self.sent.push_back(u64::from_le_bytes(bytes.try_into().unwrap()));
+            self.under_way.push(packet.index);
+            if self.random.random_ratio(1, 40) {
+                break;
+            }
+        }
+        if self.to_send.is_empty() { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+        assert!(!self.is_lent[frame.index() as usize], "{frame:?} is written while it is lent");
+        &mut self.memory[frame.index() as usize]
+    }
+
+    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+        assert!(!self.is_lent[frame.index() as usize], "{frame:?} is read while it is lent");
+        &mut self.memory[frame.index() as usize][..length as usize]
+    }
+
+    fn fd(&self) -> RawFd {
+        -1
+    }
+}
+
+/// Drives an exchange at random and compares it with what the model saw.
+fn drive(seed: u64, operations: u64, is_lying: bool) {
+    const FRAMES: u32 = 96;
+    let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
+    let mut model = Model::new(seed, FRAMES as usize);
+    model.is_lying = is_lying;
+    let mut exchange = Exchange::new(model, FRAMES, 40);
+    let mut staged = VecDeque::new();
+    let mut number = 0u64;
+    let mut failures = 0;
+    for _ in 0..operations {
+        match random.random_range(0..100) {
+            0..35 => {
+                if let Some(room) = exchange.room() {
+                    number += 1;
+                    room[..8].copy_from_slice(&number.to_le_bytes());
+                    if random.random_ratio(9, 10) {
+                        exchange.stage(8);
+                        staged.push_back(number);
+                    }
+                }
+            }
+            35..55 => match exchange.flush() {
+                Ok(()) => assert!(!exchange.rings().is_down || !exchange.is_behind()),
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN));
+                    failures += 1;
+                }
+            },
+            55..80 => {
+                let expected = exchange.rings().arrived.front().copied();
+                let got = exchange
+                    .receive()
+                    .map(|bytes| u64::from_le_bytes((&*bytes).try_into().unwrap()));
+                if let Some(got) = got {
+                    assert_eq!(Some(got), expected);
+                    exchange.rings().arrived.pop_front();
+                }
+            }
+            80..90 => exchange.rings().bring(),
+            90..97 => exchange.rings().complete_some(),
+            97 => exchange.reap(),
+            98 => {
+                let model = exchange.rings();
+                model.is_down = !model.is_down && random.random_ratio(1, 4);
+            }
+            _ => exchange.refill(),
+        }
+        assert_eq!(exchange.counts().total(), FRAMES);
+        while let Some(sent) = exchange.rings().sent.pop_front() {
+            assert_eq!(staged.pop_front(), Some(sent), "packets leave once, in order");
+        }
+    }
+    settle(&mut exchange, FRAMES);
+    assert!(failures > 0, "the NIC never went down");
+    assert!(number > operations / 20, "only {number} packets");
+    assert!(exchange.split > 0);
+    assert_eq!(exchange.counts().strays > 0, is_lying);
+}
+
+/// With nothing outstanding every frame is free or lent to receive into.
+fn settle(exchange: &mut Exchange<Model>, frames: u32) {
+    exchange.rings().is_down = false;
+    for _ in 0..1000 {
+        exchange.flush().unwrap();
+        exchange.rings().complete_some();
+        exchange.reap();
+        while exchange.receive().is_some() {}
+    }
+    if exchange.counts().in_hand > 0 {
+        // Room that nobody sent is given again.
+        exchange.room().unwrap()[..8].fill(0);
+        exchange.stage(8);
+        settle(exchange, frames);
+    }
+    let counts = exchange.counts();
+    assert_eq!((counts.in_hand, counts.sending), (0, 0), "{counts:?}");
+    assert_eq!(counts.free + counts.filled, frames);
+    assert!(counts.filled > 0);
+    let lent = exchange.rings().is_lent.iter().filter(|is_lent| **is_lent).count();
+    assert_eq!(lent as u32, counts.filled, "both books say the same");
+}
+
+#[test]
+fn no_frame_is_lost_or_in_two_places_in_millions_of_operations() {
+    for seed in 0..4 {
+        drive(seed, 600_000, false);
+    }
+}
+
+#[test]
+fn a_kernel_that_names_what_it_was_not_lent_gives_nobody_a_frame() {
+    drive(77, 300_000, true);
+}
+
+#[test]
+fn receiving_never_starves_for_what_is_sent() {
+    let mut exchange = Exchange::new(Model::new(3, 96), 96, 40);
+    exchange.rings().transmit_room = 96;
+    let mut staged = 0;
+    while exchange.room().is_some() {
+        exchange.stage(8);
+        exchange.flush().unwrap();
+        staged += 1;
+        assert!(staged < 96);
+    }
+    let counts = exchange.counts();
+    assert!(counts.free >= 40 - counts.filled, "{counts:?}");
+}

@@ -1,0 +1,65 @@
+//! Datagrams as AF_XDP frames: whether, and what became of them.
+
+/// Whether datagrams go as AF_XDP frames, past the kernel's stack.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum FrameState {
+    /// The setting `control_lane` asks for none.
+    #[default]
+    Off,
+    /// They do, where the destination is reached by this NIC.
+    #[non_exhaustive]
+    Up {
+        /// The NIC.
+        nic: String,
+        /// Its queue, which no other process can use.
+        queue: u32,
+        /// Where the XDP program runs, and whether frames are copied.
+        how: String,
+        /// What became of frames so far.
+        figures: FrameFigures,
+    },
+    /// They did; all datagrams go by the UDP socket until they are back, which is tried each
+    /// second.
+    #[non_exhaustive]
+    Down {
+        /// What ended them, or what is in their way now.
+        cause: String,
+        /// What became of frames so far.
+        figures: FrameFigures,
+    },
+    /// They cannot be had; all datagrams go by the UDP socket.
+    #[non_exhaustive]
+    Refused {
+        /// Why, and what would help.
+        cause: String,
+    },
+}
+
+/// What became of frames.
+///
+/// `frames_free`, `frames_in_hand`, `frames_filled` and `frames_sending` add up to `frames`:
+/// anything else is a bug of ringrail's, as is a stray.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct FrameFigures {
+    /// Frames that there are.
+    pub frames: usize,
+    /// Not in use.
+    pub frames_free: usize,
+    /// Being written or read.
+    pub frames_in_hand: usize,
+    /// With the kernel, to receive into.
+    pub frames_filled: usize,
+    /// With the kernel, to be sent.
+    pub frames_sending: usize,
+    /// Frames that the kernel gave back without having had them.
+    pub strays: u64,
+    /// Datagrams that were sent in frames.
+    pub sent: u64,
+    /// Datagrams that came in frames.
+    pub received: u64,
+    /// Frames that came and were no datagrams: too short, with lengths that contradict each other,
+    /// fragments, other protocols, for others.
+    pub unfit: u64,
+}

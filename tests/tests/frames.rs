@@ -1,0 +1,345 @@
+//! Datagrams as AF_XDP frames between two hosts.
+
+mod common;
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{attached, pair, pair_of};
+use ringrail::{
+    DatagramState, Endpoint, Envelope, FrameFigures, FrameState, Level, Owned, Peer, Selector,
+};
+use ringrail_tests::lab::{Host, Lab, LabSpec};
+use ringrail_tests::require_lab;
+
+const DRIVERS: [&str; 2] = ["uring", "sockets"];
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn lab() -> Lab {
+    Lab::build(&LabSpec { rails: 1 }).unwrap()
+}
+
+fn frames_of(endpoint: &Endpoint<Owned>) -> FrameState {
+    match endpoint.datagrams() {
+        DatagramState::Taken { frames, .. } => frames,
+        state => panic!("{state:?}"),
+    }
+}
+
+/// Figures of frames that are up, each of which is in one place.
+fn figures_of(endpoint: &Endpoint<Owned>) -> FrameFigures {
+    let figures = match frames_of(endpoint) {
+        FrameState::Up { figures, .. } => figures,
+        state => panic!("{state:?}"),
+    };
+    let all = figures.frames_free
+        + figures.frames_in_hand
+        + figures.frames_filled
+        + figures.frames_sending;
+    assert_eq!((all, figures.strays), (figures.frames, 0), "{figures:?}");
+    figures
+}
+
+/// A message with a length and content that its number tells.
+fn message(number: u64) -> Vec<u8> {
+    const LENGTHS: [usize; 9] = [8, 0, 64, 1000, 1460, 3000, 9000, 16_000, 40_000];
+    let length = LENGTHS[number as usize % LENGTHS.len()];
+    (0..length as u64).map(|at| (at.wrapping_mul(31) ^ number) as u8).collect()
+}
+
+fn send(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
+    let label = Envelope::tag(number);
+    endpoint.send_blocking(peer, label, &message(number), Level::BufferReusable).unwrap();
+}
+
+fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
+    let mut into = vec![0; 40_000];
+    let selector = Selector::from(peer, Envelope::tag(number));
+    let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+    assert!(into[..status.length] == message(number), "message {number}");
+}
+
+/// There and back, `rounds` times.
+fn ping_pong(
+    endpoint: &Endpoint<Owned>,
+    peer: Peer,
+    is_first: bool,
+    numbers: std::ops::Range<u64>,
+) {
+    for number in numbers {
+        if is_first {
+            send(endpoint, peer, number);
+            receive(endpoint, peer, number);
+        } else {
+            receive(endpoint, peer, number);
+            send(endpoint, peer, number);
+        }
+    }
+}
+
+/// What both sides say before they go on.
+type Both = [AtomicBool; 2];
+
+fn both() -> Both {
+    [const { AtomicBool::new(false) }; 2]
+}
+
+/// Exchanges messages until frames fare on both sides as wanted; returns the next number.
+fn rounds_until(
+    endpoint: &Endpoint<Owned>,
+    peer: Peer,
+    is_first: bool,
+    mut next: u64,
+    both: &Both,
+    is_reached: impl Fn(&Endpoint<Owned>) -> bool,
+) -> u64 {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        ping_pong(endpoint, peer, is_first, next..next + 50);
+        next += 50;
+        both[usize::from(is_first)].fetch_or(is_reached(endpoint), Ordering::SeqCst);
+        assert!(Instant::now() < deadline, "{:?}", frames_of(endpoint));
+        // Both leave after the same round: the first one tells.
+        let label = Envelope::tag(u64::MAX);
+        let mut is_over = [u8::from(both.iter().all(|one| one.load(Ordering::SeqCst)))];
+        if is_first {
+            endpoint.send_blocking(peer, label, &is_over, Level::BufferReusable).unwrap();
+        } else {
+            endpoint.receive_blocking(Selector::from(peer, label), &mut is_over).unwrap();
+        }
+        if is_over == [1] {
+            return next;
+        }
+    }
+}
+
+/// Exchanges messages until frames were used both ways, on both sides.
+fn until_frames(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool, both: &Both) -> u64 {
+    rounds_until(endpoint, peer, is_first, 0, both, |endpoint| {
+        let figures = figures_of(endpoint);
+        figures.sent > 100 && figures.received > 100
+    })
+}
+
+/// Nothing is outstanding: the kernel has no frame that is to be sent.
+fn assert_quiet(endpoint: &Endpoint<Owned>) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        endpoint.progress().unwrap();
+        let figures = figures_of(endpoint);
+        if figures.frames_sending == 0 && figures.frames_in_hand <= 1 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{figures:?}");
+    }
+}
+
+#[test]
+fn messages_of_all_sizes_go_by_frames() {
+    require_lab!();
+    for driver in DRIVERS {
+        let used = both();
+        let work = |first: bool| {
+            let used = &used;
+            move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                assert_eq!(endpoint.driver(), driver);
+                until_frames(endpoint, peer, first, used);
+                assert_quiet(endpoint);
+                let counters = endpoint.counters();
+                assert!(counters.segments_by_datagram > 0, "{counters:?}");
+            }
+        };
+        let settings = [("lanes", driver), ("control_lane", "xdp")];
+        pair(&lab(), &settings, work(true), work(false));
+    }
+}
+
+#[test]
+fn frames_and_sockets_understand_each_other() {
+    require_lab!();
+    for driver in DRIVERS {
+        let by_frames = [("lanes", driver), ("control_lane", "xdp")];
+        let by_socket = [("lanes", driver), ("control_lane", "udp")];
+        for (left, right) in [(by_frames, by_socket), (by_socket, by_frames)] {
+            let enough = AtomicU64::new(0);
+            let work = |first: bool| {
+                let enough = &enough;
+                move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                    ping_pong(endpoint, peer, first, 0..500);
+                    let by_datagram = endpoint.counters().segments_by_datagram;
+                    assert!(by_datagram > 100, "{:?}", endpoint.counters());
+                    if let FrameState::Up { .. } = frames_of(endpoint) {
+                        let figures = figures_of(endpoint);
+                        // What a socket sends arrives by frames, and the other way round.
+                        assert!(figures.sent > 100 && figures.received > 100, "{figures:?}");
+                        enough.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            };
+            pair_of(&lab(), [&left, &right], work(true), work(false));
+            assert_eq!(enough.load(Ordering::SeqCst), 1);
+        }
+    }
+}
+
+#[test]
+fn waiting_long_for_a_frame_sleeps_and_wakes() {
+    require_lab!();
+    for driver in DRIVERS {
+        let settings = [("lanes", driver), ("control_lane", "xdp"), ("spin", "0us")];
+        let used = both();
+        let work = |first: bool| {
+            let used = &used;
+            move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                let next = until_frames(endpoint, peer, first, used);
+                for number in next..next + 20 {
+                    if first {
+                        thread::sleep(Duration::from_millis(20));
+                        send(endpoint, peer, number);
+                    } else {
+                        receive(endpoint, peer, number);
+                    }
+                }
+                ping_pong(endpoint, peer, first, next + 20..next + 21);
+                assert_quiet(endpoint);
+            }
+        };
+        pair(&lab(), &settings, work(true), work(false));
+    }
+}
+
+#[test]
+fn a_nic_that_goes_down_and_comes_back_costs_no_message() {
+    require_lab!();
+    for driver in DRIVERS {
+        let settings = [("lanes", driver), ("control_lane", "xdp"), ("peer_timeout", "60s")];
+        let lab = lab();
+        let (used, back) = (both(), both());
+        let ip = |state: &str| {
+            let mut ip = lab.host(Host::A).command("ip");
+            ip.args(["link", "set", "rail0", state]);
+            assert!(ip.output(LIMIT).unwrap().status.success());
+        };
+        // Programs of the lab are not started from inside it.
+        let (ask, asked) = mpsc::channel::<&str>();
+        let (tell, told) = mpsc::channel();
+        let switch = move |state| {
+            ask.send(state).unwrap();
+            told.recv_timeout(LIMIT).unwrap();
+        };
+        let side = |is_first: bool, switch: Option<Box<dyn Fn(&'static str) + Send>>| {
+            let (used, back) = (&used, &back);
+            move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                let next = until_frames(endpoint, peer, is_first, used);
+                if let Some(switch) = switch {
+                    switch("down");
+                    let deadline = Instant::now() + LIMIT;
+                    while !matches!(frames_of(endpoint), FrameState::Down { .. }) {
+                        assert!(Instant::now() < deadline, "{:?}", frames_of(endpoint));
+                        endpoint.progress().unwrap();
+                    }
+                    switch("up");
+                }
+                let is_up = |endpoint: &Endpoint<Owned>| {
+                    matches!(frames_of(endpoint), FrameState::Up { .. })
+                };
+                rounds_until(endpoint, peer, is_first, next, back, is_up);
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for state in asked {
+                    ip(state);
+                    tell.send(()).unwrap();
+                }
+            });
+            pair(&lab, &settings, side(true, Some(Box::new(switch))), side(false, None));
+        });
+    }
+}
+
+/// Takes the XDP program off a NIC of the calling thread's host, as `bpftool link detach` does.
+fn detach_program(nic: &str) {
+    let name = CString::new(nic).unwrap();
+    let (mut id, mut program, mut detached) = (0, 0, 0);
+    // SAFETY: the string ends in NUL, and the kernel writes to values of the types it expects.
+    unsafe {
+        let index = libc::if_nametoindex(name.as_ptr()).cast_signed();
+        assert_eq!(libbpf_sys::bpf_xdp_query_id(index, 0, &raw mut program), 0);
+        assert_ne!(program, 0, "there is no program on {nic}");
+        while libbpf_sys::bpf_link_get_next_id(id, &raw mut id) == 0 {
+            let link = libbpf_sys::bpf_link_get_fd_by_id(id);
+            if link < 0 {
+                continue;
+            }
+            let link = OwnedFd::from_raw_fd(link);
+            let mut info = libbpf_sys::bpf_link_info::default();
+            let mut bytes = size_of_val(&info) as u32;
+            let asked = libbpf_sys::bpf_link_get_info_by_fd(
+                link.as_raw_fd(),
+                &raw mut info,
+                &raw mut bytes,
+            );
+            if asked == 0 && info.prog_id == program {
+                assert_eq!(libbpf_sys::bpf_link_detach(link.as_raw_fd()), 0);
+                detached += 1;
+            }
+        }
+    }
+    assert_eq!(detached, 1, "links of {nic}");
+}
+
+#[test]
+fn a_program_that_is_taken_off_in_mid_traffic_costs_no_message() {
+    require_lab!();
+    for driver in DRIVERS {
+        let settings = [("lanes", driver), ("control_lane", "xdp")];
+        let (used, seen, back) = (both(), both(), both());
+        let side = |is_first: bool| {
+            let (used, seen, back) = (&used, &seen, &back);
+            move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                let next = until_frames(endpoint, peer, is_first, used);
+                if is_first {
+                    detach_program("rail0");
+                }
+                let next = rounds_until(endpoint, peer, is_first, next, seen, |endpoint| {
+                    !is_first || matches!(frames_of(endpoint), FrameState::Down { .. })
+                });
+                rounds_until(endpoint, peer, is_first, next, back, |endpoint| {
+                    matches!(frames_of(endpoint), FrameState::Up { .. })
+                });
+                assert_quiet(endpoint);
+            }
+        };
+        pair(&lab(), &settings, side(true), side(false));
+    }
+}
+
+#[test]
+fn without_frames_auto_uses_the_socket_and_xdp_says_why() {
+    require_lab!();
+    let lab = lab();
+    // A queue has one owner.
+    let local = lab.addr(Host::A, 0);
+    lab.host(Host::A)
+        .enter(|| {
+            let first = attached(local, &[("control_lane", "xdp")]).unwrap();
+            assert!(matches!(frames_of(&first), FrameState::Up { .. }));
+            let second = attached(local, &[("control_lane", "auto")]).unwrap();
+            let FrameState::Refused { cause, .. } = frames_of(&second) else {
+                panic!("{:?}", frames_of(&second));
+            };
+            assert!(cause.contains("queue 0"), "{cause}");
+            let error = attached(local, &[("control_lane", "xdp")]).err().unwrap();
+            assert!(error.to_string().contains("queue 0"), "{error}");
+            drop(first);
+            // The kernel lets go of the queue a little later.
+            let third = attached(local, &[("control_lane", "xdp")]).unwrap();
+            assert!(matches!(frames_of(&third), FrameState::Up { .. }));
+        })
+        .unwrap();
+}
