@@ -61,7 +61,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bootstrap", &["settings"]),
     ("topology", &["settings"]),
     ("types", &["wire", "proto", "memory"]),
-    ("progress", &["proto", "wire", "types", "memory", "telemetry", "hooks"]),
+    ("progress", &["proto", "wire", "types", "memory", "telemetry", "hooks", "topology"]),
 ];
 
 /// Starts of absolute paths that exist on somebody's machine only.

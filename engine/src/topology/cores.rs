@@ -1,7 +1,12 @@
 //! Cores that this thread may run on, and pinning to one of them.
 
 use core_affinity::CoreId;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use std::sync::OnceLock;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Where the first thread could run that was pinned.
+static BEFORE_PINNING: OnceLock<CpuSet> = OnceLock::new();
 
 /// Why a thread could not be pinned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,11 +60,23 @@ pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
     if core >= CpuSet::MAX_CPU {
         return Err(PinError::OutOfRange { core });
     }
+    if let Ok(mask) = sched_getaffinity(None) {
+        BEFORE_PINNING.get_or_init(|| mask);
+    }
     if !core_affinity::set_for_current(CoreId { id: core }) {
         return Err(PinError::Refused { core, allowed: cores() });
     }
     let actual = cores();
     if actual == [core] { Ok(()) } else { Err(PinError::NoEffect { core, actual }) }
+}
+
+/// Lets the calling thread, which a pinned one may have started, run where the first thread that
+/// was pinned could before.
+pub(crate) fn unpin_current_thread() {
+    if let Some(mask) = BEFORE_PINNING.get() {
+        // It works where it is as well, at the cost of that core's owner.
+        let _ = sched_setaffinity(None, mask);
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +90,12 @@ mod tests {
         for &core in &before {
             let pinned = std::thread::spawn(move || pin_current_thread(core).map(|()| cores()));
             assert_eq!(pinned.join().unwrap(), Ok(vec![core]));
+            let unpinned = std::thread::spawn(move || {
+                pin_current_thread(core).unwrap();
+                unpin_current_thread();
+                cores()
+            });
+            assert_eq!(unpinned.join().unwrap(), before);
         }
         assert_eq!(cores(), before);
     }

@@ -6,6 +6,7 @@ mod selection;
 
 use std::net::IpAddr;
 
+pub(crate) use cores::unpin_current_thread;
 pub use cores::{PinError, cores, pin_current_thread};
 pub use discovery::{DiscoveryError, nics};
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};

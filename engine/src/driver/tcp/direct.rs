@@ -7,6 +7,8 @@ use std::{mem, ptr};
 
 use socket2::SockRef;
 
+use super::super::calls;
+
 /// Bytes that [`finish`] throws away at most in one go.
 const DISCARD_BYTES: usize = 1 << 20;
 
@@ -14,11 +16,13 @@ const DISCARD_BYTES: usize = 1 << 20;
 pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the pointer and the length describe `bytes`; the kernel only reads them.
     let rc = unsafe {
-        libc::send(
+        calls::sendto(
             socket,
-            bytes.as_ptr().cast(),
+            bytes.as_ptr(),
             bytes.len(),
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            ptr::null(),
+            0,
         )
     };
     result(rc)
@@ -27,8 +31,16 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
 /// Reads into `into`; 0 means end of stream.
 pub(crate) fn receive(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the pointer and the length describe `into`, which is borrowed exclusively.
-    let rc =
-        unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    let rc = unsafe {
+        calls::recvfrom(
+            socket,
+            into.as_mut_ptr(),
+            into.len(),
+            libc::MSG_DONTWAIT,
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    };
     result(rc)
 }
 

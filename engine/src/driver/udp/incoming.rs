@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+use super::super::calls;
 use super::address::RawAddress;
 use super::{BATCH, failed};
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
@@ -176,9 +177,9 @@ impl Incoming {
         slot.address_bytes = RawAddress::BYTES;
         // SAFETY: pointers and lengths describe room of the slot, which is borrowed exclusively.
         let rc = unsafe {
-            libc::recvfrom(
+            calls::recvfrom(
                 socket,
-                slot.bytes.as_mut_ptr().cast(),
+                slot.bytes.as_mut_ptr(),
                 ROOM_BYTES,
                 libc::MSG_DONTWAIT,
                 (&raw mut slot.address).cast(),

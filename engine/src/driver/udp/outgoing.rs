@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
+use super::super::calls;
 use super::address::{Family, RawAddress};
 use super::{BATCH, failed};
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
@@ -134,9 +135,9 @@ impl Outgoing {
         // SAFETY: pointers and lengths describe initialised bytes of the slot, which the kernel
         // only reads during the call.
         let rc = unsafe {
-            libc::sendto(
+            calls::sendto(
                 socket,
-                slot.bytes.as_ptr().cast(),
+                slot.bytes.as_ptr(),
                 slot.length,
                 libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
                 (&raw const slot.address).cast(),

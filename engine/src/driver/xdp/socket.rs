@@ -14,6 +14,7 @@ use xsk_rs::config::{
 use xsk_rs::umem::frame::FrameDesc;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue, Umem};
 
+use super::super::calls;
 use super::exchange::BATCH;
 use super::frame::Frame;
 use super::rings::{Packet, Rings};
@@ -195,7 +196,7 @@ impl Rings for XskRings {
     fn wake(&mut self) -> io::Result<()> {
         // SAFETY: a null buffer of no bytes is what the kernel wants here.
         let rc = unsafe {
-            libc::recvfrom(
+            calls::recvfrom(
                 self.fd(),
                 std::ptr::null_mut(),
                 0,
@@ -213,7 +214,7 @@ impl Rings for XskRings {
         }
         // SAFETY: a null buffer of no bytes is what the kernel wants here.
         let rc = unsafe {
-            libc::sendto(self.fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+            calls::sendto(self.fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
         };
         if rc >= 0 {
             return Ok(());

@@ -15,7 +15,7 @@
 //!   └── a step of the owner, which wakes ──┘
 //! ```
 //!
-//! While owners are active the thread wakes once in 1 to 4 ms and looks at one word of each; when
+//! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
 //! after it was parked, and otherwise none. Engines without datagrams are not looked after.
 
@@ -34,13 +34,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 pub(crate) use self::home::Home;
 use self::home::Place;
+use crate::topology;
 
 /// Name of the thread.
 const NAME: &str = "ringrail-care";
 /// How long an engine is silent before it is looked after, and between two looks at one that is
 /// not: the latter doubles while it is active.
 const TICK: Duration = Duration::from_millis(1);
-const TICK_MAX: Duration = Duration::from_millis(4);
+const TICK_MAX: Duration = Duration::from_millis(16);
 /// The shortest time between two turns for the sake of what is due.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 /// Something waits at a door that turns do not take in: the pause doubles up to 2^this ticks.
@@ -152,6 +153,8 @@ impl Running {
         let shared = Arc::new(Shared { wards: Mutex::default(), seen: Condvar::new(), bell });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
+            // The thread that attaches first may have been pinned for its engine alone.
+            topology::unpin_current_thread();
             sync::free_owners_of_fences();
             run(&of_thread);
         })?;
