@@ -1,5 +1,6 @@
-//! The two calls of the hot path, without the C library's cancellation points: those cost two atomic
-//! operations a call as soon as a process has a second thread, and nobody here cancels threads.
+//! The two calls of the hot path, without the C library's cancellation points: those cost two
+//! atomic operations a call as soon as a process has a second thread, and nobody here cancels
+//! threads.
 
 use std::os::fd::RawFd;
 
@@ -29,8 +30,8 @@ pub(super) unsafe fn recvfrom(
 ///
 /// # Safety
 ///
-/// `from` are `bytes` initialised bytes, or null if these are none; `address` is null, or an address
-/// of `address_bytes` bytes.
+/// `from` are `bytes` initialised bytes, or null if these are none; `address` is null, or an
+/// address of `address_bytes` bytes.
 #[inline]
 pub(super) unsafe fn sendto(
     socket: RawFd,

@@ -33,7 +33,9 @@ use std::time::Duration;
 
 use crate::memory::Shape;
 
-pub(crate) use crate::types::{FrameFigures, FrameState};
+#[cfg(feature = "xdp")]
+pub(crate) use crate::types::FrameFigures;
+pub(crate) use crate::types::FrameState;
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: an Ethernet frame of usual

@@ -1,0 +1,99 @@
+//! A datagram that has come: whose it is, whether it is genuine, and what it brings.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::lane::Health;
+use crate::progress::engine::State;
+use crate::proto::failure::PeerFailure;
+use crate::proto::packet::Arrival;
+use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
+
+impl State {
+    /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
+    ///
+    /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
+    pub(super) fn handle_datagram(
+        &mut self,
+        from: SocketAddr,
+        bytes: &mut [u8],
+    ) -> Result<(), (u32, PeerFailure)> {
+        let dropped = &mut self.datagrams.dropped;
+        let Some(length) = bytes.len().checked_sub(PACKET_TAG_BYTES) else {
+            dropped.malformed += 1;
+            return Ok(());
+        };
+        if length < PACKET_HEADER_BYTES {
+            dropped.malformed += 1;
+            return Ok(());
+        }
+        let id = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
+        let Some(&session) = self.datagrams.by_session.get(&id) else {
+            dropped.unknown += 1;
+            return Ok(());
+        };
+        let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
+        let Some(lane) = control.datagram.as_deref_mut() else { return Ok(()) };
+        let Ok(packet) = Packet::decode(&bytes[..length]) else {
+            dropped.malformed += 1;
+            return Ok(());
+        };
+        let number = lane.path.number_of(&packet);
+        if !lane.keys.receive.open_packet(bytes, number) && !planted!(BelieveAnyTag) {
+            dropped.forged += 1;
+            return Ok(());
+        }
+        let protocol = |error: &dyn fmt::Display| {
+            Err((session, PeerFailure::Protocol(error.to_string().into())))
+        };
+        let Ok(packet) = Packet::decode(&bytes[..length]) else { return Ok(()) };
+        let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
+        lane.path.start_turn(late_ns);
+        let is_known = lane.is_at(from, &packet);
+        if number >= lane.highest {
+            lane.highest = number;
+            lane.handle_address(self.now_ns, from);
+            if lane.candidate.is_some_and(|candidate| candidate.question.is_none()) {
+                lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
+            }
+        }
+        let arrival = if is_known {
+            lane.path.handle_packet(self.now_ns, &packet)
+        } else if packet.is_probe() {
+            lane.path.handle_stray_probe(self.now_ns, &packet)
+        } else {
+            dropped.stray += 1;
+            return Ok(());
+        };
+        match arrival {
+            Ok(Arrival::Fresh) => {}
+            Ok(_) => {
+                dropped.repeated += 1;
+                return Ok(());
+            }
+            Err(error) => return protocol(&error),
+        }
+        lane.tell(&mut self.core, session, &mut self.completions);
+        let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
+        if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
+            let now_ns = self.now_ns;
+            let completions = &mut self.completions;
+            let before = self.core.counters.segments_received;
+            let handled = self.core.handle_datagram(session, packet.content, now_ns, completions);
+            self.datagrams.segments += self.core.counters.segments_received - before;
+            if let Err(error) = handled {
+                return protocol(&error);
+            }
+        }
+        if lane.health == Health::Untried {
+            // The peer's question says that it can be asked; ours may have come too early.
+            lane.path.ask();
+            lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
+        }
+        lane.set_timer(session, &mut self.datagrams.timers);
+        if self.core.waiting_bytes(session) > 0 {
+            self.core.mark_dirty(session);
+        }
+        Ok(())
+    }
+}
