@@ -32,7 +32,7 @@ pub enum DatagramState {
     /// They were asked for and cannot be had; messages go by TCP.
     #[non_exhaustive]
     Refused {
-        /// What the system said.
+        /// What the system, or the driver, said.
         cause: String,
     },
 }

@@ -1,7 +1,8 @@
 //! The process-wide context.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -101,7 +102,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// No NIC, no free port in `port_range`, or no descriptors.
+    /// No NIC, no free port in `port_range`, or no descriptors; with `control_lane = xdp` also no
+    /// UDP socket, which otherwise means TCP.
     pub fn endpoint(&self) -> Result<Endpoint<Detached>, Error> {
         let settings = &self.0.settings;
         let nics = topology::nics()
@@ -133,12 +135,15 @@ impl Domain {
         });
         let datagrams = match settings.control_lane() {
             ControlLane::Tcp => Datagrams::default(),
-            lane @ (ControlLane::Udp | ControlLane::Xdp | ControlLane::Auto) => {
-                let taken = |error| Error::system(format!("control_lane = {lane}"), error);
-                let socket = driver::udp::bind(locator).map_err(taken)?;
-                let port = socket.local_addr().map_err(taken)?.port();
-                Datagrams::new(socket, port, lane == ControlLane::Xdp)
+            ControlLane::Xdp => {
+                let taken = |error| Error::system("control_lane = xdp", error);
+                let (socket, port) = bound(locator).map_err(taken)?;
+                Datagrams::new(socket, port, true)
             }
+            ControlLane::Udp | ControlLane::Auto => match bound(locator) {
+                Ok((socket, port)) => Datagrams::new(socket, port, false),
+                Err(error) => Datagrams::refused(&error),
+            },
         };
         let engine = rand::random::<u64>().max(1);
         let mut state = State::new(
@@ -205,6 +210,13 @@ impl Domain {
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.0.arena
     }
+}
+
+/// A socket for datagrams, and its port.
+fn bound(locator: SocketAddr) -> io::Result<(UdpSocket, u16)> {
+    let socket = driver::udp::bind(locator)?;
+    let port = socket.local_addr()?.port();
+    Ok((socket, port))
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

@@ -44,9 +44,10 @@ impl NameSet for Lanes {
 pub enum ControlLane {
     /// A TCP connection for each peer.
     Tcp,
-    /// Datagrams by one UDP socket for all peers that have them on, too. TCP takes over with
-    /// peers that have not, and while a network drops datagrams. What a lost datagram carried is
-    /// sent again while the program computes, too: a thread of the library sees to that.
+    /// Datagrams by one UDP socket for all peers that have them on, too: the default. TCP takes
+    /// over with peers that have not, while a network drops datagrams, and, with one line in the
+    /// log, where the system refuses the socket. What a lost datagram carried is sent again while
+    /// the program computes, too: a thread of the library sees to that.
     Udp,
     /// As `Udp`, and the datagrams go as AF_XDP frames past the kernel's stack. An endpoint that
     /// cannot have them is not attached; one that loses them goes on by its UDP socket.

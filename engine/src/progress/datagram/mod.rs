@@ -16,7 +16,7 @@ mod lane;
 mod timers;
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 
 use foldhash::quality::RandomState;
@@ -60,7 +60,7 @@ pub(crate) struct Announced {
 pub(crate) struct Datagrams {
     /// The socket, for each driver to get a copy of.
     socket: Option<UdpSocket>,
-    /// Why the last driver that was attached did not take it.
+    /// Why there is none: the system, or the last driver that was attached, did not take it.
     refusal: Option<String>,
     /// An engine without AF_XDP frames is not attached.
     needs_frames: bool,
@@ -95,16 +95,28 @@ impl Datagrams {
         Self { socket: Some(socket), needs_frames, announced, ..Self::default() }
     }
 
+    /// Those of an engine that wants datagrams and cannot have them: everything goes by TCP, which
+    /// one line of the log says.
+    pub(crate) fn refused(cause: &io::Error) -> Self {
+        let mut datagrams = Self::default();
+        datagrams.refuse(cause);
+        datagrams
+    }
+
+    fn refuse(&mut self, cause: &io::Error) {
+        tracing::warn!("no datagrams: {cause}; messages go by TCP");
+        self.refusal = Some(cause.to_string());
+        self.socket = None;
+        self.announced = Announced::default();
+    }
+
     /// Gives a driver the socket. Without datagrams everything goes by TCP, unless frames are
     /// needed.
     pub(super) fn attach(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
         if let Err(error) = opened {
-            tracing::warn!("no datagrams: {error}; messages go by TCP");
-            self.refusal = Some(error.to_string());
-            self.socket = None;
-            self.announced = Announced::default();
+            self.refuse(&error);
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
         self.blocked.clear();
