@@ -2,9 +2,10 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use common::handmade::Exchange;
+use common::handmade::{Exchange, hello};
 use common::{SECRET, domain};
 use ringrail::{Address, Event};
 
@@ -26,14 +27,21 @@ fn a_thousand_idle_peers_are_cheap() {
     let hub = domain(&[]).endpoint().unwrap().attach().unwrap();
     let address = hub.address();
     let before = (resident_bytes(), descriptors());
-    // Peers that say hello and nothing else, from a thread of their own.
+    // Peers that say hello and nothing else, from a thread of their own. They take datagrams, and
+    // so have a path each, but answer none.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
     let peers = std::thread::spawn(move || {
         let mut streams = Vec::with_capacity(PEERS);
         for number in 0..PEERS as u64 {
             let mut own = address.to_bytes();
             own[32..40].copy_from_slice(&(number + 1).to_le_bytes());
             let own = Address::from_bytes(&own).unwrap();
-            streams.push(Exchange::honest(&address, &own, &SECRET).stream);
+            let mut hello = hello(&address, &own);
+            hello[32..40].copy_from_slice(&(number + 1).to_le_bytes());
+            hello[100..102].copy_from_slice(&port.to_le_bytes());
+            hello[102..104].copy_from_slice(&1472u16.to_le_bytes());
+            streams.push(Exchange::honest_with(&address, hello, &SECRET).stream);
         }
         streams
     });
@@ -47,6 +55,8 @@ fn a_thousand_idle_peers_are_cheap() {
     }
     assert_eq!(connected, PEERS);
     let streams = peers.join().unwrap();
+    let counters = hub.counters();
+    assert!(counters.datagrams_sent >= PEERS as u64, "each was asked: {counters:?}");
     let after = (resident_bytes(), descriptors());
     let each = after.0.saturating_sub(before.0) / PEERS;
     println!("an idle peer costs {each} bytes of resident memory");

@@ -111,7 +111,11 @@ impl Exchange {
 
     /// Says a signed hello, checks that it is accepted by who knows the secret, and proves it.
     pub(crate) fn honest(target: &Address, own: &Address, secret: &Secret) -> Self {
-        let mut hello = hello(target, own);
+        Self::honest_with(target, hello(target, own), secret)
+    }
+
+    /// The same with a hello of the caller's, which is signed here.
+    pub(crate) fn honest_with(target: &Address, mut hello: Vec<u8>, secret: &Secret) -> Self {
         sign_control(&mut hello, secret);
         let mut exchange = Self::new(target, hello);
         assert_eq!(exchange.status(), 0, "accepted");
