@@ -298,6 +298,8 @@ fn slow_loopback() -> Result<(), String> {
 fn slow_path(mut host: Host) {
     host.open_datagrams("127.0.0.1");
     let (peer, address) = outside("127.0.0.1:0");
+    // All of them stand in it, should the reader not run for a while.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&peer, 4 << 20).unwrap();
     let reader = std::thread::spawn(move || {
         let mut numbers = Vec::new();
         loop {
