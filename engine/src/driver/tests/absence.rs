@@ -40,6 +40,8 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
     let (mut near, mut far) = (None, None);
     let driver = &mut *host.driver;
     driver.watch(unused.0, Interest::Readable).unwrap();
+    // As control lanes are when their session ends.
+    driver.watch(unused.1, Interest::Readable).unwrap();
     let (mut heard, mut is_connected, mut is_closed) = (false, false, false);
     stand_in(driver, |driver, events| {
         near.get_or_insert_with(|| driver.connect(address, None).unwrap());

@@ -12,6 +12,7 @@ use io_uring::squeue;
 
 use super::super::datagrams::Source;
 use super::UringDriver;
+use super::lane::Lane;
 use crate::driver::udp::Wants;
 use crate::progress::lanes::{Event, LaneKey};
 
@@ -71,6 +72,24 @@ impl UringDriver {
             }
             self.staged += 1;
             self.absence.requests.pop_front();
+        }
+    }
+
+    /// The owner is absent: peers of lanes that it was closing are told now. Requests that only it
+    /// can cancel hold the sockets open, and who leaves waits for the end of the stream.
+    pub(super) fn end_streams(&mut self) {
+        let is_open = |lane: &Lane| lane.closing.is_some() && lane.ended != lane.closing;
+        let open = self.lanes.iter().filter(|(_, lane)| is_open(lane)).map(|(key, _)| key);
+        for key in open.collect::<Vec<_>>() {
+            self.end_stream_in_absence(key);
+        }
+    }
+
+    /// The same for one that is closed in the absence.
+    pub(super) fn end_stream_in_absence(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(key).filter(|_| self.absence.is_on) else { return };
+        if let Some(mode) = lane.closing {
+            self.counters.syscalls += lane.end_stream(mode);
         }
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use super::super::pieces::Pieces;
+use super::super::tcp;
 use crate::memory::Shape;
 use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode};
 
@@ -59,7 +60,7 @@ pub(super) struct Lane {
     /// Chunks that are not released.
     pub(super) unreleased: u32,
     pub(super) closing: Option<CloseMode>,
-    /// How its stream was ended, while notifications are outstanding.
+    /// How its stream was ended, while notifications or, in an absence, requests are outstanding.
     pub(super) ended: Option<CloseMode>,
 }
 
@@ -78,6 +79,15 @@ impl Lane {
             unreleased: 0,
             closing: None,
             ended: None,
+        }
+    }
+
+    /// Tells the peer that this side ends the stream. Returns the system calls made.
+    pub(super) fn end_stream(&mut self, mode: CloseMode) -> u64 {
+        self.ended = Some(mode);
+        match mode {
+            CloseMode::Graceful => tcp::finish(&self.socket),
+            CloseMode::Reset => tcp::abort(&self.socket),
         }
     }
 }

@@ -268,11 +268,7 @@ impl UringDriver {
         // What came since the stream was ended would turn the FIN into a reset.
         let is_late = is_released && mode == CloseMode::Graceful;
         if lane.ended != Some(mode) || is_late {
-            lane.ended = Some(mode);
-            self.counters.syscalls += match mode {
-                CloseMode::Graceful => tcp::finish(&lane.socket),
-                CloseMode::Reset => tcp::abort(&lane.socket),
-            };
+            self.counters.syscalls += lane.end_stream(mode);
         }
         if is_released {
             self.forget(key);
@@ -416,11 +412,13 @@ impl Driver for UringDriver {
             // What is outstanding is cancelled already; a reset may still follow.
             if mode == CloseMode::Reset {
                 lane.closing = Some(mode);
+                self.end_stream_in_absence(key);
                 self.finish_close(key);
             }
             return;
         }
         lane.closing = Some(mode);
+        self.end_stream_in_absence(key);
         let targets = self.slots.select(|kind| match kind {
             Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
             Kind::Send { lane, .. } => lane == key,
@@ -467,6 +465,7 @@ impl Driver for UringDriver {
 
     fn begin_absence(&mut self) -> bool {
         self.absence.begin();
+        self.end_streams();
         // Requests would wait for the owner.
         false
     }
