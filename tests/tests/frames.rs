@@ -1,5 +1,7 @@
 //! Datagrams as AF_XDP frames between two hosts.
 
+#[path = "common/books.rs"]
+mod books;
 mod common;
 
 use std::ffi::CString;
@@ -9,10 +11,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use books::{assert_quiet, figures_of, frames_of};
 use common::{attached, pair, pair_of};
-use ringrail::{
-    DatagramState, Endpoint, Envelope, FrameFigures, FrameState, Level, Owned, Peer, Selector,
-};
+use ringrail::{Endpoint, Envelope, FrameState, Level, Owned, Peer, Selector};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
 
@@ -21,27 +22,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 fn lab() -> Lab {
     Lab::build(&LabSpec { rails: 1 }).unwrap()
-}
-
-fn frames_of(endpoint: &Endpoint<Owned>) -> FrameState {
-    match endpoint.datagrams() {
-        DatagramState::Taken { frames, .. } => frames,
-        state => panic!("{state:?}"),
-    }
-}
-
-/// Figures of frames that are up, each of which is in one place.
-fn figures_of(endpoint: &Endpoint<Owned>) -> FrameFigures {
-    let figures = match frames_of(endpoint) {
-        FrameState::Up { figures, .. } => figures,
-        state => panic!("{state:?}"),
-    };
-    let all = figures.frames_free
-        + figures.frames_in_hand
-        + figures.frames_filled
-        + figures.frames_sending;
-    assert_eq!((all, figures.strays), (figures.frames, 0), "{figures:?}");
-    figures
 }
 
 /// A message with a length and content that its number tells.
@@ -123,19 +103,6 @@ fn until_frames(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool, both: &B
         let figures = figures_of(endpoint);
         figures.sent > 100 && figures.received > 100
     })
-}
-
-/// Nothing is outstanding: the kernel has no frame that is to be sent.
-fn assert_quiet(endpoint: &Endpoint<Owned>) {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        endpoint.progress().unwrap();
-        let figures = figures_of(endpoint);
-        if figures.frames_sending == 0 && figures.frames_in_hand <= 1 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{figures:?}");
-    }
 }
 
 #[test]
