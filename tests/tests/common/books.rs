@@ -1,4 +1,5 @@
 //! Where the AF_XDP frames of an endpoint are.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::time::{Duration, Instant};
 

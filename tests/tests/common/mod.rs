@@ -1,4 +1,5 @@
 //! Two endpoints on two hosts.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::net::IpAddr;
 use std::sync::{OnceLock, mpsc};
