@@ -32,8 +32,8 @@ mod types;
 mod wire;
 
 pub use api::{
-    DatagramState, Detached, Domain, Endpoint, KernelFeature, Operation, Owned, Rejected,
-    SendOptions, kernel_features,
+    DatagramState, Detached, Domain, DroppedDatagrams, Endpoint, KernelFeature, Operation, Owned,
+    Rejected, SendOptions, kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::Level;

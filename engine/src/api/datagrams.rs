@@ -2,6 +2,7 @@
 
 use super::endpoint::{Endpoint, Owned};
 use crate::driver::udp;
+use crate::progress::datagram::Dropped;
 use crate::types::FrameState;
 
 /// Whether short messages can go by datagrams, as far as this side is concerned.
@@ -26,6 +27,8 @@ pub enum DatagramState {
         wanted_buffer_bytes: usize,
         /// Whether they go as AF_XDP frames.
         frames: FrameState,
+        /// Those that came in and changed nothing.
+        dropped: DroppedDatagrams,
     },
     /// The setting `control_lane` asks for none.
     Off,
@@ -35,6 +38,28 @@ pub enum DatagramState {
         /// What the system, or the driver, said.
         cause: String,
     },
+}
+
+/// Datagrams that came in and were dropped, by reason. None of them has changed anything.
+///
+/// Those that the NIC's XDP program or the kernel did not take for the endpoint's are not among
+/// them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct DroppedDatagrams {
+    /// Too short, or not a packet.
+    pub malformed: u64,
+    /// Longer than any peer sends.
+    pub too_long: u64,
+    /// Of no session that lives here: of another job, or late.
+    pub unknown: u64,
+    /// Their tag does not fit: forged, garbled, or for somebody else.
+    pub forged: u64,
+    /// They came before, or are too old to tell.
+    pub repeated: u64,
+    /// A peer made them, and they came from where it is not known to be. What was in them goes
+    /// again.
+    pub stray: u64,
 }
 
 impl Endpoint<Owned> {
@@ -47,6 +72,7 @@ impl Endpoint<Owned> {
             Err(None) => return DatagramState::Off,
             Err(Some(cause)) => return DatagramState::Refused { cause: cause.to_owned() },
         };
+        let Dropped { malformed, unknown, forged, repeated, stray } = datagrams.dropped;
         let asked = socket.local_addr().and_then(|at| Ok((at.port(), udp::buffers(socket)?)));
         match asked {
             Ok((port, (receive_buffer_bytes, send_buffer_bytes))) => DatagramState::Taken {
@@ -55,6 +81,14 @@ impl Endpoint<Owned> {
                 send_buffer_bytes,
                 wanted_buffer_bytes: udp::WANTED_BYTES,
                 frames: engine.frame_state(),
+                dropped: DroppedDatagrams {
+                    malformed,
+                    too_long: engine.driver_counters().datagrams_too_long,
+                    unknown,
+                    forged,
+                    repeated,
+                    stray,
+                },
             },
             Err(error) => DatagramState::Refused { cause: error.to_string() },
         }

@@ -11,7 +11,7 @@ mod queues;
 mod receive;
 mod send;
 
-pub use datagrams::DatagramState;
+pub use datagrams::{DatagramState, DroppedDatagrams};
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, Owned};
 pub use kernel::{KernelFeature, kernel_features};

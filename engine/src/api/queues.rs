@@ -110,7 +110,7 @@ impl Endpoint<Owned> {
                 as u64,
             datagrams_sent: datagrams.sent,
             datagrams_lost: datagrams.lost,
-            datagrams_dropped: datagrams.dropped,
+            datagrams_dropped: datagrams.dropped + driver.datagrams_too_long,
         }
     }
 }

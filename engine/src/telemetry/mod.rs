@@ -42,6 +42,7 @@ pub struct Counters {
     pub datagrams_sent: u64,
     /// Of these, those that were taken for lost; what they carried was sent again.
     pub datagrams_lost: u64,
-    /// Datagrams that came in and were dropped: garbled, forged, repeated, or of no session.
+    /// Datagrams that came in and were dropped: garbled, forged, repeated, too long, or of no
+    /// session. [`Endpoint::datagrams`](crate::Endpoint::datagrams) has them by reason.
     pub datagrams_dropped: u64,
 }

@@ -21,7 +21,6 @@ use std::net::UdpSocket;
 
 use foldhash::quality::RandomState;
 
-use self::counters::Dropped;
 use self::lane::{Candidate, Contents, Health};
 use self::timers::Timers;
 use super::control::Control;
@@ -31,7 +30,7 @@ use crate::proto::packet::{Content, Path, PathConfig};
 use crate::types::{Error, FrameState};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
-pub(crate) use self::counters::DatagramCounters;
+pub(crate) use self::counters::{DatagramCounters, Dropped};
 pub(crate) use self::lane::Lane;
 
 /// The only path of a session.
