@@ -42,6 +42,7 @@ pub(crate) struct Side<'a> {
 
 /// What came.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "not every test asks")]
 pub(crate) struct Arrived {
     /// Bytes of messages.
     pub(crate) bytes: u64,
