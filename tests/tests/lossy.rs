@@ -22,6 +22,8 @@ use stream::{Arrived, Side, exchange};
 
 const HOSTS: [Host; 2] = [Host::A, Host::B];
 const LOSSES: [f64; 3] = [0.001, 0.01, 0.1];
+/// As many as the setting has by itself.
+const FRAMES: &str = "2048";
 /// Messages of one run, both directions together.
 const MESSAGES: u64 = 20_000;
 /// The same for the ignored test.
@@ -32,6 +34,8 @@ const MESSAGES_OF: &str = "TEST_OF_RINGRAIL_MESSAGES";
 struct Run {
     control_lane: &'static str,
     driver: &'static str,
+    /// AF_XDP frames of each side; half of them receive.
+    frames: &'static str,
     loss: f64,
     /// Both directions together.
     messages: u64,
@@ -122,7 +126,8 @@ fn side(run: &Run, index: u8, done: &AtomicUsize, endpoint: &Endpoint<Owned>, pe
 fn played(run: &Run) -> Played {
     let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
     let nics = lossy_nics(&lab, run.loss);
-    let settings = [("lanes", run.driver), ("control_lane", run.control_lane)];
+    let settings =
+        [("lanes", run.driver), ("control_lane", run.control_lane), ("xdp_frames", run.frames)];
     let done = AtomicUsize::new(0);
     let (a, b) = pair(
         &lab,
@@ -145,26 +150,25 @@ fn played(run: &Run) -> Played {
     result
 }
 
+/// Short runs over one kind of control lane.
+fn play_short_ones(control_lane: &'static str) {
+    let runs = LOSSES.map(|loss| ("uring", FRAMES, loss));
+    // Few frames: all of them are under way at times.
+    for (driver, frames, loss) in runs.into_iter().chain([("sockets", "128", 0.1)]) {
+        played(&Run { control_lane, driver, frames, loss, messages: MESSAGES, is_told: false });
+    }
+}
+
 #[test]
 fn frames_that_are_dropped_cost_no_message() {
     require_lab!();
-    for driver in ["uring", "sockets"] {
-        for loss in LOSSES {
-            let (control_lane, messages) = ("xdp", MESSAGES);
-            played(&Run { control_lane, driver, loss, messages, is_told: false });
-        }
-    }
+    play_short_ones("xdp");
 }
 
 #[test]
 fn datagrams_that_are_dropped_cost_no_message() {
     require_lab!();
-    for driver in ["uring", "sockets"] {
-        for loss in LOSSES {
-            let (control_lane, messages) = ("udp", MESSAGES);
-            played(&Run { control_lane, driver, loss, messages, is_told: false });
-        }
-    }
+    play_short_ones("udp");
 }
 
 /// Prints a table of the goodput.
@@ -177,7 +181,8 @@ fn a_million_messages_of_each_kind() {
     for control_lane in ["xdp", "udp"] {
         let mut whole = None;
         for loss in [0.0].into_iter().chain(LOSSES) {
-            let run = Run { control_lane, driver: "uring", loss, messages, is_told: true };
+            let (driver, frames, is_told) = ("uring", FRAMES, true);
+            let run = Run { control_lane, driver, frames, loss, messages, is_told };
             let result = played(&run);
             let (rate, took_s) = (result.megabits_per_s(), result.took_s());
             let of_whole = rate / *whole.get_or_insert(rate);

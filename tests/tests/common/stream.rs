@@ -99,7 +99,7 @@ fn mixed(number: u64, salt: u64) -> u64 {
 /// Length of a message: as many between 8 and 16 bytes as between 4096 and 8192.
 fn length(number: u64) -> usize {
     let bits = mixed(number, 0);
-    if bits % RENDEZVOUS_EVERY == 0 {
+    if bits.is_multiple_of(RENDEZVOUS_EVERY) {
         return RENDEZVOUS;
     }
     let floor = SHORTEST << ((bits >> 8) % 10);
@@ -161,7 +161,7 @@ pub(crate) fn exchange(side: &Side<'_>, mut seen: impl FnMut(u64)) -> Arrived {
                 bytes += arrived.len() as u64;
             }
             came += 1;
-            if came % 4096 == 0 {
+            if came.is_multiple_of(4096) {
                 seen(came);
             }
             room.push(message.into());
