@@ -80,7 +80,7 @@ fn in_host_b(pinned: bool, test: impl Fn(&Lab, &Path) + Send + Sync) {
             std::thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(nic(), found);
-        assert_eq!(litter(&lab, bpffs.path()), [PathBuf::new(); 0]);
+        assert_eq!(litter(&lab, bpffs.path()), Vec::<PathBuf>::new());
     };
     lab.host(Host::B).enter(work).unwrap();
 }
