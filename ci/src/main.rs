@@ -23,8 +23,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
           one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,
           `--throughput N` measures the simulator with N sends and receives
-  lossy   a million messages (or `--messages N`) between NICs that drop up to a tenth of all packets,
-          as AF_XDP frames and by UDP; prints a table of the goodput. Wants root
+  lossy   a million messages (or `--messages N`) between NICs that drop up to a tenth of all
+          packets, as AF_XDP frames and by UDP; prints a table of the goodput. Wants root
   check   format, lints, documentation, tidy rules, licences (calls setup)
 
   fuzz [TARGET [--seconds N]]
