@@ -124,9 +124,9 @@ const HOUR: Duration = seconds(3600);
 settings_table! {
     /// Kinds of lanes: auto, uring (io_uring required) or sockets (no io_uring).
     lanes -> Lanes: OneOf<Lanes> = Lanes::Auto, Range::Any;
-    /// What carries short messages: tcp, udp (datagrams, with TCP where they do not pass or
-    /// cannot be had), xdp (datagrams as AF_XDP frames, an error without them) or auto (frames where
-    /// they can be had).
+    /// What carries short messages: tcp, udp (datagrams, with TCP where they do not pass or cannot
+    /// be had), xdp (datagrams as AF_XDP frames, an error without them) or auto (frames where they
+    /// can be had).
     control_lane -> ControlLane: OneOf<ControlLane> = ControlLane::Udp, Range::Any;
     /// AF_XDP frames of 4 KiB for an engine's datagrams, half of them to receive into; pinned.
     xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K);
