@@ -320,9 +320,10 @@ fn slow_path(mut host: Host) {
             continue;
         }
         refusals += 1;
-        assert!(!host.try_datagram(address, &bytes), "asked again");
+        // It works if this thread did not run meanwhile; room is told of all the same, once.
+        let is_sent = host.try_datagram(address, &bytes);
         host.expect("DatagramsWritable", is_writable);
-        assert!(host.try_datagram(address, &bytes), "there is room now");
+        assert!(is_sent || host.try_datagram(address, &bytes), "there is room now");
         sent += 1;
     }
     host.datagram(address, &[0xff; 4]);
