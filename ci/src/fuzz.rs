@@ -16,6 +16,8 @@ const SECONDS: u64 = 60;
 /// A test that takes its inputs from a fuzzer.
 struct Target {
     package: &'static str,
+    /// Features of it that the test needs.
+    features: &'static str,
     /// What of the package holds it, as `cargo test` calls it.
     place: &'static str,
     /// Its path among the tests of the package.
@@ -25,10 +27,10 @@ struct Target {
 }
 
 const fn engine(test: &'static str, input: &'static str) -> Target {
-    Target { package: "ringrail", place: "--lib", test, input }
+    Target { package: "ringrail", features: "", place: "--lib", test, input }
 }
 
-const TARGETS: [Target; 21] = [
+const TARGETS: [Target; 22] = [
     engine("wire::fuzz::addresses", "addresses of endpoints"),
     engine("wire::fuzz::hellos", "hellos and their replies"),
     engine("wire::fuzz::segments", "segments of a control lane"),
@@ -40,6 +42,10 @@ const TARGETS: [Target; 21] = [
     engine("proto::fuzz::hostile_peer", "one core, a hostile peer, a user, time"),
     engine("swarm::fuzz::greetings", "an engine, and strangers who connect to it"),
     engine("swarm::fuzz::calls_and_events", "three engines, calls, a network that breaks"),
+    Target {
+        features: "xdp",
+        ..engine("driver::xdp::parse::tests::hostile_frames", "frames of a NIC")
+    },
     engine("bootstrap::fuzz::fields", "fields of a rank's part"),
     engine("bootstrap::fuzz::error_reports", "errors that ranks report to each other"),
     engine("bootstrap::fuzz::directory_entries", "files of a bootstrap directory"),
@@ -51,6 +57,7 @@ const TARGETS: [Target; 21] = [
     engine("settings::fuzz::host_patterns", "patterns of host sections"),
     Target {
         package: "ringrail-perf",
+        features: "",
         place: "--bins",
         test: "saved::tests::fuzz_saved_results",
         input: "saved results",
@@ -118,6 +125,7 @@ fn guided(target: &Target, seconds: u64) -> Command {
     let mut command = cargo(&["bolero", "test", target.test, "--package", target.package]);
     // The flags that instrument are unstable ones.
     command.args(["--rustc-bootstrap", "-T", &format!("{seconds}s")]);
+    command.args(["--features", target.features]);
     command.arg("--target-dir").arg(target_folder());
     command
 }
@@ -125,6 +133,7 @@ fn guided(target: &Target, seconds: u64) -> Command {
 /// Random inputs, with the same checks and the same optimisation.
 fn random(target: &Target, seconds: u64) -> Command {
     let mut command = cargo(&["test", "--profile", "fuzz", "--package", target.package]);
+    command.args(["--features", target.features]);
     command.args([target.place, target.test, "--", "--exact", "--nocapture"]);
     command.env("BOLERO_RANDOM_TEST_TIME_MS", (seconds * 1000).to_string());
     command

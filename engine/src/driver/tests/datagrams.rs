@@ -335,6 +335,9 @@ fn slow_path(mut host: Host) {
         assert!(Instant::now() < deadline);
     }
     assert!(refusals > 2, "the kernel took everything at once");
-    assert_eq!(reader.join().unwrap(), (0..1000).collect::<Vec<_>>());
+    // Two cores that serve the slow queue by turns change the order.
+    let mut received = reader.join().unwrap();
+    received.sort_unstable();
+    assert_eq!(received, (0..1000).collect::<Vec<_>>());
     assert_eq!(host.driver.counters().datagrams_refused, 0);
 }

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_frames_are_counted_and_never_read_beyond() {
+    fn hostile_frames() {
         let mut counts = Unfits::default();
         bolero::check!().with_iterations(5000).with_type::<(Vec<u8>, bool)>().for_each(
             |(bytes, is_v4)| {
