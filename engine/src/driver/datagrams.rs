@@ -12,8 +12,7 @@ use std::time::Instant;
 use super::udp::{self, Wants};
 use super::xdp::Frames;
 use super::{DriverConfig, datagrams_open, no_datagrams};
-use crate::progress::lanes::FrameState;
-use crate::progress::lanes::{DriverCounters, Event};
+use crate::progress::lanes::{DriverCounters, Event, FrameState};
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.

@@ -280,7 +280,8 @@ impl Engine {
         self.state.now_ns = self.state.clock.now_ns();
     }
 
-    /// One turn: everything that can be done without waiting. `true`: something happened.
+    /// One turn: everything that can be done without waiting, or as far as a message for the user
+    /// if nothing else waits. `true`: something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
         if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.has_timers() {
