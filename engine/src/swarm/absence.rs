@@ -36,7 +36,9 @@ fn arrivals(seed: u64, loss_ppm: u64, then: Then) -> u64 {
         assert!(!is_pending, "message {tag} is complete");
     }
     match then {
-        Then::Nothing => world.net.borrow_mut().pause(0, LONG_NS),
+        Then::Nothing => {
+            world.net.borrow_mut().pause(0, LONG_NS);
+        }
         Then::Care => world.be_absent(0, LONG_NS),
     }
     pass(&mut world, LONG_NS / 2);

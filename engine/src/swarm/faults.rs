@@ -61,7 +61,11 @@ impl Run {
             }
             Fault::CutWay | Fault::CutPair => Ok(false),
             Fault::Pause if is_there => {
-                self.world.net.borrow_mut().pause(host, outage_ns);
+                let still_ns = self.world.net.borrow_mut().pause(host, outage_ns);
+                // Many pauses make one that is longer than others wait for a word.
+                if 2 * still_ns > self.plan.patience_ns() {
+                    self.taint_all(host);
+                }
                 Ok(true)
             }
             Fault::Kill if is_there => {

@@ -15,6 +15,8 @@ use crate::proto::core::Config;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
+/// How long a stranger may take to prove itself.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether the sessions of a seed have checksums.
 fn checks(seed: u64) -> bool {
@@ -223,6 +225,12 @@ impl Plan {
         faults
     }
 
+    /// Who is silent for so long may be given up.
+    pub(crate) fn patience_ns(&self) -> u64 {
+        let handshake_ns = HANDSHAKE_TIMEOUT.as_nanos() as u64;
+        handshake_ns.min(self.retry.timeout_ns).min(self.peer_timeout_ns)
+    }
+
     /// Whether attempts to connect fail, or are given up; sessions may fail of that.
     pub(crate) fn connects_fail(&self) -> bool {
         let pauses = |(fault, _): &(Fault, u32)| matches!(fault, Fault::Pause | Fault::Stall);
@@ -310,7 +318,7 @@ impl Plan {
             zero_copy: random.pick(&[Policy::Measure, Policy::Always(mode)]),
             peer_timeout: Duration::from_nanos(self.peer_timeout_ns),
             handshake_pending_max: random.pick(&[40, 1000]),
-            handshake_timeout: Duration::from_secs(2),
+            handshake_timeout: HANDSHAKE_TIMEOUT,
             linger: Duration::ZERO,
         }
     }

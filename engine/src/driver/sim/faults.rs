@@ -161,10 +161,17 @@ impl Net {
         }
     }
 
-    /// The loop of a process does not run for a while; its kernel goes on.
-    pub(crate) fn pause(&mut self, host: usize, for_ns: u64) {
-        let until_ns = self.now_ns() + for_ns;
-        self.hosts[host].paused_until_ns = until_ns;
+    /// The loop of a process does not run for a while; its kernel goes on. Returns how long it
+    /// will have stood still in a row by then: shorter than a breath, it does not run between two.
+    pub(crate) fn pause(&mut self, host: usize, for_ns: u64) -> u64 {
+        const BREATH_NS: u64 = 1_000_000;
+        let now_ns = self.now_ns();
+        let host = &mut self.hosts[host];
+        if now_ns > host.paused_until_ns + BREATH_NS {
+            host.paused_since_ns = now_ns;
+        }
+        host.paused_until_ns = host.paused_until_ns.max(now_ns + for_ns);
+        host.paused_until_ns - host.paused_since_ns
     }
 
     pub(crate) fn is_paused(&self, host: usize) -> bool {

@@ -32,6 +32,8 @@ pub(crate) struct Host {
     wakes_ns: Option<u64>,
     /// Its loop does not run before this time.
     pub(super) paused_until_ns: u64,
+    /// When the pauses began that follow each other without a breath.
+    pub(super) paused_since_ns: u64,
     pub(super) socket: Socket,
     /// Connections that its processes accepted.
     pub(super) accepted: u64,
@@ -52,6 +54,7 @@ impl Host {
             news: BTreeMap::new(),
             turn: 0,
             wakes_ns: None,
+            paused_since_ns: 0,
             paused_until_ns: 0,
             socket: Socket::new(locator),
             accepted: 0,
