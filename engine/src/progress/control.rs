@@ -425,6 +425,7 @@ impl Engine {
             && known.flushed_poll != polls
         {
             known.flushed_poll = polls;
+            self.state.core.clean(session);
             self.flush(session);
             self.driver.flush_datagrams();
         }

@@ -299,6 +299,7 @@ impl Engine {
             return Ok(true);
         }
         self.state.owes_rest = false;
+        self.state.keep_books();
         self.driver
             .poll(&mut self.events)
             .map_err(|error| Error::system("the driver cannot make progress", error))?;

@@ -490,6 +490,14 @@ impl Core {
         Some(session)
     }
 
+    /// A session that was staged last is flushed at once, and need not be in the next turn.
+    #[inline]
+    pub(crate) fn clean(&mut self, session: u32) {
+        if self.dirty.last() == Some(&session) {
+            self.poll_dirty();
+        }
+    }
+
     /// A session was flushed. What found no staging buffer, because other sessions hold them all,
     /// is tried again in the next poll, behind the others.
     #[inline]

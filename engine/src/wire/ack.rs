@@ -117,6 +117,11 @@ impl<'a> Ack<'a> {
         delay.map(|delay| u64::from(delay) * DELAY_UNIT_NS)
     }
 
+    /// Whether it says nothing but that all numbers below one have come.
+    pub(crate) fn is_cumulative(&self) -> bool {
+        self.windows.is_empty()
+    }
+
     /// All words: how many words after the one of the cumulative number, and the bits.
     pub(crate) fn words(&self) -> Words<'a> {
         Words { rest: self.windows, word: 0, left: 0 }
@@ -129,6 +134,13 @@ pub(crate) struct Words<'a> {
     rest: &'a [u8],
     word: u64,
     left: u8,
+}
+
+impl Words<'_> {
+    /// No words.
+    pub(crate) fn none() -> Self {
+        Words { rest: &[], word: 0, left: 0 }
+    }
 }
 
 impl Iterator for Words<'_> {

@@ -73,7 +73,9 @@ impl State {
             }
             Err(error) => return protocol(&error),
         }
-        lane.tell(&mut self.core, session, &mut self.completions);
+        if !std::mem::replace(&mut lane.is_owed, true) {
+            self.datagrams.owed.push(session);
+        }
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
         if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
             let now_ns = self.now_ns;
@@ -85,15 +87,27 @@ impl State {
                 return protocol(&error);
             }
         }
-        if lane.health == Health::Untried {
+        if lane.health == Health::Untried && !lane.path.is_answered() {
             // The peer's question says that it can be asked; ours may have come too early.
             lane.path.ask();
             lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
         }
-        lane.set_timer(session, &mut self.datagrams.timers);
-        if self.core.waiting_bytes(session) > 0 {
-            self.core.mark_dirty(session);
-        }
         Ok(())
+    }
+
+    /// What datagrams say of those that were sent, once what they brought is delivered.
+    pub(in crate::progress) fn keep_books(&mut self) {
+        while let Some(session) = self.datagrams.owed.pop() {
+            let Some(control) = self.controls.get_mut(session as usize) else { continue };
+            let Some(lane) = control.datagram.as_deref_mut() else { continue };
+            if !std::mem::take(&mut lane.is_owed) {
+                continue;
+            }
+            lane.tell(&mut self.core, session, &mut self.completions);
+            lane.set_timer(session, &mut self.datagrams.timers);
+            if self.core.waiting_bytes(session) > 0 {
+                self.core.mark_dirty(session);
+            }
+        }
     }
 }

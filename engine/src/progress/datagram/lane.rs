@@ -48,6 +48,8 @@ pub(crate) struct Lane {
     pub(super) is_blocked: bool,
     /// The driver sends nothing.
     pub(super) is_off: bool,
+    /// It is in the list of those whose books are to be kept.
+    pub(super) is_owed: bool,
 }
 
 /// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
@@ -76,8 +78,8 @@ pub(super) struct Contents<'a> {
     pub(super) session: u32,
     /// The path carries them; otherwise it only probes.
     pub(super) is_open: bool,
-    /// Something new was sent.
-    pub(super) is_filled: bool,
+    /// Something new was sent, and nothing else waits.
+    pub(super) is_drained: bool,
 }
 
 impl Content for Contents<'_> {
@@ -88,7 +90,7 @@ impl Content for Contents<'_> {
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
         let content = self.core.poll_content(self.session, room.len(), false)?;
         room[..content.bytes.len()].copy_from_slice(content.bytes);
-        self.is_filled = true;
+        self.is_drained = content.is_last;
         let (token, bytes) = (content.token, content.bytes.len());
         Some(Filled { token, bytes, ack_now: content.is_last && content.is_awaited })
     }
@@ -221,6 +223,7 @@ mod tests {
             timer_ns: u64::MAX,
             is_blocked: false,
             is_off: false,
+            is_owed: false,
         }
     }
 

@@ -26,7 +26,7 @@ use self::timers::Timers;
 use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
-use crate::proto::packet::{Content, Path, PathConfig};
+use crate::proto::packet::{Path, PathConfig};
 use crate::types::{Error, FrameState};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
@@ -74,6 +74,8 @@ pub(crate) struct Datagrams {
     /// Sessions that wait for room in the driver.
     blocked: Vec<u32>,
     is_blocked: bool,
+    /// Sessions whose datagrams were taken and whose books are to be kept.
+    owed: Vec<u32>,
     /// When nothing was there that was not handled, as far as that was last known.
     drained_ns: u64,
     /// The loop slept since it last looked: what woke it had just come.
@@ -227,6 +229,7 @@ impl Engine {
             timer_ns: u64::MAX,
             is_blocked: false,
             is_off: false,
+            is_owed: false,
         };
         self.control(session).datagram = is_free.then(|| Box::new(lane));
         self.state.datagrams.poll();
@@ -342,6 +345,7 @@ impl Engine {
         }
         self.state.datagrams.poll();
         self.read_datagrams();
+        self.state.keep_books();
     }
 
     /// The loop has slept, as far as it knows: the driver has not been asked since it woke.
@@ -455,7 +459,7 @@ impl Engine {
         // A question to a new address is the first of what goes.
         let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
         let is_open = lane.health == Health::Good;
-        let mut contents = Contents { core: &mut state.core, session, is_open, is_filled: false };
+        let mut contents = Contents { core: &mut state.core, session, is_open, is_drained: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             if sent == DATAGRAMS_PER_FLUSH {
                 contents.core.mark_dirty(session);
@@ -493,7 +497,7 @@ impl Engine {
             self.driver.send_datagram(to, length + PACKET_TAG_BYTES);
             happened = true;
             // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
-            if contents.is_filled && contents.waiting_bytes() == 0 && !lane.path.is_probing() {
+            if contents.is_drained && !lane.path.is_probing() {
                 break;
             }
         }
@@ -503,6 +507,7 @@ impl Engine {
         }
         // A window may have made room by giving up what held it.
         lane.tell(&mut state.core, session, &mut state.completions);
+        lane.is_owed = false;
         if !state.datagrams.is_blocked {
             lane.set_timer(session, &mut state.datagrams.timers);
         } else if !lane.is_blocked {

@@ -29,7 +29,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) token: u64,
     /// One segment.
     pub(crate) bytes: &'a [u8],
-    /// Nothing else waits to be sent: the peer may be asked to answer at once.
+    /// Nothing else waits to be sent: the peer may be asked to answer at once, and the path need
+    /// not ask for more.
     pub(crate) is_last: bool,
     /// A send of the user ends, or comes nearer to it, when this is acknowledged.
     pub(crate) is_awaited: bool,
@@ -169,7 +170,19 @@ impl Datagram {
     }
 
     fn waits(&self) -> bool {
-        self.open.is_some() || self.lost.len() + self.urgent.len() + self.ready.len() > 0
+        self.open.is_some() || self.is_queued()
+    }
+
+    fn is_queued(&self) -> bool {
+        self.lost.len() + self.urgent.len() + self.ready.len() > 0
+    }
+
+    /// A content that waits, the one to be sent next if it is not the open one.
+    fn first_waiting(&self, pool: &ContentPool) -> Option<Id> {
+        if !self.is_queued() {
+            return self.open;
+        }
+        [&self.lost, &self.urgent, &self.ready].into_iter().find_map(|list| list.first(pool))
     }
 
     /// RR-DGRAM-3
@@ -216,7 +229,7 @@ impl Core {
         }
         let header = session.datagram_header(asks_ack);
         let datagram = session.datagram.as_deref_mut()?;
-        let is_last = !datagram.waits();
+        let is_last = !datagram.waits() && session.control.is_empty();
         let Some(id) = next else {
             let length = (SEGMENT_HEADER_BYTES as u32).into();
             let first_frame = datagram.next_frame.into();
@@ -291,9 +304,7 @@ impl Core {
         let Some(session) = self.sessions.at(slot as usize) else { return 0 };
         let Some(datagram) = session.datagram.as_deref() else { return 0 };
         let pool = &self.datagrams.contents;
-        let lists = [&datagram.lost, &datagram.urgent, &datagram.ready];
-        let first = lists.iter().find_map(|list| list.first(pool)).or(datagram.open);
-        match first.and_then(|id| pool.get(id)) {
+        match datagram.first_waiting(pool).and_then(|id| pool.get(id)) {
             Some(content) => content.bytes,
             None if !session.control.is_empty() => datagram.content_bytes,
             None if session.has_news() => SEGMENT_HEADER_BYTES,

@@ -62,19 +62,26 @@ impl Pacer {
 }
 
 fn per_second(window: u64, rtt_ns: u64) -> u64 {
-    narrow(u128::from(window) * 1_000_000_000 / u128::from(rtt_ns))
+    scale(window, 1_000_000_000, rtt_ns)
 }
 
 fn bytes_in(rate: u64, time_ns: u64) -> u64 {
-    narrow(u128::from(rate) * u128::from(time_ns) / 1_000_000_000)
+    scale(rate, time_ns, 1_000_000_000)
 }
 
 fn time_of(rate: u64, bytes: u64) -> u64 {
-    narrow(u128::from(bytes) * 1_000_000_000 / u128::from(rate))
+    scale(bytes, 1_000_000_000, rate)
 }
 
-fn narrow(value: u128) -> u64 {
-    u64::try_from(value).unwrap_or(u64::MAX)
+/// `value * by / of`. Products of more than 64 bits are rare, and their division is slow.
+fn scale(value: u64, by: u64, of: u64) -> u64 {
+    match value.checked_mul(by) {
+        Some(product) => product / of,
+        None => {
+            let quotient = u128::from(value) * u128::from(by) / u128::from(of);
+            u64::try_from(quotient).unwrap_or(u64::MAX)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::pacing::Pacer;
 use super::received::{Arrival, Received, Wants};
 use super::rtt::Rtt;
 use super::sent::{Purpose, Record, Sent};
-use crate::wire::ack::{Ack, NUMBERS_MAX};
+use crate::wire::ack::{Ack, NUMBERS_MAX, Words};
 use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet, PacketError, expand};
 
 /// A loop that is later than this, and than an eighth of a round trip, first drains what it
@@ -65,6 +65,16 @@ pub(crate) struct Statistics {
     pub(crate) duplicates: u64,
 }
 
+/// A cumulative acknowledgement that was checked, and whose consequences are owed.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    cumulative: u64,
+    delay_ns: Option<u64>,
+    /// When it came, and how late the turn was.
+    at_ns: u64,
+    late_ns: u64,
+}
+
 /// See the module and [`super`], which has the order of calls.
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -78,6 +88,9 @@ pub(crate) struct Path {
     pub(super) mtu: Mtu,
     pub(super) statistics: Statistics,
     events: VecDeque<Event>,
+    /// Whoever waits for the content of a packet gets it before the acknowledgement beside it has
+    /// its consequences: they come with [`Self::settle`], which all calls make that depend on them.
+    owed: Option<Owed>,
     /// How late this turn is.
     late_ns: u64,
     /// Highest number ever acknowledged.
@@ -113,6 +126,7 @@ impl Path {
             mtu: Mtu::new(datagram, config.datagram_bytes_max),
             statistics: Statistics::default(),
             events: VecDeque::with_capacity(EVENTS),
+            owed: None,
             late_ns: 0,
             highest_acked: None,
             acked_sent_ns: 0,
@@ -159,6 +173,7 @@ impl Path {
             self.statistics.duplicates += u64::from(arrival != Arrival::TooFar);
             return Ok(arrival);
         }
+        self.settle();
         let cumulative = packet.ack.map(|ack| self.check(&ack)).transpose()?;
         let wants = match (packet.has(FLAG_ELICITS), packet.has(FLAG_ACK_NOW)) {
             (false, _) => Wants::Nothing,
@@ -167,9 +182,24 @@ impl Path {
         };
         self.received.handle(now_ns, number, floor, wants, &self.config);
         if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
-            self.handle_ack(now_ns, &ack, cumulative);
+            self.peer_cumulative = self.peer_cumulative.max(cumulative);
+            // The first answer opens the path.
+            if ack.is_cumulative() && !packet.content.is_empty() && self.is_answered() {
+                let (delay_ns, late_ns) = (ack.delay_ns(), self.late_ns);
+                self.owed = Some(Owed { cumulative, delay_ns, at_ns: now_ns, late_ns });
+            } else {
+                self.handle_ack(now_ns, ack.words(), ack.delay_ns(), cumulative);
+            }
         }
         Ok(arrival)
+    }
+
+    /// What the last acknowledgement means for packets sent, window, pace and round trip.
+    pub(super) fn settle(&mut self) {
+        let Some(owed) = self.owed.take() else { return };
+        let late_ns = std::mem::replace(&mut self.late_ns, owed.late_ns);
+        self.handle_ack(owed.at_ns, Words::none(), owed.delay_ns, owed.cumulative);
+        self.late_ns = late_ns;
     }
 
     /// Takes a probe whose tag is right and which came from an address that is not known to be the
@@ -231,8 +261,13 @@ impl Path {
         Ok(cumulative)
     }
 
-    fn handle_ack(&mut self, now_ns: u64, ack: &Ack<'_>, cumulative: u64) {
-        self.peer_cumulative = self.peer_cumulative.max(cumulative);
+    fn handle_ack(
+        &mut self,
+        now_ns: u64,
+        words: Words<'_>,
+        delay_ns: Option<u64>,
+        cumulative: u64,
+    ) {
         let mut news = News { sent_from_ns: u64::MAX, ..News::default() };
         let floor = self.sent.floor();
         if cumulative > floor {
@@ -241,7 +276,7 @@ impl Path {
                 self.handle_acked_word(now_ns, word, u64::MAX >> above, &mut news);
             }
         }
-        for (word, bits) in ack.words() {
+        for (word, bits) in words {
             self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut news);
         }
         let Some((number, sent_at_ns)) = news.highest else {
@@ -252,7 +287,7 @@ impl Path {
             self.highest_acked = Some(number);
             let long = self.sent.record(number).bytes as usize * 2 >= self.mtu.current();
             let raw_ns = now_ns.saturating_sub(sent_at_ns);
-            if let Some(delay_ns) = ack.delay_ns() {
+            if let Some(delay_ns) = delay_ns {
                 self.handle_sample(now_ns, raw_ns, delay_ns, long);
             }
         }
@@ -381,7 +416,9 @@ impl Path {
     ///
     /// RR-PKT-4.
     pub(super) fn make_room(&mut self, now_ns: u64) {
-        self.sent.forget_lost(now_ns.saturating_sub(self.remember_ns()));
+        if self.sent.has_lost() {
+            self.sent.forget_lost(now_ns.saturating_sub(self.remember_ns()));
+        }
         self.give_up_beyond(now_ns, 1);
     }
 
@@ -416,6 +453,7 @@ impl Path {
     ///
     /// RR-PKT-10.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, drained: bool) {
+        self.settle();
         let Some(due_ns) = self.loss_timer_ns() else { return };
         if due_ns > now_ns || (self.is_late() && !drained) {
             return;
@@ -450,12 +488,16 @@ impl Path {
     /// When the next turn is due at the latest; a time that passed means at once. `None`: when
     /// something arrives or is to be sent.
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
-        let times = [self.received.due_ns(), self.loss_timer_ns(), self.paced_until_ns];
-        times.into_iter().flatten().min()
+        let or_never = |time: Option<u64>| time.unwrap_or(u64::MAX);
+        let due_ns = or_never(self.received.due_ns())
+            .min(or_never(self.loss_timer_ns()))
+            .min(or_never(self.paced_until_ns));
+        (due_ns != u64::MAX).then_some(due_ns)
     }
 
     /// The next event.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.settle();
         self.events.pop_front()
     }
 

@@ -178,6 +178,11 @@ impl Sent {
         self.lost.remove(number);
     }
 
+    /// Whether numbers are remembered as lost.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost_order.is_empty()
+    }
+
     /// Forgets what was lost at `until_ns` or before, then moves the floor.
     pub(super) fn forget_lost(&mut self, until_ns: u64) {
         while let Some(&(number, lost_at_ns)) = self.lost_order.front() {

@@ -64,6 +64,9 @@ impl Path {
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
+        if self.probes_due > 0 || self.is_filling() {
+            self.settle();
+        }
         self.make_room(now_ns);
         self.paced_until_ns = None;
         if self.probes_due > 0 {
@@ -73,8 +76,9 @@ impl Path {
         if let Some(sent) = self.send_mtu_probe(now_ns, out) {
             return Some(sent);
         }
-        if content.waiting_bytes() > 0
-            && let Some(sent) = self.send_content(now_ns, content, out)
+        let waiting_bytes = content.waiting_bytes();
+        if waiting_bytes > 0
+            && let Some(sent) = self.send_content(now_ns, content, waiting_bytes, out)
         {
             return Some(sent);
         }
@@ -94,6 +98,14 @@ impl Path {
         let lead = self.lead(now_ns, true, out);
         let flags = lead.flags | FLAG_ELICITS | FLAG_ACK_NOW;
         self.seal(now_ns, lead.bytes, flags, Purpose::Ping, 0, out)
+    }
+
+    /// So much is in flight, as far as is known, that an acknowledgement would change what may be
+    /// sent.
+    fn is_filling(&self) -> bool {
+        let next = 2 * self.mtu.current() as u64;
+        2 * (self.sent.bytes_in_flight() + next) > self.congestion.window()
+            || self.sent.room() <= 2 * NUMBERS_KEPT
     }
 
     /// Writes floor and acknowledgement. `out` starts where the datagram does.
@@ -205,13 +217,14 @@ impl Path {
         &mut self,
         now_ns: u64,
         content: &mut impl Content,
+        waiting_bytes: usize,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         let in_flight = self.sent.bytes_in_flight();
         let ack_bytes = if self.received.has_news() { ACK_BYTES_MAX } else { 0 };
         let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ack_bytes + self.config.tag_bytes;
         let datagram = self.mtu.current();
-        let length = (content.waiting_bytes().saturating_add(overhead)).min(datagram) as u64;
+        let length = waiting_bytes.saturating_add(overhead).min(datagram) as u64;
         let window = self.congestion.window();
         if in_flight > 0 && in_flight + length > window {
             self.congestion.set_limited();
