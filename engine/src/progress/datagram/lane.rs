@@ -11,9 +11,6 @@ use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Content, Event, Filled, Path};
 use crate::wire::packet::Packet;
 
-/// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
-/// a LAN. A packet is lost now and then; five probes in a row are not.
-const SILENT_PROBES: u32 = 5;
 /// Time that a new address of the peer has to answer before another one is asked.
 const QUESTION_NS: u64 = 100_000_000;
 
@@ -125,7 +122,7 @@ impl Lane {
         }
         let (_, _, probes) = self.path.load();
         match self.health {
-            Health::Good if probes >= SILENT_PROBES => {
+            Health::Good if self.path.is_silent() => {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
                 self.health = Health::Silent;
                 core.resend_all(session);

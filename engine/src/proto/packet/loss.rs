@@ -17,6 +17,14 @@ const GRANULARITY_NS: u64 = 1_000;
 /// What a probe waits beyond a round trip at least, and above a round trip at most: a lost tail is
 /// to cost no more than two round trips and 200 µs, 25 of these being the peer's delay.
 const PROBE_SLACK_NS: u64 = 100_000;
+/// One sample of a peer that stood still for seconds does not put probes off for longer than this,
+/// unless the path itself is as long.
+const PROBE_BASE_MAX_NS: u64 = 500_000_000;
+/// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
+/// a LAN. A packet is lost now and then; five probes in a row are not.
+const SILENT_PROBES: u32 = 5;
+/// So long without an answer to two is as good.
+const SILENT_NS: u64 = 1_000_000_000;
 /// Round trips without reordering after which the thresholds come down one step.
 const CALM_ROUNDS: u32 = 32;
 /// Back-off ends here, as a power of two.
@@ -64,7 +72,17 @@ impl Loss {
     fn probe_base_ns(rtt: &Rtt) -> u64 {
         let round_trip_ns = rtt.smoothed_ns();
         let most_ns = round_trip_ns + PROBE_SLACK_NS;
-        round_trip_ns + (4 * rtt.variation_ns()).clamp(PROBE_SLACK_NS, most_ns)
+        let base_ns = round_trip_ns + (4 * rtt.variation_ns()).clamp(PROBE_SLACK_NS, most_ns);
+        base_ns.min(PROBE_BASE_MAX_NS.max(2 * rtt.least_ns().min(round_trip_ns)))
+    }
+
+    /// Whether a path that was asked so often, for so long, is taken for silent.
+    ///
+    /// RR-PATH-3.
+    pub(super) fn is_silent(&self, rtt: &Rtt) -> bool {
+        // The first timeout and its doublings.
+        let unanswered_ns = Self::probe_base_ns(rtt) * ((1 << self.probes.min(BACKOFF_MAX)) - 1);
+        self.probes >= SILENT_PROBES || (self.probes >= 2 && unanswered_ns >= SILENT_NS)
     }
 
     /// How long nothing but losses must last to mean persistent congestion.

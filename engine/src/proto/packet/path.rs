@@ -24,6 +24,8 @@ const REMEMBER_NS: u64 = 50_000;
 const DEAD_PROBES: u32 = 16;
 /// Numbers that a path which is as dead as that waits for at the most.
 const DEAD_NUMBERS: u64 = 128;
+/// Probe timeouts without any answer that make one due, however lately something was sent.
+const PATIENCE_PROBES: u64 = 4;
 /// Room for events before the queue grows.
 const EVENTS: usize = 256;
 
@@ -101,10 +103,14 @@ pub(crate) struct Path {
     pub(super) peer_cumulative: u64,
     /// When the oldest of what may be lost is lost.
     lost_at_ns: Option<u64>,
-    /// When the last packet that wants an answer went, or a probe timeout fired.
+    /// When the last packet that wants an answer went.
     pub(super) asked_at_ns: u64,
     /// The peer was asked to answer that packet at once.
     pub(super) asked_at_once: bool,
+    /// Since when packets are outstanding and none was answered.
+    pub(super) unanswered_since_ns: u64,
+    /// When the last probe timeout fired.
+    probed_at_ns: u64,
     /// Probes due.
     pub(super) probes_due: u32,
     /// Pacing holds content back until then.
@@ -134,6 +140,8 @@ impl Path {
             lost_at_ns: None,
             asked_at_ns: 0,
             asked_at_once: false,
+            unanswered_since_ns: 0,
+            probed_at_ns: 0,
             probes_due: 0,
             paced_until_ns: None,
             config,
@@ -294,6 +302,7 @@ impl Path {
         if news.answered {
             self.loss.handle_progress();
             self.probes_due = 0;
+            self.unanswered_since_ns = now_ns;
         }
         self.find_losses(now_ns, false, news.sent_from_ns);
         self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
@@ -463,7 +472,7 @@ impl Path {
             self.set_pace(now_ns);
             return;
         }
-        self.asked_at_ns = now_ns;
+        self.probed_at_ns = now_ns;
         self.probes_due = self.loss.handle_probe_timeout();
         if self.loss.probes() >= DEAD_PROBES {
             // Probes go on for as long as the session lives, and so would the memory of them.
@@ -480,9 +489,23 @@ impl Path {
             return None;
         }
         Some(self.lost_at_ns.unwrap_or_else(|| {
-            let ack_delay_ns = if self.asked_at_once { 0 } else { self.config.ack_delay_ns };
-            self.asked_at_ns + self.loss.probe_after_ns(&self.rtt, ack_delay_ns)
+            let is_slow = self.loss.probes() == 0 && !self.asked_at_once;
+            let ack_delay_ns = if is_slow { self.config.ack_delay_ns } else { 0 };
+            let after_ns = self.loss.probe_after_ns(&self.rtt, ack_delay_ns);
+            if self.loss.probes() > 0 {
+                return self.probed_at_ns + after_ns;
+            }
+            // Who goes on sending into a dead path hears nothing either.
+            let patience_ns = PATIENCE_PROBES * after_ns;
+            (self.asked_at_ns + after_ns).min(self.unanswered_since_ns + patience_ns)
         }))
+    }
+
+    /// Whether so little is answered that the path is not to be relied on.
+    ///
+    /// RR-PATH-3.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.loss.is_silent(&self.rtt)
     }
 
     /// When the next turn is due at the latest; a time that passed means at once. `None`: when

@@ -153,6 +153,9 @@ impl Path {
         out[..PACKET_HEADER_BYTES].copy_from_slice(header.as_bytes());
         self.statistics.sent += 1;
         if purpose != Purpose::Ack {
+            if self.sent.count() == 1 {
+                self.unanswered_since_ns = now_ns;
+            }
             self.asked_at_ns = now_ns;
             self.asked_at_once = flags & FLAG_ACK_NOW != 0;
         }

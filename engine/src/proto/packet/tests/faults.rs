@@ -1,6 +1,9 @@
 //! Faults one by one, and what each may cost.
 
 use super::*;
+use crate::proto::packet::path::Path;
+use crate::proto::packet::transmit::{Content, Filled};
+use crate::wire::packet::Packet;
 
 #[test]
 fn lost_acknowledgements_cost_nothing() {
@@ -66,7 +69,6 @@ fn a_loop_that_sleeps_sends_no_probe_and_loses_nothing() {
 /// RR-PKT-10
 #[test]
 fn a_late_turn_fires_no_timer_before_the_rest_is_received() {
-    use crate::proto::packet::path::Path;
     let config = PathConfig { datagram_bytes_max: 1200, ..config(100 * MICRO) };
     let mut path = Path::new(config);
     let mut out = vec![0; 1472];
@@ -159,4 +161,83 @@ fn a_dead_path_is_probed_for_days_and_remembers_little() {
     world.links.iter_mut().for_each(|link| link.config.loss_ppm = 0);
     let rate = goodput(&mut world, 3601 * SECOND, 3602 * SECOND);
     assert!(rate > 50_000_000, "{rate}");
+}
+
+/// One short content whenever it is wanted.
+struct Drip(bool);
+
+impl Content for Drip {
+    fn waiting_bytes(&self) -> usize {
+        if self.0 { 100 } else { 0 }
+    }
+
+    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
+        self.0 = false;
+        room[..100].fill(7);
+        Some(Filled { token: 1, bytes: 100, ack_now: false })
+    }
+
+    fn fill_again(&mut self, _: u64, room: &mut [u8]) -> Option<Filled> {
+        self.fill(room)
+    }
+}
+
+/// A path that answered after each of these times, and the time then.
+fn answered(round_trips_ns: &[u64]) -> (Path, u64) {
+    let config = PathConfig { datagram_bytes_max: 1200, ..config(100 * MICRO) };
+    let (mut near, mut far) = (Path::new(config.clone()), Path::new(config));
+    let mut out = vec![0; 1472];
+    let mut now_ns = 0;
+    for rtt_ns in round_trips_ns {
+        let (length, _) = near.poll_transmit(now_ns, &mut Drip(true), &mut out).unwrap();
+        now_ns += rtt_ns;
+        far.handle_packet(now_ns, &Packet::decode(&out[..length]).unwrap()).unwrap();
+        let (length, _) = far.poll_transmit(now_ns, &mut Drip(true), &mut out).unwrap();
+        near.handle_packet(now_ns, &Packet::decode(&out[..length]).unwrap()).unwrap();
+        while near.poll_event().is_some() || far.poll_event().is_some() {}
+    }
+    (near, now_ns)
+}
+
+/// How long it takes until a path that answers no more is silent, if something goes every
+/// `pause_ns`.
+fn time_to_silence(mut path: Path, from_ns: u64, pause_ns: u64) -> u64 {
+    let mut out = vec![0; 1472];
+    let step_ns = (pause_ns / 8).min(MILLI);
+    for turn in 0..1_000_000 {
+        let now_ns = from_ns + turn * step_ns;
+        path.handle_timeout(now_ns, true);
+        let mut drip = Drip((turn * step_ns).is_multiple_of(pause_ns));
+        while path.poll_transmit(now_ns, &mut drip, &mut out).is_some() {}
+        if path.is_silent() {
+            return now_ns - from_ns;
+        }
+    }
+    panic!("it never is: {path:?}");
+}
+
+/// RR-PKT-9, RR-PATH-3
+#[test]
+fn who_goes_on_sending_into_a_dead_path_finds_out() {
+    let (path, now_ns) = answered(&[100 * MICRO; 10]);
+    let alone_ns = time_to_silence(path, now_ns, 10 * SECOND);
+    assert!(alone_ns < 10 * MILLI, "{alone_ns}");
+    // More often than a probe timeout, so that each content would put the next one off.
+    let (path, now_ns) = answered(&[100 * MICRO; 10]);
+    let ns = time_to_silence(path, now_ns, 80 * MICRO);
+    assert!(ns < alone_ns + 4 * MILLI, "{ns} instead of {alone_ns}");
+}
+
+/// RR-PATH-3
+#[test]
+fn a_peer_that_stood_still_for_seconds_does_not_hide_that_a_path_is_dead() {
+    let (path, now_ns) = answered(&[5 * SECOND; 10]);
+    assert!(path.round_trip_ns() > SECOND);
+    let (near, at_ns) = answered(&[100 * MICRO, 100 * MICRO, 5 * SECOND]);
+    assert!(near.round_trip_ns() > 500 * MILLI);
+    let ns = time_to_silence(near, at_ns, 100 * MILLI);
+    assert!(ns < 5 * SECOND, "{ns}");
+    // A path that is as long as that is given its time.
+    let ns = time_to_silence(path, now_ns, SECOND);
+    assert!(ns > 10 * SECOND, "{ns}");
 }
