@@ -27,7 +27,7 @@ const DEAD_NUMBERS: u64 = 128;
 /// Probe timeouts without any answer that make one due, however lately something was sent.
 const PATIENCE_PROBES: u64 = 4;
 /// Room for events before the queue grows.
-const EVENTS: usize = 256;
+const EVENTS: usize = 32;
 
 /// What the layer above is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

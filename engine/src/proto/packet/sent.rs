@@ -10,7 +10,7 @@ use super::numbers::{NumberSet, WORD, numbers};
 use crate::wire::ack::NUMBERS_MAX;
 
 /// Numbers held before the ring grows.
-const NUMBERS_AT_START: u64 = 256;
+const NUMBERS_AT_START: u64 = 32;
 
 /// What a packet was sent for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Sent {
             records: vec![Record::default(); NUMBERS_AT_START as usize],
             outstanding: NumberSet::new(NUMBERS_AT_START),
             lost: NumberSet::new(NUMBERS_AT_START),
-            lost_order: VecDeque::with_capacity(NUMBERS_AT_START as usize),
+            lost_order: VecDeque::new(),
             base: 0,
             oldest: 0,
             next: 0,

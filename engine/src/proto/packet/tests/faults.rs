@@ -152,12 +152,12 @@ fn a_dead_path_is_probed_for_days_and_remembers_little() {
     let sender = Sender::new(1000, 1, u32::MAX);
     let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 0), sender, 12);
     world.run(MILLI, |_| false);
-    let before = world.ends[0].path.capacities();
     world.links.iter_mut().for_each(|link| link.config.loss_ppm = 1_000_000);
     world.run(SECOND * 3600, |_| false);
     let probes = world.ends[0].path.statistics().probes;
     assert!(probes > 10_000, "{probes}");
-    assert_eq!(world.ends[0].path.capacities()[0], before[0]);
+    let records = world.ends[0].path.capacities()[0];
+    assert!(records <= 256, "{records}");
     world.links.iter_mut().for_each(|link| link.config.loss_ppm = 0);
     let rate = goodput(&mut world, 3601 * SECOND, 3602 * SECOND);
     assert!(rate > 50_000_000, "{rate}");
