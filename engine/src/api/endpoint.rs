@@ -120,7 +120,8 @@ impl Endpoint<Detached> {
             Lanes::Sockets => DriverChoice::Sockets,
         };
         let arena = domain.arena();
-        let range = ArenaRange { base: arena.base(), len: arena.len() };
+        let range =
+            ArenaRange { base: arena.base(), len: arena.len(), may_be_huge: arena.may_be_huge() };
         // SAFETY: the engine keeps the arena alive until its driver is shut down, and leaks it
         // if that does not come to an end.
         let driver = unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }

@@ -94,6 +94,11 @@ impl Default for DriverConfig {
 }
 
 /// The memory that zero-copy sends may be registered for.
+///
+/// Huge pages are not: what is sent from one by its registration counts against the send buffer of
+/// the socket from the start of the page on, up to 2 MiB for each 64 KiB, and the socket is full
+/// after one or two of them (Linux 6.18, `io_sg_from_iter`). Sends from unregistered memory count
+/// what they send, and join neighbouring pages as registered ones do.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
 pub(crate) struct ArenaRange {
@@ -101,6 +106,8 @@ pub(crate) struct ArenaRange {
     pub(crate) base: *mut u8,
     /// Its length in bytes.
     pub(crate) len: usize,
+    /// Some of its pages may be huge.
+    pub(crate) may_be_huge: bool,
 }
 
 // SAFETY: a range of addresses, which is not accessed by way of this.

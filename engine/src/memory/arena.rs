@@ -90,6 +90,11 @@ impl Arena {
         self.kind
     }
 
+    /// Whether some of its pages may be huge, or become so.
+    pub(crate) fn may_be_huge(&self) -> bool {
+        self.kind != ArenaKind::Plain
+    }
+
     /// Bytes that no block holds.
     pub(crate) fn free_bytes(&self) -> usize {
         self.blocks().free_bytes()

@@ -47,8 +47,9 @@ impl Drop for Region {
 /// A range of bytes that nothing else can reach: the memory to send from and receive into.
 ///
 /// It behaves like a `Box<[u8]>` that can be cut and joined without copying. Memory from the
-/// engine's arena ([`Self::is_registered`]) is sent without being copied or pinned anew; when
-/// the arena is full, a region is ordinary memory and works the same, only slower.
+/// engine's arena ([`Self::is_registered`]) has huge pages where the host has some, or is sent
+/// without being pinned anew where not; when the arena is full, a region is ordinary memory and
+/// works the same, only slower.
 ///
 /// Moving a slice costs nothing; a shared count is touched where it is split, joined or dropped.
 ///

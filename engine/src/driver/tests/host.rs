@@ -135,7 +135,7 @@ impl Host {
 
     pub(super) fn with(choice: DriverChoice, config: &DriverConfig) -> Self {
         let arena = Arena::new(ARENA_BYTES).unwrap();
-        let range = ArenaRange { base: arena.base(), len: arena.len() };
+        let range = ArenaRange { base: arena.base(), len: arena.len(), may_be_huge: false };
         // SAFETY: the arena is dropped after the driver.
         let driver = unsafe { open(choice, config, Some(range)) }.unwrap();
         Self {

@@ -93,7 +93,8 @@ impl UringDriver {
         Ok(Self {
             ring,
             options: tcp::LaneOptions::new(config.peer_timeout, config.tcp_congestion),
-            arena: arena.filter(|_| features.has(Name::RegisteredBuffers)),
+            arena: arena
+                .filter(|arena| features.has(Name::RegisteredBuffers) && !arena.may_be_huge),
             is_registered: None,
             can_zero_copy: features.has(Name::SendZc),
             features,
