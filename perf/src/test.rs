@@ -25,6 +25,8 @@ use crate::secret;
 
 /// Longest message of the tests that inject, in bytes: what goes without a rendezvous by default.
 pub(crate) const INJECT_BYTES_MAX: usize = 16_384;
+/// The smallest pages that memory comes in.
+const PAGE_BYTES: usize = 4096;
 /// Shortest message that holds its number, in bytes.
 pub(crate) const STAMP_BYTES: usize = 8;
 
@@ -86,6 +88,7 @@ pub(crate) fn run(
         (TestName::Bw | TestName::Bibw, Buffers::Region) => {
             Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
         }
+        (TestName::LatencyUnderLoad, Buffers::Region) => Some(load::BUFFERS_BYTES),
         _ => None,
     };
     let mut extra = job.settings.clone();
@@ -135,14 +138,18 @@ impl Side<'_> {
         self.endpoint.connect(self.peer).map_err(message)
     }
 
-    /// A buffer of the job's kind.
+    /// A buffer of the job's kind. Its pages are there: what the kernel takes to get them is no part
+    /// of what is measured.
     fn buffer(&self, length: usize) -> Result<Buffer, String> {
-        match self.job.buffers {
+        let mut buffer = match self.job.buffers {
             Buffers::Region => {
-                self.endpoint.domain().alloc(length).map(Buffer::from).map_err(message)
+                self.endpoint.domain().alloc(length).map(Buffer::from).map_err(message)?
             }
-            Buffers::Heap => Ok(Buffer::from(vec![0u8; length])),
-        }
+            Buffers::Heap => Buffer::from(vec![0u8; length]),
+        };
+        let bytes = buffer.as_mut_slice().unwrap_or_default();
+        bytes.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 1);
+        Ok(buffer)
     }
 
     /// Waits for completions, spinning; they are handed out one by one.

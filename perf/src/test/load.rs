@@ -11,6 +11,8 @@ use crate::stamp;
 
 const TRANSFERS: usize = 4;
 const TRANSFER_BYTES: usize = 16 << 20;
+/// Memory of one side's transfers, in bytes.
+pub(super) const BUFFERS_BYTES: usize = TRANSFERS * TRANSFER_BYTES;
 const BULK: Envelope = Envelope::tag(3);
 /// Context of ping-pong operations; bulk ones have their number.
 const PING: u64 = u64::MAX;
@@ -45,7 +47,7 @@ fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
 fn serve(side: &mut Side<'_>) -> Result<Report, String> {
     let mut posted = 0;
     for _ in 0..TRANSFERS {
-        let buffer = Buffer::from(vec![0u8; TRANSFER_BYTES]);
+        let buffer = side.buffer(TRANSFER_BYTES)?;
         post_bulk_receive(side, buffer, posted)?;
         posted += 1;
     }
@@ -106,8 +108,10 @@ fn use_rest(side: &mut Side<'_>, count: u64) -> Result<(), String> {
 
 fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
     let mut histogram = histogram();
-    let mut idle: Vec<Buffer> =
-        (0..TRANSFERS).map(|_| Buffer::from(vec![0u8; TRANSFER_BYTES])).collect();
+    let mut idle = Vec::with_capacity(TRANSFERS);
+    for _ in 0..TRANSFERS {
+        idle.push(side.buffer(TRANSFER_BYTES)?);
+    }
     side.barrier()?;
     let before = side.endpoint.counters();
     let start = Instant::now();
