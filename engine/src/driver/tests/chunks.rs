@@ -111,6 +111,24 @@ pub(super) fn every_size_shape_and_memory(variant: &Variant) {
     }
 }
 
+pub(super) fn huge_pages_are_not_registered(variant: &Variant) {
+    let mut host = Host::in_huge_pages(variant);
+    let (near, far) = host.pair();
+    let arena = Arc::clone(&host.arena);
+    let bytes = pattern(1, 100_000);
+    let source = filled(memory(&arena, 1, bytes.len()), &bytes);
+    host.recv_chunk(far, memory(&arena, 1, bytes.len()));
+    host.send_chunk(near, 1, source, SendMode::ZeroCopy);
+    let (received, mut target) = host.expect_received(far);
+    assert_eq!(received.unwrap(), header(1));
+    assert!(bytes_of(&mut target) == bytes);
+    host.expect_sent(near).unwrap();
+    host.expect_released(1);
+    let counters = host.driver.counters();
+    assert_eq!(counters.zero_copy_sends > 0, variant.uses("send_zc"));
+    assert_eq!(counters.registered_sends, 0);
+}
+
 pub(super) fn both_directions_at_once(variant: &Variant) {
     let mut host = Host::new(variant);
     let (near, far) = host.pair();

@@ -134,8 +134,17 @@ impl Host {
     }
 
     pub(super) fn with(choice: DriverChoice, config: &DriverConfig) -> Self {
+        Self::in_memory(choice, config, false)
+    }
+
+    /// The driver takes the pages of the arena for huge ones.
+    pub(super) fn in_huge_pages(variant: &Variant) -> Self {
+        Self::in_memory(variant.choice, &variant.config(), true)
+    }
+
+    fn in_memory(choice: DriverChoice, config: &DriverConfig, may_be_huge: bool) -> Self {
         let arena = Arena::new(ARENA_BYTES).unwrap();
-        let range = ArenaRange { base: arena.base(), len: arena.len(), may_be_huge: false };
+        let range = ArenaRange { base: arena.base(), len: arena.len(), may_be_huge };
         // SAFETY: the arena is dropped after the driver.
         let driver = unsafe { open(choice, config, Some(range)) }.unwrap();
         Self {

@@ -111,6 +111,7 @@ contract! {
         messages::full_socket_takes_no_more,
         messages::watched_for_writing_once,
         chunks::every_size_shape_and_memory,
+        chunks::huge_pages_are_not_registered,
         chunks::both_directions_at_once,
         chunks::more_pieces_than_a_call_takes,
         chunks::arriving_in_crumbs,
