@@ -127,6 +127,7 @@ impl Core {
     }
 
     fn grant(&mut self, slot: u32, now_ns: u64) {
+        let mut is_refilling = false;
         loop {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             if session.pulls.is_empty() && session.missing.is_empty() {
@@ -151,9 +152,13 @@ impl Core {
                 self.request_lanes(slot, now_ns);
                 return;
             };
-            if outstanding >= horizon.max(1) {
+            // Several go in one datagram: each costs both sides a system call and an answer.
+            let is_enough =
+                if is_refilling { outstanding >= horizon } else { outstanding > horizon / 2 };
+            if is_enough {
                 return;
             }
+            is_refilling = true;
             let Some((id, offset, length)) =
                 next_range(session, &mut self.operations, u64::from(chunk_bytes))
             else {

@@ -523,6 +523,23 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     assert!(!bench.ends.0.contains_key(&receive));
 }
 
+#[test]
+fn grants_come_several_at_a_time() {
+    let mut bench = Bench::new(Config { horizon_chunks: 4, ..Config::for_tests() });
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
+    let lane = bench.lane();
+    let receive = bench.receive(9 * 4096);
+    bench.say(&rts(0, 9 * 4096)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
+    for grants in [0, 2, 0, 2, 0, 1, 0, 0] {
+        assert!(checksums::chunk_comes(&mut bench, lane, true));
+        assert_eq!(bench.hear(), [frame::KIND_GRANT].repeat(grants));
+    }
+    assert!(checksums::chunk_comes(&mut bench, lane, true));
+    assert_eq!(bench.hear(), [frame::KIND_DONE]);
+    assert!(matches!(bench.ends.0[&receive], Ended::Received(_)));
+}
+
 /// RR-LANE-1
 #[test]
 fn lanes_join_their_own_session_only() {

@@ -6,7 +6,7 @@ use super::*;
 use crate::wire::chunk::ChunkHeader;
 
 /// The next chunk comes as it was sent, or with other bytes.
-fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
+pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
     let chunk = bench.core.next_receive(lane).unwrap();
     let ChunkReceive { operation, offset, length } = chunk;
     let bulk = bench.core.lanes.get(lane).unwrap();
