@@ -26,8 +26,8 @@ const DEAD_PROBES: u32 = 16;
 const DEAD_NUMBERS: u64 = 128;
 /// Probe timeouts without any answer that make one due, however lately something was sent.
 const PATIENCE_PROBES: u64 = 4;
-/// Room for events before the queue grows.
-const EVENTS: usize = 32;
+/// Room for events from the first content on, before the queue grows.
+const EVENTS: usize = 256;
 
 /// What the layer above is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl Path {
             pacer: Pacer::new(),
             mtu: Mtu::new(datagram, config.datagram_bytes_max),
             statistics: Statistics::default(),
-            events: VecDeque::with_capacity(EVENTS),
+            events: VecDeque::new(),
             owed: None,
             late_ns: 0,
             highest_acked: None,
@@ -522,6 +522,14 @@ impl Path {
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.settle();
         self.events.pop_front()
+    }
+
+    /// The books of a path that carries contents have room for some, so that none of the next ones
+    /// allocates.
+    pub(super) fn begin_content(&mut self) {
+        if self.sent.begin_content() {
+            self.events.reserve(EVENTS);
+        }
     }
 
     pub(super) fn set_pace(&mut self, now_ns: u64) {

@@ -9,8 +9,10 @@ use std::collections::VecDeque;
 use super::numbers::{NumberSet, WORD, numbers};
 use crate::wire::ack::NUMBERS_MAX;
 
-/// Numbers held before the ring grows.
+/// Numbers held while only probes go: what an idle peer costs.
 const NUMBERS_AT_START: u64 = 32;
+/// Numbers held from the first content on, before the ring grows.
+const NUMBERS_IN_USE: u64 = 256;
 
 /// What a packet was sent for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +129,7 @@ impl Sent {
             return number;
         }
         if number - self.base >= self.records.len() as u64 {
-            self.grow();
+            self.grow((self.next - self.base).next_power_of_two());
         }
         let slot = self.slot(number);
         self.records[slot] = record;
@@ -137,11 +139,21 @@ impl Sent {
         number
     }
 
+    /// The first content is about to go. `true`: it is.
+    pub(super) fn begin_content(&mut self) -> bool {
+        let is_first = self.records.len() < NUMBERS_IN_USE as usize;
+        if is_first {
+            self.grow(NUMBERS_IN_USE);
+            self.lost_order.reserve(NUMBERS_IN_USE as usize);
+        }
+        is_first
+    }
+
     #[cold]
-    fn grow(&mut self) {
-        let length = (self.next - self.base).next_power_of_two() as usize;
+    fn grow(&mut self, length: u64) {
+        let length = length as usize;
         let mut records = vec![Record::default(); length];
-        for number in self.base..self.next - 1 {
+        for number in self.base..self.next {
             records[number as usize & (length - 1)] = *self.record(number);
         }
         self.records = records;
