@@ -9,7 +9,7 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::{INJECT_BYTES_MAX, STAMP_BYTES};
-use crate::{floor, secret, stamp, test};
+use crate::{floor, info, secret, stamp, test};
 
 const PORT: u16 = 18_515;
 
@@ -86,7 +86,7 @@ pub(crate) fn run(cli: &Cli) -> Result<(), String> {
         return in_lab(cli, spec);
     }
     match (cli.test, cli.floor) {
-        (TestName::Info, _) => return test::info::run(cli),
+        (TestName::Info, _) => return info::run(cli),
         (TestName::Floor, Some(floor)) if floor::is_local(floor) => {
             return floor::local(cli, floor);
         }

@@ -3,6 +3,7 @@
 mod cli;
 mod compare;
 mod floor;
+mod info;
 mod lab;
 mod link;
 mod output;

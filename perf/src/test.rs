@@ -2,7 +2,6 @@
 
 mod bw;
 mod counted;
-pub(crate) mod info;
 mod latency;
 mod load;
 mod mr;

@@ -49,6 +49,7 @@
 mod claim;
 mod counters;
 mod error;
+mod facts;
 #[cfg(feature = "faults")]
 mod faults;
 mod folder;
@@ -63,6 +64,7 @@ mod sys;
 pub use claim::Claim;
 pub use counters::Counters;
 pub use error::{ClaimError, Detached, JoinError, Owner};
+pub use facts::{FlowRules, NicFacts, Support, facts};
 #[cfg(feature = "faults")]
 pub use faults::{Effect, Fault, FaultError, FaultReport};
 pub use nic::{AttachMode, Mode, Nic, NicId};

@@ -21,9 +21,9 @@ use crate::sys::{bpf, device::Device};
 use crate::{Claim, Counters};
 
 /// `NETDEV_XDP_ACT_XSK_ZEROCOPY`.
-const FEATURE_ZERO_COPY: u64 = 1 << 3;
+pub(crate) const FEATURE_ZERO_COPY: u64 = 1 << 3;
 /// `NETDEV_XDP_ACT_RX_SG`.
-const FEATURE_FRAGS: u64 = 1 << 5;
+pub(crate) const FEATURE_FRAGS: u64 = 1 << 5;
 
 /// Where the program is to run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]

@@ -179,7 +179,7 @@ impl Site {
         let order: &[(u32, Mode)] = match self.wanted {
             AttachMode::Native => &[native],
             AttachMode::Generic => &[generic],
-            AttachMode::Auto if self.driver == "veth" => &[generic],
+            AttachMode::Auto if is_slow_natively(&self.driver) => &[generic],
             AttachMode::Auto => &[native, generic],
         };
         let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
@@ -228,13 +228,19 @@ impl Site {
     }
 }
 
+/// Whether a driver is better served in the kernel's stack: veth takes segmentation offload from
+/// TCP while a program runs in it.
+pub(crate) fn is_slow_natively(driver: &str) -> bool {
+    driver == "veth"
+}
+
 /// The name of a program, if this process may ask.
 fn name_of(id: u32) -> Option<String> {
     let program = bpf::program_by_id(id).ok()?;
     Some(bpf::program_info(program.as_fd()).ok()?.name)
 }
 
-fn mode_of(there: &Attached) -> Mode {
+pub(crate) fn mode_of(there: &Attached) -> Mode {
     if there.generic != 0 {
         Mode::Generic
     } else if there.native != 0 {

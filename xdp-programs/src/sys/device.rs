@@ -6,7 +6,10 @@ use std::mem;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 const ETHTOOL_GDRVINFO: u32 = 3;
+const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GRXRINGS: u32 = 0x2d;
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXFHINDIR: u32 = 0x38;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// `struct ethtool_drvinfo`.
@@ -44,6 +47,37 @@ struct RxRings {
     flow_type: u32,
     rings: u64,
     rest: [u64; 32],
+}
+
+/// `ETH_FLAG_NTUPLE`.
+const FLAG_NTUPLE: u32 = 1 << 27;
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+/// Entries of an indirection table that are read at most; those of today's NICs have up to 2048.
+const SPREAD_MAX: usize = 4096;
+
+/// `struct ethtool_rxfh_indir` with room for a table.
+#[repr(C)]
+struct Spread {
+    command: u32,
+    size: u32,
+    queues: [u32; SPREAD_MAX],
+}
+
+/// Rules that send a flow to a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rules {
+    /// The NIC has none.
+    None,
+    /// It has, and they are switched off.
+    Off,
+    On,
 }
 
 /// An interface as a socket's network namespace sees it.
@@ -105,6 +139,50 @@ impl<'socket> Device<'socket> {
             Ok(()) => u32::try_from(rings.rings).unwrap_or(u32::MAX).max(1),
             Err(_) => 1,
         }
+    }
+
+    /// Receive queues that it could have; `None` where the driver does not tell.
+    pub(crate) fn queues_max(&mut self) -> Option<u32> {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        self.ethtool(&mut channels).ok()?;
+        Some(channels.rx_max.max(channels.combined_max)).filter(|&most| most > 0)
+    }
+
+    /// Whether it can be told to send a flow to a queue.
+    pub(crate) fn rules(&mut self) -> Rules {
+        let mut count =
+            RxRings { command: ETHTOOL_GRXCLSRLCNT, flow_type: 0, rings: 0, rest: [0; 32] };
+        if self.ethtool(&mut count).is_err() {
+            return Rules::None;
+        }
+        let mut flags = Value { command: ETHTOOL_GFLAGS, data: 0 };
+        match self.ethtool(&mut flags) {
+            Ok(()) if flags.data & FLAG_NTUPLE != 0 => Rules::On,
+            _ => Rules::Off,
+        }
+    }
+
+    /// Queues that its hash spreads flows over, each once and the least number first; `None` where
+    /// that is not to be had.
+    pub(crate) fn hash_queues(&mut self) -> Option<Vec<u32>> {
+        let mut spread = Spread { command: ETHTOOL_GRXFHINDIR, size: 0, queues: [0; SPREAD_MAX] };
+        self.ethtool(&mut spread).ok()?;
+        let size = spread.size as usize;
+        if !(1..=SPREAD_MAX).contains(&size) {
+            return None;
+        }
+        self.ethtool(&mut spread).ok()?;
+        let mut queues = spread.queues[..size].to_vec();
+        queues.sort_unstable();
+        queues.dedup();
+        Some(queues)
+    }
+
+    /// Its largest packet, in bytes.
+    pub(crate) fn mtu(&mut self) -> io::Result<u32> {
+        ioctl(self.socket, libc::SIOCGIFMTU, &mut self.request)?;
+        // SAFETY: the kernel just wrote the number there.
+        Ok(unsafe { self.request.ifr_ifru.ifru_mtu }.cast_unsigned())
     }
 
     /// `command` must be one of the structures above, which are as large as what the kernel reads
