@@ -115,7 +115,7 @@ impl Info {
                 })
                 .collect(),
             io_uring_refused,
-            nics: candidates.map(|it| NicInfo::of(it, frames.wanted_bytes, target)).collect(),
+            nics: candidates.map(|it| NicInfo::of(it, target)).collect(),
             endpoint,
             frames,
             ipv6: ipv6(),
@@ -148,7 +148,7 @@ impl fmt::Display for Info {
         for nic in &self.nics {
             writeln!(f, "{nic}")?;
         }
-        writeln!(f, "AF_XDP (half a microsecond for a short message instead of two)")?;
+        writeln!(f, "AF_XDP (half a microsecond for a short message instead of two; Linux 5.15 or later)")?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
         writeln!(f, "limits")?;

@@ -3,106 +3,26 @@
 #[path = "common/books.rs"]
 mod books;
 mod common;
+#[path = "common/traffic.rs"]
+mod traffic;
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use books::{assert_quiet, figures_of, frames_of};
 use common::{attached, pair, pair_of};
-use ringrail::{Endpoint, Envelope, FrameState, Level, Owned, Peer, Selector};
+use ringrail::{Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
+use traffic::{LIMIT, both, ping_pong, receive, rounds_until, send, until_frames};
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
-const LIMIT: Duration = Duration::from_secs(120);
-
 fn lab() -> Lab {
     Lab::build(&LabSpec { rails: 1 }).unwrap()
-}
-
-/// A message with a length and content that its number tells.
-fn message(number: u64) -> Vec<u8> {
-    const LENGTHS: [usize; 9] = [8, 0, 64, 1000, 1460, 3000, 9000, 16_000, 40_000];
-    let length = LENGTHS[number as usize % LENGTHS.len()];
-    (0..length as u64).map(|at| (at.wrapping_mul(31) ^ number) as u8).collect()
-}
-
-fn send(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
-    let label = Envelope::tag(number);
-    endpoint.send_blocking(peer, label, &message(number), Level::BufferReusable).unwrap();
-}
-
-fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
-    let mut into = vec![0; 40_000];
-    let selector = Selector::from(peer, Envelope::tag(number));
-    let status = endpoint.receive_blocking(selector, &mut into).unwrap();
-    assert!(into[..status.length] == message(number), "message {number}");
-}
-
-/// There and back, `rounds` times.
-fn ping_pong(
-    endpoint: &Endpoint<Owned>,
-    peer: Peer,
-    is_first: bool,
-    numbers: std::ops::Range<u64>,
-) {
-    for number in numbers {
-        if is_first {
-            send(endpoint, peer, number);
-            receive(endpoint, peer, number);
-        } else {
-            receive(endpoint, peer, number);
-            send(endpoint, peer, number);
-        }
-    }
-}
-
-/// What both sides say before they go on.
-type Both = [AtomicBool; 2];
-
-fn both() -> Both {
-    [const { AtomicBool::new(false) }; 2]
-}
-
-/// Exchanges messages until frames fare on both sides as wanted; returns the next number.
-fn rounds_until(
-    endpoint: &Endpoint<Owned>,
-    peer: Peer,
-    is_first: bool,
-    mut next: u64,
-    both: &Both,
-    is_reached: impl Fn(&Endpoint<Owned>) -> bool,
-) -> u64 {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        ping_pong(endpoint, peer, is_first, next..next + 50);
-        next += 50;
-        both[usize::from(is_first)].fetch_or(is_reached(endpoint), Ordering::SeqCst);
-        assert!(Instant::now() < deadline, "{:?}", frames_of(endpoint));
-        // Both leave after the same round: the first one tells.
-        let label = Envelope::tag(u64::MAX);
-        let mut is_over = [u8::from(both.iter().all(|one| one.load(Ordering::SeqCst)))];
-        if is_first {
-            endpoint.send_blocking(peer, label, &is_over, Level::BufferReusable).unwrap();
-        } else {
-            endpoint.receive_blocking(Selector::from(peer, label), &mut is_over).unwrap();
-        }
-        if is_over == [1] {
-            return next;
-        }
-    }
-}
-
-/// Exchanges messages until frames were used both ways, on both sides.
-fn until_frames(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool, both: &Both) -> u64 {
-    rounds_until(endpoint, peer, is_first, 0, both, |endpoint| {
-        let figures = figures_of(endpoint);
-        figures.sent > 100 && figures.received > 100
-    })
 }
 
 #[test]

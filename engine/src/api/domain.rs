@@ -202,6 +202,7 @@ impl Domain {
                 true => clamp_u32(settings.xdp_frames()),
                 false => 0,
             },
+            busy_poll_us: clamp_u32(settings.busy_poll_us()),
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use super::udp::{self, Wants};
-use super::xdp::Frames;
+use super::xdp::{Frames, Wanted};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::progress::lanes::{DriverCounters, Event, FrameState};
 
@@ -41,8 +41,8 @@ impl Source {
 pub(super) struct Datagrams {
     socket: Option<udp::Datagrams>,
     frames: Option<Frames>,
-    /// Frames to ask for; 0: none.
-    frames_wanted: u32,
+    /// What frames to ask for; none of them: none.
+    frames_wanted: Wanted,
     /// Why there are none.
     refusal: FrameState,
     /// The room that was given last is in a frame.
@@ -59,7 +59,7 @@ impl Datagrams {
         Self {
             socket: None,
             frames: None,
-            frames_wanted: config.xdp_frames,
+            frames_wanted: Wanted { frames: config.xdp_frames, busy_poll_us: config.busy_poll_us },
             refusal: FrameState::Off,
             is_in_frame: false,
             socket_rests: 0,
@@ -79,7 +79,7 @@ impl Datagrams {
         counters.syscalls += 1;
         let local = socket.local_addr()?;
         self.socket = Some(udp::Datagrams::new(socket)?);
-        if self.frames_wanted > 0 {
+        if self.frames_wanted.frames > 0 {
             match Frames::open(local, self.frames_wanted) {
                 Ok(frames) => self.frames = Some(frames),
                 Err(cause) => {

@@ -72,6 +72,8 @@ pub(crate) struct DriverConfig {
     pub(crate) max_lanes: u32,
     /// AF_XDP frames to send and receive datagrams by; 0: none, the default.
     pub(crate) xdp_frames: u32,
+    /// For how long a look at an empty ring of frames may drive the NIC, in microseconds; 0: not.
+    pub(crate) busy_poll_us: u32,
     /// What the driver does wrong on purpose. Default: nothing.
     pub(crate) inject_faults: Option<Faults>,
     /// The file for what the lanes carry. Default: none.
@@ -87,6 +89,7 @@ impl Default for DriverConfig {
             ring_entries: 256,
             max_lanes: 4096,
             xdp_frames: 0,
+            busy_poll_us: 0,
             inject_faults: None,
             pcap_file: None,
         }

@@ -7,12 +7,20 @@ use std::time::Instant;
 use crate::progress::lanes::DriverCounters;
 use crate::progress::lanes::FrameState;
 
+/// What frames are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) frames: u32,
+    #[expect(dead_code, reason = "there are no frames to poll for")]
+    pub(super) busy_poll_us: u32,
+}
+
 /// Frames that there are not.
 #[derive(Debug)]
 pub(super) enum Frames {}
 
 impl Frames {
-    pub(super) fn open(_local: SocketAddr, _frames: u32) -> Result<Self, String> {
+    pub(super) fn open(_local: SocketAddr, _wanted: Wanted) -> Result<Self, String> {
         Err("this build has no AF_XDP: build with the cargo feature `xdp`".to_owned())
     }
 

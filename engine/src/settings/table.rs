@@ -130,6 +130,9 @@ settings_table! {
     control_lane -> ControlLane: OneOf<ControlLane> = ControlLane::Udp, Range::Any;
     /// AF_XDP frames of 4 KiB for an engine's datagrams, half of them to receive into; pinned.
     xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K);
+    /// How long a look at an empty ring of AF_XDP frames may drive the NIC in the place of its
+    /// interrupts, in microseconds; 0: not. The endpoint's state says where a NIC has none of it.
+    busy_poll_us -> usize: Count = 0, Range::Numbers(0..=10_000);
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`), in order of preference; auto picks one.

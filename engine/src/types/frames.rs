@@ -28,7 +28,9 @@ pub enum FrameState {
         /// What became of frames so far.
         figures: FrameFigures,
     },
-    /// They cannot be had; all datagrams go by the UDP socket.
+    /// They could not be had so far; all datagrams go by the UDP socket. Where that may change (a
+    /// queue that somebody has, privileges, a NIC that is down) they are asked for again, after a
+    /// second and then ever less often, each 32 seconds in the end.
     #[non_exhaustive]
     Refused {
         /// Why, and what would help.

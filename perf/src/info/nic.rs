@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ringrail::topology::{Candidate, Nic, Verdict};
-use ringrail_xdp::{FlowRules, Missing, Mode, NicFacts, Support, facts, memlock_bytes};
+use ringrail_xdp::{FlowRules, Mode, NicFacts, Support, facts};
 use serde::Serialize;
 
 /// What is told of a NIC.
@@ -20,7 +20,7 @@ pub(super) struct NicInfo {
     /// `None`: the kernel does not tell.
     #[serde(flatten)]
     details: Option<Details>,
-    /// Why frames could not be had there, and the cure; none if nothing is known against them.
+    /// Why nobody could have frames there, and the cure; none if nothing is known against them.
     #[serde(skip_serializing_if = "Option::is_none")]
     no_frames: Option<String>,
 }
@@ -54,9 +54,8 @@ pub(super) struct Target {
 }
 
 impl NicInfo {
-    /// `frames_bytes`: what the setting `xdp_frames` takes of locked memory. `target`: where an
-    /// endpoint of this NIC takes datagrams.
-    pub(super) fn of(candidate: &Candidate, frames_bytes: u64, target: Option<Target>) -> Self {
+    /// `target`: where an endpoint takes datagrams.
+    pub(super) fn of(candidate: &Candidate, target: Option<Target>) -> Self {
         let nic = &candidate.nic;
         let facts = facts(nic.index).ok();
         let target = target.filter(|target| nic.addresses.contains(&target.ip));
@@ -67,7 +66,7 @@ impl NicInfo {
             addresses: nic.addresses.clone(),
             up: nic.up,
             speed_mbps: nic.speed_mbps,
-            no_frames: no_frames(nic, frames_bytes),
+            no_frames: no_frames(nic),
             details: facts.map(|facts| Details::of(facts, target)),
         }
     }
@@ -168,8 +167,8 @@ fn steering(facts: &NicFacts, target: Option<Target>) -> String {
     )
 }
 
-/// What is known to be in the way of frames, with the cure.
-fn no_frames(nic: &Nic, frames_bytes: u64) -> Option<String> {
+/// What is known to be in the way of everybody's frames, with the cure.
+fn no_frames(nic: &Nic) -> Option<String> {
     if nic.loopback {
         return Some("the loopback has no frames".to_owned());
     }
@@ -179,14 +178,7 @@ fn no_frames(nic: &Nic, frames_bytes: u64) -> Option<String> {
     if nic.addresses.is_empty() {
         return Some("it has no address".to_owned());
     }
-    if let Some(missing) = Missing::of_this_thread() {
-        return Some(missing.to_string());
-    }
-    let memlock_bytes = memlock_bytes().filter(|&bytes| bytes < frames_bytes)?;
-    Some(format!(
-        "frames take {frames_bytes} bytes of locked memory (setting xdp_frames), and the limit is \
-         {memlock_bytes}; cure: ulimit -l unlimited, or CAP_IPC_LOCK, or fewer frames"
-    ))
+    None
 }
 
 impl fmt::Display for NicInfo {
@@ -209,7 +201,7 @@ impl fmt::Display for NicInfo {
             write!(f, "\n    addresses: {}", addresses.join(", "))?;
         }
         if let Some(cause) = &self.no_frames {
-            return write!(f, "\n    AF_XDP: not for this process: {cause}");
+            return write!(f, "\n    AF_XDP: no: {cause}");
         }
         write!(f, "\n    AF_XDP: {}: {}", details.xdp_mode, details.xdp_mode_reason)?;
         if let Some(mode) = &details.xdp_program {

@@ -46,10 +46,22 @@ pub(crate) fn pair_of<L: Send, R: Send>(
     left: impl FnOnce(&Endpoint<Owned>, Peer) -> L + Send,
     right: impl FnOnce(&Endpoint<Owned>, Peer) -> R + Send,
 ) -> (L, R) {
+    let at = [Host::A, Host::B].map(|host| lab.addr(host, 0));
+    pair_at(lab, at, settings, left, right)
+}
+
+/// As [`pair_of`], at addresses of each.
+pub(crate) fn pair_at<L: Send, R: Send>(
+    lab: &Lab,
+    at: [IpAddr; 2],
+    settings: [&Set<'_>; 2],
+    left: impl FnOnce(&Endpoint<Owned>, Peer) -> L + Send,
+    right: impl FnOnce(&Endpoint<Owned>, Peer) -> R + Send,
+) -> (L, R) {
     let (to_left, of_right) = mpsc::channel::<Address>();
     let (to_right, of_left) = mpsc::channel::<Address>();
-    let run = |host, settings, to: mpsc::Sender<Address>, of: mpsc::Receiver<Address>| {
-        let endpoint = attached(lab.addr(host, 0), settings).unwrap();
+    let run = |local, settings, to: mpsc::Sender<Address>, of: mpsc::Receiver<Address>| {
+        let endpoint = attached(local, settings).unwrap();
         to.send(endpoint.address()).unwrap();
         let peer = endpoint.insert(&of.recv().unwrap()).unwrap();
         (endpoint, peer)
@@ -57,13 +69,13 @@ pub(crate) fn pair_of<L: Send, R: Send>(
     thread::scope(|scope| {
         let left = scope.spawn(|| {
             let work = move || {
-                let (endpoint, peer) = run(Host::A, settings[0], to_right, of_right);
+                let (endpoint, peer) = run(at[0], settings[0], to_right, of_right);
                 left(&endpoint, peer)
             };
             lab.host(Host::A).enter(work).unwrap()
         });
         let work = move || {
-            let (endpoint, peer) = run(Host::B, settings[1], to_left, of_left);
+            let (endpoint, peer) = run(at[1], settings[1], to_left, of_left);
             right(&endpoint, peer)
         };
         let right = lab.host(Host::B).enter(work).unwrap();

@@ -192,6 +192,13 @@ impl<R: Rings> Exchange<R> {
         }
     }
 
+    /// Has the kernel look for packets, where it waits for being asked.
+    pub(super) fn drive(&mut self) {
+        self.calls += 1;
+        // A NIC that cannot be asked now says so when something is sent.
+        let _ = self.rings.wake();
+    }
+
     /// The packet that [`Self::receive`] found.
     pub(super) fn reading(&mut self) -> Option<&mut [u8]> {
         let (frame, length) = self.reading.as_mut()?;

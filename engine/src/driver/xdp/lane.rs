@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use ringrail_xdp::{AttachMode, Claim, ClaimError, Nic};
 
+use super::Wanted;
 use super::destinations::Destinations;
 use super::exchange::Exchange;
 use super::headers::header_bytes;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
-use super::socket::{Copying, XskRings};
+use super::socket::{BusyPoll, Copying, XskRings};
 use crate::progress::lanes::FrameFigures;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
@@ -31,6 +32,7 @@ pub(super) struct Lane {
     frames: u32,
     nic: Nic,
     copying: Copying,
+    busy_poll: Option<BusyPoll>,
     routes: Routes,
     link: Link,
     destinations: Destinations,
@@ -50,7 +52,12 @@ impl Lane {
     /// # Errors
     ///
     /// What stands in the way, and the cure.
-    pub(super) fn open(local: SocketAddr, frames: u32, is_patient: bool) -> Result<Self, String> {
+    pub(super) fn open(
+        local: SocketAddr,
+        wanted: Wanted,
+        is_patient: bool,
+    ) -> Result<Self, String> {
+        let frames = wanted.frames;
         let index = nic_of(local)?;
         let mut routes = Routes::open().map_err(|error| format!("no netlink socket: {error}"))?;
         let link = routes.link(index).map_err(|error| format!("asking for the NIC: {error}"))?;
@@ -59,6 +66,8 @@ impl Lane {
         }
         let nic = Nic::join(index, AttachMode::Auto).map_err(|error| error.to_string())?;
         let (exchange, claim, copying) = take_queue(&nic, local, frames, is_patient)?;
+        let busy_poll =
+            (wanted.busy_poll_us > 0).then(|| BusyPoll::start(exchange.fd(), wanted.busy_poll_us));
         let now = Instant::now();
         let destinations = Destinations::new(local, index, link.clone(), now);
         Ok(Self {
@@ -67,6 +76,7 @@ impl Lane {
             frames,
             nic,
             copying,
+            busy_poll,
             routes,
             link,
             destinations,
@@ -86,10 +96,13 @@ impl Lane {
 
     /// Name of the NIC, the queue, and how frames travel.
     pub(super) fn describe(&self) -> (String, u32, String) {
-        let how = match self.copying {
+        let mut how = match self.copying {
             Copying::Copy => format!("{}, copied", self.nic.mode()),
             Copying::Zero => format!("{}, zero-copy", self.nic.mode()),
         };
+        if let Some(busy_poll) = &self.busy_poll {
+            how = format!("{how}, {busy_poll}");
+        }
         (self.nic.name().to_owned(), self.claim.queue(), how)
     }
 
@@ -154,6 +167,11 @@ impl Lane {
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
         let nic = self.nic.ifindex();
         for _ in 0..UNFIT_MAX {
+            if self.busy_poll.as_ref().is_some_and(BusyPoll::is_used)
+                && !self.exchange.has_received()
+            {
+                self.exchange.drive();
+            }
             let frame = self.exchange.receive()?;
             match datagram(frame, self.local, nic) {
                 Ok((_, payload)) if payload.len() > DATAGRAM_BYTES_MAX => {
@@ -196,6 +214,9 @@ impl Lane {
                 Err(error) => return Err(format!("{}: {error}", self.nic.name())),
             }
             self.destinations.set_link(self.link.clone());
+            if let Some(busy_poll) = &mut self.busy_poll {
+                busy_poll.look(self.exchange.fd());
+            }
         }
         self.destinations.refresh(now, &mut self.routes);
         Ok(())
@@ -207,8 +228,12 @@ impl Lane {
     }
 }
 
-/// The NIC that has an address.
-fn nic_of(local: SocketAddr) -> Result<u32, String> {
+/// Whether a socket bound to `local` may ever have frames.
+///
+/// # Errors
+///
+/// Why not.
+pub(super) fn may_have_frames(local: SocketAddr) -> Result<(), String> {
     let ip = local.ip();
     if ip.is_unspecified() {
         return Err("the endpoint listens on all addresses: set listen_address or nics".into());
@@ -216,6 +241,12 @@ fn nic_of(local: SocketAddr) -> Result<u32, String> {
     if ip.is_loopback() {
         return Err(format!("{ip} is an address of the loopback, which has no frames"));
     }
+    Ok(())
+}
+
+/// The NIC that has an address.
+fn nic_of(local: SocketAddr) -> Result<u32, String> {
+    let ip = local.ip();
     let interfaces =
         if_addrs::get_if_addrs().map_err(|error| format!("asking for NICs: {error}"))?;
     let scope = match local {

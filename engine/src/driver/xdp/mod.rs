@@ -31,14 +31,28 @@ use self::lane::Lane;
 use crate::progress::lanes::DriverCounters;
 use crate::progress::lanes::{FrameFigures, FrameState};
 
-/// How often frames that were lost are tried again.
+/// How often frames that were lost are tried again, and the first time that those are which were
+/// refused.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// Those that were refused are asked for ever less often, up to this: whoever has the queue may
+/// keep it for hours, and each try costs some milliseconds.
+const REFUSED_EVERY_MAX: Duration = Duration::from_secs(32);
+
+/// What frames are wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// How many.
+    pub(super) frames: u32,
+    /// For how long a look at an empty ring may drive the NIC, in microseconds; 0: its interrupts
+    /// do.
+    pub(super) busy_poll_us: u32,
+}
 
 /// Frames for one UDP socket.
 #[derive(Debug)]
 pub(super) struct Frames {
     local: SocketAddr,
-    frames: u32,
+    wanted: Wanted,
     mode: Mode,
     /// Of lanes that are over.
     past: FrameFigures,
@@ -50,33 +64,54 @@ enum Mode {
     /// Nothing goes or comes any more; somebody still watches its descriptor.
     Leaving(Box<Lane>, Fallen),
     Down(Fallen),
+    /// There never were any.
+    Refused(Fallen),
 }
 
-/// What ended a lane, and when to try anew.
+/// What ended a lane, or what is in its way, and when to try anew.
 #[derive(Clone, Debug)]
 struct Fallen {
     cause: String,
     retry_at: Instant,
+    /// Until the try after that.
+    pause: Duration,
+}
+
+impl Fallen {
+    fn new(cause: String, now: Instant) -> Self {
+        Self { cause, retry_at: now + RETRY_EVERY, pause: RETRY_EVERY }
+    }
+
+    /// Refused once more.
+    fn again(&self, cause: String, now: Instant) -> Self {
+        let pause = (self.pause * 2).min(REFUSED_EVERY_MAX);
+        Self { cause, retry_at: now + pause, pause }
+    }
 }
 
 impl Frames {
-    /// Frames beside the socket that is bound to `local`.
+    /// Frames beside the socket that is bound to `local`. Those that are refused are asked for
+    /// again, by [`Self::tend`]: who has the queue may leave, privileges may be given.
     ///
     /// # Errors
     ///
-    /// Why there are none, and what would help.
-    pub(super) fn open(local: SocketAddr, frames: u32) -> Result<Self, String> {
-        let lane = Lane::open(local, frames, true)?;
-        let (nic, queue, how) = lane.describe();
-        tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
-        let (mode, past) = (Mode::Up(Box::new(lane)), FrameFigures::default());
-        Ok(Self { local, frames, mode, past })
+    /// Why there will never be any for this socket, and what would help.
+    pub(super) fn open(local: SocketAddr, wanted: Wanted) -> Result<Self, String> {
+        lane::may_have_frames(local)?;
+        let mode = match Lane::open(local, wanted, true) {
+            Ok(lane) => Mode::Up(announced(local, lane)),
+            Err(cause) => {
+                tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");
+                Mode::Refused(Fallen::new(cause, Instant::now()))
+            }
+        };
+        Ok(Self { local, wanted, mode, past: FrameFigures::default() })
     }
 
     fn lane(&mut self) -> Option<&mut Lane> {
         match &mut self.mode {
             Mode::Up(lane) => Some(lane),
-            Mode::Leaving(..) | Mode::Down(_) => None,
+            Mode::Leaving(..) | Mode::Down(_) | Mode::Refused(_) => None,
         }
     }
 
@@ -89,7 +124,7 @@ impl Frames {
     pub(super) fn fd(&self) -> Option<RawFd> {
         match &self.mode {
             Mode::Up(lane) => Some(lane.fd()),
-            Mode::Leaving(..) | Mode::Down(_) => None,
+            Mode::Leaving(..) | Mode::Down(_) | Mode::Refused(_) => None,
         }
     }
 
@@ -148,13 +183,13 @@ impl Frames {
                     self.mode = Mode::Down(fallen);
                 }
             }
-            Mode::Down(fallen) if now >= fallen.retry_at => self.rise(now),
-            Mode::Down(_) => {}
+            Mode::Down(fallen) | Mode::Refused(fallen) if now >= fallen.retry_at => self.rise(now),
+            Mode::Down(_) | Mode::Refused(_) => {}
         }
     }
 
     fn fall(&mut self, cause: String) {
-        let fallen = Fallen { cause, retry_at: Instant::now() + RETRY_EVERY };
+        let fallen = Fallen::new(cause, Instant::now());
         let before = std::mem::replace(&mut self.mode, Mode::Down(fallen.clone()));
         if let Mode::Up(lane) = before {
             tracing::warn!("no frames: {}; datagrams go by the socket meanwhile", fallen.cause);
@@ -163,14 +198,14 @@ impl Frames {
     }
 
     fn rise(&mut self, now: Instant) {
-        match Lane::open(self.local, self.frames, false) {
-            Ok(lane) => {
-                tracing::info!("frames are back");
-                self.mode = Mode::Up(Box::new(lane));
-            }
-            Err(cause) => {
+        match (Lane::open(self.local, self.wanted, false), &mut self.mode) {
+            (Ok(lane), mode) => *mode = Mode::Up(announced(self.local, lane)),
+            (Err(cause), mode) => {
                 tracing::debug!("still no frames: {cause}");
-                self.mode = Mode::Down(Fallen { cause, retry_at: now + RETRY_EVERY });
+                match mode {
+                    Mode::Refused(fallen) => *fallen = fallen.again(cause, now),
+                    mode => *mode = Mode::Down(Fallen::new(cause, now)),
+                }
             }
         }
     }
@@ -188,8 +223,15 @@ impl Frames {
             Mode::Down(Fallen { cause, .. }) => {
                 FrameState::Down { cause: cause.clone(), figures: self.past }
             }
+            Mode::Refused(Fallen { cause, .. }) => FrameState::Refused { cause: cause.clone() },
         }
     }
+}
+
+fn announced(local: SocketAddr, lane: Lane) -> Box<Lane> {
+    let (nic, queue, how) = lane.describe();
+    tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
+    Box::new(lane)
 }
 
 impl FrameFigures {
