@@ -240,6 +240,15 @@ impl Endpoint<Owned> {
         Some(Address::new(name.engine, name.locator, name.endpoint))
     }
 
+    /// The longest message, in bytes, that goes to a peer with its envelope; longer ones are
+    /// pulled. That is the setting `eager_limit_bytes` of the side with the lower one, or less
+    /// where messages that take several datagrams were timed (setting `eager_measured`); so it
+    /// changes in the life of a session. `None`: not connected.
+    pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
+        let core = &self.mode.engine.borrow().state.core;
+        core.eager_limit_of(core.remotes.get(peer.0)?.session)
+    }
+
     /// Connects to a peer and waits until the session is up. Sending does so by itself; after a
     /// failure this is how to try again.
     ///

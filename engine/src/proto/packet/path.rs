@@ -545,7 +545,6 @@ impl Path {
     }
 
     /// The round trip as it is reckoned with.
-    #[cfg(test)]
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
     }
