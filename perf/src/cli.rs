@@ -90,6 +90,9 @@ pub(crate) enum TestName {
     Mr,
     /// Ping-pong while four 16 MiB transfers are in flight between the same endpoints.
     LatencyUnderLoad,
+    /// From which size on pulling a message is faster than sending it with its envelope: both
+    /// ways and the engine's own choice, interleaved. Drawn by `plot` after --json.
+    Crossover,
     /// Raw floors.
     Floor,
     /// What this host can do, and the settings in force.

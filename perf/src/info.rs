@@ -148,7 +148,10 @@ impl fmt::Display for Info {
         for nic in &self.nics {
             writeln!(f, "{nic}")?;
         }
-        writeln!(f, "AF_XDP (half a microsecond for a short message instead of two; Linux 5.15 or later)")?;
+        writeln!(
+            f,
+            "AF_XDP (half a microsecond for a short message instead of two; Linux 5.15 or later)"
+        )?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
         writeln!(f, "limits")?;

@@ -9,7 +9,7 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::{INJECT_BYTES_MAX, STAMP_BYTES};
-use crate::{floor, info, secret, stamp, test};
+use crate::{crossover, floor, info, secret, stamp, test};
 
 const PORT: u16 = 18_515;
 
@@ -23,8 +23,12 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
     }
     test::settings(cli.lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
-    if cli.pcap.is_some() && matches!(cli.test, TestName::Floor | TestName::Info) {
-        return Err("--pcap writes what ringrail's lanes carry, and here are none".to_owned());
+    if cli.pcap.is_some()
+        && matches!(cli.test, TestName::Floor | TestName::Info | TestName::Crossover)
+    {
+        return Err(
+            "--pcap writes what ringrail's lanes carry, and here are none, or too many".to_owned()
+        );
     }
     if cli.window.is_some_and(|window| !(1..=WINDOW_MAX).contains(&window)) {
         return Err(format!("--window is from 1 to {WINDOW_MAX}: messages in flight"));
@@ -222,6 +226,9 @@ fn jobs(cli: &Cli) -> Vec<Job> {
 }
 
 fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
+    if cli.test == TestName::Crossover {
+        return crossover::run(cli, link);
+    }
     let mut printer = Printer::new(Style::of(cli));
     let jobs = jobs(cli);
     let progress = Progress::new(jobs.iter().map(|job| job.rounds as u64 + 1).sum());

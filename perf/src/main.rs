@@ -2,6 +2,7 @@
 
 mod cli;
 mod compare;
+mod crossover;
 mod floor;
 mod info;
 mod lab;

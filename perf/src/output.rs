@@ -51,6 +51,12 @@ pub(crate) struct Report {
     pub(crate) datagrams_dropped: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) datagrams_dropped_peer: Option<u64>,
+    /// The longest message that went with its envelope, at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) eager_limit_bytes: Option<u64>,
+    /// Of a sweep: from where on pulling is faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) crossover_bytes: Option<usize>,
 }
 
 /// A histogram of nanoseconds.
@@ -116,6 +122,14 @@ impl Style {
     }
 }
 
+/// Prints a report as one line.
+pub(crate) fn print_json(report: &Report) {
+    match serde_json::to_string(report) {
+        Ok(line) => println!("{line}"),
+        Err(error) => eprintln!("ringrail-perf: {error}"),
+    }
+}
+
 /// Prints reports one after the other.
 pub(crate) struct Printer {
     style: Style,
@@ -156,10 +170,7 @@ impl Printer {
             println!();
         }
         match self.style {
-            Style::Json => match serde_json::to_string(report) {
-                Ok(line) => println!("{line}"),
-                Err(error) => eprintln!("ringrail-perf: {error}"),
-            },
+            Style::Json => print_json(report),
             Style::Csv => {
                 print!("{}", report.size_bytes);
                 columns.iter().for_each(|(_, value)| print!(",{value}"));

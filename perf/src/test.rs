@@ -217,6 +217,7 @@ impl Side<'_> {
         report.syscalls_per_message = Some(ours.syscalls_per_message);
         report.syscalls_per_message_peer = Some(theirs.syscalls_per_message);
         report.verified = verified && their_verified;
+        report.eager_limit_bytes = self.endpoint.eager_limit_bytes(self.peer);
         let asked = self.endpoint.domain().settings().control_lane();
         counted::control_lane(report, asked, &ours, &theirs);
         let sent = after.zero_copy_sends - before.zero_copy_sends;

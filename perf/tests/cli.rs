@@ -316,6 +316,43 @@ fn info_names_the_settings() {
 }
 
 #[test]
+fn info_tells_facts_as_json() {
+    let info = &objects(&["info", "--lanes", "udp"])[0];
+    let text_of = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{info}")).to_owned();
+    assert!(text_of(&info["kernel"]).starts_with(|c: char| c.is_ascii_digit()), "{info}");
+    let nics = info["nics"].as_array().unwrap();
+    let lo = nics.iter().find(|nic| nic["name"] == "lo").unwrap();
+    assert_eq!((&lo["queues"], &lo["driver"]), (&Value::from(1), &Value::from("")), "{lo}");
+    assert!(text_of(&lo["no_frames"]).contains("loopback"), "{lo}");
+    for nic in nics {
+        assert!(!text_of(&nic["steering"]).is_empty() && !text_of(&nic["xdp_mode"]).is_empty());
+        assert!(nic["mtu_bytes"].as_u64().is_some_and(|mtu| mtu > 0), "{nic}");
+    }
+    let frames = &info["frames"];
+    let is_missing = !frames["missing"].as_array().unwrap().is_empty();
+    assert!(!is_missing || text_of(&frames["cure"]).contains("setcap"), "{frames}");
+    assert!(info["endpoint"]["locator"].is_string() && info["settings"].is_array(), "{info}");
+}
+
+#[test]
+fn the_crossover_is_measured_in_three_ways() {
+    let run = ["crossover", "--loopback", "--brief", "--iters", "20", "--size", "4096:8192"];
+    let reports = objects(&run);
+    assert_eq!(reports.len(), 6);
+    for (at, report) in reports.iter().enumerate() {
+        let way = ["crossover-eager", "crossover-pulled", "crossover-chosen"][at % 3];
+        assert_report(report, way, 4096 << (at / 3), 20, &LATENCIES);
+        assert!(report["crossover_bytes"].as_u64().is_some(), "{report}");
+        let limit = report["eager_limit_bytes"].as_u64().unwrap();
+        match way {
+            "crossover-eager" => assert_eq!(limit, 32_768),
+            "crossover-pulled" => assert_eq!(limit, 0),
+            _ => assert!(limit > 0 && limit <= 16_384, "{report}"),
+        }
+    }
+}
+
+#[test]
 fn info_says_what_becomes_of_datagrams() {
     let line = |arguments: &[&str]| {
         let common = ["info", "--set", "listen_address=127.0.0.1"];
