@@ -6,11 +6,10 @@ use crate::output::{Report, Style, median, print_json};
 use crate::progress::Progress;
 use crate::{stamp, test};
 
-/// Sizes that are measured by default: each power of two, and what lies in the middle to the next.
-const SIZES: [usize; 11] =
-    [1024, 1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768];
+/// Sizes that are measured by default, closer together where the crossover is found mostly.
+const SIZES: [usize; 8] = [1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 32_768];
 const ROUNDS: usize = 3;
-const ITERS: u64 = 600;
+const ITERS: u64 = 200;
 
 /// How messages go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,6 +27,8 @@ struct Info {
     nics: Vec<NicInfo>,
     endpoint: EndpointInfo,
     frames: Frames,
+    eager_limit_bytes: usize,
+    eager_measured: bool,
     ipv6: &'static str,
     limits: Vec<Limit>,
     cores: Vec<usize>,
@@ -118,6 +120,8 @@ impl Info {
             nics: candidates.map(|it| NicInfo::of(it, target)).collect(),
             endpoint,
             frames,
+            eager_limit_bytes: settings.eager_limit_bytes(),
+            eager_measured: settings.eager_measured(),
             ipv6: ipv6(),
             limits: limits(),
             cores: topology::cores(),
@@ -154,6 +158,15 @@ impl fmt::Display for Info {
         )?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
+        write!(f, "  messages up to {} bytes go with their envelope; ", self.eager_limit_bytes)?;
+        match self.eager_measured {
+            true => writeln!(
+                f,
+                "of those of several datagrams fewer, where pulling measures faster on the path to \
+                 a peer (`ringrail-perf crossover` shows it)"
+            )?,
+            false => writeln!(f, "longer ones are pulled (eager_measured = false)")?,
+        }
         writeln!(f, "limits")?;
         for limit in &self.limits {
             writeln!(f, "  {}: {}", limit.name, limit.value)?;

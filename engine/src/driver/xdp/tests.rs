@@ -310,3 +310,18 @@ fn receiving_never_starves_for_what_is_sent() {
     let counts = exchange.counts();
     assert!(counts.free >= 40 - counts.filled, "{counts:?}");
 }
+
+#[test]
+fn what_is_refused_is_asked_for_ever_less_often_and_never_given_up() {
+    let start = std::time::Instant::now();
+    let mut fallen = super::Fallen::new("busy".to_owned(), start);
+    let mut pauses = Vec::new();
+    let mut now = start;
+    for _ in 0..8 {
+        pauses.push(fallen.retry_at.duration_since(now).as_secs());
+        now = fallen.retry_at;
+        fallen = fallen.again("still busy".to_owned(), now);
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 32, 32]);
+    assert_eq!(fallen.cause, "still busy");
+}

@@ -119,7 +119,7 @@ impl State {
         let Some(session) = self.core.is_to_be_timed(id) else { return };
         let control = self.controls.get(session as usize);
         let Some(lane) = control.and_then(|control| control.datagram.as_deref()) else { return };
-        let (round_trip_ns, now_ns) = (lane.path.round_trip_ns(), self.clock.now_ns());
+        let (round_trip_ns, now_ns) = (lane.path.least_round_trip_ns(), self.clock.now_ns());
         self.core.note_round_trip(session, round_trip_ns, now_ns);
     }
 }

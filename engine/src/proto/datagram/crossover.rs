@@ -121,7 +121,7 @@ impl Crossover {
         !self.is_fixed && length <= PULL_BYTES_MAX
     }
 
-    /// The path's round trip, as it is reckoned with now.
+    /// The path's round trip without queues: messages in parts make some, which is what is measured.
     pub(super) fn note_round_trip(&mut self, round_trip_ns: u64, now_ns: u64) {
         self.round_trip.add(round_trip_ns, now_ns);
     }
@@ -220,7 +220,7 @@ impl Core {
         is_to_be.then_some(operation.session)
     }
 
-    /// What the clock shows, and the round trip of a session's path.
+    /// What the clock shows, and the least round trip of a session's path.
     pub(crate) fn note_round_trip(&mut self, slot: u32, round_trip_ns: u64, now_ns: u64) {
         self.datagrams.now_ns = now_ns;
         let session = self.sessions.at_mut(slot as usize);

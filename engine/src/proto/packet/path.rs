@@ -545,8 +545,14 @@ impl Path {
     }
 
     /// The round trip as it is reckoned with.
+    #[cfg(test)]
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
+    }
+
+    /// The round trip without queues: the least of the last seconds.
+    pub(crate) fn least_round_trip_ns(&self) -> u64 {
+        self.rtt.least_ns()
     }
 
     /// Counters.
