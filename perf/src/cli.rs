@@ -91,7 +91,7 @@ pub(crate) enum TestName {
     /// Ping-pong while four 16 MiB transfers are in flight between the same endpoints.
     LatencyUnderLoad,
     /// From which size on pulling a message is faster than sending it with its envelope: both
-    /// ways and the engine's own choice, interleaved. Drawn by `plot` after --json.
+    /// ways and what the engine reckons, interleaved. Drawn by `plot` after --json.
     Crossover,
     /// Raw floors.
     Floor,

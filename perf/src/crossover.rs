@@ -18,7 +18,7 @@ enum Way {
     Eager,
     /// Pulled, whatever their size.
     Pulled,
-    /// As the engine decides.
+    /// As the engine reckons from its own times.
     Chosen,
 }
 
@@ -40,7 +40,7 @@ impl Way {
             Self::Pulled => {
                 &["eager_limit_bytes=0", "inject_limit_bytes=0", "eager_measured=false"]
             }
-            Self::Chosen => &[],
+            Self::Chosen => &["eager_measured=true"],
         }
     }
 }
@@ -188,9 +188,9 @@ fn print(cli: &Cli, points: Vec<Point>, found: &Found) {
     }
     match found {
         Found::At(bytes) => println!(
-            "Longer messages than {bytes} bytes are better pulled on this path: by default the \
-             engine finds that itself,\n--set eager_limit_bytes={bytes} --set \
-             inject_limit_bytes={bytes} --set eager_measured=false fix it."
+            "Longer messages than {bytes} bytes are better pulled on this path: set \
+             eager_limit_bytes = {bytes} and inject_limit_bytes = {bytes}.\nWith eager_measured = \
+             true (chosen) the engine reckons a limit itself, from what a sender sees."
         ),
         Found::Below(bytes) => println!("Pulled messages are faster from {bytes} bytes on."),
         Found::Above(bytes) => println!(

@@ -165,7 +165,10 @@ impl fmt::Display for Info {
                 "of those of several datagrams fewer, where pulling measures faster on the path to \
                  a peer (`ringrail-perf crossover` shows it)"
             )?,
-            false => writeln!(f, "longer ones are pulled (eager_measured = false)")?,
+            false => writeln!(
+                f,
+                "longer ones are pulled (`ringrail-perf crossover` measures what suits a path)"
+            )?,
         }
         writeln!(f, "limits")?;
         for limit in &self.limits {
