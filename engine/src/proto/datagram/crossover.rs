@@ -121,7 +121,7 @@ impl Crossover {
         !self.is_fixed && length <= PULL_BYTES_MAX
     }
 
-    /// The path's round trip without queues: messages in parts make some, which is what is measured.
+    /// The path's round trip without queues: messages in parts make some, and these are measured.
     pub(super) fn note_round_trip(&mut self, round_trip_ns: u64, now_ns: u64) {
         self.round_trip.add(round_trip_ns, now_ns);
     }
