@@ -18,29 +18,27 @@ enum Way {
     Eager,
     /// Pulled, whatever their size.
     Pulled,
-    /// As the engine reckons from its own times.
-    Chosen,
+    /// As the settings have it.
+    Default,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Eager, Self::Pulled, Self::Chosen];
+    const ALL: [Self; 3] = [Self::Eager, Self::Pulled, Self::Default];
 
     fn name(self) -> &'static str {
         match self {
             Self::Eager => "crossover-eager",
             Self::Pulled => "crossover-pulled",
-            Self::Chosen => "crossover-chosen",
+            Self::Default => "crossover-default",
         }
     }
 
     /// What forces it.
     fn settings(self) -> &'static [&'static str] {
         match self {
-            Self::Eager => &["eager_limit_bytes=32K", "eager_measured=false"],
-            Self::Pulled => {
-                &["eager_limit_bytes=0", "inject_limit_bytes=0", "eager_measured=false"]
-            }
-            Self::Chosen => &["eager_measured=true"],
+            Self::Eager => &["eager_limit_bytes=32K"],
+            Self::Pulled => &["eager_limit_bytes=0", "inject_limit_bytes=0"],
+            Self::Default => &[],
         }
     }
 }
@@ -164,23 +162,23 @@ fn print(cli: &Cli, points: Vec<Point>, found: &Found) {
     }
     let comma = Style::of(cli) == Style::Csv;
     if comma {
-        println!("size,eager_us,pulled_us,chosen_us,chosen_limit_bytes");
+        println!("size,eager_us,pulled_us,default_us,default_limit_bytes");
     } else {
         println!("# ringrail-perf crossover, half round trips in us (p50)");
         println!(
             "# {:>6} {:>10} {:>10} {:>10} {:>14}",
-            "Size", "Eager", "Pulled", "Chosen", "Its limit"
+            "Size", "Eager", "Pulled", "Default", "Its limit"
         );
     }
     let mut limit = None;
     for point in &points {
-        let [eager, pulled, chosen] = Way::ALL.map(|way| point.latency_us(way));
+        let [eager, pulled, default] = Way::ALL.map(|way| point.latency_us(way));
         limit = point.reports[2].eager_limit_bytes.or(limit);
         let shown = limit.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
         if comma {
-            println!("{},{eager},{pulled},{chosen},{shown}", point.size);
+            println!("{},{eager},{pulled},{default},{shown}", point.size);
         } else {
-            println!("{:>8} {eager:>10.2} {pulled:>10.2} {chosen:>10.2} {shown:>14}", point.size);
+            println!("{:>8} {eager:>10.2} {pulled:>10.2} {default:>10.2} {shown:>14}", point.size);
         }
     }
     if comma {
@@ -189,8 +187,7 @@ fn print(cli: &Cli, points: Vec<Point>, found: &Found) {
     match found {
         Found::At(bytes) => println!(
             "Longer messages than {bytes} bytes are better pulled on this path: set \
-             eager_limit_bytes = {bytes} and inject_limit_bytes = {bytes}.\nWith eager_measured = \
-             true (chosen) the engine reckons a limit itself, from what a sender sees."
+             eager_limit_bytes = {bytes} and inject_limit_bytes = {bytes}."
         ),
         Found::Below(bytes) => println!("Pulled messages are faster from {bytes} bytes on."),
         Found::Above(bytes) => println!(

@@ -28,7 +28,6 @@ struct Info {
     endpoint: EndpointInfo,
     frames: Frames,
     eager_limit_bytes: usize,
-    eager_measured: bool,
     ipv6: &'static str,
     limits: Vec<Limit>,
     cores: Vec<usize>,
@@ -121,7 +120,6 @@ impl Info {
             endpoint,
             frames,
             eager_limit_bytes: settings.eager_limit_bytes(),
-            eager_measured: settings.eager_measured(),
             ipv6: ipv6(),
             limits: limits(),
             cores: topology::cores(),
@@ -158,18 +156,12 @@ impl fmt::Display for Info {
         )?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
-        write!(f, "  messages up to {} bytes go with their envelope; ", self.eager_limit_bytes)?;
-        match self.eager_measured {
-            true => writeln!(
-                f,
-                "of those of several datagrams fewer, where pulling measures faster on the path to \
-                 a peer (`ringrail-perf crossover` shows it)"
-            )?,
-            false => writeln!(
-                f,
-                "longer ones are pulled (`ringrail-perf crossover` measures what suits a path)"
-            )?,
-        }
+        writeln!(
+            f,
+            "  messages up to {} bytes go with their envelope; longer ones are pulled \
+             (`ringrail-perf crossover` measures what suits a path)",
+            self.eager_limit_bytes
+        )?;
         writeln!(f, "limits")?;
         for limit in &self.limits {
             writeln!(f, "  {}: {}", limit.name, limit.value)?;

@@ -232,7 +232,6 @@ fn clamp_u32(value: usize) -> u32 {
 fn core_config(settings: &Settings) -> Config {
     Config {
         eager_limit: clamp_u32(settings.eager_limit_bytes()),
-        eager_measured: settings.eager_measured(),
         inject_limit: clamp_u32(settings.inject_limit_bytes()),
         rts_bytes: clamp_u32(settings.rts_bytes()),
         chunk_bytes: clamp_u32(settings.chunk_bytes()),

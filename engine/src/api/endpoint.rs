@@ -241,9 +241,8 @@ impl Endpoint<Owned> {
     }
 
     /// The longest message, in bytes, that goes to a peer with its envelope; longer ones are
-    /// pulled. That is the setting `eager_limit_bytes` of the side with the lower one, or less
-    /// where messages that take several datagrams were timed (setting `eager_measured`); so it
-    /// changes in the life of a session. `None`: not connected.
+    /// pulled. That is the setting `eager_limit_bytes` of the side with the lower one. `None`: not
+    /// connected.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         let core = &self.mode.engine.borrow().state.core;
         core.eager_limit_of(core.remotes.get(peer.0)?.session)

@@ -249,7 +249,6 @@ impl Engine {
         let mut blocked = 0;
         let state = &mut *self.state;
         while let Some(id) = state.core.poll_waiting() {
-            state.look_before_staging(id);
             match state.core.stage(id) {
                 Staged::Eager { room, completes } => {
                     let length = room.len();

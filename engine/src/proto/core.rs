@@ -45,8 +45,6 @@ pub(crate) const ENVELOPES_MIN: u32 = 16;
 pub(crate) struct Config {
     /// Longest eager payload, in bytes.
     pub(crate) eager_limit: u32,
-    /// Below that, a path's own times decide which messages go in parts and which are pulled.
-    pub(crate) eager_measured: bool,
     /// Longest message that can be injected, in bytes.
     pub(crate) inject_limit: u32,
     /// Bytes that go with an RTS.
@@ -95,7 +93,6 @@ impl Config {
     pub(crate) const fn for_tests() -> Self {
         Self {
             eager_limit: 1000,
-            eager_measured: false,
             inject_limit: 1000,
             rts_bytes: 100,
             chunk_bytes: 4096,

@@ -458,9 +458,6 @@ impl Core {
                 } else {
                     serving.done = Some(done.accepted.get());
                 }
-                if !is_abandoned {
-                    self.end_pull(slot, id);
-                }
                 self.finish_serving(id, effects);
             }
             State::AwaitMatch if is_abandoned => {

@@ -54,6 +54,13 @@ pub(crate) enum Staged<'a> {
 }
 
 impl Core {
+    /// The longest message that goes with its envelope to a session's peer, in bytes. `None`: it is
+    /// not connected.
+    pub(crate) fn eager_limit_of(&self, slot: u32) -> Option<u64> {
+        let session = self.sessions.at(slot as usize).filter(|session| session.is_connected())?;
+        Some(u64::from(self.config.eager_limit.min(session.eager_limit)))
+    }
+
     /// The session of a peer, if it can be sent to.
     #[inline]
     pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {

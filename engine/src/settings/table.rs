@@ -145,10 +145,6 @@ settings_table! {
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);
     /// The largest message that travels with its envelope; larger ones are pulled by the receiver.
     eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
-    /// Whether messages below eager_limit_bytes that take several datagrams are pulled as well where
-    /// that measures faster on the path to the peer; otherwise eager_limit_bytes alone decides. Off
-    /// by default: a sender sees more of a pull than its receiver waits for.
-    eager_measured -> bool: OneOf<bool> = false, Range::Any;
     /// First bytes of a rendezvous message that travel with its request to send.
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// The largest message that can be injected: copied at once, its buffer reusable on return.

@@ -258,7 +258,6 @@ impl Plan {
         let chunk_bytes = random.pick(&[512, 4096, 65_536]);
         Config {
             eager_limit,
-            eager_measured: in_parts && self.seed.is_multiple_of(2),
             inject_limit: random.pick(&[0, eager_limit]),
             rts_bytes: random.pick(&[0, 1, 32, 512]),
             chunk_bytes,
@@ -286,7 +285,6 @@ impl Plan {
     fn ample_config(&self, random: &mut Random) -> Config {
         Config {
             eager_limit: 16 << 10,
-            eager_measured: false,
             inject_limit: 16 << 10,
             rts_bytes: 0,
             chunk_bytes: 128 << 10,

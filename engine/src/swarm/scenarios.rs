@@ -28,7 +28,6 @@ const LONG_NS: u64 = 600_000 * MILLISECOND;
 pub(super) fn config() -> Config {
     Config {
         eager_limit: 256,
-        eager_measured: false,
         inject_limit: 256,
         rts_bytes: 32,
         chunk_bytes: 512,

@@ -7,7 +7,6 @@ use super::lane::Health;
 use crate::progress::engine::State;
 use crate::proto::failure::PeerFailure;
 use crate::proto::packet::Arrival;
-use crate::proto::table::Id;
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
 
 impl State {
@@ -74,7 +73,6 @@ impl State {
             }
             Err(error) => return protocol(&error),
         }
-        self.core.note_time(self.now_ns);
         if !std::mem::replace(&mut lane.is_owed, true) {
             self.datagrams.owed.push(session);
         }
@@ -111,15 +109,5 @@ impl State {
                 self.core.mark_dirty(session);
             }
         }
-    }
-
-    /// Looks at clock and path where a send that is to be staged may have its time taken.
-    #[inline]
-    pub(in crate::progress) fn look_before_staging(&mut self, id: Id) {
-        let Some(session) = self.core.is_to_be_timed(id) else { return };
-        let control = self.controls.get(session as usize);
-        let Some(lane) = control.and_then(|control| control.datagram.as_deref()) else { return };
-        let (round_trip_ns, now_ns) = (lane.path.least_round_trip_ns(), self.clock.now_ns());
-        self.core.note_round_trip(session, round_trip_ns, now_ns);
     }
 }

@@ -40,7 +40,6 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        self.datagrams.now_ns = now_ns;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
         if !session.is_connected() || session.datagram.is_none() {
             return Ok(());

@@ -24,7 +24,6 @@
 //!    more; a session whose lane took no more is asked again when it does.
 
 pub(crate) mod content;
-mod crossover;
 mod incoming;
 pub(crate) mod order;
 mod outgoing;
@@ -37,7 +36,6 @@ pub(crate) mod window;
 use std::collections::HashMap;
 
 use self::content::{ContentPool, List, Order};
-use self::crossover::Crossover;
 use self::order::{Chain, Hashing, Holding};
 use self::parts::Assemblies;
 use self::window::Arrivals;
@@ -60,8 +58,6 @@ const CONTENT_BYTES_MIN: usize =
 pub(crate) struct Shared {
     pub(crate) contents: ContentPool,
     pub(super) assemblies: Assemblies,
-    /// What the clock showed when it was looked at last; for what is timed.
-    now_ns: u64,
 }
 
 impl Shared {
@@ -71,7 +67,6 @@ impl Shared {
         Self {
             contents: ContentPool::new(BUFFER_BYTES, (bytes / BUFFER_BYTES).max(1)),
             assemblies: Assemblies::default(),
-            now_ns: 0,
         }
     }
 }
@@ -138,7 +133,6 @@ pub(crate) struct Datagram {
     /// Where the frames end of which the peer wants to hear, while it does.
     asked_end: u32,
     header_only: [u8; SEGMENT_HEADER_BYTES],
-    crossover: Crossover,
 
     arrivals: Arrivals,
     holding: Holding,
@@ -153,7 +147,7 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    fn new(content_bytes: usize, unsent_max: usize, seed: u64, crossover: Crossover) -> Self {
+    fn new(content_bytes: usize, unsent_max: usize, seed: u64) -> Self {
         Self {
             content_bytes,
             unsent_max,
@@ -167,7 +161,6 @@ impl Datagram {
             news_due: false,
             asked_end: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
-            crossover,
             arrivals: Arrivals::default(),
             holding: Holding::new(seed),
             assemblies: HashMap::with_hasher(Hashing::with_seed(seed)),
@@ -185,10 +178,8 @@ impl Core {
         let content_bytes = self.clamp_content(content_bytes);
         let unsent_max = (self.config.staging_bytes / content_bytes).max(1);
         let seed = self.config.hash_seed;
-        let crossover = Crossover::new(!self.config.eager_measured);
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.datagram =
-                Some(Box::new(Datagram::new(content_bytes, unsent_max, seed, crossover)));
+            session.datagram = Some(Box::new(Datagram::new(content_bytes, unsent_max, seed)));
         }
     }
 

@@ -238,10 +238,9 @@ impl Core {
             let (bytes, is_awaited) = (&datagram.header_only[..], false);
             return Some(Outgoing { token: NEWS, bytes, is_last, is_awaited });
         };
-        let is_timed = datagram.crossover.waits_for(id);
         let content = self.datagrams.contents.get_mut(id)?;
         content.place = Place::Flying;
-        let (token, is_awaited) = (id.to_u64(), !content.operations.is_empty() || is_timed);
+        let (token, is_awaited) = (id.to_u64(), !content.operations.is_empty());
         Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
     }
 
@@ -398,7 +397,6 @@ impl Core {
             datagram.news_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
-        datagram.crossover.handle_acked(id, self.datagrams.now_ns);
         let Some(mut content) = pool.remove(id) else { return };
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);

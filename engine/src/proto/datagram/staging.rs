@@ -150,7 +150,6 @@ impl Core {
                 session.waiting.pop_front();
             }
         }
-        self.begin_timed(slot, id, length, (how == How::Parts).then_some(number));
         let completes = how == How::Whole && level == Level::BufferReusable;
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (how, level) {
@@ -188,10 +187,7 @@ impl Core {
         let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
         let bytes_left = u64::from(session.byte_credit.available());
         let longest = datagram.frame_bytes_max();
-        let is_pulled = length > eager_limit
-            || length > bytes_left
-            || (length > datagram.crossover.limit() && !datagram.takes_whole(length));
-        let (how, header, payload) = if is_pulled {
+        let (how, header, payload) = if length > eager_limit || length > bytes_left {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
             let first = (first.min(eager_limit) as usize).min(longest - RTS_HEADER_BYTES);
             (How::Pulled, RTS_HEADER_BYTES, first)
@@ -254,8 +250,6 @@ impl Core {
         let is_last = length == left;
         if is_last {
             session.waiting.pop_front();
-            let datagrams = operation.length.div_ceil(datagram.payload_bytes());
-            datagram.crossover.end_parts(frame, content, datagrams as u32);
         }
         if !session.is_dirty {
             session.is_dirty = true;

@@ -550,11 +550,6 @@ impl Path {
         self.rtt.smoothed_ns()
     }
 
-    /// The round trip without queues: the least of the last seconds.
-    pub(crate) fn least_round_trip_ns(&self) -> u64 {
-        self.rtt.least_ns()
-    }
-
     /// Counters.
     pub(crate) fn statistics(&self) -> Statistics {
         self.statistics
