@@ -53,6 +53,7 @@ mod facts;
 #[cfg(feature = "faults")]
 mod faults;
 mod folder;
+pub mod lease;
 mod nic;
 mod pins;
 mod privileges;

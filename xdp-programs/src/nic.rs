@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 #[cfg(feature = "faults")]
 use libbpf_rs::MapHandle;
@@ -299,6 +299,16 @@ impl Nic {
     /// Why they cannot.
     pub fn is_attached(&self) -> Result<(), Detached> {
         self.joined.is_attached()
+    }
+
+    /// The same share again, as long as somebody has it.
+    pub(crate) fn downgrade(&self) -> Weak<Joined> {
+        Arc::downgrade(&self.joined)
+    }
+
+    /// A clone out of what [`Self::downgrade`] gave.
+    pub(crate) fn again(joined: Arc<Joined>) -> Self {
+        Self { joined }
     }
 
     /// The map of faults, if this is the program of tests.

@@ -3,3 +3,6 @@
 pub(crate) mod bpf;
 pub(crate) mod device;
 pub(crate) mod lock;
+pub(crate) mod signals;
+pub(crate) mod socket;
+pub(crate) mod users;

@@ -1,0 +1,487 @@
+//! The daemon: who is let in, and a thread for each of them.
+//!
+//! Descriptors of strangers can make closing them wait (a FUSE file, a socket that lingers), and
+//! joining a NIC may take a while: so each connection has a thread, and each user a limited number.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, socket_with, sockopt,
+};
+
+use super::channel::{Packet, is_silence, receive, send};
+use super::grant::{Port, Refusal, bind_and_claim, new_socket};
+use super::usage::{Share, Usage};
+use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
+use crate::nic::Joined;
+use crate::sys::socket::{netns_cookie, peer_groups};
+use crate::{AttachMode, Claim, Nic};
+
+/// From connecting to the bound queue. Registering memory takes milliseconds.
+const SETUP_TIME: Duration = Duration::from_secs(10);
+/// How often a lease is looked after: its NIC, its port, and whether the daemon is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long the end of all leases may take when the daemon stops.
+const STOP_TIME: Duration = Duration::from_secs(3);
+/// Queues that one client may try; it waits for a busy one between tries.
+const TRIES_MAX: u32 = 1024;
+/// What a thread of a connection needs, and more.
+const STACK_BYTES: usize = 1 << 20;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// What a [`Daemon`] does for whom.
+#[derive(Clone, Debug)]
+pub struct DaemonConfig {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Groups whose members are served, by number.
+    pub groups: Vec<u32>,
+    /// Users who are served besides, by number.
+    pub users: Vec<u32>,
+    /// Queues that one user may have at the same time.
+    pub queues_per_user: usize,
+    /// Names of the NICs that are lent; empty: all.
+    pub nics: Vec<String>,
+}
+
+/// Why a daemon cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// Nobody would be served.
+    #[error("nobody may use it: name a group or a user")]
+    Nobody,
+    /// Another daemon listens there.
+    #[error("{path} is in use by another ringrail-xdpd: stop that one, or choose another path")]
+    Running {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The kernel refused something.
+    #[error("{doing}: {source}")]
+    Os {
+        /// What was refused.
+        doing: String,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+/// The number of a group of this host; `None`: there is no such group.
+///
+/// # Errors
+///
+/// What the host's list of groups answered.
+pub fn group_id(name: &str) -> io::Result<Option<u32>> {
+    crate::sys::users::group_id(name)
+}
+
+/// Keeps SIGTERM, SIGINT and SIGHUP from the calling thread and those that it starts from now on;
+/// the descriptor, which [`Daemon::run`] takes, is readable when one of them has come.
+///
+/// # Errors
+///
+/// What the kernel answered.
+pub fn termination() -> io::Result<OwnedFd> {
+    crate::sys::signals::termination()
+}
+
+/// Lends AF_XDP sockets to who may have them.
+#[derive(Debug)]
+pub struct Daemon {
+    listener: OwnedFd,
+    socket: SocketFile,
+    shared: Arc<Shared>,
+}
+
+/// What all connections have together.
+#[derive(Debug)]
+struct Shared {
+    config: DaemonConfig,
+    /// Of the daemon's network.
+    cookie: u64,
+    usage: Arc<Usage>,
+    /// NICs in use: all leases of one share what was joined, and the last one leaves.
+    nics: Mutex<HashMap<u32, Weak<Joined>>>,
+    is_over: AtomicBool,
+    log: fn(&str),
+}
+
+/// The file of a listening socket, which goes with it.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Daemon {
+    /// Listens from now on. `log` gets a line for each lease that begins or ends.
+    ///
+    /// # Errors
+    ///
+    /// See [`DaemonError`].
+    pub fn listen(config: DaemonConfig, log: fn(&str)) -> Result<Self, DaemonError> {
+        if config.groups.is_empty() && config.users.is_empty() {
+            return Err(DaemonError::Nobody);
+        }
+        let os = |doing: &str| {
+            let doing = format!("{doing} {}", config.socket.display());
+            |source: io::Error| DaemonError::Os { doing, source }
+        };
+        if let Some(parent) = config.socket.parent() {
+            fs::create_dir_all(parent).map_err(os("making the folder of"))?;
+        }
+        let listener = open_socket().map_err(os("opening"))?;
+        let address =
+            SocketAddrUnix::new(&config.socket).map_err(|error| os("naming")(error.into()))?;
+        if config.socket.exists() {
+            // One that nobody listens at is what a killed daemon left.
+            let probe = open_socket().map_err(os("trying"))?;
+            if connect(&probe, &address).is_ok() {
+                return Err(DaemonError::Running { path: config.socket });
+            }
+            fs::remove_file(&config.socket).map_err(os("removing the old"))?;
+        }
+        bind(&listener, &address).map_err(|error| os("binding")(error.into()))?;
+        let socket = SocketFile::of(&config.socket).map_err(os("looking at"))?;
+        open_to(&config).map_err(os("giving away"))?;
+        listen(&listener, BACKLOG).map_err(|error| os("listening at")(error.into()))?;
+        let udp = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let cookie = udp
+            .map_err(io::Error::from)
+            .and_then(|udp| netns_cookie(udp.as_fd()))
+            .map_err(os("asking for the network namespace of"))?;
+        let usage = Usage::new(config.queues_per_user);
+        let (nics, is_over) = (Mutex::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { config, cookie, usage, nics, is_over, log });
+        Ok(Self { listener, socket, shared })
+    }
+
+    /// Serves until `stop` is readable or at its end; then all leases end, and NICs are left.
+    ///
+    /// # Errors
+    ///
+    /// The kernel does not let it wait.
+    pub fn run(self, stop: BorrowedFd<'_>) -> Result<(), DaemonError> {
+        let mut threads: Vec<thread::JoinHandle<()>> = Vec::new();
+        loop {
+            let mut watched =
+                [PollFd::new(&stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            match poll(&mut watched, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(DaemonError::Os { doing: "waiting".into(), source: error.into() });
+                }
+            }
+            if !watched[0].revents().is_empty() {
+                break;
+            }
+            if watched[1].revents().is_empty() {
+                continue;
+            }
+            threads.retain(|thread| !thread.is_finished());
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match accept_with(&self.listener, flags) {
+                Ok(connection) => threads.extend(self.admit(connection)),
+                // Descriptors or memory are used up, and the next one would find it so, too.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    thread::sleep(LOOK_EVERY);
+                }
+                // Who was about to connect has gone.
+                Err(_) => {}
+            }
+        }
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        drop(self.socket);
+        let deadline = Instant::now() + STOP_TIME;
+        while Instant::now() < deadline && threads.iter().any(|thread| !thread.is_finished()) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Starts a thread for who may be served.
+    fn admit(&self, connection: OwnedFd) -> Option<thread::JoinHandle<()>> {
+        let user = match self.shared.who_asks(connection.as_fd()) {
+            Ok(user) => user,
+            Err((code, text)) => {
+                // One who does not listen learns nothing.
+                let _ = send(&connection, &Reply::Refused { code, text }.to_bytes(), None);
+                return None;
+            }
+        };
+        let Some(share) = self.shared.usage.connect(user, Instant::now()) else {
+            let text = format!("user {user} has too many connections");
+            let reply = Reply::Refused { code: Code::Limit, text };
+            let _ = send(&connection, &reply.to_bytes(), None);
+            return None;
+        };
+        let shared = Arc::clone(&self.shared);
+        let serve = move || {
+            let _share = share;
+            Visit { shared: &shared, connection: &connection, user }.serve();
+        };
+        // Where no thread is to be had, the client sees the end of the connection.
+        thread::Builder::new().name("lease".into()).stack_size(STACK_BYTES).spawn(serve).ok()
+    }
+}
+
+impl Shared {
+    /// The user at the other end, if it is one who is served.
+    fn who_asks(&self, connection: BorrowedFd<'_>) -> Result<u32, Refusal> {
+        let unknown = |error: io::Error| (Code::NotAllowed, format!("asking who asks: {error}"));
+        let peer = sockopt::socket_peercred(connection).map_err(|error| unknown(error.into()))?;
+        let (user, group) = (peer.uid.as_raw(), peer.gid.as_raw());
+        if self.config.users.contains(&user) || self.config.groups.contains(&group) {
+            return Ok(user);
+        }
+        let groups = peer_groups(connection).map_err(unknown)?;
+        if groups.iter().any(|group| self.config.groups.contains(group)) {
+            return Ok(user);
+        }
+        let groups: Vec<String> = self.config.groups.iter().map(u32::to_string).collect();
+        let text = format!(
+            "user {user} is in none of the groups that ringrail-xdpd serves (number {})",
+            groups.join(", ")
+        );
+        Err((Code::NotAllowed, text))
+    }
+
+    /// The NIC, joined for all who use it.
+    fn nic(&self, ifindex: u32) -> Result<Nic, Refusal> {
+        let mut nics = self.nics.lock().unwrap_or_else(PoisonError::into_inner);
+        nics.retain(|_, joined| joined.strong_count() > 0);
+        let nic = match nics.get(&ifindex).and_then(Weak::upgrade).map(Nic::again) {
+            Some(nic) if nic.is_attached().is_ok() => nic,
+            _ => {
+                let nic = Nic::join(ifindex, AttachMode::Auto)
+                    .map_err(|error| (Code::Nic, format!("ringrail-xdpd: {error}")))?;
+                nics.insert(ifindex, nic.downgrade());
+                nic
+            }
+        };
+        Ok(nic)
+    }
+
+    /// That queues of this NIC are lent at all.
+    fn check_lent(&self, name: &str) -> Result<(), Refusal> {
+        let lent = &self.config.nics;
+        if lent.is_empty() || lent.iter().any(|lent| lent == name) {
+            return Ok(());
+        }
+        Err((Code::Nic, format!("ringrail-xdpd does not lend queues of {name}")))
+    }
+}
+
+/// One connection.
+struct Visit<'a> {
+    shared: &'a Shared,
+    connection: &'a OwnedFd,
+    user: u32,
+}
+
+/// What a client has that was checked, and not bound yet.
+struct Offered {
+    port: Port,
+    nic: Nic,
+    socket: OwnedFd,
+    _share: Share,
+}
+
+/// A lease.
+struct Leased {
+    // Goes first: the port is nobody else's before.
+    claim: Claim,
+    port: Port,
+    nic: Nic,
+    _share: Share,
+}
+
+impl Visit<'_> {
+    fn serve(&self) {
+        let deadline = Instant::now() + SETUP_TIME;
+        let leased = match self.offer(deadline).and_then(|offered| self.lease(offered, deadline)) {
+            Ok(leased) => leased,
+            Err(Some((code, text))) => return self.reply(&Reply::Refused { code, text }),
+            Err(None) => return,
+        };
+        let Leased { claim, nic, .. } = &leased;
+        let (user, queue, name, addr) = (self.user, claim.queue(), nic.name(), claim.addr());
+        (self.shared.log)(&format!("user {user} has queue {queue} of {name} for {addr}"));
+        let why = self.look_after(&leased);
+        (self.shared.log)(&format!("user {user} had queue {queue} of {name} for {addr}: {why}"));
+    }
+
+    fn reply(&self, reply: &Reply) {
+        // A client that does not read has no right to more than the end.
+        let _ = send(self.connection, &reply.to_bytes(), None);
+    }
+
+    /// Waits for a request. `Err(None)`: there is nobody to answer to.
+    fn request(&self, deadline: Instant) -> Result<(Request, Packet), Option<Refusal>> {
+        loop {
+            if self.shared.is_over.load(Ordering::SeqCst) {
+                return Err(None);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(Some((Code::Protocol, "too slow".to_owned())));
+            }
+            wait(self.connection, LOOK_EVERY.min(deadline - now));
+            let mut bytes = [0; REQUEST_BYTES + 1];
+            let packet = match receive(self.connection, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return Err(None),
+                Err(error) if is_silence(&error) => continue,
+                Err(_) => return Err(None),
+            };
+            if packet.is_cut {
+                return Err(Some((Code::Protocol, Garbled::Other.to_string())));
+            }
+            return match Request::from_bytes(&bytes[..packet.bytes]) {
+                Ok(request) => Ok((request, packet)),
+                Err(wrong @ Garbled::Version(_)) => Err(Some((Code::Version, wrong.to_string()))),
+                Err(wrong) => Err(Some((Code::Protocol, wrong.to_string()))),
+            };
+        }
+    }
+
+    /// Checks what is asked for, and offers a socket.
+    fn offer(&self, deadline: Instant) -> Result<Offered, Option<Refusal>> {
+        let (request, packet) = self.request(deadline)?;
+        let (Request::Ask { ifindex }, Ok([udp])) =
+            (request, <[OwnedFd; 1]>::try_from(packet.descriptors))
+        else {
+            let text = "first a NIC is asked for, with one UDP socket".to_owned();
+            return Err(Some((Code::Protocol, text)));
+        };
+        let usage = &self.shared.usage;
+        if !usage.may_ask(self.user, Instant::now()) {
+            return Err(Some((Code::Limit, format!("user {} asks too often", self.user))));
+        }
+        let Some(share) = usage.lease(self.user) else {
+            let most = self.shared.config.queues_per_user;
+            let text = format!("user {} has its {most} queues already", self.user);
+            return Err(Some((Code::Limit, text)));
+        };
+        let port = Port::check(udp, self.shared.cookie)?;
+        self.shared.check_lent(&port.check_nic(ifindex)?)?;
+        let nic = self.shared.nic(ifindex)?;
+        let socket = new_socket(&nic)?;
+        let (queues, mode, name) = (nic.queues(), nic.mode(), nic.name().to_owned());
+        let reply = Reply::Offer { queues, mode, nic: name }.to_bytes();
+        send(self.connection, &reply, Some(socket.as_fd())).map_err(|_| None)?;
+        Ok(Offered { port, nic, socket, _share: share })
+    }
+
+    /// Binds the socket as asked, until a queue was free.
+    fn lease(&self, offered: Offered, deadline: Instant) -> Result<Leased, Option<Refusal>> {
+        let Offered { port, nic, socket, _share } = offered;
+        for _ in 0..TRIES_MAX {
+            let (request, packet) = self.request(deadline)?;
+            let (Request::Bind { queue }, true) = (request, packet.descriptors.is_empty()) else {
+                let text = "an offered socket is to be bound to a queue".to_owned();
+                return Err(Some((Code::Protocol, text)));
+            };
+            port.check_again()?;
+            match bind_and_claim(&nic, socket.as_fd(), queue, port.addr()) {
+                Ok((claim, is_zero_copy)) => {
+                    // The queue is to be free as soon as the client's descriptors are closed.
+                    drop(socket);
+                    let reply = Reply::Bound { queue, is_zero_copy }.to_bytes();
+                    send(self.connection, &reply, None).map_err(|_| None)?;
+                    return Ok(Leased { claim, port, nic, _share });
+                }
+                Err((code @ Code::Busy, text)) => {
+                    let reply = Reply::Refused { code, text }.to_bytes();
+                    send(self.connection, &reply, None).map_err(|_| None)?;
+                }
+                Err(refusal) => return Err(Some(refusal)),
+            }
+        }
+        Err(Some((Code::Limit, "too many tries".to_owned())))
+    }
+
+    /// Until the lease ends; why it did.
+    fn look_after(&self, leased: &Leased) -> String {
+        loop {
+            let lost = if self.shared.is_over.load(Ordering::SeqCst) {
+                Some("ringrail-xdpd stops".to_owned())
+            } else if let Err(why) = leased.nic.is_attached() {
+                Some(why.to_string())
+            } else {
+                leased.port.check_again().err().map(|(_, text)| text)
+            };
+            if let Some(text) = lost {
+                self.reply(&Reply::Lost { text: text.clone() });
+                return text;
+            }
+            wait(self.connection, LOOK_EVERY);
+            // Descriptors that came along are not taken: closing them could have the claim wait.
+            let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+            match recv(self.connection, &mut [0_u8; 1], flags) {
+                Ok((0, _)) | Err(Errno::CONNRESET) => return "it has ended".to_owned(),
+                Ok(_) => {
+                    let text = "a lease takes no requests".to_owned();
+                    self.reply(&Reply::Lost { text: text.clone() });
+                    return text;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+}
+
+fn open_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Waits until something can be read, at most so long.
+fn wait(connection: impl AsFd, at_most: Duration) {
+    let timeout = Timespec { tv_sec: at_most.as_secs() as _, tv_nsec: at_most.subsec_nanos() as _ };
+    let mut watched = [PollFd::new(&connection, PollFlags::IN)];
+    // Whatever it says, the call that reads says it better.
+    let _ = poll(&mut watched, Some(&timeout));
+}
+
+/// Lets those connect who may: the kernel keeps others out where it is one group alone.
+fn open_to(config: &DaemonConfig) -> io::Result<()> {
+    let mode = match (&config.groups[..], &config.users[..]) {
+        (&[group], []) => {
+            chown(&config.socket, None, Some(group))?;
+            0o660
+        }
+        _ => 0o666,
+    };
+    fs::set_permissions(&config.socket, fs::Permissions::from_mode(mode))
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), inode: fs::metadata(path)?.ino() })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+            // What stays is taken over by the next one.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is checked before a socket is lent, and lending it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt,
+};
+
+use super::wire::Code;
+use crate::error::ClaimError;
+use crate::sys::socket::{bind_to_device, netns_cookie};
+use crate::{Claim, Nic};
+
+/// Why not, for the client.
+pub(crate) type Refusal = (Code, String);
+
+/// A UDP socket of the daemon's network, bound to one address and port.
+#[derive(Debug)]
+pub(crate) struct Port {
+    socket: OwnedFd,
+    addr: SocketAddr,
+}
+
+impl Port {
+    /// Checks a descriptor that came from anybody. `cookie` is that of the daemon's network.
+    pub(crate) fn check(socket: OwnedFd, cookie: u64) -> Result<Self, Refusal> {
+        let no = |text: &str| (Code::Address, text.to_owned());
+        let is_udp = || -> rustix::io::Result<bool> {
+            let family = sockopt::socket_domain(&socket)?;
+            Ok(matches!(family, AddressFamily::INET | AddressFamily::INET6)
+                && sockopt::socket_type(&socket)? == SocketType::DGRAM
+                && sockopt::socket_protocol(&socket)? == Some(ipproto::UDP))
+        };
+        if !is_udp().unwrap_or(false) {
+            return Err(no("the descriptor that came along is no UDP socket"));
+        }
+        match netns_cookie(socket.as_fd()) {
+            Ok(theirs) if theirs == cookie => {}
+            Ok(_) => {
+                return Err(no(
+                    "the UDP socket is in another network namespace than ringrail-xdpd: \
+                     run one there",
+                ));
+            }
+            Err(error) => return Err((Code::Nic, format!("asking for the namespace: {error}"))),
+        }
+        let addr = address_of(socket.as_fd())?;
+        if addr.port() == 0 || addr.ip().is_unspecified() {
+            return Err((
+                Code::Address,
+                format!(
+                    "the UDP socket is bound to {addr}, which is not \
+                 one address and port"
+                ),
+            ));
+        }
+        Ok(Self { socket, addr })
+    }
+
+    /// Its address, an IPv4 one also where the socket calls it an IPv6 one.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// That it still is where it was: a socket can be unbound, and then its port is anybody's.
+    pub(crate) fn check_again(&self) -> Result<(), Refusal> {
+        match address_of(self.socket.as_fd()) {
+            Ok(addr) if addr == self.addr => Ok(()),
+            Ok(addr) => {
+                let (was, now) = (self.addr, addr);
+                Err((Code::Address, format!("the UDP socket was bound to {was}, and is to {now}")))
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// That its address is one of the interface's, whose name it tells.
+    pub(crate) fn check_nic(&self, ifindex: u32) -> Result<String, Refusal> {
+        let all = if_addrs::get_if_addrs()
+            .map_err(|error| (Code::Nic, format!("asking for addresses: {error}")))?;
+        let ip = self.addr.ip();
+        let found = all.into_iter().find(|nic| nic.index == Some(ifindex) && nic.ip() == ip);
+        found
+            .map(|nic| nic.name)
+            .ok_or_else(|| (Code::Address, format!("{ip} is no address of interface {ifindex}")))
+    }
+}
+
+fn address_of(socket: BorrowedFd<'_>) -> Result<SocketAddr, Refusal> {
+    let refused = |error| (Code::Address, format!("asking for the UDP socket's address: {error}"));
+    let addr = getsockname(socket).map_err(refused)?;
+    let addr = SocketAddr::try_from(addr).map_err(refused)?;
+    Ok(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+}
+
+/// An AF_XDP socket that can be bound to a queue of `nic`, and to nothing else.
+pub(crate) fn new_socket(nic: &Nic) -> Result<OwnedFd, Refusal> {
+    let refused = |doing: &str, error: io::Error| {
+        let name = nic.name();
+        (Code::Nic, format!("{doing} for {name}: {error}"))
+    };
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+        .map_err(|error| refused("opening an AF_XDP socket", error.into()))?;
+    bind_to_device(socket.as_fd(), nic.ifindex())
+        .map_err(|error| refused("keeping an AF_XDP socket", error))?;
+    Ok(socket)
+}
+
+/// Binds the socket, whose memory and rings the client has set up, and has the datagrams for
+/// `addr` come to it. Says whether frames are not copied.
+pub(crate) fn bind_and_claim(
+    nic: &Nic,
+    socket: BorrowedFd<'_>,
+    queue: u32,
+    addr: SocketAddr,
+) -> Result<(Claim, bool), Refusal> {
+    let name = nic.name();
+    if queue >= nic.queues() {
+        let queues = nic.queues();
+        return Err((Code::Nic, format!("{name} has no queue {queue}, only {queues}")));
+    }
+    let try_bind = |copying| {
+        let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copying;
+        bind(socket, &SocketAddrXdp::new(flags, nic.ifindex(), queue))
+    };
+    let (zero, copy) = (SocketAddrXdpFlags::XDP_ZEROCOPY, SocketAddrXdpFlags::XDP_COPY);
+    let is_zero_copy = nic.has_zero_copy() && try_bind(zero).is_ok();
+    if !is_zero_copy {
+        try_bind(copy).map_err(|error| {
+            let text = format!("queue {queue} of {name}: {error}");
+            match io::Error::from(error).raw_os_error() {
+                Some(libc::EBUSY) => {
+                    (Code::Busy, format!("{text}; another process has it, which alone can use it"))
+                }
+                Some(libc::EINVAL) => {
+                    (Code::Protocol, format!("{text}; memory and rings are set up first"))
+                }
+                _ => (Code::Nic, text),
+            }
+        })?;
+    }
+    match nic.claim(queue, addr, socket.as_raw_fd()) {
+        Ok(claim) => Ok((claim, is_zero_copy)),
+        // The socket is bound now and cannot be bound again.
+        Err(error @ ClaimError::AddressTaken { .. }) => Err((Code::Address, error.to_string())),
+        Err(error @ ClaimError::Full { .. }) => Err((Code::Limit, error.to_string())),
+        Err(error) => Err((Code::Nic, error.to_string())),
+    }
+}

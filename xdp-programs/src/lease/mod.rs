@@ -1,0 +1,38 @@
+//! AF_XDP sockets for users without privileges, lent by `ringrail-xdpd`.
+//!
+//! The daemon has the privileges, the client the memory. What passes between them goes over a Unix
+//! socket whose connection is the lease: when it ends, whichever side ended it, so does the claim.
+//!
+//! ```text
+//! client                                          daemon
+//! Ask(NIC) + its UDP socket ────────────────────> who asks? within limits? a UDP socket of this
+//!                                                 network, bound to an address of that NIC?
+//!                                                 joins the NIC; socket(AF_XDP), SO_BINDTODEVICE
+//! memory and rings   <── Offer + AF_XDP socket ──
+//! Bind(queue) ──────────────────────────────────> bind(), then the claim of (queue, address, port)
+//!                    <── Bound ── or Refused: another queue may be free
+//!                                                 closes the AF_XDP socket, keeps the UDP socket
+//! looks now and then <── Lost ─── or the end: datagrams are the kernel's again
+//! ```
+//!
+//! Memory counts against the client's `RLIMIT_MEMLOCK`: it is the one who registers it. The device
+//! of the AF_XDP socket cannot be changed without `CAP_NET_RAW`; its queue is bound by the daemon,
+//! which so knows what it claims for. The UDP socket says whose port it is, and as the daemon keeps
+//! a descriptor of it, nobody else gets the port while its datagrams are redirected. The daemon
+//! has no descriptor of the AF_XDP socket after the claim, so the queue is free when the client ends.
+
+mod channel;
+mod client;
+mod daemon;
+mod grant;
+mod usage;
+mod wire;
+
+pub use client::{Bound, Lease, LeaseError, Offer};
+pub use daemon::{Daemon, DaemonConfig, DaemonError, group_id, termination};
+
+/// Where the daemon listens unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/ringrail/xdpd.sock";
+
+/// The group whose members are served unless told otherwise.
+pub const DEFAULT_GROUP: &str = "ringrail";
