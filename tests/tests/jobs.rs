@@ -5,9 +5,10 @@ mod books;
 mod common;
 #[path = "common/job.rs"]
 mod job;
+#[path = "common/traces.rs"]
+mod traces;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use books::{figures_of, frames_of};
@@ -16,6 +17,7 @@ use job::{Job, RANKS};
 use ringrail::FrameState;
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
+use traces::{Cleaner, litter, nic};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -23,39 +25,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 #[test]
 fn rank_of_a_job() {
     job::be_a_rank();
-}
-
-/// All that `ip` says of the NIC, its XDP program included.
-fn nic() -> String {
-    let output = Command::new("ip").args(["-details", "link", "show", "rail0"]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Files and folders of ringrail's for the hosts of a lab.
-fn litter(lab: &Lab, bpffs: &Path) -> Vec<PathBuf> {
-    let entries = ["/run/ringrail-xdp".as_ref(), bpffs].map(std::fs::read_dir);
-    let mut paths: Vec<_> =
-        entries.into_iter().flatten().flatten().map(|entry| entry.unwrap().path()).collect();
-    let inodes = [Host::A, Host::B].map(|host| format!("{}-", lab.host(host).inode()));
-    paths.retain(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        inodes.iter().any(|inode| name.contains(inode))
-    });
-    paths
-}
-
-/// Removes the lock files that killed processes of a failed test have left, whose hosts nobody
-/// will see again. What is pinned goes with its bpffs.
-struct Cleaner<'a>(&'a Lab);
-
-impl Drop for Cleaner<'_> {
-    fn drop(&mut self) {
-        for path in litter(self.0, "/nowhere".as_ref()) {
-            // The test has failed already.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 /// Runs `test` inside host b, with a bpffs where `pinned`, and says afterwards that the NIC is as

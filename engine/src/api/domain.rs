@@ -203,6 +203,7 @@ impl Domain {
                 false => 0,
             },
             busy_poll_us: clamp_u32(settings.busy_poll_us()),
+            xdpd_socket: settings.xdpd_socket().map(Into::into),
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::time::Instant;
 
 use super::udp::{self, Wants};
-use super::xdp::{Frames, Wanted};
+use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::progress::lanes::{DriverCounters, Event, FrameState};
 
@@ -42,7 +42,7 @@ pub(super) struct Datagrams {
     socket: Option<udp::Datagrams>,
     frames: Option<Frames>,
     /// What frames to ask for; none of them: none.
-    frames_wanted: Wanted,
+    frames_wanted: FrameSource,
     /// Why there are none.
     refusal: FrameState,
     /// The room that was given last is in a frame.
@@ -59,7 +59,11 @@ impl Datagrams {
         Self {
             socket: None,
             frames: None,
-            frames_wanted: Wanted { frames: config.xdp_frames, busy_poll_us: config.busy_poll_us },
+            frames_wanted: FrameSource {
+                frames: config.xdp_frames,
+                busy_poll_us: config.busy_poll_us,
+                helper: config.xdpd_socket.clone(),
+            },
             refusal: FrameState::Off,
             is_in_frame: false,
             socket_rests: 0,
@@ -78,9 +82,10 @@ impl Datagrams {
         }
         counters.syscalls += 1;
         let local = socket.local_addr()?;
+        let port = (self.frames_wanted.frames > 0).then(|| socket.try_clone()).transpose()?;
         self.socket = Some(udp::Datagrams::new(socket)?);
-        if self.frames_wanted.frames > 0 {
-            match Frames::open(local, self.frames_wanted) {
+        if let Some(port) = port {
+            match Frames::open(port.into(), local, &self.frames_wanted) {
                 Ok(frames) => self.frames = Some(frames),
                 Err(cause) => {
                     tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");

@@ -74,6 +74,8 @@ pub(crate) struct DriverConfig {
     pub(crate) xdp_frames: u32,
     /// For how long a look at an empty ring of frames may drive the NIC, in microseconds; 0: not.
     pub(crate) busy_poll_us: u32,
+    /// Where `ringrail-xdpd` listens. Default: nowhere.
+    pub(crate) xdpd_socket: Option<PathBuf>,
     /// What the driver does wrong on purpose. Default: nothing.
     pub(crate) inject_faults: Option<Faults>,
     /// The file for what the lanes carry. Default: none.
@@ -90,6 +92,7 @@ impl Default for DriverConfig {
             max_lanes: 4096,
             xdp_frames: 0,
             busy_poll_us: 0,
+            xdpd_socket: None,
             inject_faults: None,
             pcap_file: None,
         }

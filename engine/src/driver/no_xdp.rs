@@ -1,18 +1,23 @@
 //! In the place of `xdp` in a build without it: there are never frames.
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::progress::lanes::DriverCounters;
 use crate::progress::lanes::FrameState;
 
-/// What frames are wanted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+/// What frames are wanted, and from whom they may be had.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    /// How many.
     pub(super) frames: u32,
-    #[expect(dead_code, reason = "there are no frames to poll for")]
+    #[allow(dead_code, reason = "there are no frames to poll for")]
     pub(super) busy_poll_us: u32,
+    /// Where `ringrail-xdpd` listens.
+    #[allow(dead_code, reason = "asked for frames that there are not")]
+    pub(super) helper: Option<PathBuf>,
 }
 
 /// Frames that there are not.
@@ -20,7 +25,11 @@ pub(super) struct Wanted {
 pub(super) enum Frames {}
 
 impl Frames {
-    pub(super) fn open(_local: SocketAddr, _wanted: Wanted) -> Result<Self, String> {
+    pub(super) fn open(
+        _socket: OwnedFd,
+        _local: SocketAddr,
+        _source: &Source,
+    ) -> Result<Self, String> {
         Err("this build has no AF_XDP: build with the cargo feature `xdp`".to_owned())
     }
 

@@ -133,6 +133,8 @@ settings_table! {
     /// How long a look at an empty ring of AF_XDP frames may drive the NIC in the place of its
     /// interrupts, in microseconds; 0: not. The endpoint's state says where a NIC has none of it.
     busy_poll_us -> usize: Count = 0, Range::Numbers(0..=10_000);
+    /// Where `ringrail-xdpd` listens, which lends AF_XDP sockets to users without privileges.
+    xdpd_socket -> Option<&Path>: FilePath = Some("/run/ringrail/xdpd.sock".into()), Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`), in order of preference; auto picks one.

@@ -53,10 +53,13 @@ pub(crate) fn receive(
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut vectors = [IoSliceMut::new(into)];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let mut was_reset = false;
     let got = loop {
         match recvmsg(&connection, &mut vectors, &mut control, flags) {
             Ok(got) => break got,
             Err(Errno::INTR) => {}
+            // The other side has left without reading all; what it said before comes after this.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET) => return Ok(None),
             Err(error) => return Err(error.into()),
         }

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recv, socket_with, sockopt,
+    listen, recv, socket_with,
 };
 
 use super::channel::{Packet, is_silence, receive, send};
@@ -26,7 +26,7 @@ use super::grant::{Port, Refusal, bind_and_claim, new_socket};
 use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
 use crate::nic::Joined;
-use crate::sys::socket::{netns_cookie, peer_groups};
+use crate::sys::socket::{netns_cookie, peer, peer_groups};
 use crate::{AttachMode, Claim, Nic};
 
 /// From connecting to the bound queue. Registering memory takes milliseconds.
@@ -243,8 +243,7 @@ impl Shared {
     /// The user at the other end, if it is one who is served.
     fn who_asks(&self, connection: BorrowedFd<'_>) -> Result<u32, Refusal> {
         let unknown = |error: io::Error| (Code::NotAllowed, format!("asking who asks: {error}"));
-        let peer = sockopt::socket_peercred(connection).map_err(|error| unknown(error.into()))?;
-        let (user, group) = (peer.uid.as_raw(), peer.gid.as_raw());
+        let (user, group) = peer(connection).map_err(unknown)?;
         if self.config.users.contains(&user) || self.config.groups.contains(&group) {
             return Ok(user);
         }

@@ -28,6 +28,24 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if done == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
+/// User and group of the other side of a Unix connection when it connected. It may be in any PID
+/// namespace.
+pub(crate) fn peer(connection: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut bytes = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `peer`, any of which are numbers.
+    let done = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &mut bytes,
+        )
+    };
+    if done == 0 { Ok((peer.uid, peer.gid)) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Groups that the other side of a Unix connection had when it connected, beside its own one.
 pub(crate) fn peer_groups(connection: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; GROUPS];
@@ -58,8 +76,8 @@ pub(crate) fn peer_groups(connection: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 }
 
 /// Binds a socket to an interface of its network namespace, which only who has `CAP_NET_RAW` there
-/// can change afterwards. An AF_XDP socket then takes no queue of any other (Linux 6.6, and 6.1.44,
-/// 5.15.125).
+/// can change afterwards. An AF_XDP socket then takes no queue of any other (Linux 6.5, and stable
+/// kernels from July 2023 on).
 pub(crate) fn bind_to_device(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     let index = ifindex.cast_signed();
     // SAFETY: the kernel reads one number.

@@ -109,7 +109,13 @@ impl Xsk {
         let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         check(fd)?;
         // SAFETY: just made for us.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let xsk = Self::over(unsafe { OwnedFd::from_raw_fd(fd) })?;
+        xsk.bind_to(ifindex, queue)?;
+        Ok(xsk)
+    }
+
+    /// Memory and rings for a socket that has none.
+    pub fn over(fd: OwnedFd) -> io::Result<Self> {
         let raw = fd.as_raw_fd();
         let umem = Mapping::new((FRAMES * FRAME_BYTES) as usize, -1, 0)?;
         let register = libc::xdp_umem_reg {
@@ -147,6 +153,11 @@ impl Xsk {
         for frame in 0..FRAMES {
             xsk.give(u64::from(frame * FRAME_BYTES));
         }
+        Ok(xsk)
+    }
+
+    /// Binds it.
+    pub fn bind_to(&self, ifindex: u32, queue: u32) -> io::Result<()> {
         let addr = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
             sxdp_flags: libc::XDP_COPY,
@@ -155,8 +166,7 @@ impl Xsk {
             sxdp_shared_umem_fd: 0,
         };
         // SAFETY: `addr` is as large as said.
-        check(unsafe { libc::bind(raw, (&raw const addr).cast(), size_of_val(&addr) as u32) })?;
-        Ok(xsk)
+        check(unsafe { libc::bind(self.fd(), (&raw const addr).cast(), size_of_val(&addr) as u32) })
     }
 
     pub fn fd(&self) -> RawFd {

@@ -3,18 +3,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use ringrail_xdp::{AttachMode, Claim, ClaimError, Nic};
-
-use super::Wanted;
 use super::destinations::Destinations;
 use super::exchange::Exchange;
 use super::headers::header_bytes;
+use super::hold::{Hold, Source, acquire};
+use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
-use super::socket::{BusyPoll, Copying, XskRings};
+use super::socket::BusyPoll;
 use crate::progress::lanes::FrameFigures;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
@@ -27,11 +26,10 @@ const UNFIT_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Lane {
     // Goes before the socket, so that nothing is redirected to a closed one.
-    claim: Claim,
-    exchange: Exchange<XskRings>,
+    hold: Hold,
+    exchange: Exchange<AnyRings>,
     frames: u32,
-    nic: Nic,
-    copying: Copying,
+    nic: u32,
     busy_poll: Option<BusyPoll>,
     routes: Routes,
     link: Link,
@@ -47,35 +45,33 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Joins the NIC that has the address `local` and takes a queue of it.
+    /// Takes a queue of the NIC that has the address `local`, to which `socket` is bound.
     ///
     /// # Errors
     ///
     /// What stands in the way, and the cure.
     pub(super) fn open(
         local: SocketAddr,
-        wanted: Wanted,
+        socket: BorrowedFd<'_>,
+        source: &Source,
         is_patient: bool,
     ) -> Result<Self, String> {
-        let frames = wanted.frames;
-        let index = nic_of(local)?;
+        let nic = nic_of(local)?;
         let mut routes = Routes::open().map_err(|error| format!("no netlink socket: {error}"))?;
-        let link = routes.link(index).map_err(|error| format!("asking for the NIC: {error}"))?;
+        let link = routes.link(nic).map_err(|error| format!("asking for the NIC: {error}"))?;
         if !link.is_up {
             return Err("the NIC is down".to_owned());
         }
-        let nic = Nic::join(index, AttachMode::Auto).map_err(|error| error.to_string())?;
-        let (exchange, claim, copying) = take_queue(&nic, local, frames, is_patient)?;
+        let (hold, exchange, frames) = acquire(nic, local, socket, source, is_patient)?;
         let busy_poll =
-            (wanted.busy_poll_us > 0).then(|| BusyPoll::start(exchange.fd(), wanted.busy_poll_us));
+            (source.busy_poll_us > 0).then(|| BusyPoll::start(exchange.fd(), source.busy_poll_us));
         let now = Instant::now();
-        let destinations = Destinations::new(local, index, link.clone(), now);
+        let destinations = Destinations::new(local, nic, link.clone(), now);
         Ok(Self {
-            claim,
+            hold,
             exchange,
             frames,
             nic,
-            copying,
             busy_poll,
             routes,
             link,
@@ -96,14 +92,11 @@ impl Lane {
 
     /// Name of the NIC, the queue, and how frames travel.
     pub(super) fn describe(&self) -> (String, u32, String) {
-        let mut how = match self.copying {
-            Copying::Copy => format!("{}, copied", self.nic.mode()),
-            Copying::Zero => format!("{}, zero-copy", self.nic.mode()),
-        };
+        let (nic, queue, mut how) = self.hold.describe();
         if let Some(busy_poll) = &self.busy_poll {
             how = format!("{how}, {busy_poll}");
         }
-        (self.nic.name().to_owned(), self.claim.queue(), how)
+        (nic, queue, how)
     }
 
     /// What became of its frames.
@@ -165,7 +158,7 @@ impl Lane {
 
     /// Who sent the next datagram; [`Self::payload`] has it.
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
-        let nic = self.nic.ifindex();
+        let nic = self.nic;
         for _ in 0..UNFIT_MAX {
             if self.busy_poll.as_ref().is_some_and(BusyPoll::is_used)
                 && !self.exchange.has_received()
@@ -207,11 +200,11 @@ impl Lane {
         self.exchange.refill();
         if now.saturating_duration_since(self.checked_at) >= CHECK_EVERY {
             self.checked_at = now;
-            self.nic.is_attached().map_err(|why| why.to_string())?;
-            match self.routes.link(self.nic.ifindex()) {
+            self.hold.check()?;
+            match self.routes.link(self.nic) {
                 Ok(link) if link.is_up => self.link = link,
-                Ok(_) => return Err(format!("{} is down", self.nic.name())),
-                Err(error) => return Err(format!("{}: {error}", self.nic.name())),
+                Ok(_) => return Err(format!("{} is down", self.hold.nic())),
+                Err(error) => return Err(format!("{}: {error}", self.hold.nic())),
             }
             self.destinations.set_link(self.link.clone());
             if let Some(busy_poll) = &mut self.busy_poll {
@@ -256,49 +249,4 @@ fn nic_of(local: SocketAddr) -> Result<u32, String> {
     let has_it = |index: Option<u32>| scope.is_none() || index == scope;
     let found = interfaces.into_iter().find(|nic| nic.ip() == ip && has_it(nic.index));
     found.and_then(|nic| nic.index).ok_or_else(|| format!("no NIC has the address {ip}"))
-}
-
-/// The first queue that nobody has, zero-copy where NIC and program can.
-fn take_queue(
-    nic: &Nic,
-    local: SocketAddr,
-    frames: u32,
-    is_patient: bool,
-) -> Result<(Exchange<XskRings>, Claim, Copying), String> {
-    let mut last = String::from("it has no queue");
-    for queue in 0..nic.queues() {
-        // Others' queues are not waited for where there are more.
-        let is_patient = is_patient && nic.queues() == 1;
-        let ways: &[Copying] =
-            if nic.has_zero_copy() { &[Copying::Zero, Copying::Copy] } else { &[Copying::Copy] };
-        for &copying in ways {
-            let rings = match XskRings::open(nic.name(), queue, frames, copying, is_patient) {
-                Ok(rings) => rings,
-                Err(error) => {
-                    last = refused(nic.name(), queue, &error);
-                    continue;
-                }
-            };
-            let exchange = Exchange::new(rings, frames, frames / 2);
-            return match nic.claim(queue, local, exchange.fd()) {
-                Ok(claim) => Ok((exchange, claim, copying)),
-                Err(error @ ClaimError::Unspecified { .. }) => Err(error.to_string()),
-                Err(error) => {
-                    last = error.to_string();
-                    break;
-                }
-            };
-        }
-    }
-    Err(last)
-}
-
-fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
-    let cure = match error.raw_os_error() {
-        Some(libc::EBUSY) => "; another process has it, which alone can use it",
-        Some(libc::EPERM | libc::EACCES) => "; it needs CAP_NET_RAW and CAP_NET_ADMIN",
-        Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the memlock limit, or lower xdp_frames",
-        _ => "",
-    };
-    format!("queue {queue} of {nic}: {error}{cure}")
 }

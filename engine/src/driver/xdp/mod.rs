@@ -9,13 +9,20 @@
 //! `frame` has the books of who has which frame, `rings` what is wanted of the kernel and `socket`
 //! what does it; `exchange` moves frames, `headers` and `parse` know what is in them; `routes` asks
 //! the kernel for ways and `destinations` keeps them; `lane` is all of it for one queue.
+//!
+//! `hold` is the right to a queue. Processes without privileges borrow one from `ringrail-xdpd`:
+//! `lent` has the rings of such a socket, on `mapped` memory, and `kinds` either.
 
 mod checksum;
 mod destinations;
 mod exchange;
 mod frame;
 mod headers;
+mod hold;
+mod kinds;
 mod lane;
+mod lent;
+mod mapped;
 mod parse;
 mod rings;
 mod routes;
@@ -24,9 +31,10 @@ mod socket;
 mod tests;
 
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+pub(super) use self::hold::Source;
 use self::lane::Lane;
 use crate::progress::lanes::DriverCounters;
 use crate::progress::lanes::{FrameFigures, FrameState};
@@ -37,22 +45,16 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Those that were refused are asked for ever less often, up to this: whoever has the queue may
 /// keep it for hours, and each try costs some milliseconds.
 const REFUSED_EVERY_MAX: Duration = Duration::from_secs(32);
-
-/// What frames are wanted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    /// How many.
-    pub(super) frames: u32,
-    /// For how long a look at an empty ring may drive the NIC, in microseconds; 0: its interrupts
-    /// do.
-    pub(super) busy_poll_us: u32,
-}
+/// Trying takes no more of the time than one part in so many.
+const RETRY_SHARE: u32 = 40;
 
 /// Frames for one UDP socket.
 #[derive(Debug)]
 pub(super) struct Frames {
     local: SocketAddr,
-    wanted: Wanted,
+    /// The UDP socket, whose port the helper wants to see.
+    socket: OwnedFd,
+    source: Source,
     mode: Mode,
     /// Of lanes that are over.
     past: FrameFigures,
@@ -78,34 +80,44 @@ struct Fallen {
 }
 
 impl Fallen {
-    fn new(cause: String, now: Instant) -> Self {
-        Self { cause, retry_at: now + RETRY_EVERY, pause: RETRY_EVERY }
+    /// The try that began at `began` has failed just now. What has held the engine up is tried less
+    /// often.
+    fn new(cause: String, began: Instant) -> Self {
+        let pause = RETRY_EVERY.max(began.elapsed() * RETRY_SHARE);
+        Self { cause, retry_at: began + pause, pause: RETRY_EVERY }
     }
 
     /// Refused once more.
-    fn again(&self, cause: String, now: Instant) -> Self {
+    fn again(&self, cause: String, began: Instant) -> Self {
         let pause = (self.pause * 2).min(REFUSED_EVERY_MAX);
-        Self { cause, retry_at: now + pause, pause }
+        let retry_at = began + pause.max(began.elapsed() * RETRY_SHARE);
+        Self { cause, retry_at, pause }
     }
 }
 
 impl Frames {
-    /// Frames beside the socket that is bound to `local`. Those that are refused are asked for
-    /// again, by [`Self::tend`]: who has the queue may leave, privileges may be given.
+    /// Frames beside the socket that is bound to `local`, of which `socket` is a descriptor. Those
+    /// that are refused are asked for again, by [`Self::tend`]: who has the queue may leave,
+    /// privileges may be given.
     ///
     /// # Errors
     ///
     /// Why there will never be any for this socket, and what would help.
-    pub(super) fn open(local: SocketAddr, wanted: Wanted) -> Result<Self, String> {
+    pub(super) fn open(
+        socket: OwnedFd,
+        local: SocketAddr,
+        source: &Source,
+    ) -> Result<Self, String> {
         lane::may_have_frames(local)?;
-        let mode = match Lane::open(local, wanted, true) {
+        let began = Instant::now();
+        let mode = match Lane::open(local, socket.as_fd(), source, true) {
             Ok(lane) => Mode::Up(announced(local, lane)),
             Err(cause) => {
                 tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");
-                Mode::Refused(Fallen::new(cause, Instant::now()))
+                Mode::Refused(Fallen::new(cause, began))
             }
         };
-        Ok(Self { local, wanted, mode, past: FrameFigures::default() })
+        Ok(Self { local, socket, source: source.clone(), mode, past: FrameFigures::default() })
     }
 
     fn lane(&mut self) -> Option<&mut Lane> {
@@ -198,7 +210,7 @@ impl Frames {
     }
 
     fn rise(&mut self, now: Instant) {
-        match (Lane::open(self.local, self.wanted, false), &mut self.mode) {
+        match (Lane::open(self.local, self.socket.as_fd(), &self.source, false), &mut self.mode) {
             (Ok(lane), mode) => *mode = Mode::Up(announced(self.local, lane)),
             (Err(cause), mode) => {
                 tracing::debug!("still no frames: {cause}");

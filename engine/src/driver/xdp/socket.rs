@@ -22,10 +22,10 @@ use super::rings::{Packet, Rings};
 
 /// Bytes of a frame: 3840 of packet behind the kernel's 256, which takes the longest datagram with
 /// its headers, and one page.
-const FRAME_BYTES: u32 = 4096;
+pub(super) const FRAME_BYTES: u32 = 4096;
 /// How long the kernel may take to let go of a queue that was bound before: it does so some 20 ms
 /// after the last descriptor was closed.
-const BUSY_FOR: Duration = Duration::from_secs(1);
+pub(super) const BUSY_FOR: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Memory in frames, bound to one queue of a NIC.
@@ -207,6 +207,40 @@ impl XskRings {
     }
 }
 
+/// Has the kernel look at frames to receive into.
+pub(super) fn wake(socket: RawFd) -> io::Result<()> {
+    // SAFETY: a null buffer of no bytes is what the kernel wants here.
+    let rc = unsafe {
+        calls::recvfrom(
+            socket,
+            std::ptr::null_mut(),
+            0,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        )
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has the kernel send. `WouldBlock`: part of it, ask again.
+pub(super) fn kick(socket: RawFd) -> io::Result<()> {
+    // SAFETY: a null buffer of no bytes is what the kernel wants here.
+    let rc = unsafe {
+        calls::sendto(socket, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+    };
+    if rc >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+        _ => Err(error),
+    }
+}
+
 /// What the kernel said of something that the crate words in general.
 fn cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     let code = std::error::Error::source(&error)
@@ -287,38 +321,11 @@ impl Rings for XskRings {
     }
 
     fn wake(&mut self) -> io::Result<()> {
-        // SAFETY: a null buffer of no bytes is what the kernel wants here.
-        let rc = unsafe {
-            calls::recvfrom(
-                self.fd(),
-                std::ptr::null_mut(),
-                0,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        };
-        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        wake(self.fd())
     }
 
     fn kick(&mut self) -> io::Result<()> {
-        if !self.transmit.needs_wakeup() {
-            return Ok(());
-        }
-        // SAFETY: a null buffer of no bytes is what the kernel wants here.
-        let rc = unsafe {
-            calls::sendto(self.fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
-        };
-        if rc >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => {
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            _ => Err(error),
-        }
+        if self.transmit.needs_wakeup() { kick(self.fd()) } else { Ok(()) }
     }
 
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {

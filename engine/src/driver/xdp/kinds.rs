@@ -1,0 +1,75 @@
+//! Rings of either kind.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use super::frame::Frame;
+use super::lent::LentRings;
+use super::rings::{Packet, Rings};
+use super::socket::XskRings;
+
+/// Rings of a socket of this process's own, or of one that was lent.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each lane, which is boxed")]
+pub(super) enum AnyRings {
+    /// Opened and bound here.
+    Own(XskRings),
+    /// Opened and bound by `ringrail-xdpd`.
+    Lent(LentRings),
+}
+
+/// Hands a call to whichever it is.
+macro_rules! either {
+    ($rings:expr, $call:ident $(, $argument:expr)*) => {
+        match $rings {
+            AnyRings::Own(rings) => rings.$call($($argument),*),
+            AnyRings::Lent(rings) => rings.$call($($argument),*),
+        }
+    };
+}
+
+impl Rings for AnyRings {
+    fn fill(&mut self, indices: &[u32]) -> usize {
+        either!(self, fill, indices)
+    }
+
+    fn transmit(&mut self, packets: &[Packet]) -> usize {
+        either!(self, transmit, packets)
+    }
+
+    fn completed(&mut self, into: &mut [u32]) -> usize {
+        either!(self, completed, into)
+    }
+
+    fn received(&mut self, into: &mut [Packet]) -> usize {
+        either!(self, received, into)
+    }
+
+    fn has_received(&mut self) -> bool {
+        either!(self, has_received)
+    }
+
+    fn sleeps(&self) -> bool {
+        either!(self, sleeps)
+    }
+
+    fn wake(&mut self) -> io::Result<()> {
+        either!(self, wake)
+    }
+
+    fn kick(&mut self) -> io::Result<()> {
+        either!(self, kick)
+    }
+
+    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+        either!(self, bytes, frame)
+    }
+
+    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+        either!(self, packet, frame, length)
+    }
+
+    fn fd(&self) -> RawFd {
+        either!(self, fd)
+    }
+}

@@ -1,0 +1,156 @@
+//! The kernel's rings of a socket that `ringrail-xdpd` has opened, and will bind.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::slice;
+
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
+    XdpUmemReg, XdpUmemRegFlags,
+};
+
+use super::frame::Frame;
+use super::mapped::{Mapping, Ring};
+use super::rings::{Packet, Rings};
+use super::socket::{FRAME_BYTES, kick, wake};
+
+/// Where packets begin in a frame: the kernel leaves so much before those that come in.
+const HEADROOM_BYTES: usize = 256;
+/// A packet goes on in the next frame: `XDP_PKT_CONTD`.
+const GOES_ON: u32 = 1;
+
+/// Memory in frames for a socket that is bound to a queue later.
+#[derive(Debug)]
+pub(super) struct LentRings {
+    transmit: Ring<libc::xdp_desc>,
+    receive: Ring<libc::xdp_desc>,
+    fill: Ring<u64>,
+    complete: Ring<u64>,
+    // Closed before the memory goes.
+    socket: OwnedFd,
+    memory: Mapping,
+    /// Where in each frame the last packet begins.
+    starts: Box<[u16]>,
+}
+
+impl LentRings {
+    /// Registers memory for `frames` frames and sets up rings.
+    ///
+    /// # Errors
+    ///
+    /// `ENOBUFS`: more memory than this user may lock; fewer may be asked for.
+    pub(super) fn new(socket: &OwnedFd, frames: u32) -> io::Result<Self> {
+        let memory = Mapping::anonymous(frames as usize * FRAME_BYTES as usize)?;
+        sockopt::set_xdp_umem_reg(
+            socket,
+            XdpUmemReg {
+                addr: memory.base() as u64,
+                len: memory.bytes() as u64,
+                chunk_size: FRAME_BYTES,
+                headroom: 0,
+                flags: XdpUmemRegFlags::empty(),
+                tx_metadata_len: 0,
+            },
+        )?;
+        let size = frames.next_power_of_two();
+        sockopt::set_xdp_umem_fill_ring_size(socket, size)?;
+        sockopt::set_xdp_umem_completion_ring_size(socket, size)?;
+        sockopt::set_xdp_rx_ring_size(socket, size)?;
+        sockopt::set_xdp_tx_ring_size(socket, size)?;
+        let offsets = sockopt::xdp_mmap_offsets(socket)?;
+        let fd = socket.as_fd();
+        Ok(Self {
+            transmit: Ring::map(fd, &offsets.tx, size, XDP_PGOFF_TX_RING)?,
+            receive: Ring::map(fd, &offsets.rx, size, XDP_PGOFF_RX_RING)?,
+            fill: Ring::map(fd, &offsets.fr, size, XDP_UMEM_PGOFF_FILL_RING)?,
+            complete: Ring::map(fd, &offsets.cr, size, XDP_UMEM_PGOFF_COMPLETION_RING)?,
+            socket: socket.try_clone()?,
+            memory,
+            starts: vec![0; frames as usize].into(),
+        })
+    }
+
+    /// `length` bytes of a frame from `start` on; fewer where it ends.
+    fn slice(&mut self, frame: &mut Frame, start: usize, length: usize) -> &mut [u8] {
+        let frame_bytes = FRAME_BYTES as usize;
+        let start = start.min(frame_bytes);
+        let length = length.min(frame_bytes - start);
+        let at = frame.index() as usize * frame_bytes + start;
+        assert!(at + length <= self.memory.bytes(), "a frame of other memory");
+        // SAFETY: inside the memory; whoever has the handle has the frame, and it is borrowed
+        // exclusively, as are the rings that keep the memory.
+        unsafe { slice::from_raw_parts_mut(self.memory.base().add(at), length) }
+    }
+}
+
+/// The frame that an address of the kernel's lies in; one that there is not if it lies beyond all.
+fn index_of(addr: u64) -> u32 {
+    u32::try_from(addr / u64::from(FRAME_BYTES)).unwrap_or(u32::MAX)
+}
+
+fn addr_of(index: u32) -> u64 {
+    u64::from(index) * u64::from(FRAME_BYTES)
+}
+
+impl Rings for LentRings {
+    fn fill(&mut self, indices: &[u32]) -> usize {
+        self.fill.put(indices.len(), |at| addr_of(indices[at]))
+    }
+
+    fn transmit(&mut self, packets: &[Packet]) -> usize {
+        self.transmit.put(packets.len(), |at| libc::xdp_desc {
+            addr: addr_of(packets[at].index) + HEADROOM_BYTES as u64,
+            len: packets[at].length,
+            options: 0,
+        })
+    }
+
+    fn completed(&mut self, into: &mut [u32]) -> usize {
+        self.complete.take(into.len(), |at, addr| into[at] = index_of(addr))
+    }
+
+    fn received(&mut self, into: &mut [Packet]) -> usize {
+        let starts = &mut self.starts;
+        self.receive.take(into.len(), |at, desc| {
+            let index = index_of(desc.addr);
+            let start = (desc.addr % u64::from(FRAME_BYTES)) as u16;
+            // A packet beyond its frame would be a bug of the kernel's; nobody reads it.
+            let fits = u32::from(start).saturating_add(desc.len) <= FRAME_BYTES;
+            if let Some(known) = starts.get_mut(index as usize) {
+                *known = start;
+            }
+            let length = if fits { desc.len } else { 0 };
+            into[at] = Packet { index, length, goes_on: desc.options & GOES_ON != 0 };
+        })
+    }
+
+    fn has_received(&mut self) -> bool {
+        self.receive.has_some()
+    }
+
+    fn sleeps(&self) -> bool {
+        self.fill.needs_wakeup()
+    }
+
+    fn wake(&mut self) -> io::Result<()> {
+        wake(self.fd())
+    }
+
+    fn kick(&mut self) -> io::Result<()> {
+        if self.transmit.needs_wakeup() { kick(self.fd()) } else { Ok(()) }
+    }
+
+    fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
+        self.slice(frame, HEADROOM_BYTES, FRAME_BYTES as usize)
+    }
+
+    fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
+        let start = self.starts[frame.index() as usize];
+        self.slice(frame, start.into(), length as usize)
+    }
+
+    fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}

@@ -1,0 +1,189 @@
+//! Rings and memory that are shared with the kernel, without a library: for a socket that somebody
+//! else has opened.
+//!
+//! A ring is written by one side and read by the other one. The writer puts entries behind the
+//! last one and then moves `producer`, the reader takes entries and then moves `consumer`; each
+//! moves its own number with release and reads the other's with acquire. Numbers wrap at 2^32.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::net::xdp::XdpRingOffset;
+
+/// The kernel does not look before it is woken.
+const NEED_WAKEUP: u32 = 1;
+
+/// Mapped memory that goes with its value.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to the value, whichever thread has it.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// New memory, in whole pages.
+    pub(super) fn anonymous(bytes: usize) -> io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) }?;
+        Ok(Self { base: base.cast(), bytes })
+    }
+
+    fn of(socket: BorrowedFd<'_>, bytes: usize, offset: u64) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: as above.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, access, flags, socket, offset) }?;
+        Ok(Self { base: base.cast(), bytes })
+    }
+
+    /// Its first byte; it is aligned to a page.
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Its length.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this size, and nothing refers to it any more. What the kernel still
+        // writes to are pages that it holds.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// One ring of entries `T`, which are plain numbers.
+#[derive(Debug)]
+pub(super) struct Ring<T> {
+    map: Mapping,
+    producer: usize,
+    consumer: usize,
+    flags: usize,
+    entries: usize,
+    size: u32,
+    /// Our own number, which nobody else writes.
+    own: u32,
+    /// The kernel's, as it was when we looked last.
+    seen: u32,
+    entry: PhantomData<T>,
+}
+
+impl<T: Copy> Ring<T> {
+    /// Maps the ring at `page` of a socket, of `size` entries, which is a power of two.
+    pub(super) fn map(
+        socket: BorrowedFd<'_>,
+        offsets: &XdpRingOffset,
+        size: u32,
+        page: u64,
+    ) -> io::Result<Self> {
+        let at = |offset: Option<u64>| {
+            offset
+                .and_then(|offset| usize::try_from(offset).ok())
+                .filter(|offset| offset.is_multiple_of(align_of::<u32>()))
+                .ok_or_else(|| io::Error::other("a ring without its fields"))
+        };
+        let entries = at(Some(offsets.desc))?;
+        let (producer, consumer) = (at(Some(offsets.producer))?, at(Some(offsets.consumer))?);
+        let flags = at(offsets.flags)?;
+        if !size.is_power_of_two()
+            || !entries.is_multiple_of(align_of::<T>())
+            || producer.max(consumer).max(flags) + size_of::<u32>() > entries
+        {
+            return Err(io::Error::other("a ring that is laid out in another way"));
+        }
+        let bytes = entries + size as usize * size_of::<T>();
+        let map = Mapping::of(socket, bytes, page)?;
+        let (own, seen, entry) = (0, 0, PhantomData);
+        Ok(Self { map, producer, consumer, flags, entries, size, own, seen, entry })
+    }
+
+    fn number(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: `at` is aligned and before the entries, which end within the mapping (`map`); both
+        // sides use atomics.
+        unsafe { AtomicU32::from_ptr(self.map.base.add(at).cast()) }
+    }
+
+    fn entry(&self, number: u32) -> *mut T {
+        let index = (number & (self.size - 1)) as usize;
+        // SAFETY: the mapping holds `size` aligned entries behind `entries` (`map`).
+        unsafe { self.map.base.add(self.entries).cast::<T>().add(index) }
+    }
+
+    /// Whether the kernel has to be woken to look at it.
+    pub(super) fn needs_wakeup(&self) -> bool {
+        // The kernel says so and then looks at what we have put; we put and then look at this.
+        fence(Ordering::SeqCst);
+        self.number(self.flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0
+    }
+
+    // ---- A ring that we write ----
+
+    /// Puts as many entries as there is room for; how many.
+    pub(super) fn put(&mut self, count: usize, mut entry: impl FnMut(usize) -> T) -> usize {
+        if (self.free() as usize) < count {
+            self.seen = self.number(self.consumer).load(Ordering::Acquire);
+        }
+        let count = count.min(self.free() as usize);
+        for at in 0..count {
+            let place = self.entry(self.own.wrapping_add(at as u32));
+            // SAFETY: a place that the kernel has read, as its number says, and will not before ours
+            // says so.
+            unsafe { place.write(entry(at)) };
+        }
+        if count > 0 {
+            self.own = self.own.wrapping_add(count as u32);
+            self.number(self.producer).store(self.own, Ordering::Release);
+        }
+        count
+    }
+
+    fn free(&self) -> u32 {
+        // A number of the kernel's that cannot be leaves no room.
+        self.size.saturating_sub(self.own.wrapping_sub(self.seen))
+    }
+
+    // ---- A ring that we read ----
+
+    /// Whether an entry is there.
+    pub(super) fn has_some(&mut self) -> bool {
+        if self.filled() == 0 {
+            self.seen = self.number(self.producer).load(Ordering::Acquire);
+        }
+        self.filled() > 0
+    }
+
+    /// Takes at most `count` entries, each into `into`; how many.
+    pub(super) fn take(&mut self, count: usize, mut into: impl FnMut(usize, T)) -> usize {
+        if (self.filled() as usize) < count {
+            self.seen = self.number(self.producer).load(Ordering::Acquire);
+        }
+        let count = count.min(self.filled() as usize);
+        for at in 0..count {
+            let place = self.entry(self.own.wrapping_add(at as u32));
+            // SAFETY: a place that the kernel has written, as its number says, and will not before
+            // ours says so; any bytes are a `T`.
+            into(at, unsafe { place.read() });
+        }
+        if count > 0 {
+            self.own = self.own.wrapping_add(count as u32);
+            self.number(self.consumer).store(self.own, Ordering::Release);
+        }
+        count
+    }
+
+    fn filled(&self) -> u32 {
+        // No more than there is room for, whatever the kernel says.
+        self.seen.wrapping_sub(self.own).min(self.size)
+    }
+}

@@ -1,0 +1,392 @@
+//! `ringrail-xdpd` and clients that mean no good.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, IoSlice};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{LIMIT, Xsk, eventually, lock_files, program_on};
+use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
+use ringrail_tests::require_lab;
+use ringrail_xdp::lease::{Bound, LeaseError, Offer};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
+};
+
+const PORT: u16 = 7100;
+const NIC: &str = "rail0";
+/// Queues that a user may have in these tests.
+const QUEUES: &str = "2";
+
+/// The daemon as it is shipped, in host b.
+struct Running {
+    child: LabChild,
+    path: PathBuf,
+}
+
+impl Running {
+    fn start(lab: &Lab, folder: &Path) -> Self {
+        let path = folder.join("xdpd.sock");
+        let mut command = lab.host(Host::B).command(env!("CARGO_BIN_EXE_ringrail-xdpd"));
+        let arguments = ["--user", "0", "--group", "65534", "--queues", QUEUES, "--socket"];
+        command.args(arguments).arg(&path).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.inner().stderr.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        // It is not to wait for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, path }
+    }
+
+    /// A client that does as it should.
+    fn lease(&self, udp: impl AsFd) -> Result<(Bound, Xsk), LeaseError> {
+        let (mut offer, socket) = Offer::ask(&self.path, ifindex(NIC), udp.as_fd(), LIMIT)?;
+        let xsk = Xsk::over(socket).unwrap();
+        let deadline = std::time::Instant::now() + LIMIT;
+        loop {
+            match offer.try_bind(0) {
+                Ok(bound) => return Ok((bound, xsk)),
+                // The kernel gives a queue back a little later.
+                Err((again, LeaseError::Busy { .. })) if std::time::Instant::now() < deadline => {
+                    offer = again;
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+    }
+
+    /// The words of its refusal.
+    #[track_caller]
+    fn refusal(&self, ifindex: u32, udp: impl AsFd) -> String {
+        Offer::ask(&self.path, ifindex, udp.as_fd(), LIMIT).expect_err("refused").to_string()
+    }
+
+    fn connect(&self) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(LIMIT)).unwrap();
+        connect(&socket, &SocketAddrUnix::new(&self.path).unwrap()).unwrap();
+        socket
+    }
+
+    /// Stops it as systemd does.
+    fn stop(mut self) {
+        let id = rustix::process::Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        let status = self.child.wait_timeout(LIMIT).unwrap().expect("an end");
+        assert!(status.success(), "{status}");
+        assert!(!self.path.exists());
+    }
+}
+
+fn ifindex(name: &str) -> u32 {
+    let any = UdpSocket::bind("0.0.0.0:0").unwrap();
+    rustix::net::netdevice::name_to_index(&any, name).unwrap()
+}
+
+/// Runs `test` in host b beside a daemon, which then is stopped and has left nothing.
+fn with_daemon(test: impl Fn(&Lab, &Running, IpAddr) + Send + Sync) {
+    let lab = Lab::build(&LabSpec { rails: 2 }).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let work = || {
+        let running = Running::start(&lab, folder.path());
+        test(&lab, &running, lab.addr(Host::B, 0));
+        running.stop();
+        eventually("the NIC is as it was found", || program_on(NIC).is_none());
+        assert_eq!(lock_files(), [""; 0]);
+    };
+    lab.host(Host::B).enter(work).unwrap();
+}
+
+/// A request as the protocol has it.
+fn request(version: u16, kind: u16, number: u32) -> Vec<u8> {
+    let mut bytes = b"RRXL".to_vec();
+    bytes.extend(version.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(number.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes
+}
+
+fn say(connection: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    let slices = [IoSlice::new(bytes)];
+    sendmsg(connection, &slices, &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// What comes; empty at the end.
+fn hear(connection: &OwnedFd) -> Vec<u8> {
+    let mut bytes = [0_u8; 2048];
+    loop {
+        match recv(connection, &mut bytes, RecvFlags::empty()) {
+            Ok((length, _)) => return bytes[..length].to_vec(),
+            // It has not read all that was said; what it said itself comes next.
+            Err(rustix::io::Errno::CONNRESET) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A refusal and the end.
+#[track_caller]
+fn assert_refused(connection: &OwnedFd) {
+    let reply = hear(connection);
+    assert_eq!(reply.get(..8), Some(&request(1, 3, 0)[..8]), "{reply:?}");
+    assert_eq!(hear(connection), [0_u8; 0]);
+}
+
+#[test]
+fn what_is_no_request_is_refused() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        let udp = udp.as_fd();
+        let ask = request(1, 1, ifindex(NIC));
+        let packets: [(Vec<u8>, usize); 12] = [
+            (vec![0; 16], 1),
+            (vec![0xff; 16], 0),
+            (b"R".to_vec(), 1),
+            (ask[..15].to_vec(), 1),
+            ([&ask[..], b"x"].concat(), 1),
+            ([&ask[..], &[0; 60_000]].concat(), 1),
+            (request(1, 2, 0), 0),
+            (request(1, 9, 0), 1),
+            (request(2, 1, ifindex(NIC)), 1),
+            (ask.clone(), 0),
+            (ask.clone(), 2),
+            (ask.clone(), 12),
+        ];
+        for (packet, descriptors) in packets {
+            let connection = running.connect();
+            say(&connection, &packet, &vec![udp; descriptors]);
+            assert_refused(&connection);
+            assert_eq!(program_on(NIC), None, "nothing was attached for {packet:?}");
+        }
+        // After all of them it does what it is there for.
+        drop(running.lease(udp).unwrap());
+    });
+}
+
+#[test]
+fn only_the_port_of_a_udp_socket_of_this_nic_is_lent() {
+    require_lab!();
+    with_daemon(|lab, running, local| {
+        let nic = ifindex(NIC);
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        let unix = running.connect();
+        let tcp = TcpListener::bind((local, 0)).unwrap();
+        let file = File::open("/dev/null").unwrap();
+        let none: [&dyn AsFd; 4] = [&pipe, &unix, &tcp, &file];
+        for descriptor in none {
+            let words = running.refusal(nic, descriptor);
+            assert!(words.contains("no UDP socket"), "{words}");
+        }
+        let family = AddressFamily::INET;
+        let unbound = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        let any = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for descriptor in [unbound.as_fd(), any.as_fd()] {
+            let words = running.refusal(nic, descriptor);
+            assert!(words.contains("not one address and port"), "{words}");
+        }
+        let loopback = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let second = UdpSocket::bind((lab.addr(Host::B, 1), 0)).unwrap();
+        for descriptor in [loopback.as_fd(), second.as_fd()] {
+            let words = running.refusal(nic, descriptor);
+            assert!(words.contains("is no address of interface"), "{words}");
+        }
+        let good = UdpSocket::bind((local, PORT)).unwrap();
+        for index in [0, 99_999, u32::MAX, ifindex("rail1")] {
+            let words = running.refusal(index, &good);
+            assert!(words.contains("is no address of interface"), "{words}");
+        }
+        // The same address may be another host's in another network.
+        let elsewhere = lab.host(Host::A).enter(|| UdpSocket::bind((lab.addr(Host::A, 0), PORT)));
+        let words = running.refusal(nic, elsewhere.unwrap().unwrap());
+        assert!(words.contains("another network namespace"), "{words}");
+        assert_eq!(program_on(NIC), None);
+    });
+}
+
+#[test]
+fn a_lent_socket_is_good_for_its_nic_and_port_alone() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, 0)).unwrap();
+        let addr = udp.local_addr().unwrap();
+        let (bound, xsk) = running.lease(&udp).unwrap();
+        assert_eq!((bound.queue, bound.lease.nic()), (0, NIC));
+        // It is bound, for good.
+        let error = xsk.bind_to(ifindex(NIC), 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+        // The port stays taken although its owner has closed the socket.
+        drop(udp);
+        let taken = UdpSocket::bind(addr).unwrap_err();
+        assert_eq!(taken.raw_os_error(), Some(libc::EADDRINUSE));
+        bound.lease.check().unwrap();
+        drop(bound);
+        let udp = UdpSocket::bind(addr).expect("the daemon has let go of it");
+        drop(xsk);
+        let (bound, _xsk) = running.lease(&udp).unwrap();
+        // One that gives its port up has nothing any more.
+        let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+        // SAFETY: the address is as large as said.
+        let done = unsafe {
+            libc::connect(udp.as_raw_fd(), &raw const nowhere, size_of_val(&nowhere) as u32)
+        };
+        assert_eq!(done, 0);
+        if udp.local_addr().unwrap() == addr {
+            // A port that was asked for by number is not given up that way.
+            bound.lease.check().unwrap();
+        } else {
+            eventually("the lease is over", || bound.lease.check().is_err());
+        }
+    });
+}
+
+#[test]
+fn a_socket_without_root_takes_no_other_nic_or_queue() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        let (offer, socket) = Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT).unwrap();
+        let xsk = Xsk::over(socket).unwrap();
+        for (nic, queue) in [(ifindex("rail1"), 0), (ifindex("lo"), 0), (ifindex(NIC), 7)] {
+            let error = xsk.bind_to(nic, queue).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "NIC {nic}, queue {queue}");
+        }
+        let (_, error) = offer.try_bind(7).expect_err("no such queue");
+        assert!(error.to_string().contains("no queue 7"), "{error}");
+        // Without memory there is nothing to bind.
+        let (offer, _socket) = Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT).unwrap();
+        let (_, error) = offer.try_bind(0).expect_err("no memory");
+        assert!(error.to_string().contains("set up first"), "{error}");
+    });
+}
+
+#[test]
+fn nobody_has_more_than_the_limits() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let sockets: Vec<UdpSocket> =
+            (0..3).map(|at| UdpSocket::bind((local, PORT + at)).unwrap()).collect();
+        // Those who say nothing are in nobody's way.
+        let silent: Vec<OwnedFd> = (0..32).map(|_| running.connect()).collect();
+        let ask = |udp: &UdpSocket| Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT);
+        let first = running.lease(&sockets[0]).unwrap();
+        let second = ask(&sockets[1]).unwrap();
+        let error = ask(&sockets[2]).unwrap_err();
+        assert!(error.to_string().contains("has its 2 queues"), "{error}");
+        // A queue that is taken is a matter of the next one.
+        let xsk = Xsk::over(second.1).unwrap();
+        let (again, error) = second.0.try_bind(0).expect_err("somebody has it");
+        assert!(matches!(error, LeaseError::Busy { .. }), "{error}");
+        drop((again, xsk));
+        // As many as there may be; who is one too many is told so.
+        let many: Vec<OwnedFd> = (0..80).map(|_| running.connect()).collect();
+        assert_refused(&many[79]);
+        first.0.lease.check().unwrap();
+        drop((silent, many, first));
+        eventually("room for others", || running.lease(&sockets[2]).is_ok());
+    });
+}
+
+#[test]
+fn one_who_talks_during_a_lease_loses_it() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        let connection = running.connect();
+        say(&connection, &request(1, 1, ifindex(NIC)), &[udp.as_fd()]);
+        let mut bytes = [0_u8; 2048];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
+        let mut slices = [std::io::IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        rustix::net::recvmsg(&connection, &mut slices, &mut control, flags).unwrap();
+        let mut sockets: Vec<OwnedFd> = Vec::new();
+        for message in control.drain() {
+            if let rustix::net::RecvAncillaryMessage::ScmRights(some) = message {
+                sockets.extend(some);
+            }
+        }
+        let [socket] = <[OwnedFd; 1]>::try_from(sockets).unwrap();
+        let _xsk = Xsk::over(socket).unwrap();
+        say(&connection, &request(1, 2, 0), &[]);
+        assert_eq!(hear(&connection)[6..8], 2_u16.to_ne_bytes(), "bound");
+        say(&connection, &vec![7; 10_000], &[udp.as_fd(); 9]);
+        assert_eq!(hear(&connection)[6..8], 4_u16.to_ne_bytes(), "lost");
+        assert_eq!(hear(&connection), [0_u8; 0]);
+        // The program goes with the last lease.
+        eventually("the NIC is left", || program_on(NIC).is_none());
+    });
+}
+
+#[test]
+fn the_daemon_says_when_the_nic_goes_down_and_serves_again_when_it_is_up() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        let (bound, xsk) = running.lease(&udp).unwrap();
+        common::ip(&format!("link set {NIC} down"));
+        let mut why = String::new();
+        eventually("the lease is over", || {
+            why = bound.lease.check().err().unwrap_or_default();
+            !why.is_empty()
+        });
+        assert!(why.contains("is down"), "{why}");
+        drop((bound, xsk));
+        common::ip(&format!("link set {NIC} up"));
+        drop(running.lease(&udp).unwrap());
+    });
+}
+
+#[test]
+fn a_user_of_no_group_is_told_so() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        let folder = running.path.parent().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder, open).unwrap();
+        // Credentials of the thread alone, which ends here.
+        let stranger = std::thread::scope(|scope| {
+            let ask = || {
+                let (user, group) = (rustix::thread::Uid::from_raw(4321), 4321);
+                let group = rustix::thread::Gid::from_raw(group);
+                rustix::thread::set_thread_groups(&[]).unwrap();
+                rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT).map(drop)
+            };
+            scope.spawn(ask).join().unwrap()
+        });
+        let Err(LeaseError::NotAllowed { text }) = stranger else { panic!("{stranger:?}") };
+        assert!(text.contains("user 4321 is in none of the groups"), "{text}");
+        let member = std::thread::scope(|scope| {
+            let ask = || {
+                let (user, group) = (rustix::thread::Uid::from_raw(4321), 4321);
+                let group = rustix::thread::Gid::from_raw(group);
+                // A group besides the user's own.
+                let more = [10_000, 65_534].map(rustix::thread::Gid::from_raw);
+                rustix::thread::set_thread_groups(&more).unwrap();
+                rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                running.lease(&udp).map(drop)
+            };
+            scope.spawn(ask).join().unwrap()
+        });
+        member.unwrap();
+    });
+}
