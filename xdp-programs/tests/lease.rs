@@ -4,9 +4,9 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, IoSlice};
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,7 +16,7 @@ use common::{LIMIT, Xsk, eventually, lock_files, program_on};
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::lease::{Bound, LeaseError, Offer};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
@@ -99,6 +99,8 @@ fn with_daemon(test: impl Fn(&Lab, &Running, IpAddr) + Send + Sync) {
     let lab = Lab::build(&LabSpec { rails: 2 }).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let work = || {
+        // Commands of the lab mount it again.
+        rustix::mount::unmount(c"/sys", rustix::mount::UnmountFlags::DETACH).unwrap();
         let running = Running::start(&lab, folder.path());
         test(&lab, &running, lab.addr(Host::B, 0));
         running.stop();
@@ -349,6 +351,59 @@ fn the_daemon_says_when_the_nic_goes_down_and_serves_again_when_it_is_up() {
         drop((bound, xsk));
         common::ip(&format!("link set {NIC} up"));
         drop(running.lease(&udp).unwrap());
+    });
+}
+
+#[test]
+fn a_descriptor_that_is_slow_to_close_holds_up_nobody_else() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        // One whose end waits until all is read, and nobody reads.
+        let listener = TcpListener::bind((local, 0)).unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _reader = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 65_536]).is_ok() {}
+        set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
+        let connections: Vec<OwnedFd> = (0..8).map(|_| running.connect()).collect();
+        for connection in &connections {
+            let ask = request(1, 1, ifindex(NIC));
+            say(connection, &ask, &[stream.as_fd()]);
+        }
+        // The last descriptor is closed by the daemon.
+        std::thread::spawn(move || drop(stream));
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        for _ in 0..3 {
+            drop(running.lease(&udp).unwrap());
+        }
+        // Stopping does not wait for it either.
+    });
+}
+
+#[test]
+fn a_path_has_one_daemon_and_no_other_file_is_removed() {
+    require_lab!();
+    with_daemon(|lab, running, local| {
+        let folder = running.path.parent().unwrap();
+        let file = folder.join("file");
+        std::fs::write(&file, "mine").unwrap();
+        for path in [&running.path, &file] {
+            let mut command = lab.host(Host::B).command(env!("CARGO_BIN_EXE_ringrail-xdpd"));
+            let output = command.args(["--user", "0", "--socket"]).arg(path).output(LIMIT).unwrap();
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && words.contains("is in use"), "{words}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        drop(running.lease(&udp).unwrap());
+        // What a killed one has left is taken over.
+        let dead = folder.join("dead");
+        drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+        let mut command = lab.host(Host::B).command(env!("CARGO_BIN_EXE_ringrail-xdpd"));
+        command.args(["--user", "0", "--socket"]).arg(&dead).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let err = BufReader::new(child.inner().stderr.take().unwrap());
+        assert_eq!(err.lines().next().unwrap().unwrap(), "ready");
     });
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -64,8 +64,8 @@ pub enum DaemonError {
     /// Nobody would be served.
     #[error("nobody may use it: name a group or a user")]
     Nobody,
-    /// Another daemon listens there.
-    #[error("{path} is in use by another ringrail-xdpd: stop that one, or choose another path")]
+    /// Another daemon listens there, or it is no socket at all.
+    #[error("{path} is in use: stop the ringrail-xdpd that listens there, or choose another path")]
     Running {
         /// The socket.
         path: PathBuf,
@@ -147,15 +147,11 @@ impl Daemon {
         let listener = open_socket().map_err(os("opening"))?;
         let address =
             SocketAddrUnix::new(&config.socket).map_err(|error| os("naming")(error.into()))?;
-        if config.socket.exists() {
-            // One that nobody listens at is what a killed daemon left.
-            let probe = open_socket().map_err(os("trying"))?;
-            if connect(&probe, &address).is_ok() {
-                return Err(DaemonError::Running { path: config.socket });
-            }
-            fs::remove_file(&config.socket).map_err(os("removing the old"))?;
-        }
-        bind(&listener, &address).map_err(|error| os("binding")(error.into()))?;
+        remove_dead(&config.socket, &address).map_err(os("taking the place of"))?;
+        bind(&listener, &address).map_err(|error| match error {
+            Errno::ADDRINUSE => DaemonError::Running { path: config.socket.clone() },
+            error => os("binding")(error.into()),
+        })?;
         let socket = SocketFile::of(&config.socket).map_err(os("looking at"))?;
         open_to(&config).map_err(os("giving away"))?;
         listen(&listener, BACKLOG).map_err(|error| os("listening at")(error.into()))?;
@@ -448,6 +444,16 @@ impl Visit<'_> {
 fn open_socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Removes the socket that a killed daemon has left, and nothing else.
+fn remove_dead(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
+    // One that somebody listens at is not refused.
+    if is_socket && connect(open_socket()?, address) == Err(Errno::CONNREFUSED) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
 }
 
 /// Waits until something can be read, at most so long.

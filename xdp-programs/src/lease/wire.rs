@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(bytes.len(), REPLY_BYTES_MAX);
         let Ok(Reply::Lost { text }) = Reply::from_bytes(&bytes) else { panic!() };
         assert!(!text.contains('\u{1b}'), "{text}");
-        let too_long = [&bytes[..], &[b'x']].concat();
+        let too_long = [&bytes[..], b"x"].concat();
         assert_eq!(Reply::from_bytes(&too_long), Err(Garbled::Other));
     }
 

@@ -187,3 +187,114 @@ impl<T: Copy> Ring<T> {
         self.seen.wrapping_sub(self.own).min(self.size)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd as _, OwnedFd};
+    use std::thread;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    const OFFSETS: XdpRingOffset =
+        XdpRingOffset { producer: 0, consumer: 64, desc: 192, flags: Some(128) };
+
+    fn memory() -> OwnedFd {
+        let file = memfd_create("ring", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 1 << 16).unwrap();
+        file
+    }
+
+    fn ring(file: &OwnedFd, size: u32) -> Ring<u64> {
+        Ring::map(file.as_fd(), &OFFSETS, size, 0).unwrap()
+    }
+
+    /// Has both numbers of a fresh ring begin where they soon wrap.
+    fn begin_at(ring: &mut Ring<u64>, number: u32) {
+        ring.number(ring.producer).store(number, Ordering::Relaxed);
+        ring.number(ring.consumer).store(number, Ordering::Relaxed);
+        (ring.own, ring.seen) = (number, number);
+    }
+
+    #[test]
+    fn what_one_side_puts_the_other_takes_in_order() {
+        let file = memory();
+        let (mut writer, mut reader) = (ring(&file, 64), ring(&file, 64));
+        for ring in [&mut writer, &mut reader] {
+            begin_at(ring, u32::MAX - 1000);
+        }
+        const COUNT: u64 = 200_000;
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut next = 0;
+                while next < COUNT {
+                    let count = (COUNT - next).min(next % 17 + 1) as usize;
+                    next += writer.put(count, |at| next + at as u64) as u64;
+                    if writer.free() == 0 {
+                        thread::yield_now();
+                    }
+                }
+            });
+            let mut next = 0;
+            while next < COUNT {
+                let took = reader.take((next % 23 + 1) as usize, |_, entry| {
+                    assert_eq!(entry, next);
+                    next += 1;
+                });
+                if took == 0 {
+                    assert!(next < COUNT);
+                    thread::yield_now();
+                }
+            }
+            assert!(!reader.has_some());
+        });
+    }
+
+    #[test]
+    fn a_ring_takes_what_it_has_room_for() {
+        let file = memory();
+        let (mut writer, mut reader) = (ring(&file, 8), ring(&file, 8));
+        assert!(!reader.has_some());
+        assert_eq!(writer.put(5, |at| at as u64), 5);
+        assert_eq!(writer.put(5, |at| 5 + at as u64), 3);
+        assert_eq!(writer.put(1, |_| panic!("there is no room")), 0);
+        assert!(reader.has_some());
+        assert_eq!(reader.take(0, |_, _| panic!("nothing is wanted")), 0);
+        let mut seen = Vec::new();
+        assert_eq!(reader.take(100, |_, entry| seen.push(entry)), 8);
+        assert_eq!(seen, (0..8).collect::<Vec<u64>>());
+        assert_eq!(writer.put(100, |at| at as u64), 8);
+        assert!(!writer.needs_wakeup());
+        writer.number(writer.flags).store(1, Ordering::Relaxed);
+        assert!(writer.needs_wakeup());
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_take_nobody_out_of_the_ring() {
+        let file = memory();
+        let (mut writer, mut reader) = (ring(&file, 8), ring(&file, 8));
+        reader.number(reader.producer).store(1 << 31, Ordering::Relaxed);
+        assert_eq!(reader.take(1000, |_, _| {}), 8);
+        writer.number(writer.consumer).store(77, Ordering::Relaxed);
+        assert_eq!(writer.put(1000, |_| 0), 0, "the reader was ahead of the writer");
+    }
+
+    #[test]
+    fn a_ring_that_is_laid_out_otherwise_is_refused() {
+        let file = memory();
+        let map = |offsets: XdpRingOffset, size| {
+            Ring::<u64>::map(file.as_fd(), &offsets, size, 0).map(drop)
+        };
+        map(OFFSETS, 64).unwrap();
+        map(OFFSETS, 63).unwrap_err();
+        for wrong in [
+            XdpRingOffset { flags: None, ..OFFSETS },
+            XdpRingOffset { producer: 2, ..OFFSETS },
+            XdpRingOffset { consumer: 192, ..OFFSETS },
+            XdpRingOffset { desc: 196, ..OFFSETS },
+        ] {
+            map(wrong, 64).unwrap_err();
+        }
+    }
+}
