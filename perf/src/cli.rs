@@ -149,7 +149,7 @@ pub(crate) enum Lanes {
     /// The same without io_uring.
     UdpSockets,
     /// Datagrams as AF_XDP frames as control lane, an error without them; bulk by io_uring. Needs
-    /// root, which `--lab` keeps.
+    /// root, which `--lab` keeps, or `ringrail-xdpd`.
     Xdp,
     /// Datagrams as frames where they can be had, otherwise by UDP; bulk by io_uring.
     Hybrid,

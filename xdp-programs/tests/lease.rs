@@ -21,6 +21,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
 };
+use rustix::process::Signal;
 
 const PORT: u16 = 7100;
 const NIC: &str = "rail0";
@@ -79,10 +80,14 @@ impl Running {
         socket
     }
 
+    fn signal(&self, signal: Signal) {
+        let id = rustix::process::Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        rustix::process::kill_process(id, signal).unwrap();
+    }
+
     /// Stops it as systemd does.
     fn stop(mut self) {
-        let id = rustix::process::Pid::from_raw(self.child.id().cast_signed()).unwrap();
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         let status = self.child.wait_timeout(LIMIT).unwrap().expect("an end");
         assert!(status.success(), "{status}");
         assert!(!self.path.exists());
@@ -365,17 +370,24 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody_else() {
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 65_536]).is_ok() {}
         set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
+        // While it is stopped, so that it is the one who closes last.
+        running.signal(Signal::STOP);
         let connections: Vec<OwnedFd> = (0..8).map(|_| running.connect()).collect();
         for connection in &connections {
             let ask = request(1, 1, ifindex(NIC));
             say(connection, &ask, &[stream.as_fd()]);
         }
-        // The last descriptor is closed by the daemon.
-        std::thread::spawn(move || drop(stream));
+        drop(stream);
+        running.signal(Signal::CONT);
         let udp = UdpSocket::bind((local, PORT)).unwrap();
         for _ in 0..3 {
             drop(running.lease(&udp).unwrap());
         }
+        let is_held_up = |connection: &&OwnedFd| {
+            let reply = recv(connection, &mut [0_u8; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+            reply == Err(rustix::io::Errno::AGAIN)
+        };
+        assert!(connections.iter().any(|one| is_held_up(&one)), "closing did not wait");
         // Stopping does not wait for it either.
     });
 }

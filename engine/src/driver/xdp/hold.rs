@@ -110,6 +110,9 @@ pub(super) fn acquire(
             Ok(nic) => return by_privileges(nic, local, source.frames, is_patient),
             // A user namespace's root has them all, and may nothing here.
             Err(JoinError::Privileges { missing, .. }) => missing.to_string(),
+            Err(error @ (JoinError::Folder { .. } | JoinError::OutOfReach { .. })) => {
+                error.to_string()
+            }
             Err(error) => return Err(error.to_string()),
         },
     };
@@ -123,6 +126,15 @@ pub(super) fn acquire(
         LeaseError::Absent { .. } | LeaseError::NotAllowed { .. } => format!(
             "not permitted: {lacking}; or start ringrail-xdpd and join group ringrail ({refusal})"
         ),
+        LeaseError::Os { source } => {
+            let cure = match source.raw_os_error() {
+                Some(libc::ENOBUFS | libc::ENOMEM) => {
+                    "; raise the memlock limit (`ulimit -l`), or lower xdp_frames"
+                }
+                _ => "",
+            };
+            format!("a socket of ringrail-xdpd: {source}{cure}")
+        }
         other => other.to_string(),
     })
 }
