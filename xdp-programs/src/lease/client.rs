@@ -187,9 +187,9 @@ impl Offer {
         self.queues
     }
 
-    /// Has the socket bound to `queue`, and datagrams come to it. After [`LeaseError::Busy`] another
-    /// queue may be tried, or the same one later: the kernel gives a queue back some 20 ms after its
-    /// socket was closed.
+    /// Has the socket bound to `queue`, and datagrams come to it. After [`LeaseError::Busy`]
+    /// another queue may be tried, or the same one later: the kernel gives a queue back some 20 ms
+    /// after its socket was closed.
     ///
     /// # Errors
     ///

@@ -18,8 +18,8 @@
 //! Memory counts against the client's `RLIMIT_MEMLOCK`: it is the one who registers it. The device
 //! of the AF_XDP socket cannot be changed without `CAP_NET_RAW`; its queue is bound by the daemon,
 //! which so knows what it claims for. The UDP socket says whose port it is, and as the daemon keeps
-//! a descriptor of it, nobody else gets the port while its datagrams are redirected. The daemon
-//! has no descriptor of the AF_XDP socket after the claim, so the queue is free when the client ends.
+//! a descriptor of it, nobody else gets the port while its datagrams are redirected. The daemon has
+//! no descriptor of the AF_XDP socket after the claim, so the queue is free when the client ends.
 
 mod channel;
 mod client;

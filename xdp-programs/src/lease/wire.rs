@@ -8,7 +8,7 @@
 //! +-------+---------+-------+----------+-----------+---------------------+
 //! ```
 //!
-//! Every version keeps this header and the refusal, so that each can tell another one what is wrong.
+//! Every version keeps this header and the refusal, so that each can tell another what is wrong.
 
 use std::fmt;
 

@@ -109,8 +109,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn number(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: `at` is aligned and before the entries, which end within the mapping (`map`); both
-        // sides use atomics.
+        // SAFETY: `at` is aligned and before the entries, which end within the mapping (`map`);
+        // both sides use atomics.
         unsafe { AtomicU32::from_ptr(self.map.base.add(at).cast()) }
     }
 
@@ -137,8 +137,8 @@ impl<T: Copy> Ring<T> {
         let count = count.min(self.free() as usize);
         for at in 0..count {
             let place = self.entry(self.own.wrapping_add(at as u32));
-            // SAFETY: a place that the kernel has read, as its number says, and will not before ours
-            // says so.
+            // SAFETY: a place that the kernel has read, as its number says, and will not before
+            // ours says so.
             unsafe { place.write(entry(at)) };
         }
         if count > 0 {
