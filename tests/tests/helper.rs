@@ -276,7 +276,7 @@ fn in_host_a(is_pinned: bool, test: impl Fn(&Lab, [&Path; 2]) + Send + Sync) {
     let (bpffs, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let sockets = ["a", "b"].map(|name| folder.path().join(name));
-    let _cleaner = Cleaner(&lab);
+    let _cleaner = Cleaner::of(&lab);
     let work = || {
         // Programs of the lab mount it again.
         rustix::mount::unmount(c"/sys", rustix::mount::UnmountFlags::DETACH).unwrap();

@@ -32,7 +32,7 @@ fn rank_of_a_job() {
 fn in_host_b(pinned: bool, test: impl Fn(&Lab, &Path) + Send + Sync) {
     let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
     let (bpffs, meetings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let _cleaner = Cleaner(&lab);
+    let _cleaner = Cleaner::of(&lab);
     let work = || {
         // Programs of the lab mount it again.
         rustix::mount::unmount(c"/sys", rustix::mount::UnmountFlags::DETACH).unwrap();

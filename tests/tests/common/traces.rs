@@ -27,7 +27,16 @@ pub(crate) fn litter(lab: &Lab, bpffs: &Path) -> Vec<PathBuf> {
 
 /// Removes the lock files that killed processes of a failed test have left, whose hosts nobody
 /// will see again. What is pinned goes with its bpffs.
-pub(crate) struct Cleaner<'a>(pub(crate) &'a Lab);
+pub(crate) struct Cleaner<'a>(&'a Lab);
+
+impl<'a> Cleaner<'a> {
+    /// For a new lab. What is there under the numbers of its hosts is of others that had them
+    /// before.
+    pub(crate) fn of(lab: &'a Lab) -> Self {
+        drop(Self(lab));
+        Self(lab)
+    }
+}
 
 impl Drop for Cleaner<'_> {
     fn drop(&mut self) {
