@@ -103,6 +103,8 @@ pub(crate) mod simulated {
         ForgetResend,
         /// A part is placed one byte early when it does not start at 0.
         ShiftPart,
+        /// Bulk data that came in a datagram is placed one byte too early.
+        ShiftData,
         /// The oldest content counts as arrived whatever the peer says.
         ReleaseUnacked,
         /// The peer is told of one more frame than has come, when some came early.
@@ -120,7 +122,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 42] = [
+    pub(crate) const BUGS: [Bug; 43] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -156,6 +158,7 @@ pub(crate) mod simulated {
         Bug::ForgetStream,
         Bug::ForgetResend,
         Bug::ShiftPart,
+        Bug::ShiftData,
         Bug::ReleaseUnacked,
         Bug::AckTooMuch,
         Bug::GrantsAsTheyCome,

@@ -21,7 +21,7 @@ use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
-use crate::settings::{ControlLane, Settings, ZeroCopy};
+use crate::settings::{BulkLane, ControlLane, Settings, ZeroCopy};
 use crate::topology;
 use crate::types::Error;
 
@@ -257,7 +257,21 @@ fn core_config(settings: &Settings) -> Config {
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
         checksum: settings.checksum(),
+        bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
+        datagram_window_bytes: datagram_window_bytes(settings),
     }
+}
+
+/// Bytes of bulk data that may be on their way to an engine in datagrams: what it has room for until
+/// it looks, with a quarter to spare for messages. Frames hold a datagram each, whatever its length;
+/// 1200 bytes go by every path. The socket's share is what the kernel charges (`WANTED_BYTES`), which
+/// is more than the bytes.
+fn datagram_window_bytes(settings: &Settings) -> u64 {
+    let room = match settings.control_lane().wants_frames() {
+        true => settings.xdp_frames() / 2 * 1200,
+        false => driver::udp::WANTED_BYTES,
+    };
+    room as u64 / 4 * 3
 }
 
 fn loop_config(settings: &Settings) -> LoopConfig {

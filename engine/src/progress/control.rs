@@ -282,6 +282,11 @@ impl Engine {
                 }
             }
         }
+        while let Some(data) = state.core.stage_data() {
+            let shift = u64::from(planted!(ShiftChunk) && data.offset > 0);
+            state.completions.gather(data.operation, (data.offset - shift) as usize, data.room);
+            happened = true;
+        }
         happened
     }
 

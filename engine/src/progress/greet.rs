@@ -22,7 +22,7 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK,
+    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK,
     KIND_CONTROL, MAGIC,
 };
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
@@ -291,6 +291,7 @@ impl Engine {
             byte_limit: hello.byte_limit.get(),
             eager_limit: hello.eager_limit.get(),
             checksum: hello.flags & FLAG_CHECKSUM != 0,
+            bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
         };
         let engine = hello.source.get();
         let state = &mut *self.state;
@@ -444,6 +445,7 @@ impl Engine {
             byte_limit: reply.byte_limit.get(),
             eager_limit: reply.eager_limit.get(),
             checksum: reply.flags & FLAG_CHECKSUM != 0,
+            bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
         };
         let was_connected = known.is_connected();
         let step = known.connection.handle_reply(state.now_ns, status);

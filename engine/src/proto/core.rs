@@ -85,6 +85,11 @@ pub(crate) struct Config {
     pub(crate) hash_seed: u64,
     /// Checksums are wanted in all sessions.
     pub(crate) checksum: bool,
+    /// Bulk data goes in datagrams, in all sessions.
+    pub(crate) bulk_in_datagrams: bool,
+    /// Bytes that all peers together are granted at once to send in datagrams: what there is room
+    /// for where they arrive.
+    pub(crate) datagram_window_bytes: u64,
 }
 
 #[cfg(test)]
@@ -113,6 +118,8 @@ impl Config {
             bulk_idle_ns: 1000,
             hash_seed: 1,
             checksum: false,
+            bulk_in_datagrams: false,
+            datagram_window_bytes: 1 << 20,
         }
     }
 }
@@ -381,6 +388,11 @@ impl Core {
                     let end = part.offset.get().saturating_add(bytes.len() as u32);
                     return Err(FrameError::PartsInStream(end));
                 }
+                Frame::Data(data, _) => {
+                    let (offset, length) = (data.offset.get(), data.length.get());
+                    let why = "streams have bulk lanes for that";
+                    return Err(FrameError::BadData { offset, length, why });
+                }
                 Frame::Grant(grant) => self.handle_grant(slot, grant)?,
                 Frame::Done(done) => self.handle_done(slot, done, effects),
                 Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
@@ -440,6 +452,7 @@ impl Core {
         lists.iter().all(|list| list.is_empty())
             && self.actions.is_empty()
             && self.runnable.is_empty()
+            && self.datagrams.pulls.is_at_rest()
     }
 
     /// Sends a control frame on a session, if it is connected.

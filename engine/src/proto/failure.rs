@@ -56,6 +56,9 @@ pub enum PeerFailure {
          this address now"
     )]
     WrongSecret,
+    /// What the settings of the two sides ask for cannot be had together.
+    #[error("cannot be agreed with: {0}")]
+    Settings(Arc<str>),
     /// The user removed the peer from the address vector.
     #[error("removed from the address vector")]
     Removed,

@@ -8,6 +8,7 @@ use super::handshake::is_of_session;
 use super::keys::SessionKeys;
 use super::session::Control;
 use super::table::Id;
+use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;
 use crate::wire::{Hello, Refused};
 
@@ -245,6 +246,10 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
+        if refused.lane.get() == DATAGRAM_LANE {
+            // What goes in datagrams is not out of step.
+            return;
+        }
         let Some(session) = self.sessions.at(slot as usize) else { return };
         let lanes = &self.lanes;
         let number = refused.lane.get();

@@ -28,6 +28,7 @@ impl Core {
             byte_limit: offer.byte_limit.max(self.config.eager_limit),
             // Nothing leaves this process's memory.
             checksum: false,
+            bulk_in_datagrams: false,
             ..offer
         };
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };

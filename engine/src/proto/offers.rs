@@ -105,6 +105,7 @@ impl Core {
             ),
             eager_limit: config.eager_limit,
             checksum: config.checksum,
+            bulk_in_datagrams: config.bulk_in_datagrams,
         }
     }
 

@@ -57,6 +57,8 @@ pub(crate) enum State {
 pub(crate) struct Serving {
     /// Chunks that the kernel may still read.
     pub(crate) unreleased: u32,
+    /// Bytes that were asked for in datagrams.
+    pub(crate) granted: u64,
     /// The receiver said DONE with so many bytes accepted.
     pub(crate) done: Option<u64>,
     /// The peer failed; completes when nothing is unreleased.
@@ -80,6 +82,8 @@ pub(crate) struct Pulling {
     pub(crate) targeted: u32,
     /// Chunks in a row whose bytes were not what their checksum says.
     pub(crate) bad_chunks: u32,
+    /// What came in datagrams.
+    pub(crate) ranges: super::datagram::Ranges,
     /// The peer failed; completes when nothing is targeted.
     pub(crate) failed: Option<PeerFailure>,
 }

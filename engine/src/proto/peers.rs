@@ -315,11 +315,12 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::super::core::Config;
+    use super::super::session::NOTHING;
     use super::*;
 
     const OWN: u64 = 7;
     const LIMITS: Limits =
-        Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, checksum: false };
+        Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
 
     fn core(sessions_max: usize) -> Core {
         Core::new(OWN, Config { sessions_max, ..Config::for_tests() })

@@ -23,6 +23,7 @@ use super::operation::{Pulling, State};
 use super::session::{Control, Session};
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
+use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
 use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 
@@ -68,6 +69,7 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
+        let ranges = self.datagrams.pulls.ranges(in_place);
         operation.session = slot;
         operation.remote = arrival.peer.index() as u32;
         operation.context = arrival.context;
@@ -80,6 +82,7 @@ impl Core {
             arrived: in_place,
             targeted: 0,
             bad_chunks: 0,
+            ranges,
             failed: None,
         });
         let is_own = self.is_loopback(slot);
@@ -142,6 +145,13 @@ impl Core {
                 if is_busy { self.config.busy_chunk_bytes } else { self.config.chunk_bytes };
             let chunk_bytes = if rare!(10) { 1 } else { chunk_bytes };
             let horizon = u64::from(self.config.horizon_chunks) * u64::from(chunk_bytes);
+            if self.pulls_by_datagram(slot) {
+                if !self.grant_by_datagram(slot, chunk_bytes, horizon) {
+                    return;
+                }
+                continue;
+            }
+            let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             let lanes = &self.lanes;
             let ready = session.lanes.iter().copied().filter_map(|lane| {
                 let bulk = lanes.get(lane)?;
@@ -189,6 +199,22 @@ impl Core {
             };
             self.push_control(slot, Control::Grant(grant));
         }
+    }
+
+    /// Grants the next range of a session in datagrams. `false`: not now.
+    fn grant_by_datagram(&mut self, slot: u32, chunk_bytes: u32, horizon: u64) -> bool {
+        if !self.may_pull(slot, horizon) {
+            return false;
+        }
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
+        let range = next_range(session, &mut self.operations, u64::from(chunk_bytes));
+        let Some((id, offset, length)) = range else { return false };
+        let found = self.operations.get(id).map(|operation| &operation.state);
+        if let Some(State::Pulling(pulling)) = found {
+            let send_operation = pulling.send_operation;
+            self.pull_by_datagram(slot, id, send_operation, (offset, length));
+        }
+        true
     }
 
     /// The range whose recv the driver should have next on a lane; the lane is receiving then.
@@ -317,9 +343,10 @@ impl Core {
         }
     }
 
-    fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
+    pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.remove(id) else { return };
         let State::Pulling(pulling) = operation.state else { return };
+        self.datagrams.pulls.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = Control::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         self.push_control(operation.session, done);
@@ -332,6 +359,9 @@ impl Core {
 
     /// RR-RDV-1, RR-RDV-5
     pub(crate) fn handle_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
+        if grant.lane.get() == DATAGRAM_LANE {
+            return self.handle_datagram_grant(slot, grant);
+        }
         let id = Id::from_u64(grant.send_operation.get());
         let (offset, length) = (grant.offset.get(), grant.length.get());
         let number = grant.lane.get();

@@ -110,16 +110,25 @@ pub(crate) struct Limits {
     pub(crate) eager_limit: u32,
     /// Checksums are wanted.
     pub(crate) checksum: bool,
+    /// Bulk data is wanted in datagrams.
+    pub(crate) bulk_in_datagrams: bool,
 }
 
 /// Limits of who has none to tell.
-pub(crate) const NOTHING: Limits =
-    Limits { session: 0, envelope_limit: 0, byte_limit: 0, eager_limit: 0, checksum: false };
+pub(crate) const NOTHING: Limits = Limits {
+    session: 0,
+    envelope_limit: 0,
+    byte_limit: 0,
+    eager_limit: 0,
+    checksum: false,
+    bulk_in_datagrams: false,
+};
 
 impl Limits {
     /// The flags of a hello or a reply that announces them, but for what the handshake adds.
     pub(crate) fn flags(&self) -> u8 {
-        if self.checksum { hello::FLAG_CHECKSUM } else { 0 }
+        let checksum = if self.checksum { hello::FLAG_CHECKSUM } else { 0 };
+        checksum | if self.bulk_in_datagrams { hello::FLAG_BULK_IN_DATAGRAMS } else { 0 }
     }
 }
 
@@ -144,6 +153,8 @@ pub(crate) struct Session {
     pub(crate) keys: Option<SessionKeys>,
     /// Chunks have checksums; segments have them if the outbox says so.
     pub(crate) has_checksums: bool,
+    /// No bulk lanes: granted ranges come in datagrams.
+    pub(crate) bulk_in_datagrams: bool,
     /// Lane numbers that have joined it.
     pub(crate) joins: JoinWindow,
     /// Hellos said to the remote engine, over all sessions with it.
@@ -224,6 +235,7 @@ impl Session {
             id: 0,
             keys: None,
             has_checksums: false,
+            bulk_in_datagrams: false,
             joins: JoinWindow::default(),
             hellos: 0,
             has_offer: false,
@@ -288,11 +300,12 @@ impl Session {
 
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
     ///
-    /// RR-SUM-1.
+    /// RR-SUM-1, RR-BULK-1.
     pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits, keys: Option<SessionKeys>) {
         (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
         self.has_checksums = ours.checksum || theirs.checksum;
         self.outbox.use_checksums(self.has_checksums);
+        self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);
         self.id = ours.session;

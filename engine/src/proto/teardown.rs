@@ -145,6 +145,7 @@ impl Core {
         let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
         self.forget_waiting(id);
         self.forget_parts(id);
+        self.forget_pull(id);
         self.operations.remove(id);
         effects.complete(id, Ended::Failed(failure.clone(), name));
     }

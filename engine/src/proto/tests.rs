@@ -83,6 +83,7 @@ impl Bench {
             byte_limit: 3000,
             eager_limit: 1000,
             checksum: false,
+            bulk_in_datagrams: false,
         };
         let admission = core.judge_hello(PEER, locator, SESSION, 1).unwrap();
         let slot = core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap();
@@ -192,6 +193,7 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::LanesWanted => frame::KIND_LANES_WANTED,
         Frame::Goodbye(_) => frame::KIND_GOODBYE,
         Frame::EagerParts(_) | Frame::Part(..) => frame::KIND_PART,
+        Frame::Data(..) => frame::KIND_DATA,
     }
 }
 

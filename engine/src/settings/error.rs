@@ -97,6 +97,12 @@ pub enum SettingsError {
         /// What ties them together.
         why: &'static str,
     },
+    /// Two choices exclude each other.
+    #[error("{problem}")]
+    Exclusive {
+        /// Which, where they are made, and what helps.
+        problem: String,
+    },
     /// No job secret can be had, or one that contradicts another setting.
     #[error("{problem}")]
     Secret {

@@ -68,7 +68,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 pub use error::{Origin, SettingsError};
 pub use faults::Faults;
-pub use types::{ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
+pub use types::{BulkLane, ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};
@@ -276,6 +276,26 @@ impl Settings {
         Ok(false)
     }
 
+    /// Bulk data in datagrams takes a control lane that has some.
+    fn check_lanes(&self) -> Result<(), SettingsError> {
+        let wants = self.bulk_lane() == BulkLane::Datagram;
+        if !wants || self.control_lane() != ControlLane::Tcp {
+            return Ok(());
+        }
+        let origin = |name| {
+            let row = table::position(name).expect("both are rows of the table");
+            &self.origins[row]
+        };
+        let problem = format!(
+            "bulk_lane = datagram ({}) with control_lane = tcp ({}): bulk data goes in the \
+             control lane's datagrams, and there would be none; set control_lane to udp, xdp or \
+             auto, or bulk_lane to tcp",
+            origin("bulk_lane"),
+            origin("control_lane")
+        );
+        Err(SettingsError::Exclusive { problem })
+    }
+
     fn conflict(&self, relation: &Relation) -> SettingsError {
         let entry = |name| self.entries().find(|entry| entry.name == name);
         let lesser = entry(relation.lesser).expect("relations are written over table rows");
@@ -404,6 +424,7 @@ impl Builder {
         });
         settings.assign(assigned.collect::<Result<_, _>>()?)?;
         settings.fit()?;
+        settings.check_lanes()?;
         Ok(settings)
     }
 }

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 
 use super::faults::{FaultSet, Faults};
 use super::secret::{FilePath, Secret};
-use super::types::{ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
+use super::types::{BulkLane, ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
     Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
 };
@@ -128,6 +128,9 @@ settings_table! {
     /// be had), xdp (datagrams as AF_XDP frames, an error without them) or auto (frames where they
     /// can be had).
     control_lane -> ControlLane: OneOf<ControlLane> = ControlLane::Udp, Range::Any;
+    /// What carries the data of long messages: tcp (bulk lanes) or datagram (the datagrams of
+    /// control_lane, and no bulk lane). Used with a peer if either side has datagram.
+    bulk_lane -> BulkLane: OneOf<BulkLane> = BulkLane::Tcp, Range::Any;
     /// AF_XDP frames of 4 KiB for an engine's datagrams, half of them to receive into; pinned.
     xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K);
     /// How long a look at an empty ring of AF_XDP frames may drive the NIC in the place of its

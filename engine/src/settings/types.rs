@@ -74,6 +74,30 @@ impl fmt::Display for ControlLane {
     }
 }
 
+/// What carries the data of long messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BulkLane {
+    /// TCP connections of their own, opened at the first long message: the default, and the
+    /// faster one wherever TCP is.
+    Tcp,
+    /// The datagrams of the control lane (UDP or AF_XDP frames): a session opens no connection
+    /// beyond the one that it was set up by. Used with a peer if either side asks for it; one that
+    /// has no datagrams cannot be talked to then.
+    Datagram,
+}
+
+impl NameSet for BulkLane {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("tcp", Self::Tcp), ("datagram", Self::Datagram)];
+}
+
+impl fmt::Display for BulkLane {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 /// Whether bulk data leaves by zero-copy sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZeroCopy {

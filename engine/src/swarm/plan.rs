@@ -23,6 +23,13 @@ fn checks(seed: u64) -> bool {
     seed.is_multiple_of(4)
 }
 
+/// Whether the sessions of a seed have no bulk lanes: of every other one in which all processes have
+/// datagrams.
+fn has_bulk_in_datagrams(seed: u64) -> bool {
+    let plan = DatagramPlan::new(seed);
+    plan.is_some_and(|plan| plan.without_one_in == 0) && (seed / 4).is_multiple_of(2)
+}
+
 /// What strikes from outside.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Fault {
@@ -96,6 +103,8 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     /// Datagrams beside the streams; `None`: engines have none.
     pub(crate) datagrams: Option<DatagramPlan>,
+    /// Without bulk lanes: everything goes in datagrams.
+    pub(crate) bulk_in_datagrams: bool,
     pub(crate) garble: GarblePlan,
     pub(crate) faults: Vec<(Fault, u32)>,
     /// Mean time between two faults.
@@ -154,6 +163,7 @@ impl Plan {
             backlog_max: random.pick(&[4, 20, 60]),
             weather,
             datagrams: DatagramPlan::new(seed),
+            bulk_in_datagrams: has_bulk_in_datagrams(seed),
             garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
             faults,
             fault_ns: if has_faults { random.pick(&[200, 1000, 5000]) * MICROSECOND } else { 0 },
@@ -184,6 +194,7 @@ impl Plan {
             backlog_max: 60,
             weather: Weather::fair(),
             datagrams: by_datagrams.then(DatagramPlan::fair),
+            bulk_in_datagrams: false,
             garble: GarblePlan::default(),
             faults: Vec::new(),
             fault_ns: 0,
@@ -278,6 +289,8 @@ impl Plan {
             bulk_idle_ns: random.pick(&[1, 100, 30_000]) * MILLISECOND,
             hash_seed: random.next(),
             checksum: checks(self.seed),
+            bulk_in_datagrams: self.bulk_in_datagrams,
+            datagram_window_bytes: [1, 4096, 1 << 20][self.seed as usize % 3],
         }
     }
 
@@ -305,6 +318,8 @@ impl Plan {
             bulk_idle_ns: 30 * SECOND,
             hash_seed: random.next(),
             checksum: checks(self.seed),
+            bulk_in_datagrams: self.bulk_in_datagrams,
+            datagram_window_bytes: 1 << 20,
         }
     }
 

@@ -48,6 +48,8 @@ pub(super) fn config() -> Config {
         bulk_idle_ns: LONG_NS,
         hash_seed: 1,
         checksum: false,
+        bulk_in_datagrams: false,
+        datagram_window_bytes: 1 << 20,
     }
 }
 

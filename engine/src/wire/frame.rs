@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::eager::FLAG_PARTS;
-use super::{Done, Eager, Goodbye, Grant, LanesWanted, Matched, Part, Refused, Rts};
+use super::{Data, Done, Eager, Goodbye, Grant, LanesWanted, Matched, Part, Refused, Rts};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
 
 /// First byte of an [`Eager`] frame.
@@ -24,6 +24,8 @@ pub(crate) const KIND_LANES_WANTED: u8 = 7;
 pub(crate) const KIND_GOODBYE: u8 = 8;
 /// First byte of a [`Part`] frame.
 pub(crate) const KIND_PART: u8 = 9;
+/// First byte of a [`Data`] frame.
+pub(crate) const KIND_DATA: u8 = 10;
 
 /// One frame, borrowed from the bytes of a segment.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(crate) enum Frame<'a> {
     Goodbye(&'a Goodbye),
     /// A piece of a message.
     Part(&'a Part, &'a [u8]),
+    /// Bytes of a granted range.
+    Data(&'a Data, &'a [u8]),
 }
 
 /// Why bytes are not a frame. The peer is at fault; the session is closed.
@@ -90,6 +94,8 @@ pub(crate) enum FrameError {
     FollowsTwice(u32),
     #[error("{length} bytes at {offset} of the message of frame {message}: {why}")]
     BadPart { message: u32, offset: u32, length: u32, why: &'static str },
+    #[error("{length} bytes at {offset} of a message that is pulled: {why}")]
+    BadData { offset: u64, length: u32, why: &'static str },
     #[error("so much asked of this side and so little taken: {0} answers wait")]
     AnswersWait(usize),
 }
@@ -165,6 +171,10 @@ impl<'a> Frames<'a> {
             KIND_PART => {
                 let header: &Part = self.header()?;
                 Frame::Part(header, self.payload(header.length.get())?)
+            }
+            KIND_DATA => {
+                let header: &Data = self.header()?;
+                Frame::Data(header, self.payload(header.length.get())?)
             }
             other => return Err(FrameError::UnknownType(other)),
         }))

@@ -64,6 +64,12 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
             into.extend_from_slice(part.as_bytes());
             into.extend_from_slice(bytes);
         }
+        Frame::Data(data, bytes) => {
+            assert_eq!(data.length.get() as usize, bytes.len());
+            assert!(bytes.len() <= EAGER_BYTES_MAX);
+            into.extend_from_slice(data.as_bytes());
+            into.extend_from_slice(bytes);
+        }
     }
 }
 
@@ -72,7 +78,7 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
 fn frames() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
         let mut body = input.to_vec();
-        for kind in 0..10 {
+        for kind in 0..=11 {
             if let Some(first) = body.first_mut() {
                 *first = kind;
             }

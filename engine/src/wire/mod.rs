@@ -10,6 +10,7 @@
 pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod chunk;
+pub(crate) mod data;
 pub(crate) mod done;
 pub(crate) mod eager;
 pub(crate) mod frame;
@@ -29,6 +30,7 @@ pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use data::Data;
 pub(crate) use done::Done;
 pub(crate) use eager::Eager;
 pub(crate) use frame::{Frame, FrameError, Frames};

@@ -26,6 +26,7 @@ use self::timers::Timers;
 use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
+use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Path, PathConfig};
 use crate::types::{Error, FrameState};
 use crate::wire::packet::PACKET_TAG_BYTES;
@@ -190,6 +191,9 @@ impl Engine {
         let ours = state.datagrams.announced;
         let Some(known) = state.core.sessions.at(session as usize) else { return };
         let Some(keys) = known.keys.as_ref().filter(|_| ours.port != 0 && theirs.port != 0) else {
+            if known.bulk_in_datagrams {
+                self.fail_without_datagrams(session, ours.port == 0);
+            }
             return;
         };
         let (id, is_initiator) = (known.id, known.connection.is_initiator());
@@ -235,6 +239,28 @@ impl Engine {
         self.state.datagrams.poll();
         self.transmit(session);
         self.driver.flush_datagrams();
+    }
+
+    /// Bulk data is to go in datagrams, and one side has none. The other side finds that out, too.
+    ///
+    /// RR-BULK-1.
+    fn fail_without_datagrams(&mut self, session: u32, is_ours: bool) {
+        let (whose, cause) = match (is_ours, &self.state.datagrams.refusal) {
+            (true, Some(refusal)) => ("this side", refusal.as_str()),
+            (true, None) => ("this side", "control_lane = tcp"),
+            (false, _) => ("the peer", "control_lane = tcp there, or a host that refuses UDP"),
+        };
+        let who = match self.state.core.config.bulk_in_datagrams {
+            true => "this side",
+            false => "the peer",
+        };
+        let text = format!(
+            "{who} has bulk_lane = datagram, and {whose} takes no datagrams ({cause}); set \
+             control_lane to udp, xdp or auto on both sides, or bulk_lane to tcp on both"
+        );
+        let state = &mut *self.state;
+        let failure = PeerFailure::Settings(text.into());
+        state.core.fail_session(session, failure, &mut state.completions);
     }
 
     /// Another driver runs the engine.

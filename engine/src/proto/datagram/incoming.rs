@@ -240,6 +240,7 @@ impl Core {
     ) -> Result<(), FrameError> {
         match frame {
             Frame::Part(part, bytes) => self.handle_part(slot, number, part, bytes, effects)?,
+            Frame::Data(data, bytes) => self.handle_data(slot, data, bytes, effects)?,
             Frame::Grant(grant) => self.handle_any_grant(slot, grant)?,
             Frame::Done(done) => {
                 if !self.abandon_parts(slot, done, effects) {

@@ -24,10 +24,12 @@
 //!    more; a session whose lane took no more is asked again when it does.
 
 pub(crate) mod content;
+mod data;
 mod incoming;
 pub(crate) mod order;
 mod outgoing;
 mod parts;
+mod ranges;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,7 @@ pub(crate) mod window;
 use std::collections::HashMap;
 
 use self::content::{ContentPool, List, Order};
+use self::data::{Bulk, Pulls};
 use self::order::{Chain, Hashing, Holding};
 use self::parts::Assemblies;
 use self::window::Arrivals;
@@ -46,6 +49,7 @@ use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::parts::{Assembling, Parting};
+pub(crate) use self::ranges::Ranges;
 
 /// Bytes of a content's buffer: an Ethernet frame, with room to spare.
 const BUFFER_BYTES: usize = 2048;
@@ -58,6 +62,7 @@ const CONTENT_BYTES_MIN: usize =
 pub(crate) struct Shared {
     pub(crate) contents: ContentPool,
     pub(super) assemblies: Assemblies,
+    pub(crate) pulls: Pulls,
 }
 
 impl Shared {
@@ -67,6 +72,7 @@ impl Shared {
         Self {
             contents: ContentPool::new(BUFFER_BYTES, (bytes / BUFFER_BYTES).max(1)),
             assemblies: Assemblies::default(),
+            pulls: Pulls::default(),
         }
     }
 }
@@ -88,12 +94,15 @@ impl Datagram {
 
     /// Nothing is unacknowledged, and nothing that came waits for something else.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let lists = [&self.outstanding, &self.lost, &self.urgent, &self.ready];
+        let lists = [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow];
         lists.iter().all(|list| list.len() == 0)
             && self.open.is_none()
             && self.holding.is_empty()
             && self.assemblies.is_empty()
             && self.orphans == 0
+            && self.bulk.as_ref().is_none_or(|bulk| {
+                bulk.granted.is_empty() && bulk.pulled_bytes == 0
+            })
     }
 }
 
@@ -125,6 +134,10 @@ pub(crate) struct Datagram {
     urgent: List,
     /// Others to be sent.
     ready: List,
+    /// Bulk data to be sent, when there is nothing else.
+    slow: List,
+    /// Bulk data goes in datagrams.
+    bulk: Option<Bulk>,
     open: Option<Id>,
     next_frame: u32,
     chain: Chain,
@@ -147,7 +160,7 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    fn new(content_bytes: usize, unsent_max: usize, seed: u64) -> Self {
+    fn new(content_bytes: usize, unsent_max: usize, seed: u64, has_bulk: bool) -> Self {
         Self {
             content_bytes,
             unsent_max,
@@ -155,6 +168,8 @@ impl Datagram {
             lost: List::new(Order::Queue),
             urgent: List::new(Order::Queue),
             ready: List::new(Order::Queue),
+            slow: List::new(Order::Queue),
+            bulk: has_bulk.then(Bulk::default),
             open: None,
             next_frame: 0,
             chain: Chain::new(seed),
@@ -179,7 +194,9 @@ impl Core {
         let unsent_max = (self.config.staging_bytes / content_bytes).max(1);
         let seed = self.config.hash_seed;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.datagram = Some(Box::new(Datagram::new(content_bytes, unsent_max, seed)));
+            let has_bulk = session.bulk_in_datagrams;
+            let datagram = Datagram::new(content_bytes, unsent_max, seed, has_bulk);
+            session.datagram = Some(Box::new(datagram));
         }
     }
 
@@ -252,6 +269,9 @@ impl Core {
             let Some(assembly) = self.datagrams.assemblies.remove(id) else { continue };
             session.bytes.consume(assembly.stored_credit());
             self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);
+        }
+        if let Some(bulk) = &datagram.bulk {
+            self.end_bulk(bulk);
         }
     }
 }

@@ -127,6 +127,35 @@ impl Datagram {
         Some((frame, id))
     }
 
+    /// Contents of bulk data that wait for their first sending.
+    pub(super) fn unsent_bulk(&self) -> usize {
+        self.slow.len()
+    }
+
+    /// A content of its own for one frame of bulk data of `length` bytes. `None`: no room now.
+    ///
+    /// RR-DGRAM-2.
+    pub(super) fn push_alone(
+        &mut self,
+        pool: &mut ContentPool,
+        slot: u32,
+        length: usize,
+    ) -> Option<Id> {
+        let frames = self.next_frame.wrapping_sub(self.base(pool));
+        if frames >= FRAMES_MAX - FRAMES_KEPT || !pool.has_room(self.outstanding.len(), false) {
+            return None;
+        }
+        self.close_open(pool);
+        let id = pool.open(slot, self.next_frame);
+        self.next_frame = self.next_frame.wrapping_add(1);
+        self.outstanding.push_back(pool, id);
+        self.slow.push_back(pool, id);
+        let content = pool.get_mut(id)?;
+        content.place = Place::Ready;
+        content.push(length);
+        Some(id)
+    }
+
     /// No frame is added to the open content any more.
     pub(super) fn close_open(&mut self, pool: &mut ContentPool) {
         let Some(id) = self.open.take() else { return };
@@ -159,7 +188,7 @@ impl Datagram {
         if is_urgent || self.urgent.len() + self.ready.len() == 0 {
             self.close_open(pool);
         }
-        for list in [&mut self.urgent, &mut self.ready] {
+        for list in [&mut self.urgent, &mut self.ready, &mut self.slow] {
             match pick(list, pool, room_bytes, content_bytes) {
                 Pick::Found(id) => return Some(id),
                 Pick::Wait => return None,
@@ -174,7 +203,7 @@ impl Datagram {
     }
 
     fn is_queued(&self) -> bool {
-        self.lost.len() + self.urgent.len() + self.ready.len() > 0
+        self.lost.len() + self.urgent.len() + self.ready.len() + self.slow.len() > 0
     }
 
     /// A content that waits, the one to be sent next if it is not the open one.
@@ -182,7 +211,10 @@ impl Datagram {
         if !self.is_queued() {
             return self.open;
         }
-        [&self.lost, &self.urgent, &self.ready].into_iter().find_map(|list| list.first(pool))
+        let queues = [&self.lost, &self.urgent, &self.ready];
+        let first = queues.into_iter().find_map(|list| list.first(pool));
+        // Bulk data goes when there is nothing else.
+        first.or(self.open).or_else(|| self.slow.first(pool))
     }
 
     /// RR-DGRAM-3
@@ -224,9 +256,13 @@ impl Core {
         if next.is_none() && (!session.has_news() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
         }
-        if next.is_some() && !session.waiting.is_empty() {
-            self.unblocked.push(slot);
+        if next.is_some() {
+            if !session.waiting.is_empty() {
+                self.unblocked.push(slot);
+            }
+            self.feed(slot);
         }
+        let session = self.sessions.at_mut(slot as usize)?;
         let header = session.datagram_header(asks_ack);
         let datagram = session.datagram.as_deref_mut()?;
         let is_last = !datagram.waits() && session.control.is_empty();
@@ -407,6 +443,7 @@ impl Core {
         for operation in content.operations.drain(..) {
             self.handle_delivered(operation, effects);
         }
+        self.feed(slot);
         self.datagrams.contents.recycle(content);
     }
 

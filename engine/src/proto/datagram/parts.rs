@@ -20,6 +20,7 @@ use super::super::receive::context_of;
 use super::super::session::Control;
 use super::super::table::{Id, Table};
 use super::super::unexpected::{Kind, Message, Unexpected};
+use super::ranges::Ranges;
 use super::window::FRAMES_MAX;
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, Part};
 use crate::wire::{Eager, FrameError, PARTS_BYTES_MAX};
@@ -70,9 +71,6 @@ struct Piece {
     bytes: Box<[u8]>,
 }
 
-/// Starts and ends, in bytes.
-type Ranges = Vec<(u32, u32)>;
-
 /// A message of which parts are missing.
 #[derive(Debug)]
 pub(crate) struct Assembly {
@@ -84,7 +82,7 @@ pub(crate) struct Assembly {
     /// Where the part that says it is the last one ends.
     end: Option<u32>,
     arrived: u32,
-    /// Ranges that arrived, in order and apart from each other.
+    /// What arrived.
     ranges: Ranges,
     pieces: Vec<Piece>,
     target: Target,
@@ -109,23 +107,9 @@ impl Assembly {
     ///
     /// RR-DGRAM-7.
     fn add_range(&mut self, start: u32, end: u32) -> bool {
-        let at = self.ranges.partition_point(|&(_, other)| other <= start);
-        if self.ranges.get(at).is_some_and(|&(other, _)| other < end) {
-            return false;
-        }
-        let joins_next = self.ranges.get(at).is_some_and(|&(other, _)| other == end);
-        let joins_last = at > 0 && self.ranges[at - 1].1 == start;
-        match (joins_last, joins_next) {
-            (true, true) => {
-                self.ranges[at - 1].1 = self.ranges[at].1;
-                self.ranges.remove(at);
-            }
-            (true, false) => self.ranges[at - 1].1 = end,
-            (false, true) => self.ranges[at].0 = start,
-            (false, false) => self.ranges.insert(at, (start, end)),
-        }
-        self.arrived += end - start;
-        true
+        let is_new = self.ranges.add(start.into(), end.into());
+        self.arrived += if is_new { end - start } else { 0 };
+        is_new
     }
 }
 
@@ -167,12 +151,11 @@ impl Assemblies {
 
     /// Keeps the memory of one that was removed.
     pub(super) fn recycle(&mut self, assembly: Assembly, store: &mut Unexpected) {
-        let Assembly { mut ranges, mut pieces, .. } = assembly;
-        ranges.clear();
+        let Assembly { ranges, mut pieces, .. } = assembly;
         for piece in pieces.drain(..) {
             store.give_back(piece.bytes);
         }
-        self.idle.push((ranges, pieces));
+        self.idle.push((ranges.emptied(), pieces));
     }
 
     #[cfg(any(test, feature = "sim"))]
@@ -226,7 +209,7 @@ impl Core {
             }
         };
         let Some(assembly) = assemblies.table.get_mut(id) else { return Ok(()) };
-        let is_beyond = assembly.ranges.last().is_some_and(|&(_, end)| end > length);
+        let is_beyond = assembly.ranges.end() > u64::from(length);
         if is_beyond || assembly.end.is_some_and(|end| end != length) {
             return Err(error("other parts than these have come"));
         }
@@ -317,9 +300,9 @@ impl Core {
     ) {
         let capacity = self.capacity_of(id);
         if let Some(found) = self.datagrams.assemblies.table.get(assembly) {
-            for &(start, end) in &found.ranges {
+            for (start, end) in found.ranges.iter() {
                 let bytes = &message.payload()[start as usize..end as usize];
-                place(effects, id, capacity, start, bytes);
+                place(effects, id, capacity, start as u32, bytes);
             }
         }
         self.return_credit_of(&message);

@@ -15,7 +15,7 @@ use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRequest, Staged};
-use crate::proto::session::{Control, Limits};
+use crate::proto::session::{Control, Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::hello::{HelloStatus, KIND_BULK};
@@ -208,7 +208,7 @@ impl World {
         self.carry_out();
         let [envelope_limit, byte_limit, eager_limit] = limits;
         let theirs =
-            Limits { session: SESSION, envelope_limit, byte_limit, eager_limit, checksum: false };
+            Limits { session: SESSION, envelope_limit, byte_limit, eager_limit, ..NOTHING };
         let ours = self.core.offer(SESSION);
         let keys = SessionKeys::for_tests();
         match self.core.admit_peer(admission, ours, theirs, keys) {
@@ -397,6 +397,7 @@ impl World {
                         byte_limit,
                         eager_limit,
                         checksum: false,
+                        bulk_in_datagrams: false,
                     };
                     self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
                     return self.established(limits);

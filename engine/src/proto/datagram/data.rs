@@ -1,0 +1,358 @@
+//! Bulk data in datagrams: sessions that need no bulk lane.
+//!
+//! The receiver pulls as ever ([`super::super::rendezvous`]), but grants ranges on the lane of
+//! datagrams ([`DATAGRAM_LANE`]). What it grants comes as DATA frames, in contents of their own,
+//! which wait behind those of messages and are sent again like them. So a range needs no lane that
+//! could fail with it, is granted once, and its bytes go from the datagram straight to the receive's
+//! memory.
+//!
+//! ```text
+//!  grant                        a session with less than the horizon, and room at the receiver
+//!    ──────── GRANT ──────────> granted: ranges in the order in which they came
+//!                               stage_data: one content each, up to UNSENT_MAX unsent ones
+//!    <──────── DATA ──────────  behind `urgent` and `ready`; `lost` before all
+//!  handle_data: place, count
+//! ```
+//!
+//! Budget per datagram: at the sender one copy of user memory into the content and one into the
+//! driver's room, at the receiver one copy; no allocation once warm.
+
+use std::collections::VecDeque;
+
+use zerocopy::IntoBytes;
+
+use super::super::bulk::Outgoing;
+use super::super::core::Core;
+use super::super::effects::Effects;
+use super::super::operation::State;
+use super::super::session::Control;
+use super::super::table::Id;
+use super::ranges::Ranges;
+use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
+use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
+
+/// Contents of bulk data that wait for their first sending: as many as one turn sends. A message
+/// that is staged behind them passes them.
+const UNSENT_MAX: usize = 64;
+
+/// What sessions whose bulk data goes in datagrams share.
+#[derive(Debug, Default)]
+pub(crate) struct Pulls {
+    /// Bytes that peers were granted and that have not come.
+    bytes: u64,
+    /// Sessions that may grant when less is under way.
+    waiting: VecDeque<u32>,
+    /// Sessions with granted ranges and room for contents of them.
+    feeding: Vec<u32>,
+    /// Of messages that are over: their memory.
+    idle: Vec<Ranges>,
+}
+
+impl Pulls {
+    /// A record of what has come of a message: its first bytes.
+    pub(crate) fn ranges(&mut self, first: u64) -> Ranges {
+        let mut ranges = self.idle.pop().unwrap_or_default();
+        if first > 0 {
+            ranges.add(0, first);
+        }
+        ranges
+    }
+
+    pub(crate) fn recycle(&mut self, ranges: Ranges) {
+        self.idle.push(ranges.emptied());
+    }
+
+    /// Nothing waits to be staged.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.feeding.is_empty()
+    }
+
+    /// Bytes that all peers were granted and that have not come.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Of one session.
+#[derive(Debug, Default)]
+pub(super) struct Bulk {
+    /// Bytes that the peer was granted and that have not come.
+    pub(super) pulled_bytes: u64,
+    is_waiting: bool,
+    /// Ranges that the peer granted and that are not all in contents, in order.
+    pub(super) granted: VecDeque<Outgoing>,
+    is_feeding: bool,
+}
+
+/// Bytes of a message for a datagram: copy what is at `offset` of it into `room`.
+#[derive(Debug)]
+pub(crate) struct StagedData<'a> {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+    pub(crate) room: &'a mut [u8],
+}
+
+fn bad(data: &Data, why: &'static str) -> FrameError {
+    FrameError::BadData { offset: data.offset.get(), length: data.length.get(), why }
+}
+
+impl Core {
+    /// What a session whose bulk data goes in datagrams has for it.
+    fn bulk_of(&mut self, slot: u32) -> Option<&mut Bulk> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        session.datagram.as_deref_mut()?.bulk.as_mut()
+    }
+
+    // ---- The receiver ----
+
+    /// Whether the ranges of a session are granted in datagrams.
+    pub(crate) fn pulls_by_datagram(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref());
+        datagram.is_some_and(|datagram| datagram.bulk.is_some())
+    }
+
+    /// Whether one more grant of a session may be sent, `horizon` bytes at the most being under
+    /// way; the session is asked again when it may. With nothing under way it always may: it waits
+    /// for no other one's peer.
+    ///
+    /// RR-BULK-3.
+    pub(crate) fn may_pull(&mut self, slot: u32, horizon: u64) -> bool {
+        let window = self.config.datagram_window_bytes;
+        let is_full = self.datagrams.pulls.bytes >= window;
+        let Some(bulk) = self.bulk_of(slot) else { return false };
+        if bulk.pulled_bytes >= horizon.max(1) {
+            return false;
+        }
+        if !is_full || bulk.pulled_bytes == 0 {
+            return true;
+        }
+        if !std::mem::replace(&mut bulk.is_waiting, true) {
+            self.datagrams.pulls.waiting.push_back(slot);
+        }
+        false
+    }
+
+    /// Grants a range of the message that `id` receives.
+    pub(crate) fn pull_by_datagram(
+        &mut self,
+        slot: u32,
+        id: Id,
+        send_operation: u64,
+        (offset, length): (u64, u32),
+    ) {
+        let Some(bulk) = self.bulk_of(slot) else { return };
+        bulk.pulled_bytes += u64::from(length);
+        self.datagrams.pulls.bytes += u64::from(length);
+        let grant = Grant {
+            kind: frame::KIND_GRANT,
+            flags: 0,
+            reserved: 0.into(),
+            lane: DATAGRAM_LANE.into(),
+            send_operation: send_operation.into(),
+            receive_operation: id.to_u64().into(),
+            offset: offset.into(),
+            length: length.into(),
+            chunk: 0.into(),
+        };
+        self.push_control(slot, Control::Grant(grant));
+    }
+
+    /// So many bytes that were granted came, or never will.
+    fn note_pulled(&mut self, slot: u32, bytes: u64) {
+        let Some(bulk) = self.bulk_of(slot) else { return };
+        bulk.pulled_bytes -= bytes;
+        self.datagrams.pulls.bytes -= bytes;
+        self.wake_pulls();
+        let session = self.sessions.at(slot as usize);
+        if session.is_some_and(|session| !session.pulls.is_empty()) {
+            self.mark_granting(slot);
+        }
+    }
+
+    /// The session that has waited for longest may grant, if there is room.
+    fn wake_pulls(&mut self) {
+        if self.datagrams.pulls.bytes >= self.config.datagram_window_bytes {
+            return;
+        }
+        if let Some(slot) = self.datagrams.pulls.waiting.pop_front() {
+            if let Some(bulk) = self.bulk_of(slot) {
+                bulk.is_waiting = false;
+            }
+            self.mark_granting(slot);
+        }
+    }
+
+    /// Bytes of a granted range have come, for the first time.
+    ///
+    /// RR-BULK-4, RR-BULK-5.
+    pub(super) fn handle_data(
+        &mut self,
+        slot: u32,
+        data: &Data,
+        bytes: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        if !self.pulls_by_datagram(slot) {
+            return Err(bad(data, "this session has bulk lanes for that"));
+        }
+        let (offset, length) = (data.offset.get(), u64::from(data.length.get()));
+        let end = offset.checked_add(length).filter(|_| length > 0);
+        let end = end.ok_or_else(|| bad(data, "no range"))?;
+        let id = Id::from_u64(data.receive_operation.get());
+        let found = self.operations.get_mut(id).filter(|found| found.session == slot);
+        let Some(State::Pulling(pulling)) = found.map(|found| &mut found.state) else {
+            // The receive has ended, and the peer will hear of it.
+            self.counters.stale_frames += 1;
+            return Ok(());
+        };
+        if end > pulling.granted {
+            return Err(bad(data, "it was not granted"));
+        }
+        if !pulling.ranges.add(offset, end) {
+            return Err(bad(data, "part of it came before"));
+        }
+        pulling.arrived += length;
+        let is_whole = pulling.arrived == pulling.wanted;
+        let shift = u64::from(planted!(ShiftData) && offset > 0);
+        effects.place(id, (offset - shift) as usize, bytes);
+        self.note_pulled(slot, length);
+        if is_whole {
+            self.finish_pull(id, effects);
+        }
+        Ok(())
+    }
+
+    /// A receive ends, whole or not: what it was granted and has not come is not waited for.
+    pub(crate) fn forget_pull(&mut self, id: Id) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let slot = operation.session;
+        let State::Pulling(pulling) = &mut operation.state else { return };
+        let missing = pulling.granted - pulling.arrived;
+        let ranges = std::mem::take(&mut pulling.ranges);
+        self.datagrams.pulls.recycle(ranges);
+        if missing > 0 {
+            self.note_pulled(slot, missing);
+        }
+    }
+
+    /// A session ends, with what it had under way.
+    pub(super) fn end_bulk(&mut self, bulk: &Bulk) {
+        self.datagrams.pulls.bytes -= bulk.pulled_bytes;
+        self.wake_pulls();
+    }
+
+    // ---- The sender ----
+
+    /// The peer asks for a range in datagrams.
+    ///
+    /// RR-RDV-1, RR-RDV-5, RR-BULK-2.
+    pub(crate) fn handle_datagram_grant(
+        &mut self,
+        slot: u32,
+        grant: &Grant,
+    ) -> Result<(), FrameError> {
+        let (offset, length) = (grant.offset.get(), grant.length.get());
+        if !self.pulls_by_datagram(slot) {
+            return Err(FrameError::BadGrant { offset, length, message: 0 });
+        }
+        let id = Id::from_u64(grant.send_operation.get());
+        let receive_operation = grant.receive_operation.get();
+        let found = self.operations.get_mut(id).filter(|found| found.session == slot);
+        let Some((State::Serving(serving), message)) =
+            found.map(|found| (&mut found.state, found.length))
+        else {
+            self.refuse_datagram_grant(slot, receive_operation);
+            return Ok(());
+        };
+        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
+        serving.granted = serving.granted.saturating_add(u64::from(length));
+        // Nothing is granted twice, for nothing that was granted gets lost.
+        if !fits || length == 0 || length > CHUNK_BYTES_MAX || serving.granted > message {
+            return Err(FrameError::BadGrant { offset, length, message });
+        }
+        let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
+        if let Some(bulk) = self.bulk_of(slot) {
+            bulk.granted.push_back(range);
+        }
+        self.feed(slot);
+        Ok(())
+    }
+
+    fn refuse_datagram_grant(&mut self, slot: u32, receive_operation: u64) {
+        self.counters.stale_frames += 1;
+        self.push_control(slot, Control::refused(DATAGRAM_LANE, receive_operation));
+    }
+
+    /// A session may have room for contents of what the peer granted.
+    #[inline]
+    pub(super) fn feed(&mut self, slot: u32) {
+        if let Some(bulk) = self.bulk_of(slot)
+            && !bulk.granted.is_empty()
+            && !bulk.is_feeding
+        {
+            bulk.is_feeding = true;
+            self.datagrams.pulls.feeding.push(slot);
+        }
+    }
+
+    /// The next bytes of messages that go in datagrams, as long as there is room: sessions come
+    /// back when contents are sent or acknowledged.
+    pub(crate) fn stage_data(&mut self) -> Option<StagedData<'_>> {
+        while let Some(&slot) = self.datagrams.pulls.feeding.last() {
+            if let Some((operation, offset, content, length)) = self.push_data(slot) {
+                let content = self.datagrams.contents.get_mut(content)?;
+                return Some(StagedData { operation, offset, room: content.newest(length) });
+            }
+            self.datagrams.pulls.feeding.pop();
+            if let Some(bulk) = self.bulk_of(slot) {
+                bulk.is_feeding = false;
+            }
+        }
+        None
+    }
+
+    /// One content with the next bytes that a session was asked for; where in which message they
+    /// are, and how many.
+    fn push_data(&mut self, slot: u32) -> Option<(Id, u64, Id, usize)> {
+        loop {
+            let session = self.sessions.at_mut(slot as usize)?;
+            let datagram = session.datagram.as_deref_mut()?;
+            let front = datagram.bulk.as_mut()?.granted.front_mut()?;
+            let range = *front;
+            let found = self.operations.get(range.operation);
+            if !found.is_some_and(|found| matches!(found.state, State::Serving(_))) {
+                // The send has ended: its receiver gave it up, or it failed.
+                datagram.bulk.as_mut()?.granted.pop_front();
+                self.refuse_datagram_grant(slot, range.receive_operation);
+                continue;
+            }
+            let pool = &mut self.datagrams.contents;
+            if datagram.unsent_bulk() >= UNSENT_MAX {
+                return None;
+            }
+            let room = datagram.frame_bytes_max() - DATA_HEADER_BYTES;
+            let length = room.min(range.length as usize);
+            let content = datagram.push_alone(pool, slot, DATA_HEADER_BYTES + length)?;
+            let front = datagram.bulk.as_mut()?.granted.front_mut()?;
+            front.offset += length as u64;
+            front.length -= length as u32;
+            if front.length == 0 {
+                datagram.bulk.as_mut()?.granted.pop_front();
+            }
+            let header = Data {
+                kind: frame::KIND_DATA,
+                flags: 0,
+                reserved: 0.into(),
+                length: (length as u32).into(),
+                receive_operation: range.receive_operation.into(),
+                offset: range.offset.into(),
+            };
+            let head = pool.get_mut(content)?.newest(DATA_HEADER_BYTES + length);
+            head[..DATA_HEADER_BYTES].copy_from_slice(header.as_bytes());
+            self.mark_dirty(slot);
+            return Some((range.operation, range.offset, content, length));
+        }
+    }
+}
