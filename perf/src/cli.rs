@@ -153,40 +153,43 @@ pub(crate) enum Lanes {
     Xdp,
     /// Datagrams as frames where they can be had, otherwise by UDP; bulk by io_uring.
     Hybrid,
-    /// Not offered yet.
+    /// Everything in datagrams as AF_XDP frames, bulk too: no bulk lane. Needs root, which `--lab`
+    /// keeps.
     XdpOnly,
+    /// Everything in datagrams by UDP, bulk too: no bulk lane.
+    UdpOnly,
 }
 
 impl Lanes {
     /// Ringrail's settings: names and values.
-    pub(crate) fn settings(self) -> Result<&'static [(&'static str, &'static str)], String> {
+    pub(crate) fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Uring => Ok(&[("lanes", "uring"), ("control_lane", "tcp")]),
-            Self::Sockets => Ok(&[("lanes", "sockets"), ("control_lane", "tcp")]),
-            Self::Auto => Ok(&[("lanes", "auto")]),
-            Self::Udp => Ok(&[("lanes", "uring"), ("control_lane", "udp")]),
-            Self::UdpSockets => Ok(&[("lanes", "sockets"), ("control_lane", "udp")]),
-            Self::Xdp => Ok(&[("lanes", "uring"), ("control_lane", "xdp")]),
-            Self::Hybrid => Ok(&[("lanes", "uring"), ("control_lane", "auto")]),
-            Self::XdpOnly => {
-                let name = self.to_possible_value().map(|value| value.get_name().to_owned());
-                Err(format!(
-                    "lanes {} are not offered yet: use hybrid, xdp, udp, \
-                     udp-sockets, uring, sockets or auto",
-                    name.unwrap_or_default()
-                ))
-            }
+            Self::Uring => &[("lanes", "uring"), ("control_lane", "tcp")],
+            Self::Sockets => &[("lanes", "sockets"), ("control_lane", "tcp")],
+            Self::Auto => &[("lanes", "auto")],
+            Self::Udp => &[("lanes", "uring"), ("control_lane", "udp")],
+            Self::UdpSockets => &[("lanes", "sockets"), ("control_lane", "udp")],
+            Self::Xdp => &[("lanes", "uring"), ("control_lane", "xdp")],
+            Self::Hybrid => &[("lanes", "uring"), ("control_lane", "auto")],
+            Self::XdpOnly => &[("control_lane", "xdp"), ("bulk_lane", "datagram")],
+            Self::UdpOnly => &[("control_lane", "udp"), ("bulk_lane", "datagram")],
         }
     }
 
     /// Whether a measurement without datagrams is none of these lanes.
     pub(crate) fn wants_datagrams(self) -> bool {
         matches!(self, Self::Udp | Self::UdpSockets | Self::Xdp | Self::Hybrid)
+            || self.is_datagrams_only()
+    }
+
+    /// Whether bulk data goes in datagrams, too.
+    pub(crate) fn is_datagrams_only(self) -> bool {
+        matches!(self, Self::XdpOnly | Self::UdpOnly)
     }
 
     /// Whether they need privileges, or use them where they are.
     pub(crate) fn wants_frames(self) -> bool {
-        matches!(self, Self::Xdp | Self::Hybrid)
+        matches!(self, Self::Xdp | Self::Hybrid | Self::XdpOnly)
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn settings(
     extra: &[String],
 ) -> Result<Settings, String> {
     let mut builder = Settings::builder();
-    for (name, value) in lanes.settings()? {
+    for (name, value) in lanes.settings() {
         builder = builder.set(name, value);
     }
     if let Some(nics) = nics {
@@ -220,6 +220,10 @@ impl Side<'_> {
         report.eager_limit_bytes = self.endpoint.eager_limit_bytes(self.peer);
         let asked = self.endpoint.domain().settings().control_lane();
         counted::control_lane(report, asked, &ours, &theirs);
+        if self.job.lanes.is_datagrams_only() {
+            // There is no other lane.
+            report.lanes.truncate(1);
+        }
         let sent = after.zero_copy_sends - before.zero_copy_sends;
         let copied = after.zero_copy_copied - before.zero_copy_copied;
         let kind = if sent == 0 {

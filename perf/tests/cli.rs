@@ -386,7 +386,6 @@ fn bad_arguments_are_named() {
         (&["latency", "--loopback", "--size", "x"], "`x` is not a size"),
         (&["latency", "--loopback", "--size", "16:8"], "16 is more than 8"),
         (&["latency", "--loopback", "--iters", "-1"], "-1"),
-        (&["latency", "--loopback", "--lanes", "xdp-only"], "not offered"),
         (&["latency", "--loopback", "--json", "--csv"], "--csv"),
         (&["latency", "--loopback", "--connect", "127.0.0.1:1"], "--connect"),
         (&["latency", "--loopback", "--set", "arena_bytes"], "NAME=VALUE"),

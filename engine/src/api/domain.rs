@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,13 +16,15 @@ use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::Datagrams;
 use crate::progress::engine::{LoopConfig, State};
-use crate::progress::lanes::SendMode;
+use crate::progress::lanes::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, SendMode,
+};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::settings::{BulkLane, ControlLane, Settings, ZeroCopy};
-use crate::topology;
+use crate::topology::{self, Nic};
 use crate::types::Error;
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
@@ -133,15 +135,16 @@ impl Domain {
             source.set_port(0);
             source
         });
+        let longest = longest_datagram(nic, locator.ip());
         let datagrams = match settings.control_lane() {
             ControlLane::Tcp => Datagrams::default(),
             ControlLane::Xdp => {
                 let taken = |error| Error::system("control_lane = xdp", error);
                 let (socket, port) = bound(locator).map_err(taken)?;
-                Datagrams::new(socket, port, true)
+                Datagrams::new(socket, port, longest, true)
             }
             ControlLane::Udp | ControlLane::Auto => match bound(locator) {
-                Ok((socket, port)) => Datagrams::new(socket, port, false),
+                Ok((socket, port)) => Datagrams::new(socket, port, longest, false),
                 Err(error) => Datagrams::refused(&error),
             },
         };
@@ -149,7 +152,7 @@ impl Domain {
         let mut state = State::new(
             engine,
             StdRng::from_seed(rand::random()),
-            core_config(settings),
+            core_config(settings, longest),
             loop_config(settings),
             Arc::clone(&self.0.keys),
             settings.cq_entries(),
@@ -230,7 +233,19 @@ fn clamp_u32(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX).min(1 << 30)
 }
 
-fn core_config(settings: &Settings) -> Config {
+/// Longest datagram that a NIC carries from `local`, as far as that is known.
+fn longest_datagram(nic: &Nic, local: IpAddr) -> usize {
+    let headers = if local.is_ipv4() { 28 } else { 48 };
+    match nic.mtu {
+        // The loopback carries more than anybody has cache for.
+        Some(mtu) if !local.is_loopback() => {
+            (mtu as usize).saturating_sub(headers).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
+        }
+        _ => DATAGRAM_BYTES_USUAL,
+    }
+}
+
+fn core_config(settings: &Settings, longest: usize) -> Config {
     Config {
         eager_limit: clamp_u32(settings.eager_limit_bytes()),
         inject_limit: clamp_u32(settings.inject_limit_bytes()),
@@ -257,6 +272,7 @@ fn core_config(settings: &Settings) -> Config {
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
         checksum: settings.checksum(),
+        content_buffer_bytes: longest,
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
         datagram_window_bytes: datagram_window_bytes(settings),
     }

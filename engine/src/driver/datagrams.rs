@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
-use crate::progress::lanes::{DriverCounters, Event, FrameState};
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameState};
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
@@ -109,6 +109,11 @@ impl Datagrams {
             Source::Socket => self.socket.as_ref().map(udp::Datagrams::fd),
             Source::Frames => self.frames.as_ref().and_then(Frames::fd),
         }
+    }
+
+    /// See [`crate::progress::lanes::Driver::datagram_bytes_max`].
+    pub(super) fn datagram_bytes_max(&self) -> usize {
+        self.frames.as_ref().map_or(DATAGRAM_BYTES_MAX, Frames::datagram_bytes_max)
     }
 
     /// See [`crate::progress::lanes::Driver::frame_state`].

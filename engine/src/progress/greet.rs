@@ -22,8 +22,8 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK,
-    KIND_CONTROL, MAGIC,
+    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES,
+    HelloStatus, KIND_BULK, KIND_CONTROL, MAGIC,
 };
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
 use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};

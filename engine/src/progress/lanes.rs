@@ -38,9 +38,14 @@ pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::FrameState;
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
-/// Longest datagram, in bytes, without the headers of UDP and IP: an Ethernet frame of usual
-/// length, with room to spare.
-pub(crate) const DATAGRAM_BYTES_MAX: usize = 2048;
+/// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
+/// has room for.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 8972;
+/// The same where the NIC's length is not known: an Ethernet frame of usual length, with room to
+/// spare.
+pub(crate) const DATAGRAM_BYTES_USUAL: usize = 2048;
+/// What every network carries.
+pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 
 /// Names one lane of one driver; never reused while events of it can still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -271,7 +276,7 @@ pub(crate) trait Driver {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Room for the next datagram to be sent, at least [`DATAGRAM_BYTES_MAX`] bytes of any
+    /// Room for the next datagram to be sent, at least [`Self::datagram_bytes_max`] bytes of any
     /// content. `WouldBlock`: everything that the driver queues is full even after a flush;
     /// [`Event::DatagramsWritable`] follows, once, however often there was none. Any other error
     /// concerns no single peer. Room that is not sent is given again.
@@ -280,7 +285,7 @@ pub(crate) trait Driver {
     }
 
     /// Queues the first `length` bytes of the room that was given last for sending to `to`, at
-    /// most [`DATAGRAM_BYTES_MAX`]; room is sent once, and must be asked for again. What the
+    /// most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for again. What the
     /// network, or the kernel for the sake of one destination, refuses is lost.
     fn send_datagram(&mut self, to: SocketAddr, length: usize) {
         let _ = (to, length);
@@ -304,6 +309,11 @@ pub(crate) trait Driver {
     /// announced can be received before it is told.
     fn watch_datagrams(&mut self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Longest datagram that can come in, once there is a socket; at most [`DATAGRAM_BYTES_MAX`].
+    fn datagram_bytes_max(&self) -> usize {
+        DATAGRAM_BYTES_MAX
     }
 
     /// Whether datagrams go as AF_XDP frames, and how these fare.

@@ -85,6 +85,8 @@ pub(crate) struct Config {
     pub(crate) hash_seed: u64,
     /// Checksums are wanted in all sessions.
     pub(crate) checksum: bool,
+    /// Bytes of a buffer for what goes in one datagram: the longest that the NIC carries.
+    pub(crate) content_buffer_bytes: usize,
     /// Bulk data goes in datagrams, in all sessions.
     pub(crate) bulk_in_datagrams: bool,
     /// Bytes that all peers together are granted at once to send in datagrams: what there is room
@@ -118,6 +120,7 @@ impl Config {
             bulk_idle_ns: 1000,
             hash_seed: 1,
             checksum: false,
+            content_buffer_bytes: 2048,
             bulk_in_datagrams: false,
             datagram_window_bytes: 1 << 20,
         }

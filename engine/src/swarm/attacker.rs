@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::driver::sim::datagrams::Sighting;
 use crate::driver::sim::net::Net;
 use crate::driver::sim::random::Random;
-use crate::progress::lanes::DATAGRAM_BYTES_MAX;
+use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::wire::packet::{PACKET_HEADER_BYTES, PacketHeader};
 
 /// The last datagrams, which it remembers.
@@ -66,7 +66,7 @@ impl Attacker {
     /// Begins to read along.
     pub(crate) fn new(seed: u64, net: &mut Net) -> Self {
         net.observe_datagrams(SIGHTINGS);
-        let bytes = Vec::with_capacity(DATAGRAM_BYTES_MAX);
+        let bytes = Vec::with_capacity(DATAGRAM_BYTES_USUAL);
         let (hoard, counts) = (Vec::with_capacity(HOARD), [0; ATTACKS.len()]);
         Self { random: Random::new(seed ^ 0xa77ac), bytes, hoard, counts }
     }
@@ -163,7 +163,7 @@ impl Attacker {
             return;
         }
         // Headers are short, and what counts stands there.
-        let within = self.random.pick(&[PACKET_HEADER_BYTES, 64, DATAGRAM_BYTES_MAX]);
+        let within = self.random.pick(&[PACKET_HEADER_BYTES, 64, DATAGRAM_BYTES_USUAL]);
         for _ in 0..self.random.pick(&[1, 1, 2, 8]) {
             let bit = self.random.below(8 * within.min(self.bytes.len()));
             self.bytes[bit / 8] ^= 1 << (bit % 8);
@@ -203,7 +203,7 @@ impl Attacker {
 
     /// Adds up to `bytes_max` random bytes, as far as a datagram has room.
     fn make_noise(&mut self, bytes_max: usize) {
-        let room = DATAGRAM_BYTES_MAX - self.bytes.len();
+        let room = DATAGRAM_BYTES_USUAL - self.bytes.len();
         for _ in 0..self.random.below(bytes_max + 1).min(room) {
             let byte = self.random.next() as u8;
             self.bytes.push(byte);

@@ -7,7 +7,7 @@ use super::garble::GarblePlan;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
-use crate::progress::lanes::SendMode;
+use crate::progress::lanes::{DATAGRAM_BYTES_USUAL, SendMode};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
@@ -289,6 +289,7 @@ impl Plan {
             bulk_idle_ns: random.pick(&[1, 100, 30_000]) * MILLISECOND,
             hash_seed: random.next(),
             checksum: checks(self.seed),
+            content_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
             datagram_window_bytes: [1, 4096, 1 << 20][self.seed as usize % 3],
         }
@@ -318,6 +319,7 @@ impl Plan {
             bulk_idle_ns: 30 * SECOND,
             hash_seed: random.next(),
             checksum: checks(self.seed),
+            content_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
             datagram_window_bytes: 1 << 20,
         }

@@ -48,6 +48,7 @@ pub(super) fn config() -> Config {
         bulk_idle_ns: LONG_NS,
         hash_seed: 1,
         checksum: false,
+        content_buffer_bytes: 2048,
         bulk_in_datagrams: false,
         datagram_window_bytes: 1 << 20,
     }

@@ -12,6 +12,7 @@ use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
 use crate::progress::datagram::Datagrams;
 use crate::progress::engine::{Clock, Engine, LoopConfig, State};
+use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error};
@@ -142,7 +143,7 @@ impl World {
         );
         if let Some(socket) = &self.datagrams {
             let socket = socket.try_clone().map_err(failed)?;
-            state.datagrams = Datagrams::new(socket, locator.port(), false);
+            state.datagrams = Datagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false);
         }
         state.clock = Clock::Virtual;
         state.core.open_endpoint();

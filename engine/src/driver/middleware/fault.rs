@@ -542,6 +542,10 @@ impl Driver for Fault {
         self.mistreat(to, length);
     }
 
+    fn datagram_bytes_max(&self) -> usize {
+        self.inner.datagram_bytes_max()
+    }
+
     fn frame_state(&self) -> FrameState {
         self.inner.frame_state()
     }

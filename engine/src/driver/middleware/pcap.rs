@@ -326,6 +326,10 @@ impl Driver for Pcap {
         self.is_dirty = true;
     }
 
+    fn datagram_bytes_max(&self) -> usize {
+        self.inner.datagram_bytes_max()
+    }
+
     fn frame_state(&self) -> FrameState {
         self.inner.frame_state()
     }

@@ -268,6 +268,10 @@ impl Driver for Trace {
         trace!(target: TARGET, call = "send_datagram", %to, length);
     }
 
+    fn datagram_bytes_max(&self) -> usize {
+        self.inner.datagram_bytes_max()
+    }
+
     fn frame_state(&self) -> FrameState {
         self.inner.frame_state()
     }

@@ -512,6 +512,10 @@ impl Driver for UringDriver {
         self.datagrams.watch()
     }
 
+    fn datagram_bytes_max(&self) -> usize {
+        self.datagrams.datagram_bytes_max()
+    }
+
     fn frame_state(&self) -> FrameState {
         self.datagrams.frame_state()
     }

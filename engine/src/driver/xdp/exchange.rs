@@ -18,6 +18,45 @@ const UNREAPED_MAX: u32 = 16;
 /// unless the NIC is slower.
 const KICKS_MAX: usize = 6;
 
+/// Where the packet is that is read.
+#[derive(Debug)]
+enum Reading {
+    Frame(Frame, u32),
+    /// Put together out of several frames.
+    Long,
+}
+
+/// Packets that are longer than a frame. A kernel takes and gives them in several (`XDP_USE_SG`),
+/// which lie anywhere; whoever writes or reads one wants it in one piece. So these are copied.
+#[derive(Debug)]
+struct Long {
+    room: Box<[u8]>,
+    came: Vec<u8>,
+    is_too_long: bool,
+}
+
+impl Long {
+    fn new(bytes: usize) -> Self {
+        let (room, came) = (vec![0; bytes].into(), Vec::with_capacity(bytes));
+        Self { room, came, is_too_long: false }
+    }
+
+    fn frames_max(&self, frame_bytes: usize) -> usize {
+        self.room.len().div_ceil(frame_bytes)
+    }
+
+    fn take_part(&mut self, part: &[u8], is_first: bool) {
+        if is_first {
+            self.came.clear();
+            self.is_too_long = false;
+        }
+        self.is_too_long |= self.came.len() + part.len() > self.room.len();
+        if !self.is_too_long {
+            self.came.extend_from_slice(part);
+        }
+    }
+}
+
 /// The rings of one NIC queue with the books of their frames.
 ///
 /// As many frames as `receive_frames` are for receiving and never taken for sending, so that
@@ -29,31 +68,36 @@ pub(super) struct Exchange<R> {
     receive_frames: u32,
     /// Given out to be written.
     room: Option<Frame>,
+    long: Option<Long>,
     /// Written; which packet of `staged_packets` is in which.
     staged: Vec<Frame>,
     staged_packets: Vec<Packet>,
     /// Packets lie in the transmit ring that the kernel has not been told of, or that it left.
     owes_kick: bool,
     /// Given out to be read.
-    reading: Option<(Frame, u32)>,
+    reading: Option<Reading>,
     batch: [Packet; BATCH],
     next: usize,
     end: usize,
-    /// Packets in several frames, which nobody sends us.
+    /// Of a packet in several frames some came, and the last one did not.
+    is_inside_split: bool,
+    /// Packets in more frames than are taken, which nobody sends us.
     pub(super) split: u64,
     /// System calls made.
     pub(super) calls: u64,
 }
 
 impl<R: Rings> Exchange<R> {
-    /// Takes over rings of `frames` frames, of which `receive_frames` receive.
-    pub(super) fn new(rings: R, frames: u32, receive_frames: u32) -> Self {
+    /// Takes over rings of `frames` frames, of which `receive_frames` receive. Packets of more than
+    /// one frame go and come if they may be `long_bytes` long; 0: they do not.
+    pub(super) fn new(rings: R, frames: u32, receive_frames: u32, long_bytes: usize) -> Self {
         debug_assert!(receive_frames < frames);
         let mut exchange = Self {
             rings,
             ledger: Ledger::new(frames),
             receive_frames,
             room: None,
+            long: (long_bytes > 0).then(|| Long::new(long_bytes)),
             staged: Vec::with_capacity(BATCH),
             staged_packets: Vec::with_capacity(BATCH),
             owes_kick: false,
@@ -61,6 +105,7 @@ impl<R: Rings> Exchange<R> {
             batch: [Packet::default(); BATCH],
             next: 0,
             end: 0,
+            is_inside_split: false,
             split: 0,
             calls: 0,
         };
@@ -79,8 +124,12 @@ impl<R: Rings> Exchange<R> {
 
     // ---- Sending ----
 
-    /// All of a frame to be written, the same until it is staged; `None`: all are under way.
+    /// Room for a packet, the same until it is staged; `None`: all frames are under way. It is a
+    /// frame, unless packets may be longer.
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+        if self.long.is_some() {
+            return self.long_room();
+        }
         if self.staged.len() == BATCH {
             return None;
         }
@@ -98,8 +147,41 @@ impl<R: Rings> Exchange<R> {
         Some(self.rings.bytes(frame))
     }
 
+    fn long_room(&mut self) -> Option<&mut [u8]> {
+        let wanted = self.long.as_ref()?.frames_max(self.rings.frame_bytes());
+        if self.ledger.counts().sending > UNREAPED_MAX {
+            self.reap();
+        }
+        let counts = self.ledger.counts();
+        let reserved = self.receive_frames.saturating_sub(counts.filled);
+        if self.staged.len() + wanted > BATCH || counts.free < reserved + wanted as u32 {
+            return None;
+        }
+        self.long.as_mut().map(|long| &mut long.room[..])
+    }
+
+    /// Copies the room into as many frames as it takes.
+    fn stage_long(&mut self, length: usize) {
+        let Some(long) = &self.long else { return };
+        let frame_bytes = self.rings.frame_bytes();
+        let packet = &long.room[..length];
+        let mut left = packet.chunks(frame_bytes).peekable();
+        while let Some(part) = left.next() {
+            // There were as many when room was given, and nothing took any since.
+            let Some(mut frame) = self.ledger.take() else { return };
+            self.rings.bytes(&mut frame)[..part.len()].copy_from_slice(part);
+            let (index, length) = (frame.index(), part.len() as u32);
+            let goes_on = left.peek().is_some();
+            self.staged_packets.push(Packet { index, length, goes_on });
+            self.staged.push(frame);
+        }
+    }
+
     /// Sends the first `length` bytes of the room with the next [`Self::flush`].
     pub(super) fn stage(&mut self, length: usize) {
+        if self.long.is_some() {
+            return self.stage_long(length);
+        }
         let Some(frame) = self.room.take() else { return };
         let packet = Packet { index: frame.index(), length: length as u32, goes_on: false };
         self.staged_packets.push(packet);
@@ -165,10 +247,9 @@ impl<R: Rings> Exchange<R> {
 
     /// The next packet that came in; its bytes are valid until the next call.
     pub(super) fn receive(&mut self) -> Option<&mut [u8]> {
-        if let Some((frame, _)) = self.reading.take() {
+        if let Some(Reading::Frame(frame, _)) = self.reading.take() {
             self.ledger.put_back(frame);
         }
-        let mut is_inside_split = false;
         loop {
             if self.next == self.end {
                 self.next = 0;
@@ -181,14 +262,14 @@ impl<R: Rings> Exchange<R> {
             let packet = self.batch[self.next];
             self.next += 1;
             let Some(frame) = self.ledger.reclaim(packet.index, Holder::Fill) else { continue };
-            if packet.goes_on || is_inside_split {
-                self.split += u64::from(!packet.goes_on);
-                is_inside_split = packet.goes_on;
-                self.ledger.put_back(frame);
-                continue;
+            if !packet.goes_on && !self.is_inside_split {
+                self.reading = Some(Reading::Frame(frame, packet.length));
+                return self.reading();
             }
-            self.reading = Some((frame, packet.length));
-            return self.reading();
+            if self.take_part(frame, packet) {
+                self.reading = Some(Reading::Long);
+                return self.reading();
+            }
         }
     }
 
@@ -199,10 +280,25 @@ impl<R: Rings> Exchange<R> {
         let _ = self.rings.wake();
     }
 
+    /// Takes one frame of a packet in several. `true`: the packet is whole.
+    fn take_part(&mut self, mut frame: Frame, packet: Packet) -> bool {
+        let is_first = !mem::replace(&mut self.is_inside_split, packet.goes_on);
+        let mut is_whole = false;
+        if let Some(long) = &mut self.long {
+            long.take_part(self.rings.packet(&mut frame, packet.length), is_first);
+            is_whole = !packet.goes_on && !long.is_too_long;
+        }
+        self.ledger.put_back(frame);
+        self.split += u64::from(!packet.goes_on && !is_whole);
+        is_whole
+    }
+
     /// The packet that [`Self::receive`] found.
     pub(super) fn reading(&mut self) -> Option<&mut [u8]> {
-        let (frame, length) = self.reading.as_mut()?;
-        Some(self.rings.packet(frame, *length))
+        match self.reading.as_mut()? {
+            Reading::Frame(frame, length) => Some(self.rings.packet(frame, *length)),
+            Reading::Long => self.long.as_mut().map(|long| &mut long.came[..]),
+        }
     }
 
     /// Lends free frames to receive into, in batches.

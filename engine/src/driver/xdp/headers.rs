@@ -17,12 +17,13 @@ use super::checksum;
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
 
-const ETHERNET_BYTES: usize = 14;
+/// Bytes of an Ethernet header.
+pub(super) const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
 /// The longest of both.
-const BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
+pub(super) const BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
 /// Routers that a packet passes at the most, as the kernel's sockets have it.
 const HOPS: u8 = 64;
 const UDP: u8 = 17;

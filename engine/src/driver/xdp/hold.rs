@@ -11,9 +11,11 @@ use ringrail_xdp::lease::{Bound, LeaseError, Offer};
 use ringrail_xdp::{AttachMode, Claim, ClaimError, JoinError, Missing, Nic};
 
 use super::exchange::Exchange;
+use super::headers::BYTES_MAX;
 use super::kinds::AnyRings;
 use super::lent::LentRings;
 use super::socket::{BUSY_FOR, Copying, XskRings};
+use crate::progress::lanes::DATAGRAM_BYTES_MAX;
 
 /// How long the helper may take for an answer when an engine starts: it may have to load a program.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
@@ -88,90 +90,125 @@ impl Hold {
     }
 }
 
-/// A hold, the rings that go with it, and their frames.
-type Acquired = (Hold, Exchange<AnyRings>, u32);
+/// Whether packets may take several frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Long {
+    /// None is longer than a frame.
+    No,
+    /// Where the kernel can.
+    Wanted,
+    /// Or there is no hold.
+    Needed,
+}
 
-/// Takes the first queue of NIC `nic` that nobody has: by own privileges, else by the helper's.
-/// `socket` is the UDP socket that is bound to `local`.
+/// What a queue is wanted for.
+#[derive(Clone, Copy)]
+pub(super) struct Wish<'a> {
+    pub(super) nic: u32,
+    /// What `socket`, the UDP socket, is bound to.
+    pub(super) local: SocketAddr,
+    pub(super) socket: BorrowedFd<'a>,
+    pub(super) source: &'a Source,
+    /// A queue that is busy is waited for, for a second.
+    pub(super) is_patient: bool,
+    pub(super) long: Long,
+}
+
+/// A hold, and the rings that go with it.
+pub(super) struct Acquired {
+    pub(super) hold: Hold,
+    pub(super) exchange: Exchange<AnyRings>,
+    pub(super) frames: u32,
+    /// Packets may take several frames.
+    pub(super) is_long: bool,
+}
+
+/// Takes the first queue that nobody has: by own privileges, else by the helper's.
 ///
 /// # Errors
 ///
 /// What stands in the way, and the cure.
-pub(super) fn acquire(
-    nic: u32,
-    local: SocketAddr,
-    socket: BorrowedFd<'_>,
-    source: &Source,
-    is_patient: bool,
-) -> Result<Acquired, String> {
+pub(super) fn acquire(wish: &Wish<'_>) -> Result<Acquired, String> {
     let lacking = match Missing::of_this_thread() {
         Some(missing) => missing.to_string(),
-        None => match Nic::join(nic, AttachMode::Auto) {
-            Ok(nic) => return by_privileges(nic, local, source.frames, is_patient),
+        None => match Nic::join(wish.nic, AttachMode::Auto) {
+            Ok(nic) => return by_privileges(nic, wish),
             // A user namespace's root has them all, and may nothing here.
             Err(JoinError::Privileges { missing, .. }) => missing.to_string(),
-            Err(error @ (JoinError::Folder { .. } | JoinError::OutOfReach { .. })) => {
-                error.to_string()
-            }
             Err(error) => return Err(error.to_string()),
         },
     };
-    let Some(helper) = &source.helper else {
+    let Some(helper) = &wish.source.helper else {
         return Err(format!(
             "not permitted: {lacking}; or start ringrail-xdpd, join group ringrail, and name its \
              socket in the setting xdpd_socket"
         ));
     };
-    borrow(nic, socket, source.frames, helper, is_patient).map_err(|refusal| match refusal {
+    if wish.long == Long::Needed {
+        return Err(format!(
+            "not permitted: {lacking}; ringrail-xdpd lends no queue for packets of several frames, \
+             which the peers were told of"
+        ));
+    }
+    borrow(wish, helper).map_err(|refusal| match refusal {
         LeaseError::Absent { .. } | LeaseError::NotAllowed { .. } => format!(
             "not permitted: {lacking}; or start ringrail-xdpd and join group ringrail ({refusal})"
         ),
-        LeaseError::Os { source } => {
-            let cure = match source.raw_os_error() {
-                Some(libc::ENOBUFS | libc::ENOMEM) => {
-                    "; raise the memlock limit (`ulimit -l`), or lower xdp_frames"
-                }
-                _ => "",
-            };
-            format!("a socket of ringrail-xdpd: {source}{cure}")
-        }
         other => other.to_string(),
     })
 }
 
-/// The first queue that nobody has, zero-copy where NIC and program can.
-fn by_privileges(
-    nic: Nic,
-    local: SocketAddr,
-    frames: u32,
-    is_patient: bool,
-) -> Result<Acquired, String> {
+/// By own privileges. Kernels before 6.6 have packets of one frame only.
+fn by_privileges(nic: Nic, wish: &Wish<'_>) -> Result<Acquired, String> {
+    let nic = match wish.long {
+        Long::No => nic,
+        Long::Needed => return take_queue(nic, wish, true).map_err(|(_, why)| why),
+        Long::Wanted if !nic.has_frags() => nic,
+        Long::Wanted => match take_queue(nic, wish, true) {
+            Ok(taken) => return Ok(taken),
+            Err((nic, _)) => nic,
+        },
+    };
+    take_queue(nic, wish, false).map_err(|(_, why)| why)
+}
+
+/// The first queue that nobody has, zero-copy where NIC and program can. The NIC comes back if
+/// there is none.
+fn take_queue(nic: Nic, wish: &Wish<'_>, is_long: bool) -> Result<Acquired, (Nic, String)> {
+    let frames = wish.source.frames;
+    let long_bytes = if is_long { DATAGRAM_BYTES_MAX + BYTES_MAX } else { 0 };
     let mut last = String::from("it has no queue");
     for queue in 0..nic.queues() {
         // Others' queues are not waited for where there are more.
-        let is_patient = is_patient && nic.queues() == 1;
+        let is_patient = wish.is_patient && nic.queues() == 1;
         let ways: &[Copying] =
             if nic.has_zero_copy() { &[Copying::Zero, Copying::Copy] } else { &[Copying::Copy] };
         for &copying in ways {
-            let rings = match XskRings::open(nic.name(), queue, frames, copying, is_patient) {
+            let how = (copying, is_long);
+            let rings = match XskRings::open(nic.name(), queue, frames, how, is_patient) {
                 Ok(rings) => rings,
                 Err(error) => {
                     last = refused(nic.name(), queue, &error);
                     continue;
                 }
             };
-            let exchange = Exchange::new(AnyRings::Own(rings), frames, frames / 2);
-            return match nic.claim(queue, local, exchange.fd()) {
-                Ok(claim) => Ok((Hold::Own { claim, nic, copying }, exchange, frames)),
-                Err(error @ ClaimError::Unspecified { .. }) => Err(error.to_string()),
+            let exchange = Exchange::new(AnyRings::Own(rings), frames, frames / 2, long_bytes);
+            match nic.claim(queue, wish.local, exchange.fd()) {
+                Ok(claim) => {
+                    let hold = Hold::Own { claim, nic, copying };
+                    return Ok(Acquired { hold, exchange, frames, is_long });
+                }
+                Err(error @ ClaimError::Unspecified { .. }) => {
+                    return Err((nic, error.to_string()));
+                }
                 Err(error) => {
                     last = error.to_string();
                     break;
                 }
-            };
+            }
         }
     }
-    Err(last)
+    Err((nic, last))
 }
 
 fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
@@ -185,25 +222,23 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
 }
 
 /// The first queue that nobody has, by the helper.
-fn borrow(
-    nic: u32,
-    socket: BorrowedFd<'_>,
-    frames: u32,
-    helper: &Path,
-    is_patient: bool,
-) -> Result<Acquired, LeaseError> {
+fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
+    let is_patient = wish.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };
-    let (mut offer, lent) = Offer::ask(helper, nic, socket, patience)?;
-    let (rings, frames) = register(&lent, frames)?;
+    let (mut offer, lent) = Offer::ask(helper, wish.nic, wish.socket, patience)?;
+    let (rings, frames) = register(&lent, wish.source.frames)?;
     drop(lent);
-    let exchange = Exchange::new(AnyRings::Lent(rings), frames, frames / 2);
+    let exchange = Exchange::new(AnyRings::Lent(rings), frames, frames / 2, 0);
     let queues = offer.queues();
     // Others' queues are not waited for where there are more.
     let deadline = (is_patient && queues == 1).then(|| Instant::now() + BUSY_FOR);
     let mut queue = 0;
     loop {
         match offer.try_bind(queue) {
-            Ok(bound) => return Ok((Hold::Lent(bound), exchange, frames)),
+            Ok(bound) => {
+                let hold = Hold::Lent(bound);
+                return Ok(Acquired { hold, exchange, frames, is_long: false });
+            }
             Err((again, LeaseError::Busy { .. })) if queue + 1 < queues => {
                 offer = again;
                 queue += 1;

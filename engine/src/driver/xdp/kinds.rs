@@ -61,6 +61,10 @@ impl Rings for AnyRings {
         either!(self, kick)
     }
 
+    fn frame_bytes(&self) -> usize {
+        either!(self, frame_bytes)
+    }
+
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
         either!(self, bytes, frame)
     }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::destinations::Destinations;
 use super::exchange::Exchange;
-use super::headers::header_bytes;
-use super::hold::{Hold, Source, acquire};
+use super::headers::{BYTES_MAX, ETHERNET_BYTES, header_bytes};
+use super::hold::{Acquired, Hold, Long, Source, Wish, acquire};
 use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
-use super::socket::BusyPoll;
+use super::socket::{BusyPoll, PACKET_BYTES};
 use crate::progress::lanes::FrameFigures;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
@@ -21,6 +21,9 @@ use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Frames that came in and were no datagrams, of which one call takes no more.
 const UNFIT_MAX: usize = 64;
+
+/// Longest datagram of which a packet in one frame is sure, with headers and two VLAN tags.
+pub(super) const SINGLE_BYTES_MAX: usize = PACKET_BYTES - BYTES_MAX - 8;
 
 /// Frames to and from one address and port.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ pub(super) struct Lane {
     frames: u32,
     nic: u32,
     busy_poll: Option<BusyPoll>,
+    is_long: bool,
     routes: Routes,
     link: Link,
     destinations: Destinations,
@@ -45,7 +49,9 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Takes a queue of the NIC that has the address `local`, to which `socket` is bound.
+    /// Takes a queue of the NIC that has the address `local`, to which `socket` is bound. Packets
+    /// may take several frames where the NIC takes longer ones than a frame; also elsewhere, or not
+    /// at all, if `needs_long`.
     ///
     /// # Errors
     ///
@@ -55,6 +61,7 @@ impl Lane {
         socket: BorrowedFd<'_>,
         source: &Source,
         is_patient: bool,
+        needs_long: bool,
     ) -> Result<Self, String> {
         let nic = nic_of(local)?;
         let mut routes = Routes::open().map_err(|error| format!("no netlink socket: {error}"))?;
@@ -62,17 +69,24 @@ impl Lane {
         if !link.is_up {
             return Err("the NIC is down".to_owned());
         }
-        let (hold, exchange, frames) = acquire(nic, local, socket, source, is_patient)?;
+        let long = match needs_long {
+            true => Long::Needed,
+            false if link.mtu as usize > PACKET_BYTES - ETHERNET_BYTES => Long::Wanted,
+            false => Long::No,
+        };
+        let wish = Wish { nic, local, socket, source, is_patient, long };
+        let Acquired { hold, exchange, frames, is_long } = acquire(&wish)?;
         let busy_poll =
             (source.busy_poll_us > 0).then(|| BusyPoll::start(exchange.fd(), source.busy_poll_us));
         let now = Instant::now();
-        let destinations = Destinations::new(local, nic, link.clone(), now);
+        let destinations = Destinations::new(local, nic, link_of(link.clone(), is_long), now);
         Ok(Self {
             hold,
             exchange,
             frames,
             nic,
             busy_poll,
+            is_long,
             routes,
             link,
             destinations,
@@ -93,10 +107,20 @@ impl Lane {
     /// Name of the NIC, the queue, and how frames travel.
     pub(super) fn describe(&self) -> (String, u32, String) {
         let (nic, queue, mut how) = self.hold.describe();
+        if self.is_long {
+            how.push_str(", long ones in several frames");
+        } else if self.link.mtu as usize > PACKET_BYTES - ETHERNET_BYTES {
+            how.push_str(&format!(", up to {SINGLE_BYTES_MAX} bytes: a frame holds no more"));
+        }
         if let Some(busy_poll) = &self.busy_poll {
             how = format!("{how}, {busy_poll}");
         }
         (nic, queue, how)
+    }
+
+    /// Whether packets may take several frames.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// What became of its frames.
@@ -206,7 +230,7 @@ impl Lane {
                 Ok(_) => return Err(format!("{} is down", self.hold.nic())),
                 Err(error) => return Err(format!("{}: {error}", self.hold.nic())),
             }
-            self.destinations.set_link(self.link.clone());
+            self.destinations.set_link(link_of(self.link.clone(), self.is_long));
             if let Some(busy_poll) = &mut self.busy_poll {
                 busy_poll.look(self.exchange.fd());
             }
@@ -249,4 +273,11 @@ fn nic_of(local: SocketAddr) -> Result<u32, String> {
     let has_it = |index: Option<u32>| scope.is_none() || index == scope;
     let found = interfaces.into_iter().find(|nic| nic.ip() == ip && has_it(nic.index));
     found.and_then(|nic| nic.index).ok_or_else(|| format!("no NIC has the address {ip}"))
+}
+
+/// What packets that are sent have to fit: the NIC's MTU, and a frame where they may not take more.
+fn link_of(link: Link, is_long: bool) -> Link {
+    let single = (PACKET_BYTES - ETHERNET_BYTES) as u32;
+    let mtu = if is_long { link.mtu } else { link.mtu.min(single) };
+    Link { mtu, ..link }
 }

@@ -13,10 +13,10 @@ use rustix::net::xdp::{
 use super::frame::Frame;
 use super::mapped::{Mapping, Ring};
 use super::rings::{Packet, Rings};
-use super::socket::{FRAME_BYTES, kick, wake};
+use super::socket::{FRAME_BYTES, PACKET_BYTES, kick, wake};
 
 /// Where packets begin in a frame: the kernel leaves so much before those that come in.
-const HEADROOM_BYTES: usize = 256;
+const HEADROOM_BYTES: usize = FRAME_BYTES as usize - PACKET_BYTES;
 /// A packet goes on in the next frame: `XDP_PKT_CONTD`.
 const GOES_ON: u32 = 1;
 
@@ -139,6 +139,10 @@ impl Rings for LentRings {
 
     fn kick(&mut self) -> io::Result<()> {
         if self.transmit.needs_wakeup() { kick(self.fd()) } else { Ok(()) }
+    }
+
+    fn frame_bytes(&self) -> usize {
+        PACKET_BYTES
     }
 
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {

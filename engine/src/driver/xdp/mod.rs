@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::hold::Source;
 use self::lane::Lane;
-use crate::progress::lanes::DriverCounters;
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 use crate::progress::lanes::{FrameFigures, FrameState};
 
 /// How often frames that were lost are tried again, and the first time that those are which were
@@ -55,6 +55,8 @@ pub(super) struct Frames {
     /// The UDP socket, whose port the helper wants to see.
     socket: OwnedFd,
     source: Source,
+    /// Packets may take several frames, as the first lane's could; peers were told how long they are.
+    is_long: bool,
     mode: Mode,
     /// Of lanes that are over.
     past: FrameFigures,
@@ -110,14 +112,18 @@ impl Frames {
     ) -> Result<Self, String> {
         lane::may_have_frames(local)?;
         let began = Instant::now();
-        let mode = match Lane::open(local, socket.as_fd(), source, true) {
-            Ok(lane) => Mode::Up(announced(local, lane)),
+        let (mode, is_long) = match Lane::open(local, socket.as_fd(), source, true, false) {
+            Ok(lane) => {
+                let is_long = lane.is_long();
+                (Mode::Up(announced(local, lane)), is_long)
+            }
             Err(cause) => {
                 tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");
-                Mode::Refused(Fallen::new(cause, began))
+                (Mode::Refused(Fallen::new(cause, began)), false)
             }
         };
-        Ok(Self { local, socket, source: source.clone(), mode, past: FrameFigures::default() })
+        let past = FrameFigures::default();
+        Ok(Self { local, socket, source: source.clone(), is_long, mode, past })
     }
 
     fn lane(&mut self) -> Option<&mut Lane> {
@@ -125,6 +131,11 @@ impl Frames {
             Mode::Up(lane) => Some(lane),
             Mode::Leaving(..) | Mode::Down(_) | Mode::Refused(_) => None,
         }
+    }
+
+    /// Longest datagram that comes in, and that there is room for.
+    pub(super) fn datagram_bytes_max(&self) -> usize {
+        if self.is_long { DATAGRAM_BYTES_MAX } else { lane::SINGLE_BYTES_MAX }
     }
 
     /// Whether frames come and go.
@@ -210,7 +221,9 @@ impl Frames {
     }
 
     fn rise(&mut self, now: Instant) {
-        match (Lane::open(self.local, self.socket.as_fd(), &self.source, false), &mut self.mode) {
+        let (socket, is_long) = (self.socket.as_fd(), self.is_long);
+        let opened = Lane::open(self.local, socket, &self.source, false, is_long);
+        match (opened, &mut self.mode) {
             (Ok(lane), mode) => *mode = Mode::Up(announced(self.local, lane)),
             (Err(cause), mode) => {
                 tracing::debug!("still no frames: {cause}");

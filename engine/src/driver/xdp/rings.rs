@@ -49,6 +49,9 @@ pub(super) trait Rings {
     /// Has the kernel send what is in the ring. `WouldBlock`: part of it, ask again.
     fn kick(&mut self) -> io::Result<()>;
 
+    /// How much can be written of a frame.
+    fn frame_bytes(&self) -> usize;
+
     /// All that can be written of a frame.
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8];
 

@@ -20,9 +20,13 @@ use super::exchange::BATCH;
 use super::frame::Frame;
 use super::rings::{Packet, Rings};
 
-/// Bytes of a frame: 3840 of packet behind the kernel's 256, which takes the longest datagram with
-/// its headers, and one page.
+/// Bytes of a frame: one page, which is the longest chunk that the kernel takes without huge pages.
 pub(super) const FRAME_BYTES: u32 = 4096;
+/// Of these, what holds a packet; the kernel has the others in front of it
+/// (`XDP_PACKET_HEADROOM`).
+pub(super) const PACKET_BYTES: usize = FRAME_BYTES as usize - 256;
+/// In the options of a descriptor: the packet goes on in the next one (`XDP_PKT_CONTD`).
+const GOES_ON: u32 = 1;
 /// How long the kernel may take to let go of a queue that was bound before: it does so some 20 ms
 /// after the last descriptor was closed.
 pub(super) const BUSY_FOR: Duration = Duration::from_secs(1);
@@ -146,8 +150,8 @@ fn napi_of(socket: RawFd) -> libc::c_int {
 }
 
 impl XskRings {
-    /// Binds `frames` frames to `queue` of the NIC named `nic`. `is_patient`: a queue that is
-    /// busy is asked for again, for a second.
+    /// Binds `frames` frames to `queue` of the NIC named `nic`, for packets in several of them if
+    /// `is_long` (Linux 6.6). `is_patient`: a queue that is busy is asked for again, for a second.
     ///
     /// # Errors
     ///
@@ -156,12 +160,12 @@ impl XskRings {
         nic: &str,
         queue: u32,
         frames: u32,
-        copying: Copying,
+        (copying, is_long): (Copying, bool),
         is_patient: bool,
     ) -> io::Result<Self> {
         let deadline = Instant::now() + BUSY_FOR;
         loop {
-            match Self::try_open(nic, queue, frames, copying) {
+            match Self::try_open(nic, queue, frames, (copying, is_long)) {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY)
                         && is_patient
@@ -174,7 +178,12 @@ impl XskRings {
         }
     }
 
-    fn try_open(nic: &str, queue: u32, frames: u32, copying: Copying) -> io::Result<Self> {
+    fn try_open(
+        nic: &str,
+        queue: u32,
+        frames: u32,
+        (copying, is_long): (Copying, bool),
+    ) -> io::Result<Self> {
         let ring = QueueSize::new(frames.next_power_of_two()).map_err(io::Error::other)?;
         let umem_config = UmemConfig::builder()
             .frame_size(FrameSize::new(FRAME_BYTES).map_err(io::Error::other)?)
@@ -188,11 +197,12 @@ impl XskRings {
             Copying::Copy => BindFlags::XDP_COPY,
             Copying::Zero => BindFlags::XDP_ZEROCOPY,
         };
+        let long_flag = if is_long { BindFlags::XDP_USE_SG } else { BindFlags::empty() };
         let config = SocketConfig::builder()
             .rx_queue_size(ring)
             .tx_queue_size(ring)
             .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-            .bind_flags(BindFlags::XDP_USE_NEED_WAKEUP | copy_flag)
+            .bind_flags(BindFlags::XDP_USE_NEED_WAKEUP | copy_flag | long_flag)
             .build();
         let interface = Interface::new(CString::new(nic)?);
         // SAFETY: this is the only socket of the memory, so nobody else has its frames.
@@ -276,6 +286,7 @@ impl Rings for XskRings {
         let count = packets.len().min(room).min(BATCH);
         for (desc, packet) in self.descs.iter_mut().zip(&packets[..count]) {
             *desc = self.whole[packet.index as usize];
+            desc.set_options(if packet.goes_on { GOES_ON } else { 0 });
             // SAFETY: the frame is the caller's until it is lent below; the slice is not used.
             let mut data = unsafe { self.umem.data_mut(desc) };
             data.cursor().set_pos(packet.length as usize);
@@ -326,6 +337,10 @@ impl Rings for XskRings {
 
     fn kick(&mut self) -> io::Result<()> {
         if self.transmit.needs_wakeup() { kick(self.fd()) } else { Ok(()) }
+    }
+
+    fn frame_bytes(&self) -> usize {
+        PACKET_BYTES
     }
 
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {

@@ -33,6 +33,8 @@ struct Model {
     /// What arrived, in order, and is to be received.
     arrived: VecDeque<u64>,
     is_down: bool,
+    /// Leaves what is to be sent in the ring.
+    is_idle: bool,
     /// Names frames twice, or some that there are not.
     is_lying: bool,
 }
@@ -54,6 +56,7 @@ impl Model {
             next_number: 0,
             arrived: VecDeque::new(),
             is_down: false,
+            is_idle: false,
             is_lying: false,
         }
     }
@@ -174,6 +177,9 @@ impl Rings for Model {
         if self.is_down {
             return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
         }
+        if self.is_idle {
+            return Ok(());
+        }
         for _ in 0..32 {
             let Some(packet) = self.to_send.pop_front() else { return Ok(()) };
             let bytes = &self.memory[packet.index as usize][..packet.length as usize];
@@ -184,6 +190,10 @@ impl Rings for Model {
             }
         }
         if self.to_send.is_empty() { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    fn frame_bytes(&self) -> usize {
+        FRAME_BYTES
     }
 
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
@@ -207,7 +217,7 @@ fn drive(seed: u64, operations: u64, is_lying: bool) {
     let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
     let mut model = Model::new(seed, FRAMES as usize);
     model.is_lying = is_lying;
-    let mut exchange = Exchange::new(model, FRAMES, 40);
+    let mut exchange = Exchange::new(model, FRAMES, 40, 0);
     let mut staged = VecDeque::new();
     let mut number = 0u64;
     let mut failures = 0;
@@ -296,9 +306,73 @@ fn a_kernel_that_names_what_it_was_not_lent_gives_nobody_a_frame() {
     drive(77, 300_000, true);
 }
 
+/// Bytes of a packet that tell its number, however long it is.
+fn long_packet(number: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (number.wrapping_mul(31) ^ at.wrapping_mul(7)) as u8).collect()
+}
+
+/// What is sent in frames comes back in the same frames' worth of others, as if by a cable.
+#[test]
+fn packets_of_several_frames_go_and_come_whole() {
+    const LONG: usize = 3 * FRAME_BYTES - 10;
+    let mut exchange = Exchange::new(Model::new(5, 96), 96, 40, LONG);
+    (exchange.rings().transmit_room, exchange.rings().fill_room) = (96, 96);
+    exchange.rings().is_idle = true;
+    exchange.refill();
+    for number in 0..500u64 {
+        let length = [1, FRAME_BYTES, FRAME_BYTES + 1, 2 * FRAME_BYTES, LONG][number as usize % 5];
+        let packet = long_packet(number, length);
+        let room = exchange.room().expect("frames are free");
+        assert_eq!(room.len(), LONG);
+        room[..length].copy_from_slice(&packet);
+        exchange.stage(length);
+        while exchange.is_behind() {
+            exchange.flush().unwrap();
+        }
+        let model = exchange.rings();
+        let parts: Vec<Packet> = model.to_send.drain(..).collect();
+        assert_eq!(parts.len(), length.div_ceil(FRAME_BYTES), "{length}");
+        assert!(parts.iter().rev().skip(1).all(|part| part.goes_on));
+        assert!(!parts[parts.len() - 1].goes_on);
+        for part in &parts {
+            let into = model.to_fill.pop_front().expect("frames to receive into");
+            model.memory[into as usize] = model.memory[part.index as usize];
+            model.came_in.push_back(Packet { index: into, ..*part });
+            model.completed.push_back(part.index);
+        }
+        assert_eq!(exchange.receive().map(|bytes| bytes.to_vec()), Some(packet), "{number}");
+        exchange.reap();
+        assert_eq!(exchange.counts().total(), 96);
+    }
+    // One that is too long is counted and costs nothing else.
+    for goes_on in [true, true, true, false] {
+        let model = exchange.rings();
+        let index = model.to_fill.pop_front().unwrap();
+        model.came_in.push_back(Packet { index, length: FRAME_BYTES as u32, goes_on });
+    }
+    assert!(exchange.receive().is_none());
+    assert_eq!(exchange.split, 1);
+    exchange.rings().is_idle = false;
+    settle(&mut exchange, 96);
+}
+
+/// A batch holds whole packets only, and receiving keeps its frames.
+#[test]
+fn packets_of_several_frames_leave_others_their_frames() {
+    let mut exchange = Exchange::new(Model::new(6, 96), 96, 40, 3 * FRAME_BYTES);
+    let mut staged = 0;
+    while exchange.room().is_some() {
+        exchange.stage(3 * FRAME_BYTES);
+        staged += 3;
+        let counts = exchange.counts();
+        assert!(counts.free + counts.filled >= 40 && staged <= 64, "{counts:?}");
+    }
+    assert!(staged > 40, "{staged}");
+}
+
 #[test]
 fn receiving_never_starves_for_what_is_sent() {
-    let mut exchange = Exchange::new(Model::new(3, 96), 96, 40);
+    let mut exchange = Exchange::new(Model::new(3, 96), 96, 40, 0);
     exchange.rings().transmit_room = 96;
     let mut staged = 0;
     while exchange.room().is_some() {

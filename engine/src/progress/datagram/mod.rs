@@ -64,6 +64,8 @@ pub(crate) struct Datagrams {
     refusal: Option<String>,
     /// An engine without AF_XDP frames is not attached.
     needs_frames: bool,
+    /// Longest datagram that its NIC carries, as far as that is known.
+    longest: usize,
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
@@ -90,11 +92,12 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Those of an engine whose datagrams come in by `socket`, which is non-blocking.
-    /// `needs_frames`: as AF_XDP frames or not at all.
-    pub(crate) fn new(socket: UdpSocket, port: u16, needs_frames: bool) -> Self {
-        let announced = Announced { port, bytes: DATAGRAM_BYTES_MAX as u16 };
-        Self { socket: Some(socket), needs_frames, announced, ..Self::default() }
+    /// Those of an engine whose datagrams come in by `socket`, which is non-blocking, `longest`
+    /// bytes at the most. `needs_frames`: as AF_XDP frames or not at all.
+    pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
+        let longest = longest.min(DATAGRAM_BYTES_MAX);
+        let announced = Announced { port, bytes: longest as u16 };
+        Self { socket: Some(socket), needs_frames, longest, announced, ..Self::default() }
     }
 
     /// Those of an engine that wants datagrams and cannot have them: everything goes by TCP, which
@@ -117,8 +120,12 @@ impl Datagrams {
     pub(super) fn attach(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
-        if let Err(error) = opened {
-            self.refuse(&error);
+        match opened {
+            Ok(()) => {
+                let longest = driver.datagram_bytes_max().min(self.longest);
+                self.announced.bytes = longest as u16;
+            }
+            Err(error) => self.refuse(&error),
         }
         (self.is_polled, self.is_watched, self.is_blocked) = (false, false, false);
         self.blocked.clear();
@@ -190,12 +197,14 @@ impl Engine {
         let state = &mut *self.state;
         let ours = state.datagrams.announced;
         let Some(known) = state.core.sessions.at(session as usize) else { return };
-        let Some(keys) = known.keys.as_ref().filter(|_| ours.port != 0 && theirs.port != 0) else {
+        // Without keys it has ended already.
+        let Some(keys) = known.keys.as_ref() else { return };
+        if ours.port == 0 || theirs.port == 0 {
             if known.bulk_in_datagrams {
                 self.fail_without_datagrams(session, ours.port == 0);
             }
             return;
-        };
+        }
         let (id, is_initiator) = (known.id, known.connection.is_initiator());
         let config = PathConfig {
             session: id,

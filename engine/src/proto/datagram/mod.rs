@@ -51,8 +51,6 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 pub(crate) use self::parts::{Assembling, Parting};
 pub(crate) use self::ranges::Ranges;
 
-/// Bytes of a content's buffer: an Ethernet frame, with room to spare.
-const BUFFER_BYTES: usize = 2048;
 /// A content holds at least an envelope and the least part.
 const CONTENT_BYTES_MIN: usize =
     SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
@@ -69,8 +67,9 @@ impl Shared {
     /// Contents take as much memory as staging buffers may.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
+        let buffer_bytes = config.content_buffer_bytes;
         Self {
-            contents: ContentPool::new(BUFFER_BYTES, (bytes / BUFFER_BYTES).max(1)),
+            contents: ContentPool::new(buffer_bytes, (bytes / buffer_bytes).max(1)),
             assemblies: Assemblies::default(),
             pulls: Pulls::default(),
         }
@@ -100,9 +99,10 @@ impl Datagram {
             && self.holding.is_empty()
             && self.assemblies.is_empty()
             && self.orphans == 0
-            && self.bulk.as_ref().is_none_or(|bulk| {
-                bulk.granted.is_empty() && bulk.pulled_bytes == 0
-            })
+            && self
+                .bulk
+                .as_ref()
+                .is_none_or(|bulk| bulk.granted.is_empty() && bulk.pulled_bytes == 0)
     }
 }
 
