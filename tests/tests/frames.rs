@@ -3,11 +3,11 @@
 #[path = "common/books.rs"]
 mod books;
 mod common;
+#[path = "common/program.rs"]
+mod program;
 #[path = "common/traffic.rs"]
 mod traffic;
 
-use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use books::{assert_quiet, figures_of, frames_of};
 use common::{attached, pair, pair_of};
+use program::detach_program;
 use ringrail::{Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
@@ -147,37 +148,6 @@ fn a_nic_that_goes_down_and_comes_back_costs_no_message() {
             pair(&lab, &settings, side(true, Some(Box::new(switch))), side(false, None));
         });
     }
-}
-
-/// Takes the XDP program off a NIC of the calling thread's host, as `bpftool link detach` does.
-fn detach_program(nic: &str) {
-    let name = CString::new(nic).unwrap();
-    let (mut id, mut program, mut detached) = (0, 0, 0);
-    // SAFETY: the string ends in NUL, and the kernel writes to values of the types it expects.
-    unsafe {
-        let index = libc::if_nametoindex(name.as_ptr()).cast_signed();
-        assert_eq!(libbpf_sys::bpf_xdp_query_id(index, 0, &raw mut program), 0);
-        assert_ne!(program, 0, "there is no program on {nic}");
-        while libbpf_sys::bpf_link_get_next_id(id, &raw mut id) == 0 {
-            let link = libbpf_sys::bpf_link_get_fd_by_id(id);
-            if link < 0 {
-                continue;
-            }
-            let link = OwnedFd::from_raw_fd(link);
-            let mut info = libbpf_sys::bpf_link_info::default();
-            let mut bytes = size_of_val(&info) as u32;
-            let asked = libbpf_sys::bpf_link_get_info_by_fd(
-                link.as_raw_fd(),
-                &raw mut info,
-                &raw mut bytes,
-            );
-            if asked == 0 && info.prog_id == program {
-                assert_eq!(libbpf_sys::bpf_link_detach(link.as_raw_fd()), 0);
-                detached += 1;
-            }
-        }
-    }
-    assert_eq!(detached, 1, "links of {nic}");
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Domain {
             source.set_port(0);
             source
         });
-        let longest = longest_datagram(nic, locator.ip());
+        let longest = longest_datagram(&nic, locator.ip());
         let datagrams = match settings.control_lane() {
             ControlLane::Tcp => Datagrams::default(),
             ControlLane::Xdp => {

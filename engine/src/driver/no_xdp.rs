@@ -33,6 +33,10 @@ impl Frames {
         Err("this build has no AF_XDP: build with the cargo feature `xdp`".to_owned())
     }
 
+    pub(super) fn datagram_bytes_max(&self) -> usize {
+        match *self {}
+    }
+
     pub(super) fn is_up(&self) -> bool {
         match *self {}
     }

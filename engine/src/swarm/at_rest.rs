@@ -140,6 +140,10 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if core.staging.is_missing_any() {
         return fail("a staging buffer is not back");
     }
+    if core.datagrams.pulls.bytes() != 0 {
+        let bytes = core.datagrams.pulls.bytes();
+        return Err(format!("{bytes} bytes were granted in datagrams and never came"));
+    }
     if core.datagrams.assemblies() != 0 {
         return fail("messages in parts are left");
     }
