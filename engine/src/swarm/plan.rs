@@ -27,7 +27,9 @@ fn checks(seed: u64) -> bool {
 /// datagrams.
 fn has_bulk_in_datagrams(seed: u64) -> bool {
     let plan = DatagramPlan::new(seed);
-    plan.is_some_and(|plan| plan.without_one_in == 0) && (seed / 4).is_multiple_of(2)
+    let have_all =
+        |plan: DatagramPlan| plan.without_one_in == 0 && plan.weather.unsupported_one_in == 0;
+    plan.is_some_and(have_all) && (seed / 4).is_multiple_of(2)
 }
 
 /// What strikes from outside.

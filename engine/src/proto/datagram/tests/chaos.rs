@@ -42,6 +42,8 @@ impl Plan {
             horizon_chunks: one_of(&mut random, &[1, 4]),
             bulk_lanes: one_of(&mut random, &[1, 2]),
             bulk_lanes_max: 16,
+            bulk_in_datagrams: seed % 2 == 1,
+            datagram_window_bytes: [1, 1000, 1 << 20][seed as usize % 3],
             ..Config::for_tests()
         };
         let nodes = one_of(&mut random, &[2, 2, 3]);

@@ -1,5 +1,6 @@
 //! The message layer over a network that loses, duplicates and reorders.
 
+mod bulk;
 mod chaos;
 mod hostile;
 mod parts;

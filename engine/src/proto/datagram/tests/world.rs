@@ -168,7 +168,13 @@ fn engine_of(node: usize) -> u64 {
 
 impl World {
     pub(super) fn new(count: usize, config: &Config, content_bytes: usize, seed: u64) -> Self {
-        let nodes = (0..count).map(|number| {
+        Self::of(&vec![config.clone(); count], content_bytes, seed)
+    }
+
+    /// Engines with settings of each.
+    pub(super) fn of(configs: &[Config], content_bytes: usize, seed: u64) -> Self {
+        let count = configs.len();
+        let nodes = configs.iter().enumerate().map(|(number, config)| {
             let mut core = Core::new(engine_of(number), config.clone());
             for endpoint in 0..ENDPOINTS {
                 assert_eq!(core.open_endpoint(), Some(endpoint));
@@ -377,6 +383,11 @@ impl World {
             if completed {
                 node.memory.complete(id, Ended::Sent { accepted: 0 });
             }
+        }
+        while let Some(data) = node.core.stage_data() {
+            let (start, length) = (data.offset as usize, data.room.len());
+            let bytes = &node.memory.bytes[&data.operation];
+            data.room.copy_from_slice(&bytes[start..start + length]);
         }
     }
 
@@ -606,6 +617,7 @@ impl World {
             assert_eq!(core.operations.len(), 0);
             assert_eq!(core.datagrams.contents.allocated_bytes().1, 0);
             assert_eq!(core.datagrams.assemblies.len(), 0);
+            assert_eq!(core.datagrams.pulls.bytes(), 0);
             assert_eq!(core.unexpected.held_bytes().0, 0);
             for (&peer, &slot) in &node.slots {
                 let session = core.sessions.at(slot as usize).unwrap();

@@ -1,0 +1,300 @@
+//! Granted ranges in datagrams.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::super::super::core::Config;
+use super::super::super::effects::{Ended, Level};
+use super::super::super::failure::PeerFailure;
+use super::super::super::table::Id;
+use super::world::World;
+use super::{CONTENT, config, stream};
+use crate::wire::data::DATAGRAM_LANE;
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{Data, Frame, FrameError, Frames, Grant, frame};
+
+fn bulky() -> Config {
+    Config { bulk_in_datagrams: true, rts_bytes: 0, ..config() }
+}
+
+fn world(config: &Config) -> World {
+    World::new(2, config, CONTENT, 1)
+}
+
+fn kinds(segment: &[u8]) -> Vec<u8> {
+    let mut frames = Frames::new(&segment[SEGMENT_HEADER_BYTES..]);
+    let mut kinds = Vec::new();
+    while let Some(frame) = frames.next_frame().unwrap() {
+        kinds.push(match frame {
+            Frame::Data(..) => frame::KIND_DATA,
+            Frame::Grant(_) => frame::KIND_GRANT,
+            Frame::Eager(..) => frame::KIND_EAGER,
+            Frame::Refused(_) => frame::KIND_REFUSED,
+            Frame::Done(_) => frame::KIND_DONE,
+            _ => 0,
+        });
+    }
+    kinds
+}
+
+/// A segment of one frame.
+fn segment(first: u32, frame: &[u8]) -> Vec<u8> {
+    let header = SegmentHeader {
+        length: ((SEGMENT_HEADER_BYTES + frame.len()) as u32).into(),
+        frames: 1.into(),
+        flags: 0.into(),
+        first_frame: first.into(),
+        ack: 0.into(),
+        envelope_limit: 64.into(),
+        byte_limit: 8000.into(),
+    };
+    [header.as_bytes(), frame].concat()
+}
+
+fn data(operation: u64, offset: u64, length: u32) -> Vec<u8> {
+    let header = Data {
+        kind: frame::KIND_DATA,
+        flags: 0,
+        reserved: 0.into(),
+        length: length.into(),
+        receive_operation: operation.into(),
+        offset: offset.into(),
+    };
+    [header.as_bytes(), &vec![7; length as usize]].concat()
+}
+
+fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
+    let grant = Grant {
+        kind: frame::KIND_GRANT,
+        flags: 0,
+        reserved: 0.into(),
+        lane: DATAGRAM_LANE.into(),
+        send_operation: send.into(),
+        receive_operation: 1.into(),
+        offset: offset.into(),
+        length: length.into(),
+        chunk: 0.into(),
+    };
+    grant.as_bytes().to_vec()
+}
+
+/// A message whose envelope has come and of which the first ranges are granted; the send, the
+/// receive, and how many frames have come.
+fn granted(world: &mut World, length: usize) -> (Id, Id, u32) {
+    let receive = world.receive((1, 0), Some((0, 0)), 1, length);
+    let send = world.send(stream(1), length, Level::Delivered).unwrap();
+    let sent = world.capture(0, 1);
+    for (token, bytes) in &sent {
+        world.deliver(0, 1, bytes).unwrap();
+        world.acknowledge(0, 1, *token);
+    }
+    world.nodes[1].core.poll_grants(world.now);
+    (send, receive, sent.len() as u32)
+}
+
+/// RR-BULK-1
+#[test]
+fn one_side_that_wants_it_is_enough_and_no_lane_is_opened() {
+    for asks in [[true, false], [false, true], [true, true]] {
+        let configs = asks.map(|asks| Config { bulk_in_datagrams: asks, ..bulky() });
+        let mut world = World::of(&configs, CONTENT, 1);
+        for (tag, length) in [(1, 3001), (2, 50_000)] {
+            world.receive((1, 0), Some((0, 0)), tag, length);
+            world.send(stream(tag), length, Level::Delivered);
+        }
+        world.settle(2000);
+        world.check();
+        assert!(world.nodes.iter().all(|node| node.core.lanes.len() == 0));
+    }
+}
+
+/// RR-BULK-4
+#[test]
+fn ranges_come_in_any_order_and_once() {
+    let mut world = world(&bulky());
+    let (send, receive, _) = granted(&mut world, 5000);
+    for (_, bytes) in world.capture(1, 0) {
+        world.deliver(1, 0, &bytes).unwrap();
+    }
+    let mut parts = world.capture(0, 1);
+    assert!(parts.len() > 10 && parts.iter().all(|(_, bytes)| kinds(bytes) == [10]));
+    parts.reverse();
+    for (_, bytes) in &parts {
+        assert!(world.end_of(1, receive).is_none());
+        world.deliver(0, 1, bytes).unwrap();
+        // Again, as a network may have it: the frame is known.
+        world.deliver(0, 1, bytes).unwrap();
+        world.nodes[1].core.poll_grants(0);
+        for (_, bytes) in world.capture(1, 0) {
+            world.deliver(1, 0, &bytes).unwrap();
+        }
+    }
+    let rest = world.capture(0, 1);
+    for (_, bytes) in &rest {
+        world.deliver(0, 1, bytes).unwrap();
+    }
+    assert!(matches!(world.end_of(1, receive), Some(Ended::Received(_))));
+    for (_, bytes) in world.capture(1, 0) {
+        world.deliver(1, 0, &bytes).unwrap();
+    }
+    assert_eq!(world.end_of(0, send), Some(&Ended::Sent { accepted: 5000 }));
+}
+
+/// RR-BULK-3
+#[test]
+fn no_more_is_granted_than_there_is_room_for() {
+    for (window, chunk, horizon) in [(1, 1000, 100), (1500, 1000, 100), (1 << 20, 1000, 3)] {
+        let config = Config {
+            chunk_bytes: chunk,
+            busy_chunk_bytes: chunk,
+            horizon_chunks: horizon,
+            datagram_window_bytes: window,
+            ..bulky()
+        };
+        let mut world = World::new(3, &config, CONTENT, 1);
+        for from in [0, 2] {
+            world.receive((1, 0), Some((from, 0)), 1, 40_000);
+            world.send(super::Stream { from, ..stream(1) }, 40_000, Level::Delivered);
+        }
+        let mut most = 0;
+        for _ in 0..5000 {
+            world.step();
+            let bytes = world.nodes[1].core.datagrams.pulls.bytes();
+            most = bytes.max(most);
+            if world.is_at_rest() {
+                break;
+            }
+        }
+        world.check();
+        // Both may always have one chunk.
+        let bound = (window + u64::from(chunk)).max(2 * u64::from(chunk));
+        assert!(most <= bound.min(u64::from(2 * (horizon + 1) * chunk)), "{window}: {most}");
+        assert!(most >= 2 * u64::from(chunk), "{window}: {most}");
+    }
+}
+
+/// A short message does not wait for the bulk data that was staged before it.
+#[test]
+fn messages_pass_bulk_data() {
+    let mut world = world(&Config { chunk_bytes: 4096, ..bulky() });
+    let (..) = granted(&mut world, 4096);
+    for (_, bytes) in world.capture(1, 0) {
+        world.deliver(1, 0, &bytes).unwrap();
+    }
+    world.stage(0);
+    world.send(stream(2), 8, Level::BufferReusable);
+    let all = world.capture(0, 1);
+    assert_eq!(kinds(&all[0].1), [frame::KIND_EAGER], "{} contents", all.len());
+    assert!(all.len() > 10);
+    assert!(all[1..].iter().all(|(_, bytes)| kinds(bytes) == [frame::KIND_DATA]));
+}
+
+/// RR-BULK-4
+#[test]
+fn data_that_was_not_granted_closes_the_session() {
+    let refusals = |before: &[(u64, u32)], offset, length| {
+        let mut world = world(&Config { chunk_bytes: 1000, horizon_chunks: 1, ..bulky() });
+        let (_, receive, mut next) = granted(&mut world, 5000);
+        for &(offset, length) in before {
+            world.deliver(0, 1, &segment(next, &data(receive.to_u64(), offset, length))).unwrap();
+            next += 1;
+        }
+        world.deliver(0, 1, &segment(next, &data(receive.to_u64(), offset, length)))
+    };
+    let why = |result| match result {
+        Err(FrameError::BadData { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusals(&[], 0, 100), Ok(()));
+    assert_eq!(why(refusals(&[], 900, 101)), "it was not granted");
+    assert_eq!(why(refusals(&[], 4900, 100)), "it was not granted");
+    assert_eq!(why(refusals(&[], u64::MAX, 100)), "no range");
+    assert_eq!(why(refusals(&[], 0, 0)), "no range");
+    assert_eq!(why(refusals(&[(100, 100)], 150, 100)), "part of it came before");
+    assert_eq!(why(refusals(&[(100, 100)], 50, 51)), "part of it came before");
+    // Of a receive that is over, or was none.
+    let mut world = world(&bulky());
+    assert_eq!(world.deliver(0, 1, &segment(0, &data(77, 0, 10))), Ok(()));
+    assert_eq!(world.nodes[1].core.counters.stale_frames, 1);
+    let mut lanes = World::new(2, &config(), CONTENT, 1);
+    let refused = lanes.deliver(0, 1, &segment(0, &data(77, 0, 10)));
+    assert_eq!(why(refused), "this session has bulk lanes for that");
+}
+
+/// RR-BULK-2
+#[test]
+fn nothing_is_granted_twice() {
+    for (grants, is_good) in [
+        (&[(0, 1000), (1000, 4000)][..], true),
+        (&[(0, 1000), (0, 1000), (1000, 3000)], true),
+        (&[(0, 1000), (1000, 4001)], false),
+        (&[(0, 5000), (0, 1)], false),
+        (&[(0, 0)], false),
+    ] {
+        let mut world = world(&bulky());
+        let send = world.send(stream(1), 5000, Level::Delivered).unwrap();
+        let _ = world.capture(0, 1);
+        let mut last = Ok(());
+        for (number, &(offset, length)) in (0..).zip(grants) {
+            assert_eq!(last, Ok(()));
+            last = world.deliver(1, 0, &segment(number, &grant(send.to_u64(), offset, length)));
+        }
+        assert_eq!(last.is_ok(), is_good, "{grants:?}");
+    }
+    let mut lanes = World::new(2, &config(), CONTENT, 1);
+    let refused = lanes.deliver(1, 0, &segment(0, &grant(1, 0, 10)));
+    assert!(matches!(refused, Err(FrameError::BadGrant { .. })), "{refused:?}");
+}
+
+/// RR-BULK-5, RR-RDV-5
+#[test]
+fn a_receive_ends_when_its_send_is_given_up() {
+    for is_granted in [false, true] {
+        let mut world = world(&Config { chunk_bytes: 1000, horizon_chunks: 2, ..bulky() });
+        let (send, receive, _) = granted(&mut world, 5000);
+        let grants = world.capture(1, 0);
+        if is_granted {
+            for (_, bytes) in &grants {
+                world.deliver(1, 0, bytes).unwrap();
+            }
+        }
+        let peer = world.nodes[0].peers[&(1, 0)];
+        let node = &mut world.nodes[0];
+        assert!(node.core.remove_peer(peer, &mut node.memory));
+        assert!(matches!(world.end_of(0, send), Some(Ended::Failed(PeerFailure::Removed, _))));
+        if !is_granted {
+            for (_, bytes) in &grants {
+                world.deliver(1, 0, bytes).unwrap();
+            }
+        }
+        let said = world.capture(0, 1);
+        assert!(said.iter().any(|(_, bytes)| kinds(bytes).contains(&frame::KIND_REFUSED)));
+        for (_, bytes) in &said {
+            world.deliver(0, 1, bytes).unwrap();
+        }
+        let ended = world.end_of(1, receive);
+        assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Left, _))), "{ended:?}");
+        assert_eq!(world.nodes[1].core.datagrams.pulls.bytes(), 0);
+        let session = world.nodes[1].core.sessions.at(0).unwrap();
+        assert!(session.is_connected());
+        assert!(SegmentHeader::ref_from_prefix(&said[0].1).is_ok());
+    }
+}
+
+#[test]
+fn a_session_that_ends_gives_back_what_it_was_granted() {
+    let config =
+        Config { chunk_bytes: 1000, horizon_chunks: 2, datagram_window_bytes: 1, ..bulky() };
+    let mut world = World::new(3, &config, CONTENT, 1);
+    for from in [0, 2] {
+        world.receive((1, 0), Some((from, 0)), 1, 40_000);
+        world.send(super::Stream { from, ..stream(1) }, 40_000, Level::Delivered);
+    }
+    world.steps(6);
+    let slot = world.nodes[1].slots[&0];
+    let node = &mut world.nodes[1];
+    assert!(node.core.datagrams.pulls.bytes() > 0);
+    node.core.fail_session(slot, PeerFailure::Lost("gone".into()), &mut node.memory);
+    let left = &node.core.sessions.at(node.slots[&2] as usize).unwrap().datagram;
+    let left = left.as_deref().unwrap().bulk.as_ref().unwrap().pulled_bytes;
+    assert_eq!(node.core.datagrams.pulls.bytes(), left, "the other session's alone");
+}
