@@ -126,6 +126,12 @@ impl Datagrams {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
         // Also for a frame: it may turn out that none goes to the destination.
         let room = socket.room(counters)?;
+        if let Some(frames) = &mut self.frames
+            && frames.is_full()
+        {
+            // What is staged makes room by going.
+            frames.flush(counters);
+        }
         let in_frame = self.frames.as_mut().and_then(Frames::room);
         self.is_in_frame = in_frame.is_some();
         Ok(in_frame.unwrap_or(room))

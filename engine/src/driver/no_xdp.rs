@@ -45,6 +45,10 @@ impl Frames {
         match *self {}
     }
 
+    pub(super) fn is_full(&mut self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         match *self {}
     }

@@ -130,7 +130,7 @@ impl<R: Rings> Exchange<R> {
         if self.long.is_some() {
             return self.long_room();
         }
-        if self.staged.len() == BATCH {
+        if self.is_full() {
             return None;
         }
         if self.room.is_none() {
@@ -147,14 +147,24 @@ impl<R: Rings> Exchange<R> {
         Some(self.rings.bytes(frame))
     }
 
+    /// Frames that a packet may take.
+    fn frames_max(&self) -> usize {
+        self.long.as_ref().map_or(1, |long| long.frames_max(self.rings.frame_bytes()))
+    }
+
+    /// Whether no more can be staged before [`Self::flush`].
+    pub(super) fn is_full(&self) -> bool {
+        self.staged.len() + self.frames_max() > BATCH
+    }
+
     fn long_room(&mut self) -> Option<&mut [u8]> {
-        let wanted = self.long.as_ref()?.frames_max(self.rings.frame_bytes());
+        let wanted = self.frames_max();
         if self.ledger.counts().sending > UNREAPED_MAX {
             self.reap();
         }
         let counts = self.ledger.counts();
         let reserved = self.receive_frames.saturating_sub(counts.filled);
-        if self.staged.len() + wanted > BATCH || counts.free < reserved + wanted as u32 {
+        if self.is_full() || counts.free < reserved + wanted as u32 {
             return None;
         }
         self.long.as_mut().map(|long| &mut long.room[..])

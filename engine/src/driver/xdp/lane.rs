@@ -158,6 +158,10 @@ impl Lane {
         true
     }
 
+    pub(super) fn is_full(&self) -> bool {
+        self.exchange.is_full()
+    }
+
     pub(super) fn is_behind(&self) -> bool {
         self.exchange.is_behind()
     }

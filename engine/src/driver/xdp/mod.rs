@@ -151,6 +151,11 @@ impl Frames {
         }
     }
 
+    /// Whether no more can be staged before [`Self::flush`].
+    pub(super) fn is_full(&mut self) -> bool {
+        self.lane().is_some_and(|lane| lane.is_full())
+    }
+
     /// Room for a datagram in a frame.
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         self.lane()?.room()
