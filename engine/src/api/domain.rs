@@ -152,7 +152,7 @@ impl Domain {
         let mut state = State::new(
             engine,
             StdRng::from_seed(rand::random()),
-            core_config(settings, longest),
+            core_config(settings, longest, datagram_window_bytes(settings, &datagrams)),
             loop_config(settings),
             Arc::clone(&self.0.keys),
             settings.cq_entries(),
@@ -245,7 +245,7 @@ fn longest_datagram(nic: &Nic, local: IpAddr) -> usize {
     }
 }
 
-fn core_config(settings: &Settings, longest: usize) -> Config {
+fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config {
     Config {
         eager_limit: clamp_u32(settings.eager_limit_bytes()),
         inject_limit: clamp_u32(settings.inject_limit_bytes()),
@@ -274,18 +274,19 @@ fn core_config(settings: &Settings, longest: usize) -> Config {
         checksum: settings.checksum(),
         content_buffer_bytes: longest,
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
-        datagram_window_bytes: datagram_window_bytes(settings),
+        datagram_window_bytes: window_bytes,
     }
 }
 
 /// Bytes of bulk data that may be on their way to an engine in datagrams: what it has room for until
-/// it looks, with a quarter to spare for messages. Frames hold a datagram each, whatever its length;
-/// 1200 bytes go by every path. The socket's share is what the kernel charges (`WANTED_BYTES`), which
-/// is more than the bytes.
-fn datagram_window_bytes(settings: &Settings) -> u64 {
+/// it looks, with a quarter to spare for messages. Frames hold a datagram each, or a part of a long
+/// one: 1200 bytes go by every path. The kernel charges a socket's datagrams with up to twice their
+/// bytes.
+fn datagram_window_bytes(settings: &Settings, datagrams: &Datagrams) -> u64 {
+    let buffer = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
     let room = match settings.control_lane().wants_frames() {
-        true => settings.xdp_frames() / 2 * 1200,
-        false => driver::udp::WANTED_BYTES,
+        true => settings.xdp_frames() / 2 * DATAGRAM_BYTES_MIN,
+        false => buffer.map_or(0, |(receive_bytes, _)| receive_bytes / 2),
     };
     room as u64 / 4 * 3
 }

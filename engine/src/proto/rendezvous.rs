@@ -30,6 +30,9 @@ use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
 
+/// Ranges that are granted in datagrams are no shorter for want of room: a grant has 40 bytes.
+const SHARE_MIN: u64 = 4096;
+
 /// Chunks of a message that may arrive corrupted in a row before the session fails: chance does not
 /// do that, what does so is broken.
 pub(crate) const BAD_CHUNKS_MAX: u32 = 8;
@@ -203,11 +206,14 @@ impl Core {
 
     /// Grants the next range of a session in datagrams. `false`: not now.
     fn grant_by_datagram(&mut self, slot: u32, chunk_bytes: u32, horizon: u64) -> bool {
-        if !self.may_pull(slot, horizon) {
+        // Several sessions share the window, and a long chunk would take it whole.
+        let share = (self.config.datagram_window_bytes / 8).max(SHARE_MIN);
+        let chunk_bytes = u64::from(chunk_bytes).min(share);
+        if !self.may_pull(slot, chunk_bytes, horizon) {
             return false;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
-        let range = next_range(session, &mut self.operations, u64::from(chunk_bytes));
+        let range = next_range(session, &mut self.operations, chunk_bytes);
         let Some((id, offset, length)) = range else { return false };
         let found = self.operations.get(id).map(|operation| &operation.state);
         if let Some(State::Pulling(pulling)) = found {

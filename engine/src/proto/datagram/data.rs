@@ -113,14 +113,14 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.bulk.is_some())
     }
 
-    /// Whether one more grant of a session may be sent, `horizon` bytes at the most being under
-    /// way; the session is asked again when it may. With nothing under way it always may: it waits
+    /// Whether one more grant of `chunk` bytes may be sent, `horizon` bytes of the session at the most
+    /// being under way; the session is asked again when it may. With nothing under way it always may: it waits
     /// for no other one's peer.
     ///
     /// RR-BULK-3.
-    pub(crate) fn may_pull(&mut self, slot: u32, horizon: u64) -> bool {
+    pub(crate) fn may_pull(&mut self, slot: u32, chunk: u64, horizon: u64) -> bool {
         let window = self.config.datagram_window_bytes;
-        let is_full = self.datagrams.pulls.bytes >= window;
+        let is_full = self.datagrams.pulls.bytes + chunk > window;
         let Some(bulk) = self.bulk_of(slot) else { return false };
         if bulk.pulled_bytes >= horizon.max(1) {
             return false;
