@@ -142,7 +142,9 @@ impl Datagram {
         length: usize,
     ) -> Option<Id> {
         let frames = self.next_frame.wrapping_sub(self.base(pool));
-        if frames >= FRAMES_MAX - FRAMES_KEPT || !pool.has_room(self.outstanding.len(), false) {
+        // Half of what messages may have, for which so always some is left.
+        let has_room = pool.has_room(2 * self.outstanding.len(), false);
+        if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
             return None;
         }
         self.close_open(pool);

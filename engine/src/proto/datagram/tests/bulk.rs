@@ -13,7 +13,7 @@ use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Data, Frame, FrameError, Frames, Grant, frame};
 
 fn bulky() -> Config {
-    Config { bulk_in_datagrams: true, rts_bytes: 0, ..config() }
+    Config { bulk_in_datagrams: true, rts_bytes: 0, staging_buffers_max: 64, ..config() }
 }
 
 fn world(config: &Config) -> World {
