@@ -278,10 +278,10 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
     }
 }
 
-/// Bytes of bulk data that may be on their way to an engine in datagrams: what it has room for until
-/// it looks, with a quarter to spare for messages. Frames hold a datagram each, or a part of a long
-/// one: 1200 bytes go by every path. The kernel charges a socket's datagrams with up to twice their
-/// bytes.
+/// Bytes of bulk data that may be on their way to an engine in datagrams: what it has room for
+/// until it looks, with a quarter to spare for messages. Frames hold a datagram each, or a part of
+/// a long one: 1200 bytes go by every path. A socket is charged with up to twice the bytes of its
+/// datagrams.
 fn datagram_window_bytes(settings: &Settings, datagrams: &Datagrams) -> u64 {
     let buffer = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
     let room = match settings.control_lane().wants_frames() {

@@ -23,8 +23,8 @@ fn checks(seed: u64) -> bool {
     seed.is_multiple_of(4)
 }
 
-/// Whether the sessions of a seed have no bulk lanes: of every other one in which all processes have
-/// datagrams.
+/// Whether the sessions of a seed have no bulk lanes: of every other one in which all processes
+/// have datagrams.
 fn has_bulk_in_datagrams(seed: u64) -> bool {
     let plan = DatagramPlan::new(seed);
     let have_all =

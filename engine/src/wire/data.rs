@@ -11,8 +11,8 @@
 //! +-----------------------------------------------------------------------+
 //! ```
 //!
-//! `length` bytes follow, all of them granted on [`DATAGRAM_LANE`]. They come in any order and never
-//! overlap.
+//! `length` bytes follow, all of them granted on [`DATAGRAM_LANE`]. They come in any order and
+//! never overlap.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -43,8 +43,8 @@ pub(crate) const FLAG_INSECURE: u8 = 1;
 /// `flags` of a control lane's hello and its reply: this side wants checksums. One that wants them
 /// is enough.
 pub(crate) const FLAG_CHECKSUM: u8 = 2;
-/// `flags` of a control lane's hello and its reply: this side wants bulk data in datagrams. One that
-/// wants them there is enough.
+/// `flags` of a control lane's hello and its reply: this side wants bulk data in datagrams. One
+/// that wants them there is enough.
 pub(crate) const FLAG_BULK_IN_DATAGRAMS: u8 = 4;
 
 /// Sent by the side that connected.

@@ -3,8 +3,8 @@
 //! The receiver pulls as ever ([`super::super::rendezvous`]), but grants ranges on the lane of
 //! datagrams ([`DATAGRAM_LANE`]). What it grants comes as DATA frames, in contents of their own,
 //! which wait behind those of messages and are sent again like them. So a range needs no lane that
-//! could fail with it, is granted once, and its bytes go from the datagram straight to the receive's
-//! memory.
+//! could fail with it, is granted once, and its bytes go from the datagram straight to the
+//! receive's memory.
 //!
 //! ```text
 //!  grant                        a session with less than the horizon, and room at the receiver
@@ -113,9 +113,9 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.bulk.is_some())
     }
 
-    /// Whether one more grant of `chunk` bytes may be sent, `horizon` bytes of the session at the most
-    /// being under way; the session is asked again when it may. With nothing under way it always may: it waits
-    /// for no other one's peer.
+    /// Whether one more grant of `chunk` bytes may be sent, `horizon` bytes of the session at the
+    /// most being under way; the session is asked again when it may. With nothing under way it
+    /// always may: it waits for no other one's peer.
     ///
     /// RR-BULK-3.
     pub(crate) fn may_pull(&mut self, slot: u32, chunk: u64, horizon: u64) -> bool {
