@@ -195,7 +195,7 @@ fn attacked(lane: &str, driver: &str) -> Seen {
             exchange(&Side { endpoint, peer, index, messages: MESSAGES, done }, |came| {
                 if index == 1 && came < MESSAGES {
                     // In fragments, which the kernel puts together.
-                    stranger.send_to(&[0x10; 3000], (HOST_B, port)).unwrap();
+                    stranger.send_to(&[0x10; 9000], (HOST_B, port)).unwrap();
                 }
             });
             while let Some(event) = endpoint.next_event() {
