@@ -137,8 +137,8 @@ impl Side<'_> {
         self.endpoint.connect(self.peer).map_err(message)
     }
 
-    /// A buffer of the job's kind. Its pages are there: what the kernel takes to get them is no part
-    /// of what is measured.
+    /// A buffer of the job's kind. Its pages are there: what the kernel takes to get them is no
+    /// part of what is measured.
     fn buffer(&self, length: usize) -> Result<Buffer, String> {
         let mut buffer = match self.job.buffers {
             Buffers::Region => {

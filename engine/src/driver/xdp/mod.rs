@@ -55,7 +55,8 @@ pub(super) struct Frames {
     /// The UDP socket, whose port the helper wants to see.
     socket: OwnedFd,
     source: Source,
-    /// Packets may take several frames, as the first lane's could; peers were told how long they are.
+    /// Packets may take several frames, as the first lane's could: peers were told how long
+    /// datagrams may be.
     is_long: bool,
     mode: Mode,
     /// Of lanes that are over.
