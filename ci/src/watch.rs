@@ -207,7 +207,11 @@ mod tests {
     #[test]
     fn a_process_that_stays_is_named_and_killed() {
         let (mark, other) = (Mark::new(), Mark::new());
-        let mut command = shell("setsid sleep 1003 >/dev/null 2>&1 &");
+        // A process that is about to become another program has no marks for a moment.
+        let mut command = shell(
+            "setsid sleep 1003 >/dev/null 2>&1 & \
+             until grep -q 1003 /proc/$!/cmdline; do sleep 0.01; done",
+        );
         let end = mark.run(&mut command, Instant::now() + SOON, |_| String::new());
         assert_eq!(end, Ok(End::Success));
         assert_eq!(other.processes(), [0; 0]);

@@ -43,7 +43,14 @@ fn part_of_a_test() {
             let groups = vec![group.parse().unwrap()];
             let socket = socket.into();
             let (users, nics, queues_per_user) = (Vec::new(), Vec::new(), 4);
-            let config = DaemonConfig { socket, groups, users, queues_per_user, nics };
+            let config = DaemonConfig {
+                socket,
+                groups,
+                users,
+                queues_per_user,
+                nics,
+                trusts_clients: false,
+            };
             let daemon = Daemon::listen(config, |line| say(&format!("log {line}"))).unwrap();
             say("ready");
             daemon.run(std::io::stdin().as_fd()).unwrap();

@@ -128,7 +128,7 @@ fn support(attached: &Attached, bits: u64) -> Support {
 }
 
 /// Whether this kernel is 6.3 or later.
-fn tells_features() -> bool {
+pub(crate) fn tells_features() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse::<u32>());

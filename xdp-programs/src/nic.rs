@@ -12,6 +12,7 @@ use libbpf_rs::MapHandle;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::error::{ClaimError, Detached, JoinError};
+use crate::facts::tells_features;
 use crate::folder::{self, Folder, RUN_DIR, Users};
 use crate::pins::Pins;
 use crate::privileges::Missing;
@@ -271,6 +272,13 @@ impl Nic {
     /// runs in it.
     pub fn has_zero_copy(&self) -> bool {
         self.joined.mode == Mode::Native && self.joined.features & FEATURE_ZERO_COPY != 0
+    }
+
+    /// Whether the NIC can do without copies whatever the program's mode: its driver says so, or is
+    /// too old to say anything (before Linux 6.3) and runs programs itself.
+    pub fn may_have_zero_copy(&self) -> bool {
+        let features = self.joined.features;
+        features & FEATURE_ZERO_COPY != 0 || (features == 0 && !tells_features())
     }
 
     /// Whether frames longer than one buffer reach the program whole: always in the kernel's stack,

@@ -6,7 +6,7 @@ mod common;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -189,6 +189,21 @@ fn what_is_no_request_is_refused() {
     });
 }
 
+fn bind_to_interface(socket: &impl AsFd, index: u32) {
+    let index = index.cast_signed();
+    // SAFETY: the kernel reads the bytes of `index` during the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTOIFINDEX,
+            (&raw const index).cast(),
+            size_of_val(&index) as libc::socklen_t,
+        )
+    };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}
+
 #[test]
 fn only_the_port_of_a_udp_socket_of_this_nic_is_lent() {
     require_lab!();
@@ -216,6 +231,17 @@ fn only_the_port_of_a_udp_socket_of_this_nic_is_lent() {
             let words = running.refusal(nic, descriptor);
             assert!(words.contains("is no address of interface"), "{words}");
         }
+        let words = running.refusal(ifindex("lo"), &loopback);
+        assert!(words.contains("the loopback"), "{words}");
+        // The kernel lets two sockets have one port if they are bound to different interfaces.
+        let good = UdpSocket::bind((local, PORT)).unwrap();
+        bind_to_interface(&good, ifindex(NIC));
+        let rival = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind_to_interface(&rival, ifindex("rail1"));
+        rustix::net::bind(&rival, &SocketAddr::new(local, PORT)).unwrap();
+        let words = running.refusal(nic, &rival);
+        assert!(words.contains("bound to interface"), "{words}");
+        drop((good, rival));
         let good = UdpSocket::bind((local, PORT)).unwrap();
         for index in [0, 99_999, u32::MAX, ifindex("rail1")] {
             let words = running.refusal(index, &good);

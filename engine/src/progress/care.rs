@@ -40,7 +40,8 @@ impl Engine {
         self.state.datagrams.poll_in_absence();
         self.state.unblock();
         let progressed = self.progress();
-        // Nobody is about to answer.
+        // Nobody is about to answer, and a turn that brought a message ended with that.
+        self.state.keep_books();
         self.acknowledge_all();
         self.driver.end_absence();
         self.chunks_rest = false;

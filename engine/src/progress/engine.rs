@@ -245,6 +245,8 @@ impl Engine {
     pub(crate) fn detach(
         mut self,
     ) -> Result<(Box<State>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
+        // What the last message said of those before it.
+        self.state.keep_books();
         if !self.state.is_quiescent() {
             let error = Error::misuse(
                 "an endpoint is detached only while nothing is outstanding: wait for its \

@@ -79,7 +79,7 @@ impl Core {
     /// The peer has data to move and waits for lanes.
     pub(crate) fn handle_lanes_wanted(&mut self, slot: u32, now_ns: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if !session.connection.is_initiator() {
+        if !session.connection.is_initiator() || session.bulk_in_datagrams {
             return;
         }
         // Lanes that are lost there may still look well here.

@@ -18,6 +18,9 @@ const USAGE: &str = "usage: ringrail-xdpd [OPTION VALUE]...
   --user NUMBER     a user who is served besides; may be given again
   --queues NUMBER   queues that one user may have at the same time (16)
   --nic NAME        a NIC whose queues are lent; may be given again (all)
+  --trust-clients yes
+                    lends queues of NICs that receive without copies, too, though
+                    who borrows one can read and stop all that comes in on it
 
   It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.";
 
@@ -46,6 +49,7 @@ fn configure(arguments: &[String]) -> Result<DaemonConfig, Box<dyn Error>> {
         users: Vec::new(),
         queues_per_user: 16,
         nics: Vec::new(),
+        trusts_clients: false,
     };
     for option in arguments.chunks(2) {
         let [name, value] = option else {
@@ -57,6 +61,13 @@ fn configure(arguments: &[String]) -> Result<DaemonConfig, Box<dyn Error>> {
             "--user" => config.users.push(number(name, value)?),
             "--queues" => config.queues_per_user = number(name, value)? as usize,
             "--nic" => config.nics.push(value.clone()),
+            "--trust-clients" => {
+                config.trusts_clients = match value.as_str() {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(format!("{name} takes yes or no, not {value:?}").into()),
+                }
+            }
             _ => return Err(format!("no option {name}").into()),
         }
     }

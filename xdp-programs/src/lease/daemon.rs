@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use rustix::net::{
 };
 
 use super::channel::{Packet, is_silence, receive, send};
-use super::grant::{Port, Refusal, bind_and_claim, new_socket};
+use super::grant::{Port, Refusal, bind_and_claim, check_copies, new_socket};
 use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
 use crate::nic::Joined;
@@ -39,6 +39,8 @@ const STOP_TIME: Duration = Duration::from_secs(3);
 const TRIES_MAX: u32 = 1024;
 /// What a thread of a connection needs, and more.
 const STACK_BYTES: usize = 1 << 20;
+/// Threads that say why not, and close what came along.
+const TURNED_AWAY_MAX: usize = 64;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -55,6 +57,9 @@ pub struct DaemonConfig {
     pub queues_per_user: usize,
     /// Names of the NICs that are lent; empty: all.
     pub nics: Vec<String>,
+    /// Clients may see all that comes in on a queue they borrow, and hold it up: queues of NICs that
+    /// receive without copies are lent, too.
+    pub trusts_clients: bool,
 }
 
 /// Why a daemon cannot start or go on.
@@ -117,6 +122,10 @@ struct Shared {
     /// NICs in use: all leases of one share what was joined, and the last one leaves.
     nics: Mutex<HashMap<u32, Weak<Joined>>>,
     is_over: AtomicBool,
+    /// Threads that say why not.
+    turned_away: AtomicUsize,
+    /// Connections that wait to be closed by one of these.
+    parked: Mutex<Vec<OwnedFd>>,
     log: fn(&str),
 }
 
@@ -161,8 +170,16 @@ impl Daemon {
             .and_then(|udp| netns_cookie(udp.as_fd()))
             .map_err(os("asking for the network namespace of"))?;
         let usage = Usage::new(config.queues_per_user);
-        let (nics, is_over) = (Mutex::default(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { config, cookie, usage, nics, is_over, log });
+        let shared = Arc::new(Shared {
+            config,
+            cookie,
+            usage,
+            nics: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            turned_away: AtomicUsize::new(0),
+            parked: Mutex::default(),
+            log,
+        });
         Ok(Self { listener, socket, shared })
     }
 
@@ -213,25 +230,49 @@ impl Daemon {
     fn admit(&self, connection: OwnedFd) -> Option<thread::JoinHandle<()>> {
         let user = match self.shared.who_asks(connection.as_fd()) {
             Ok(user) => user,
-            Err((code, text)) => {
-                // One who does not listen learns nothing.
-                let _ = send(&connection, &Reply::Refused { code, text }.to_bytes(), None);
-                return None;
-            }
+            Err(refusal) => return self.turn_away(connection, refusal),
         };
         let Some(share) = self.shared.usage.connect(user, Instant::now()) else {
             let text = format!("user {user} has too many connections");
-            let reply = Reply::Refused { code: Code::Limit, text };
-            let _ = send(&connection, &reply.to_bytes(), None);
-            return None;
+            return self.turn_away(connection, (Code::Limit, text));
         };
         let shared = Arc::clone(&self.shared);
         let serve = move || {
-            let _share = share;
+            // The connection goes first: closing it may take as long as descriptors in it want.
+            let (_share, connection) = (share, connection);
             Visit { shared: &shared, connection: &connection, user }.serve();
         };
         // Where no thread is to be had, the client sees the end of the connection.
         thread::Builder::new().name("lease".into()).stack_size(STACK_BYTES).spawn(serve).ok()
+    }
+}
+
+impl Daemon {
+    /// Tells why not, in a thread: closing the connection closes what was sent along, too, and that
+    /// may take as long as its sender wants.
+    fn turn_away(
+        &self,
+        connection: OwnedFd,
+        (code, text): Refusal,
+    ) -> Option<thread::JoinHandle<()>> {
+        let shared = Arc::clone(&self.shared);
+        if shared.turned_away.fetch_add(1, Ordering::SeqCst) >= TURNED_AWAY_MAX {
+            shared.turned_away.fetch_sub(1, Ordering::SeqCst);
+            // It learns nothing, and is closed when others are.
+            shared.parked.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            return None;
+        }
+        let tell = move || {
+            // One who does not listen learns nothing.
+            let _ = send(&connection, &Reply::Refused { code, text }.to_bytes(), None);
+            drop(connection);
+            let next = || shared.parked.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            while let Some(connection) = next() {
+                drop(connection);
+            }
+            shared.turned_away.fetch_sub(1, Ordering::SeqCst);
+        };
+        thread::Builder::new().name("refusal".into()).stack_size(STACK_BYTES).spawn(tell).ok()
     }
 }
 
@@ -375,6 +416,9 @@ impl Visit<'_> {
         let port = Port::check(udp, self.shared.cookie)?;
         self.shared.check_lent(&port.check_nic(ifindex)?)?;
         let nic = self.shared.nic(ifindex)?;
+        if !self.shared.config.trusts_clients {
+            check_copies(&nic)?;
+        }
         let socket = new_socket(&nic)?;
         let (queues, mode, name) = (nic.queues(), nic.mode(), nic.name().to_owned());
         let reply = Reply::Offer { queues, mode, nic: name }.to_bytes();
@@ -391,9 +435,11 @@ impl Visit<'_> {
                 let text = "an offered socket is to be bound to a queue".to_owned();
                 return Err(Some((Code::Protocol, text)));
             };
-            port.check_again()?;
+            port.check_again(nic.ifindex())?;
             match bind_and_claim(&nic, socket.as_fd(), queue, port.addr()) {
                 Ok((claim, is_zero_copy)) => {
+                    // Waiting for the claim's turn may have taken long.
+                    port.check_again(nic.ifindex())?;
                     // The queue is to be free as soon as the client's descriptors are closed.
                     drop(socket);
                     let reply = Reply::Bound { queue, is_zero_copy }.to_bytes();
@@ -415,10 +461,10 @@ impl Visit<'_> {
         loop {
             let lost = if self.shared.is_over.load(Ordering::SeqCst) {
                 Some("ringrail-xdpd stops".to_owned())
-            } else if let Err(why) = leased.nic.is_attached() {
-                Some(why.to_string())
+            } else if let Err((_, text)) = leased.port.check_again(leased.nic.ifindex()) {
+                Some(text)
             } else {
-                leased.port.check_again().err().map(|(_, text)| text)
+                leased.nic.is_attached().err().map(|why| why.to_string())
             };
             if let Some(text) = lost {
                 self.reply(&Reply::Lost { text: text.clone() });

@@ -1,7 +1,7 @@
 //! What is checked before a socket is lent, and lending it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags};
@@ -11,7 +11,7 @@ use rustix::net::{
 
 use super::wire::Code;
 use crate::error::ClaimError;
-use crate::sys::socket::{bind_to_device, netns_cookie};
+use crate::sys::socket::{bind_to_device, bound_device, netns_cookie};
 use crate::{Claim, Nic};
 
 /// Why not, for the client.
@@ -65,8 +65,10 @@ impl Port {
         self.addr
     }
 
-    /// That it still is where it was: a socket can be unbound, and then its port is anybody's.
-    pub(crate) fn check_again(&self) -> Result<(), Refusal> {
+    /// That it still is where it was: a socket can be unbound, and then its port is anybody's; and
+    /// that it is bound to no other interface than `ifindex`, where others may have the same port.
+    pub(crate) fn check_again(&self, ifindex: u32) -> Result<(), Refusal> {
+        self.check_device(ifindex)?;
         match address_of(self.socket.as_fd()) {
             Ok(addr) if addr == self.addr => Ok(()),
             Ok(addr) => {
@@ -77,12 +79,33 @@ impl Port {
         }
     }
 
+    /// The kernel takes sockets that are bound to different interfaces for no rivals.
+    fn check_device(&self, ifindex: u32) -> Result<(), Refusal> {
+        match bound_device(self.socket.as_fd()) {
+            Ok(0) => Ok(()),
+            Ok(device) if device == ifindex => Ok(()),
+            Ok(device) => {
+                let text = format!("the UDP socket is bound to interface {device}, not {ifindex}");
+                Err((Code::Address, text))
+            }
+            Err(error) => Err((Code::Nic, format!("asking for the socket's interface: {error}"))),
+        }
+    }
+
     /// That its address is one of the interface's, whose name it tells.
     pub(crate) fn check_nic(&self, ifindex: u32) -> Result<String, Refusal> {
+        self.check_device(ifindex)?;
+        if matches!(self.addr.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            let text = "a link-local address can be that of several interfaces: use another one";
+            return Err((Code::Address, text.to_owned()));
+        }
         let all = if_addrs::get_if_addrs()
             .map_err(|error| (Code::Nic, format!("asking for addresses: {error}")))?;
         let ip = self.addr.ip();
         let found = all.into_iter().find(|nic| nic.index == Some(ifindex) && nic.ip() == ip);
+        if found.as_ref().is_some_and(if_addrs::Interface::is_loopback) {
+            return Err((Code::Nic, "the loopback has no frames".to_owned()));
+        }
         found
             .map(|nic| nic.name)
             .ok_or_else(|| (Code::Address, format!("{ip} is no address of interface {ifindex}")))
@@ -107,6 +130,20 @@ pub(crate) fn new_socket(nic: &Nic) -> Result<OwnedFd, Refusal> {
     bind_to_device(socket.as_fd(), nic.ifindex())
         .map_err(|error| refused("keeping an AF_XDP socket", error))?;
     Ok(socket)
+}
+
+/// That lending a queue gives away nothing but what is claimed. A NIC without copies writes all
+/// that comes in on a queue to the memory of whoever has bound it, before any program sees it.
+pub(crate) fn check_copies(nic: &Nic) -> Result<(), Refusal> {
+    if nic.may_have_zero_copy() {
+        let text = format!(
+            "{} can receive without copies, so that who borrows a queue would see all that comes \
+             in on it; ringrail-xdpd lends it if --trust-clients is given",
+            nic.name()
+        );
+        return Err((Code::Nic, text));
+    }
+    Ok(())
 }
 
 /// Binds the socket, whose memory and rings the client has set up, and has the datagrams for

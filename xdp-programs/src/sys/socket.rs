@@ -28,6 +28,23 @@ pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if done == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The interface that a socket is bound to; 0: none (Linux 5.0).
+pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut index: libc::c_int = 0;
+    let mut bytes = size_of_val(&index) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `index`, any of which are a number.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTOIFINDEX,
+            (&raw mut index).cast(),
+            &mut bytes,
+        )
+    };
+    if done == 0 { Ok(index.cast_unsigned()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// User and group of the other side of a Unix connection when it connected. It may be in any PID
 /// namespace.
 pub(crate) fn peer(connection: BorrowedFd<'_>) -> io::Result<(u32, u32)> {

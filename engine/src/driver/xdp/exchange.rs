@@ -271,7 +271,13 @@ impl<R: Rings> Exchange<R> {
             }
             let packet = self.batch[self.next];
             self.next += 1;
-            let Some(frame) = self.ledger.reclaim(packet.index, Holder::Fill) else { continue };
+            let Some(frame) = self.ledger.reclaim(packet.index, Holder::Fill) else {
+                // A packet that this is part of is not whole.
+                if let Some(long) = &mut self.long {
+                    long.is_too_long = true;
+                }
+                continue;
+            };
             if !packet.goes_on && !self.is_inside_split {
                 self.reading = Some(Reading::Frame(frame, packet.length));
                 return self.reading();

@@ -158,6 +158,8 @@ impl Lane {
         if from == self.remote || from == self.fallback || planted!(MoveUnasked) {
             return true;
         }
+        // Of an answer that came already a copy says nothing.
+        self.path.settle();
         let is_answer = self.candidate.is_some_and(|candidate| {
             let is_answered = |number| self.path.is_answer(packet, number);
             candidate.address == from && candidate.question.is_some_and(is_answered)

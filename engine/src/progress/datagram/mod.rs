@@ -279,7 +279,8 @@ impl Engine {
             let state = &mut *self.state;
             let Some(lane) = &mut state.controls[session].datagram else { continue };
             (lane.is_off, lane.is_blocked) = (false, false);
-            if is_open {
+            // What was agreed on may be longer than what this driver has room for.
+            if is_open && lane.path.datagram_bytes_max() <= self.driver.datagram_bytes_max() {
                 lane.path.ask();
                 self.transmit(session as u32);
             } else {

@@ -35,6 +35,12 @@ use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
 /// that is staged behind them passes them.
 const UNSENT_MAX: usize = 64;
 
+/// Pieces of a message with gaps between them: more than a window of datagrams leaves when every
+/// other one is lost. Each costs time to find its place.
+const RANGES_MAX: usize = 1 << 14;
+/// Ranges that a peer has asked for and that have not gone: many more than a horizon has.
+const GRANTED_MAX: usize = 1 << 16;
+
 /// What sessions whose bulk data goes in datagrams share.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
@@ -202,16 +208,25 @@ impl Core {
         let end = end.ok_or_else(|| bad(data, "no range"))?;
         let id = Id::from_u64(data.receive_operation.get());
         let found = self.operations.get_mut(id).filter(|found| found.session == slot);
-        let Some(State::Pulling(pulling)) = found.map(|found| &mut found.state) else {
+        let pulling = match found.map(|found| &mut found.state) {
+            // One of an earlier session that failed may still be written by the kernel.
+            Some(State::Pulling(pulling)) if pulling.failed.is_none() && pulling.targeted == 0 => {
+                pulling
+            }
             // The receive has ended, and the peer will hear of it.
-            self.counters.stale_frames += 1;
-            return Ok(());
+            _ => {
+                self.counters.stale_frames += 1;
+                return Ok(());
+            }
         };
         if end > pulling.granted {
             return Err(bad(data, "it was not granted"));
         }
         if !pulling.ranges.add(offset, end) {
             return Err(bad(data, "part of it came before"));
+        }
+        if pulling.ranges.count() > RANGES_MAX {
+            return Err(bad(data, "it is cut into too many pieces"));
         }
         pulling.arrived += length;
         let is_whole = pulling.arrived == pulling.wanted;
@@ -274,6 +289,9 @@ impl Core {
         }
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
         if let Some(bulk) = self.bulk_of(slot) {
+            if bulk.granted.len() >= GRANTED_MAX {
+                return Err(FrameError::BadGrant { offset, length, message });
+            }
             bulk.granted.push_back(range);
         }
         self.feed(slot);

@@ -41,6 +41,11 @@ impl Ranges {
         self.0.last().map_or(0, |&(_, end)| end)
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }

@@ -203,7 +203,7 @@ impl Path {
     }
 
     /// What the last acknowledgement means for packets sent, window, pace and round trip.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let Some(owed) = self.owed.take() else { return };
         let late_ns = std::mem::replace(&mut self.late_ns, owed.late_ns);
         self.handle_ack(owed.at_ns, Words::none(), owed.delay_ns, owed.cumulative);
@@ -548,6 +548,11 @@ impl Path {
     #[cfg(test)]
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
+    }
+
+    /// The longest datagram that may be sent.
+    pub(crate) fn datagram_bytes_max(&self) -> usize {
+        self.config.datagram_bytes_max
     }
 
     /// Counters.
