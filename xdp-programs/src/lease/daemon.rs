@@ -57,8 +57,8 @@ pub struct DaemonConfig {
     pub queues_per_user: usize,
     /// Names of the NICs that are lent; empty: all.
     pub nics: Vec<String>,
-    /// Clients may see all that comes in on a queue they borrow, and hold it up: queues of NICs that
-    /// receive without copies are lent, too.
+    /// Clients may see all that comes in on a queue they borrow, and hold it up: queues of NICs
+    /// that receive without copies are lent, too.
     pub trusts_clients: bool,
 }
 
