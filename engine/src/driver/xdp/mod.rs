@@ -1,4 +1,4 @@
-//! Datagrams as AF_XDP frames, which pass the kernel's stack by: half a microsecond instead of two.
+//! Datagrams as AF_XDP frames, which pass the kernel's stack by: half a microsecond, not two.
 //!
 //! Frames are an addition to the UDP socket of the same port, never its replacement. A datagram
 //! goes by a frame where its destination is reached by this NIC, its neighbour is known, and a
