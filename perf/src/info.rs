@@ -152,7 +152,7 @@ impl fmt::Display for Info {
         }
         writeln!(
             f,
-            "AF_XDP (half a microsecond of the kernel's for a short message, not two; Linux 5.15 or later)"
+            "AF_XDP (half a microsecond of kernel for a short message, not two; from Linux 5.15)"
         )?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
