@@ -41,7 +41,7 @@ pub use secret::JobSecret;
 pub use telemetry::Counters;
 pub use types::{
     Address, Completion, Envelope, Error, Event, FrameFigures, FrameState, OperationId,
-    OperationKind, Outcome, Peer, PeerFailure, Selector, Status,
+    OperationKind, Outcome, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Selector, Status,
 };
 
 #[cfg(doctest)]

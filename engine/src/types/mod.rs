@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod completion;
 pub(crate) mod error;
 pub(crate) mod frames;
+pub(crate) mod rail;
 
 pub use address::Address;
 pub use completion::{
@@ -11,3 +12,4 @@ pub use completion::{
 };
 pub use error::{Error, PeerFailure};
 pub use frames::{FrameFigures, FrameState};
+pub use rail::{RAILS_MAX, Rail, RailRole};
