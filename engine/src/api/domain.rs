@@ -25,7 +25,7 @@ use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::settings::{BulkLane, ControlLane, Settings, ZeroCopy};
 use crate::topology::{self, Nic};
-use crate::types::Error;
+use crate::types::{Error, Rail, RailRole};
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
 /// threads; every thread takes its endpoints from it.
@@ -130,11 +130,8 @@ impl Domain {
         {
             v6.set_scope_id(nic.index);
         }
-        let source = settings.listen_address().is_some().then(|| {
-            let mut source = locator;
-            source.set_port(0);
-            source
-        });
+        // Where the user names no address, routes decide which one connections leave from.
+        let rails = settings.listen_address().map(|_| rail_of(&nic, address));
         let longest = longest_datagram(&nic, locator.ip());
         let datagrams = match settings.control_lane() {
             ControlLane::Tcp => Datagrams::default(),
@@ -159,7 +156,7 @@ impl Domain {
             Arc::clone(&self.0.arena),
             listener,
             locator,
-            source,
+            rails.into_iter().collect(),
         );
         state.datagrams = datagrams;
         let endpoint = state.core.open_endpoint();
@@ -214,6 +211,18 @@ impl Domain {
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.0.arena
+    }
+}
+
+/// A NIC as a rail.
+fn rail_of(nic: &Nic, address: IpAddr) -> Rail {
+    Rail {
+        nic: nic.name.clone(),
+        nic_index: nic.index,
+        address,
+        speed_mbps: nic.speed_mbps,
+        mtu: nic.mtu,
+        role: RailRole::Ordinary,
     }
 }
 

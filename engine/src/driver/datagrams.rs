@@ -138,7 +138,13 @@ impl Datagrams {
     }
 
     /// See [`crate::progress::lanes::Driver::send_datagram`].
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, counters: &mut DriverCounters) {
+    pub(super) fn send(
+        &mut self,
+        to: SocketAddr,
+        _rail: u8,
+        length: usize,
+        counters: &mut DriverCounters,
+    ) {
         let Some(socket) = &mut self.socket else { return };
         if self.is_in_frame
             && let Some(frames) = &mut self.frames

@@ -7,6 +7,7 @@ mod calls;
 mod datagrams;
 mod middleware;
 mod pieces;
+mod rails;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod sockets;

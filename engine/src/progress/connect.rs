@@ -16,12 +16,15 @@ use crate::types::{Address, Event};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
+/// The rail that connections of ours leave by.
+const RAIL: u8 = 0;
+
 impl Engine {
     // ---- Our side connects ----
 
     pub(super) fn connect_control(&mut self, session: u32) {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
-        match self.driver.connect(known.locator, self.state.source) {
+        match self.driver.connect(known.locator, RAIL) {
             Ok(lane) => {
                 self.control(session).attempt = Some(lane);
                 self.state.roles.insert(lane, Role::Connecting { session });
@@ -32,7 +35,7 @@ impl Engine {
 
     pub(super) fn connect_lane(&mut self, session: u32, lane: Id) {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
-        match self.driver.connect(known.locator, self.state.source) {
+        match self.driver.connect(known.locator, RAIL) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));
                 self.state.roles.insert(key, Role::LaneConnecting { lane });

@@ -19,7 +19,7 @@ use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
 use crate::proto::table::Id;
-use crate::types::{Address, Error, FrameState};
+use crate::types::{Address, Error, FrameState, Rail};
 
 /// Polls between two looks at the clock while no path waits for a time.
 const POLLS_PER_CLOCK: u64 = 16;
@@ -92,8 +92,8 @@ pub(crate) struct State {
     pub(crate) listener: TcpListener,
     /// What peers connect to.
     pub(crate) locator: SocketAddr,
-    /// Local address that outgoing connections are bound to.
-    pub(crate) source: Option<SocketAddr>,
+    /// What it sends and receives by; empty: as routes decide.
+    pub(crate) rails: Vec<Rail>,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
@@ -134,7 +134,7 @@ impl State {
         arena: Arc<Arena>,
         listener: TcpListener,
         locator: SocketAddr,
-        source: Option<SocketAddr>,
+        rails: Vec<Rail>,
     ) -> Self {
         Self {
             core: Core::new(engine, core),
@@ -144,7 +144,7 @@ impl State {
             arena,
             listener,
             locator,
-            source,
+            rails,
             datagrams: Datagrams::default(),
             roles: Roles::default(),
             controls: Vec::new(),
@@ -214,6 +214,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listener = state.listener.try_clone().map_err(failed)?;
+        driver.set_rails(&state.rails).map_err(failed)?;
         driver.listen(listener).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         let mut roles: Vec<_> = state.roles.take_all();
@@ -347,7 +348,7 @@ impl Engine {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
-                Event::Accepted { lane, remote } => self.handle_accepted(lane, remote),
+                Event::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
                 Event::Connected { lane } => self.handle_connected(lane),
                 Event::ConnectFailed { lane, error } => {
                     self.handle_connect_failed(lane, &error.to_string());
@@ -363,6 +364,8 @@ impl Engine {
                 Event::ChunkReceived { lane, result } => self.handle_received(lane, result),
                 Event::DatagramsReadable => self.handle_datagrams_readable(),
                 Event::DatagramsWritable => self.handle_datagrams_writable(),
+                // With one rail there is no other one to go by.
+                Event::RailChanged { .. } => {}
                 Event::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }

@@ -18,7 +18,9 @@
 //! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
 //!   with an error, so that its memory comes back; the key names no other lane.
 //! - Events carry generations: an event of a closed lane never reaches its successor.
-//! - Datagrams go by one socket of the engine for all peers, which is no lane: it has
+//! - A *rail* is one NIC of this host by one address; its number is its place in the list that
+//!   [`Driver::set_rails`] was given. With an empty list there is rail 0 alone, and routes decide.
+//! - Datagrams go by one socket of the engine for all peers and rails, which is no lane: it has
 //!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
 //!   garbled; none is cut or joined without notice: what is longer than
 //!   [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported` once, to
@@ -27,7 +29,7 @@
 //! `driver/tests` holds every driver to this.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ use crate::memory::Shape;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::FrameState;
+use crate::types::Rail;
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
@@ -95,6 +98,8 @@ pub(crate) enum Event {
         lane: LaneKey,
         /// Where it came from.
         remote: SocketAddr,
+        /// The rail that has the address it came to.
+        rail: u8,
     },
     /// An outgoing connection is established.
     Connected {
@@ -142,11 +147,36 @@ pub(crate) enum Event {
     DatagramsReadable,
     /// There is room for a datagram again (once after [`Driver::datagram_room`] had none).
     DatagramsWritable,
+    /// The link of a rail came up or went down, as far as this host sees. Only a hint: a switch
+    /// that drops everything is no link that is down, and the news may be late. Rails count as up
+    /// until such an event says otherwise.
+    #[allow(dead_code, reason = "one rail is taken as it is")]
+    RailChanged {
+        /// The rail.
+        rail: u8,
+        /// Its NIC is up and has a carrier.
+        is_up: bool,
+    },
     /// Everything of a lane is reaped and its descriptor is closed.
     Closed {
         /// The lane; its key is never seen again.
         lane: LaneKey,
     },
+}
+
+/// How a host is reached by a rail.
+#[allow(dead_code, reason = "one rail is taken as it is")]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Reach {
+    /// Nobody knows but by trying.
+    #[default]
+    Unknown,
+    /// It is on the network of the rail.
+    Direct,
+    /// By a router.
+    Routed,
+    /// No route leads there by this rail.
+    Unreachable,
 }
 
 /// What a driver counts. Plain numbers, owned by the engine's thread.
@@ -172,6 +202,8 @@ pub(crate) struct DriverCounters {
     pub(crate) datagrams_too_long: u64,
     /// Datagrams to be sent that the kernel refused for the sake of their destination or length.
     pub(crate) datagrams_refused: u64,
+    /// Connections to an address of this host that is none of its rails', closed at once.
+    pub(crate) foreign_connections: u64,
 }
 
 /// One set of sockets and rings, driven by one thread.
@@ -181,6 +213,24 @@ pub(crate) trait Driver {
 
     /// Whether a [`Self::poll`] that finds nothing makes no system call.
     fn polls_for_free(&self) -> bool;
+
+    /// The rails from now on, in the order of their numbers; at most
+    /// [`RAILS_MAX`](crate::types::RAILS_MAX). Comes before [`Self::listen`] and
+    /// [`Self::open_datagrams`], and again when the list changes: numbers then mean the new list at
+    /// once, also those in events that were not told yet, and open lanes stay as they are. An
+    /// empty list, as at the start: rail 0 alone, and routes decide.
+    ///
+    /// With one rail listener and datagrams are bound to its address. With several they are bound to
+    /// the wildcard address, each rail sends from its own, and connections to other addresses of
+    /// this host are closed ([`DriverCounters::foreign_connections`]).
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
+
+    /// How `remote` is reached by a rail, as far as the system tells without trying.
+    #[allow(dead_code, reason = "one rail is taken as it is")]
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        let _ = (rail, remote);
+        Reach::Unknown
+    }
 
     /// Accepts connections from now on. The listener is non-blocking already.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
@@ -193,8 +243,10 @@ pub(crate) trait Driver {
 
     /// Starts a connection; the outcome comes as an event.
     ///
-    /// `local` binds the source address. `TCP_NODELAY` and keep-alive are set on every lane.
-    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey>;
+    /// It leaves by `rail`, from the rail's address; a number that no rail has, and a rail whose
+    /// address is of another family than `remote`, are errors. `TCP_NODELAY` and keep-alive are
+    /// set on every lane.
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey>;
 
     /// Takes over a connected socket (an accepted one, or one that [`Self::dismantle`] gave up).
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey>;
@@ -284,11 +336,12 @@ pub(crate) trait Driver {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Queues the first `length` bytes of the room that was given last for sending to `to`, at
-    /// most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for again. What the
-    /// network, or the kernel for the sake of one destination, refuses is lost.
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        let _ = (to, length);
+    /// Queues the first `length` bytes of the room that was given last for sending to `to` by
+    /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
+    /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
+    /// lost.
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+        let _ = (to, rail, length);
     }
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,

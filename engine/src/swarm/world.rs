@@ -139,7 +139,7 @@ impl World {
             arena,
             listener,
             locator,
-            None,
+            Vec::new(),
         );
         if let Some(socket) = &self.datagrams {
             let socket = socket.try_clone().map_err(failed)?;

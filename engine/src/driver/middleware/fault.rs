@@ -15,10 +15,11 @@
 //! never earlier.
 
 mod datagrams;
+mod order;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -26,13 +27,15 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use self::datagrams::Datagrams;
+use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
 use crate::memory::Shape;
-use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::progress::lanes::{FrameState, Reach};
 use crate::settings::Faults;
+use crate::types::Rail;
 
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.
 const TURNS_MAX: u64 = 16;
@@ -104,30 +107,6 @@ pub(super) struct Fault {
 
 fn was_reset() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
-}
-
-fn lane_of(event: &Event) -> Option<LaneKey> {
-    match *event {
-        Event::Accepted { lane, .. }
-        | Event::Connected { lane }
-        | Event::ConnectFailed { lane, .. }
-        | Event::Readable { lane }
-        | Event::Writable { lane }
-        | Event::ChunkSent { lane, .. }
-        | Event::ChunkReceived { lane, .. }
-        | Event::Closed { lane } => Some(lane),
-        Event::ChunkReleased { .. } | Event::DatagramsReadable | Event::DatagramsWritable => None,
-    }
-}
-
-/// Whether `later` may not be told before `earlier`. A release names no lane, so that it follows
-/// the end of every send, and every `Closed` follows it.
-fn must_follow(later: &Event, earlier: &Event) -> bool {
-    match (later, earlier) {
-        (Event::ChunkReleased { .. }, Event::ChunkSent { .. })
-        | (Event::Closed { .. }, Event::ChunkReleased { .. }) => true,
-        _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
-    }
 }
 
 impl Fault {
@@ -361,6 +340,14 @@ impl Driver for Fault {
         self.inner.polls_for_free()
     }
 
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
+        self.inner.set_rails(rails)
+    }
+
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        self.inner.reach(rail, remote)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.inner.listen(listener)
     }
@@ -369,8 +356,8 @@ impl Driver for Fault {
         self.inner.rest_from_accepting(pause);
     }
 
-    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
-        let key = self.inner.connect(remote, local)?;
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+        let key = self.inner.connect(remote, rail)?;
         let is_refused = self.chance(self.faults.refuse);
         self.lanes.insert(key, Lane::new(if is_refused { State::Refused } else { State::Open }));
         if is_refused {
@@ -538,8 +525,8 @@ impl Driver for Fault {
         self.room()
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        self.mistreat(to, length);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+        self.mistreat(to, rail, length);
     }
 
     fn datagram_bytes_max(&self) -> usize {

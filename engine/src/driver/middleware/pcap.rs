@@ -6,17 +6,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
 use crate::memory::Shape;
-use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
     LaneKey, SendMode,
 };
+use crate::progress::lanes::{FrameState, Reach};
+use crate::types::Rail;
 
 /// Bytes of a chunk that are copied out of its memory at a time.
 const COPY_BYTES: usize = 256 * 1024;
@@ -50,6 +51,8 @@ pub(super) struct Pcap {
     scratch: Vec<u8>,
     /// Where the socket of datagrams is bound.
     local: SocketAddr,
+    /// Where datagrams of each rail come from.
+    sources: Vec<IpAddr>,
     /// A datagram that is being written; empty without a socket for it.
     room: Vec<u8>,
     /// Something was written since the last flush.
@@ -65,6 +68,7 @@ impl Pcap {
             scratch: Vec::new(),
             local: (Ipv4Addr::UNSPECIFIED, 0).into(),
             room: Vec::new(),
+            sources: Vec::new(),
             is_dirty: false,
         }
     }
@@ -165,7 +169,8 @@ impl Pcap {
                 | Event::Writable { .. }
                 | Event::ChunkReleased { .. }
                 | Event::DatagramsReadable
-                | Event::DatagramsWritable => {}
+                | Event::DatagramsWritable
+                | Event::RailChanged { .. } => {}
             }
         }
     }
@@ -186,6 +191,16 @@ impl Driver for Pcap {
         self.inner.polls_for_free()
     }
 
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
+        self.inner.set_rails(rails)?;
+        self.sources = rails.iter().map(|rail| rail.address).collect();
+        Ok(())
+    }
+
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        self.inner.reach(rail, remote)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.inner.listen(listener)
     }
@@ -194,8 +209,8 @@ impl Driver for Pcap {
         self.inner.rest_from_accepting(pause);
     }
 
-    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
-        self.inner.connect(remote, local)
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+        self.inner.connect(remote, rail)
     }
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
@@ -316,13 +331,17 @@ impl Driver for Pcap {
         Ok(&mut self.room)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         // There is room: it was asked for, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };
         let bytes = &self.room[..length];
         room[..length].copy_from_slice(bytes);
-        self.inner.send_datagram(to, length);
-        self.capture.datagram(self.local, to, bytes);
+        self.inner.send_datagram(to, rail, length);
+        let mut local = self.local;
+        if let Some(&source) = self.sources.get(usize::from(rail)) {
+            local.set_ip(source);
+        }
+        self.capture.datagram(local, to, bytes);
         self.is_dirty = true;
     }
 

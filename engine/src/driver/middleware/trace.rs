@@ -5,17 +5,18 @@
 
 use std::fmt::{Debug, Display};
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tracing::{Level, enabled, trace};
 
 use crate::memory::Shape;
-use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::progress::lanes::{FrameState, Reach};
+use crate::types::Rail;
 
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";
@@ -78,8 +79,8 @@ fn tell_idle(idle: &mut u64) {
 
 fn tell(event: &Event) {
     match event {
-        Event::Accepted { lane, remote } => {
-            trace!(target: TARGET, event = "accepted", lane = name(*lane), %remote);
+        Event::Accepted { lane, remote, rail } => {
+            trace!(target: TARGET, event = "accepted", lane = name(*lane), %remote, rail);
         }
         Event::Connected { lane } => {
             trace!(target: TARGET, event = "connected", lane = name(*lane));
@@ -106,6 +107,9 @@ fn tell(event: &Event) {
             let outcome = outcome(&result.as_ref().map(|_| ()));
             trace!(target: TARGET, event = "chunk_received", lane = name(*lane), outcome);
         }
+        Event::RailChanged { rail, is_up } => {
+            trace!(target: TARGET, event = "rail_changed", rail, is_up);
+        }
         Event::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
         }
@@ -119,6 +123,20 @@ impl Driver for Trace {
 
     fn polls_for_free(&self) -> bool {
         self.inner.polls_for_free()
+    }
+
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
+        let result = self.inner.set_rails(rails);
+        self.tell_idle();
+        trace!(target: TARGET, call = "set_rails", ?rails, outcome = outcome(&result));
+        result
+    }
+
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        let reach = self.inner.reach(rail, remote);
+        self.tell_idle();
+        trace!(target: TARGET, call = "reach", rail, %remote, outcome = ?reach);
+        reach
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -136,10 +154,10 @@ impl Driver for Trace {
         self.inner.rest_from_accepting(pause);
     }
 
-    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
-        let result = self.inner.connect(remote, local);
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+        let result = self.inner.connect(remote, rail);
         self.tell_idle();
-        trace!(target: TARGET, call = "connect", %remote, ?local, outcome = outcome(&result));
+        trace!(target: TARGET, call = "connect", %remote, rail, outcome = outcome(&result));
         result
     }
 
@@ -261,11 +279,11 @@ impl Driver for Trace {
         result
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        self.inner.send_datagram(to, length);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+        self.inner.send_datagram(to, rail, length);
         self.tell_idle();
         self.has_queued = true;
-        trace!(target: TARGET, call = "send_datagram", %to, length);
+        trace!(target: TARGET, call = "send_datagram", %to, rail, length);
     }
 
     fn datagram_bytes_max(&self) -> usize {

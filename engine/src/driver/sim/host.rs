@@ -204,7 +204,7 @@ impl Net {
                     self.hosts[host].accepted += 1;
                     self.connections[connection].ends[1].lane = Some((lane.index, lane.generation));
                     let remote = self.hosts[host].locator;
-                    Event::Accepted { lane, remote }
+                    Event::Accepted { lane, remote, rail: 0 }
                 }
             };
             self.settle(host, &event);
@@ -250,6 +250,7 @@ impl Net {
             Event::Closed { lane } => (9, Some(lane)),
             Event::DatagramsReadable => (10, None),
             Event::DatagramsWritable => (11, None),
+            Event::RailChanged { .. } => (12, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

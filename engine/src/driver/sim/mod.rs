@@ -28,6 +28,7 @@ use crate::memory::Shape;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::types::Rail;
 
 /// The network that all drivers of one world share.
 pub(crate) type Shared = Rc<RefCell<Net>>;
@@ -64,6 +65,10 @@ impl Driver for SimDriver {
         true
     }
 
+    fn set_rails(&mut self, _rails: &[Rail]) -> io::Result<()> {
+        Ok(())
+    }
+
     fn listen(&mut self, _listener: TcpListener) -> io::Result<()> {
         Ok(())
     }
@@ -75,7 +80,7 @@ impl Driver for SimDriver {
         known.accepts_after_ns = known.accepts_after_ns.max(until_ns);
     }
 
-    fn connect(&mut self, remote: SocketAddr, _local: Option<SocketAddr>) -> io::Result<LaneKey> {
+    fn connect(&mut self, remote: SocketAddr, _rail: u8) -> io::Result<LaneKey> {
         let net = &mut *self.net.borrow_mut();
         if net.draw(net.weather.descriptors_missing_one_in) {
             return Err(io::Error::other("no descriptor is left, says the simulation"));
@@ -221,7 +226,7 @@ impl Driver for SimDriver {
         Ok(&mut room.bytes)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, _rail: u8, length: usize) {
         let net = &mut *self.net.borrow_mut();
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {

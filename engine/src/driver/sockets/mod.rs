@@ -18,6 +18,7 @@ use self::datagrams::source_of;
 use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
 use super::datagrams::Datagrams;
+use super::rails::Rails;
 use super::table::Table;
 use super::udp::Wants;
 use super::{
@@ -29,6 +30,7 @@ use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::types::Rail;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
@@ -46,6 +48,7 @@ pub(crate) struct SocketsDriver {
     accepting: Vec<(usize, Option<Instant>)>,
     /// Nothing is accepted before.
     accepts_after: Option<Instant>,
+    rails: Rails,
     runnable: VecDeque<LaneKey>,
     datagrams: Datagrams,
     datagrams_armed: [Wants; 2],
@@ -68,6 +71,7 @@ impl SocketsDriver {
             listeners: Vec::new(),
             accepting: Vec::new(),
             accepts_after: None,
+            rails: Rails::default(),
             runnable: VecDeque::new(),
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),
@@ -233,8 +237,10 @@ impl SocketsDriver {
     fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {
-            let lane = self.adopt(socket)?;
-            self.ready.push(Event::Accepted { lane, remote });
+            if let Some(rail) = self.rails.welcome(&socket, &mut self.counters) {
+                let lane = self.adopt(socket)?;
+                self.ready.push(Event::Accepted { lane, remote, rail });
+            }
             Ok(())
         });
         self.listeners = listeners;
@@ -282,6 +288,10 @@ impl Driver for SocketsDriver {
         false
     }
 
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
+        self.rails.set(rails)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
@@ -297,11 +307,11 @@ impl Driver for SocketsDriver {
         self.accepts_after = self.accepts_after.max(Some(Instant::now() + pause));
     }
 
-    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         if self.stopped {
             return Err(stopped());
         }
-        let opening = tcp::open(remote, local, &self.options)?;
+        let opening = tcp::open(remote, self.rails.binding(rail)?, &self.options)?;
         self.counters.syscalls += opening.syscalls;
         let key = self.insert(opening.socket, true)?;
         match opening.outcome {
@@ -455,8 +465,8 @@ impl Driver for SocketsDriver {
         self.datagrams.room(&mut self.counters)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        self.datagrams.send(to, length, &mut self.counters);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+        self.datagrams.send(to, rail, length, &mut self.counters);
     }
 
     fn flush_datagrams(&mut self) {

@@ -6,9 +6,11 @@ mod congestion;
 mod direct;
 mod info;
 mod listen;
+mod nic;
 mod setup;
 
 pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_pieces};
 pub(crate) use info::{addresses, unanswered};
 pub(crate) use listen::{accept_some, listener};
-pub(crate) use setup::{LaneOptions, connect_error, established, open, prepare};
+pub(crate) use nic::keep_to_nic;
+pub(crate) use setup::{Binding, LaneOptions, connect_error, established, open, prepare};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-use super::congestion;
+use super::{congestion, nic};
 use crate::settings::TcpCongestion;
 
 /// Keep-alive probes that a silent peer may leave unanswered.
@@ -33,6 +33,15 @@ impl LaneOptions {
         let (idle, interval) = (Duration::from_secs(idle), Duration::from_secs(interval));
         Self { idle, interval, congestion }
     }
+}
+
+/// What a connection leaves by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Binding {
+    /// Its source; port 0 lets `connect` choose one.
+    pub(crate) address: SocketAddr,
+    /// Its NIC; 0: routes decide.
+    pub(crate) nic_index: u32,
 }
 
 /// A connection attempt.
@@ -72,31 +81,18 @@ pub(crate) fn established(socket: &impl AsFd, options: &LaneOptions) -> u64 {
 ///
 /// # Errors
 ///
-/// Only what is this host's fault: no descriptor left, or `local` cannot be bound. What the
+/// Only what is this host's fault: no descriptor left, or `binding` cannot be had. What the
 /// network or the peer answers is [`Opening::outcome`].
 pub(crate) fn open(
     remote: SocketAddr,
-    local: Option<SocketAddr>,
+    binding: Option<Binding>,
     options: &LaneOptions,
 ) -> io::Result<Opening> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
     prepare(&socket, options)?;
     let mut syscalls = 10;
-    if let Some(local) = local {
-        if local.port() == 0 {
-            bind_address_without_port(&socket)?;
-            syscalls += 1;
-        }
-        socket.bind(&SockAddr::from(local)).map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!(
-                    "cannot bind the local address {local}: {error}; choose a NIC of this host \
-                     whose address is up"
-                ),
-            )
-        })?;
-        syscalls += 1;
+    if let Some(binding) = binding {
+        syscalls += bind(&socket, remote, binding)?;
     }
     let outcome = match socket.connect(&SockAddr::from(remote)) {
         Ok(()) => Ok(true),
@@ -104,6 +100,36 @@ pub(crate) fn open(
         Err(error) => Err(error),
     };
     Ok(Opening { socket: socket.into(), outcome, syscalls })
+}
+
+/// Binds a socket that is to be connected with `remote`; returns the number of system calls.
+fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64> {
+    let Binding { address, nic_index } = binding;
+    if address.is_ipv4() != remote.is_ipv4() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{remote} cannot be reached from {}, an address of the other family: choose a \
+                 NIC with an address of the peer's family",
+                address.ip()
+            ),
+        ));
+    }
+    let mut syscalls = 1;
+    if address.port() == 0 {
+        bind_address_without_port(socket)?;
+        syscalls += 1;
+    }
+    socket.bind(&SockAddr::from(address)).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!(
+                "cannot bind the local address {address}: {error}; choose a NIC of this host \
+                 whose address is up"
+            ),
+        )
+    })?;
+    Ok(syscalls + nic::bind(socket, nic_index))
 }
 
 /// Why a connection attempt failed, `None` when it is established. One system call.
@@ -148,7 +174,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let opening = open(
             listener.local_addr().unwrap(),
-            Some("127.0.0.2:0".parse().unwrap()),
+            Some(Binding { address: "127.0.0.2:0".parse().unwrap(), nic_index: 0 }),
             &LaneOptions::new(Duration::from_secs(10), TcpCongestion::System),
         )
         .unwrap();
@@ -168,7 +194,7 @@ mod tests {
     fn a_foreign_local_address_is_named() {
         let error = open(
             "127.0.0.1:9".parse().unwrap(),
-            Some("192.0.2.1:0".parse().unwrap()),
+            Some(Binding { address: "192.0.2.1:0".parse().unwrap(), nic_index: 0 }),
             &LaneOptions::new(Duration::from_secs(10), TcpCongestion::System),
         )
         .unwrap_err();

@@ -44,7 +44,7 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
     driver.watch(unused.1, Interest::Readable).unwrap();
     let (mut heard, mut is_connected, mut is_closed) = (false, false, false);
     stand_in(driver, |driver, events| {
-        near.get_or_insert_with(|| driver.connect(address, None).unwrap());
+        near.get_or_insert_with(|| driver.connect(address, 0).unwrap());
         for event in events {
             match event {
                 Event::Accepted { lane, .. } => {
@@ -103,7 +103,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
         has_room |= events.iter().any(|event| matches!(event, Event::Writable { .. }));
         if !is_sent && let Ok(room) = driver.datagram_room() {
             room[..5].copy_from_slice(b"hello");
-            driver.send_datagram(own, 5);
+            driver.send_datagram(own, 0, 5);
             driver.flush_datagrams();
             is_sent = true;
         }

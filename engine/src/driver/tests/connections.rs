@@ -1,10 +1,11 @@
 //! Opening, refusing and closing lanes.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
 use super::host::{Host, Variant, header};
+use super::rails::rail;
 use crate::driver::DriverConfig;
 use crate::memory::Shape;
 use crate::progress::lanes::{CloseMode, Event, Interest, LaneKey, SendMode};
@@ -13,12 +14,13 @@ pub(super) fn connects_and_accepts(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
     for last in [2, 3] {
-        let local = format!("127.0.0.{last}:0").parse().unwrap();
-        let near = host.connect(address, Some(local));
+        let local: IpAddr = format!("127.0.0.{last}").parse().unwrap();
+        host.driver.set_rails(&[rail(local, 0)]).unwrap();
+        let near = host.connect(address);
         host.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
         let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-        let Event::Accepted { lane: far, remote } = accepted else { unreachable!() };
-        assert_eq!(remote.ip(), local.ip());
+        let Event::Accepted { lane: far, remote, rail: 0 } = accepted else { unreachable!() };
+        assert_eq!(remote.ip(), local);
         assert_ne!(near, far);
     }
     host.expect_quiet();
@@ -30,7 +32,7 @@ pub(super) fn refused_is_reported_and_closed(variant: &Variant) {
     let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     taken.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
     let address = taken.local_addr().unwrap().as_socket().unwrap();
-    let lane = host.connect(address, None);
+    let lane = host.connect(address);
     let failed = host.expect("ConnectFailed", |e| matches!(e, Event::ConnectFailed { .. }));
     let Event::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
     assert_eq!((failed, error.kind()), (lane, std::io::ErrorKind::ConnectionRefused));
@@ -55,7 +57,7 @@ pub(super) fn closing_an_attempt_ends_it(variant: &Variant) {
         })
         .collect();
     for mode in [CloseMode::Reset, CloseMode::Graceful] {
-        let lane = host.connect(address, None);
+        let lane = host.connect(address);
         host.expect_quiet();
         assert!(host.driver.watch(lane, Interest::Readable).is_err());
         host.close(lane, mode);
@@ -72,11 +74,11 @@ pub(super) fn full_table_refuses_one_more(variant: &Variant) {
     let (_second, _other) = host.lane_to_outside();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let error = host.driver.connect(address, None).unwrap_err();
+    let error = host.driver.connect(address, 0).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::QuotaExceeded);
     host.close(first, CloseMode::Reset);
     host.expect_closed(first);
-    let third = host.connect(address, None);
+    let third = host.connect(address);
     assert_eq!(third.index, first.index);
     assert_ne!(third.generation, first.generation);
     host.expect("Connected", |e| matches!(e, Event::Connected { .. }));

@@ -93,14 +93,14 @@ pub(super) fn refused_attempts_fail_and_are_over(variant: &Variant) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     for _ in 0..3 {
-        let lane = host.connect(address, None);
+        let lane = host.connect(address);
         let failed = host.expect("ConnectFailed", |e| matches!(e, Event::ConnectFailed { .. }));
         let Event::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
         assert_eq!((failed, error.kind()), (lane, ErrorKind::ConnectionRefused));
         host.expect_closed(lane);
     }
     // An attempt that is given up before it fails is over as well, and does not fail any more.
-    let lane = host.connect(address, None);
+    let lane = host.connect(address);
     host.close(lane, CloseMode::Reset);
     host.expect_closed(lane);
     host.expect_quiet();

@@ -178,8 +178,12 @@ impl Host {
         address
     }
 
-    pub(super) fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> LaneKey {
-        let lane = self.driver.connect(remote, local).unwrap();
+    pub(super) fn connect(&mut self, remote: SocketAddr) -> LaneKey {
+        self.connect_by(remote, 0)
+    }
+
+    pub(super) fn connect_by(&mut self, remote: SocketAddr, rail: u8) -> LaneKey {
+        let lane = self.driver.connect(remote, rail).unwrap();
         self.open_book(lane, true);
         lane
     }
@@ -193,7 +197,7 @@ impl Host {
     /// Two lanes of this driver that are connected with each other.
     pub(super) fn pair(&mut self) -> (LaneKey, LaneKey) {
         let address = self.listen();
-        let near = self.connect(address, None);
+        let near = self.connect(address);
         self.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
         let accepted = self.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
         let Event::Accepted { lane: far, .. } = accepted else { unreachable!() };
@@ -203,7 +207,7 @@ impl Host {
     /// A lane and its peer, which is in the hand of the test.
     pub(super) fn lane_to_outside(&mut self) -> (LaneKey, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let lane = self.connect(listener.local_addr().unwrap(), None);
+        let lane = self.connect(listener.local_addr().unwrap());
         self.expect("Connected", |e| matches!(e, Event::Connected { lane: l } if *l == lane));
         let (peer, _) = listener.accept().unwrap();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -270,7 +274,7 @@ impl Host {
             Ok(room) => {
                 assert!(room.len() >= DATAGRAM_BYTES_MAX);
                 room[..bytes.len()].copy_from_slice(bytes);
-                self.driver.send_datagram(to, bytes.len());
+                self.driver.send_datagram(to, 0, bytes.len());
                 true
             }
             Err(error) => {
@@ -472,6 +476,7 @@ impl Host {
                 let buffer = self.receiving.remove(&lane).unwrap();
                 self.arrived.insert(lane, buffer);
             }
+            Event::RailChanged { .. } => {}
             Event::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));

@@ -13,6 +13,7 @@ mod failing;
 mod host;
 mod messages;
 mod moving;
+mod rails;
 mod waiting;
 mod wraps;
 

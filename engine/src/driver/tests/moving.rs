@@ -101,7 +101,7 @@ pub(super) fn busy_driver_is_not_dismantled(variant: &Variant) {
     would_block(&mut host);
     host.expect_closed(closing);
     let address = host.listen();
-    let attempt = host.connect(address, None);
+    let attempt = host.connect(address);
     would_block(&mut host);
     host.expect("Connected", |e| matches!(e, Event::Connected { lane: l } if *l == attempt));
     host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));

@@ -88,8 +88,10 @@ impl UringDriver {
     pub(super) fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
-            let lane = self.adopt(socket)?;
-            self.ready.push(Event::Accepted { lane, remote });
+            if let Some(rail) = self.rails.welcome(&socket, &mut self.counters) {
+                let lane = self.adopt(socket)?;
+                self.ready.push(Event::Accepted { lane, remote, rail });
+            }
             Ok(())
         });
         self.listeners = listeners;

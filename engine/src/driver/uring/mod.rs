@@ -11,6 +11,7 @@
 
 mod absence;
 mod chunks;
+mod connect;
 mod datagrams;
 mod features;
 mod lane;
@@ -33,6 +34,7 @@ use self::lane::Lane;
 use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::datagrams::Datagrams;
+use super::rails::Rails;
 use super::table::Table;
 use super::udp::Wants;
 use super::{
@@ -44,6 +46,7 @@ use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::types::Rail;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -63,6 +66,7 @@ pub(crate) struct UringDriver {
     listeners: Vec<Listener>,
     /// Some listener rests.
     has_resting: bool,
+    rails: Rails,
     datagrams: Datagrams,
     datagrams_armed: [Wants; 2],
     slots: Slots,
@@ -102,6 +106,7 @@ impl UringDriver {
             lanes: Table::new(lanes as usize),
             listeners: Vec::new(),
             has_resting: false,
+            rails: Rails::default(),
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),
             slots: Slots::default(),
@@ -208,40 +213,6 @@ impl UringDriver {
         Ok(())
     }
 
-    fn connect_decided(&mut self, key: LaneKey, result: i32) {
-        let Some(lane) = self.retire(key) else { return };
-        if lane.closing.is_some() {
-            self.finish_close(key);
-            return;
-        }
-        if !lane.is_connecting {
-            // Known since the owner was absent.
-            return;
-        }
-        let outcome = match result {
-            0.. => tcp::connect_error(&lane.socket),
-            _ => Some(io::Error::from_raw_os_error(-result)),
-        };
-        self.counters.syscalls += 1;
-        self.connect_ended(key, outcome);
-    }
-
-    fn connect_ended(&mut self, key: LaneKey, error: Option<io::Error>) {
-        if let Some(lane) = self.lanes.get_mut(key) {
-            lane.is_connecting = false;
-            if error.is_none() {
-                self.counters.syscalls += tcp::established(&lane.socket, &self.options);
-            }
-        }
-        match error {
-            None => self.ready.push(Event::Connected { lane: key }),
-            Some(error) => {
-                self.ready.push(Event::ConnectFailed { lane: key, error });
-                self.close(key, CloseMode::Reset);
-            }
-        }
-    }
-
     fn cancel(&mut self, targets: Vec<u64>) {
         for target in targets {
             let user_data = self.slots.insert(Kind::Cancel);
@@ -296,6 +267,10 @@ impl Driver for UringDriver {
         self.features.announces() || self.features.completes_unasked()
     }
 
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
+        self.rails.set(rails)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
@@ -307,24 +282,8 @@ impl Driver for UringDriver {
         self.rest_all(pause);
     }
 
-    fn connect(&mut self, remote: SocketAddr, local: Option<SocketAddr>) -> io::Result<LaneKey> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        let opening = tcp::open(remote, local, &self.options)?;
-        self.counters.syscalls += opening.syscalls;
-        let key = self.insert(opening.socket, true)?;
-        match opening.outcome {
-            Ok(true) => self.connect_ended(key, None),
-            Ok(false) => {
-                if let Err(error) = self.request_poll(key, Kind::Connect(key), libc::POLLOUT) {
-                    self.forget(key);
-                    return Err(error);
-                }
-            }
-            Err(error) => self.connect_ended(key, Some(error)),
-        }
-        Ok(key)
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+        self.start_connection(remote, rail)
     }
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
@@ -496,8 +455,8 @@ impl Driver for UringDriver {
         self.datagrams.room(&mut self.counters)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, length: usize) {
-        self.datagrams.send(to, length, &mut self.counters);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+        self.datagrams.send(to, rail, length, &mut self.counters);
     }
 
     fn flush_datagrams(&mut self) {

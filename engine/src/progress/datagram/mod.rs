@@ -36,6 +36,8 @@ pub(crate) use self::lane::Lane;
 
 /// The only path of a session.
 const PATH: u16 = 0;
+/// The rail that it goes by.
+const RAIL: u8 = 0;
 /// Datagrams handled in one turn, so that a flood does not keep the loop from others.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Datagrams between two looks at the clock: handling as many takes some 3 µs, and one that came
@@ -530,7 +532,7 @@ impl Engine {
                 }
                 None => lane.remote,
             };
-            self.driver.send_datagram(to, length + PACKET_TAG_BYTES);
+            self.driver.send_datagram(to, RAIL, length + PACKET_TAG_BYTES);
             happened = true;
             // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
             if contents.is_drained && !lane.path.is_probing() {

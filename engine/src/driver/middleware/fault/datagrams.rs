@@ -12,6 +12,7 @@ use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
 /// A datagram that others overtake.
 struct Kept {
     to: SocketAddr,
+    rail: u8,
     bytes: Vec<u8>,
     /// The poll at which it goes.
     due: u64,
@@ -70,7 +71,7 @@ impl Fault {
     }
 
     /// Decides on the fate of a datagram.
-    pub(super) fn mistreat(&mut self, to: SocketAddr, length: usize) {
+    pub(super) fn mistreat(&mut self, to: SocketAddr, rail: u8, length: usize) {
         if self.chance(self.faults.lose) {
             return;
         }
@@ -83,21 +84,21 @@ impl Fault {
             bytes.truncate(self.random.random_range(0..length));
         }
         if self.chance(self.faults.repeat) {
-            self.pass_on(to, &bytes);
+            self.pass_on(to, rail, &bytes);
         }
         if self.chance(self.faults.reorder) {
             let due = self.soon();
-            self.datagrams.kept.push(Kept { to, bytes, due });
+            self.datagrams.kept.push(Kept { to, rail, bytes, due });
         } else {
-            self.pass_on(to, &bytes);
+            self.pass_on(to, rail, &bytes);
         }
     }
 
-    fn pass_on(&mut self, to: SocketAddr, bytes: &[u8]) {
+    fn pass_on(&mut self, to: SocketAddr, rail: u8, bytes: &[u8]) {
         // Where there is no room it is one more that the network lost.
         if let Ok(room) = self.inner.datagram_room() {
             room[..bytes.len()].copy_from_slice(bytes);
-            self.inner.send_datagram(to, bytes.len());
+            self.inner.send_datagram(to, rail, bytes.len());
         }
     }
 
@@ -111,7 +112,7 @@ impl Fault {
             .partition::<Vec<_>, _>(|kept| kept.due <= turn);
         self.datagrams.kept = kept;
         for datagram in &due {
-            self.pass_on(datagram.to, &datagram.bytes);
+            self.pass_on(datagram.to, datagram.rail, &datagram.bytes);
         }
         if !due.is_empty() {
             self.inner.flush_datagrams();

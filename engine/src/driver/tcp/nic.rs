@@ -1,0 +1,80 @@
+//! Which NIC a connection goes by.
+//!
+//! Two rails on one subnet have one route, so an address alone does not choose the NIC: packets of
+//! both would leave by the same one. Since Linux 5.7 anybody may bind a socket to a NIC.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Lets packets of `socket` leave and come by a NIC only; 0: any. Where the kernel refuses, routes
+/// decide as before. Returns the number of system calls.
+pub(super) fn bind(socket: &impl AsFd, nic_index: u32) -> u64 {
+    let Ok(index @ 1..) = libc::c_int::try_from(nic_index) else { return 0 };
+    if let Err(error) = set_int(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index) {
+        tracing::debug!("routes choose the NIC of a connection: {error}");
+    }
+    1
+}
+
+/// The same for an accepted connection, if it came by that NIC: where another one answered for the
+/// address (as Linux does unless `arp_ignore` is set), what its peer sends would be refused.
+/// Returns the number of system calls.
+pub(crate) fn keep_to_nic(socket: &impl AsFd, nic_index: u32) -> u64 {
+    if nic_index == 0 {
+        return 0;
+    }
+    match arrived_by(socket) {
+        Some(arrived) if arrived != nic_index => 2,
+        _ => 2 + bind(socket, nic_index),
+    }
+}
+
+/// The NIC that the last packet of the handshake of an accepted IPv4 connection came by; `None`
+/// when the kernel does not say. Two system calls.
+fn arrived_by(socket: &impl AsFd) -> Option<u32> {
+    set_int(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1).ok()?;
+    // One control message: header, then `in_pktinfo`, which begins with the index.
+    const HEADER_BYTES: usize = size_of::<libc::cmsghdr>();
+    let mut room = [0u8; 256];
+    let mut length = room.len() as libc::socklen_t;
+    // SAFETY: the pointers describe `room` and its length, which outlive the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_IP,
+            IP_PKTOPTIONS,
+            room.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if rc != 0 || (length as usize) < HEADER_BYTES + 4 {
+        return None;
+    }
+    let level_at = HEADER_BYTES - 8;
+    let word = |at: usize| Some(u32::from_ne_bytes(room.get(at..at + 4)?.try_into().ok()?));
+    let is_info = word(level_at)? == libc::IPPROTO_IP as u32
+        && word(level_at + 4)? == libc::IP_PKTINFO as u32;
+    if is_info { word(HEADER_BYTES).filter(|&index| index != 0) } else { None }
+}
+
+/// From `linux/in.h`.
+const IP_PKTOPTIONS: libc::c_int = 9;
+
+fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

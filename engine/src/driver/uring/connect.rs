@@ -1,0 +1,66 @@
+//! Connections of ours, from the first step to the outcome.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::UringDriver;
+use super::slots::Kind;
+use super::tcp;
+use crate::driver::stopped;
+use crate::progress::lanes::{CloseMode, Driver, Event, LaneKey};
+
+impl UringDriver {
+    pub(super) fn start_connection(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let opening = tcp::open(remote, self.rails.binding(rail)?, &self.options)?;
+        self.counters.syscalls += opening.syscalls;
+        let key = self.insert(opening.socket, true)?;
+        match opening.outcome {
+            Ok(true) => self.connect_ended(key, None),
+            Ok(false) => {
+                if let Err(error) = self.request_poll(key, Kind::Connect(key), libc::POLLOUT) {
+                    self.forget(key);
+                    return Err(error);
+                }
+            }
+            Err(error) => self.connect_ended(key, Some(error)),
+        }
+        Ok(key)
+    }
+
+    pub(super) fn connect_decided(&mut self, key: LaneKey, result: i32) {
+        let Some(lane) = self.retire(key) else { return };
+        if lane.closing.is_some() {
+            self.finish_close(key);
+            return;
+        }
+        if !lane.is_connecting {
+            // Known since the owner was absent.
+            return;
+        }
+        let outcome = match result {
+            0.. => tcp::connect_error(&lane.socket),
+            _ => Some(io::Error::from_raw_os_error(-result)),
+        };
+        self.counters.syscalls += 1;
+        self.connect_ended(key, outcome);
+    }
+
+    pub(super) fn connect_ended(&mut self, key: LaneKey, error: Option<io::Error>) {
+        if let Some(lane) = self.lanes.get_mut(key) {
+            lane.is_connecting = false;
+            if error.is_none() {
+                self.counters.syscalls += tcp::established(&lane.socket, &self.options);
+            }
+        }
+        match error {
+            None => self.ready.push(Event::Connected { lane: key }),
+            Some(error) => {
+                self.ready.push(Event::ConnectFailed { lane: key, error });
+                self.close(key, CloseMode::Reset);
+            }
+        }
+    }
+}
