@@ -41,7 +41,8 @@ pub use secret::JobSecret;
 pub use telemetry::Counters;
 pub use types::{
     Address, Completion, Envelope, Error, Event, FrameFigures, FrameState, OperationId,
-    OperationKind, Outcome, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Selector, Status,
+    OperationKind, Outcome, PathState, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Selector,
+    Status,
 };
 
 #[cfg(doctest)]

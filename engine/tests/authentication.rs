@@ -255,7 +255,7 @@ fn an_impostor_gets_no_message() {
         let mut seen = Vec::new();
         for stream in listener.incoming().take(3) {
             let mut stream = stream.unwrap();
-            let mut hello = [0; 136];
+            let mut hello = [0; 140];
             stream.read_exact(&mut hello).unwrap();
             let mut reply = b"RINGRAIL\x03\0\0\0".to_vec();
             reply.resize(80, 0);
@@ -316,8 +316,8 @@ fn a_tampered_chunk_header_costs_its_lane_and_the_message_arrives_whole() {
         if passing.forward {
             seen.fetch_max(passing.number, Ordering::SeqCst);
             match passing.number {
-                1 => passing.flip(136 + 32),
-                2 => passing.flip(136 + 16),
+                1 => passing.flip(140 + 32),
+                2 => passing.flip(140 + 16),
                 _ => {}
             }
         }

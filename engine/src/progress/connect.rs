@@ -16,7 +16,7 @@ use crate::types::{Address, Event};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
-/// The rail that connections of ours leave by.
+/// The rail that control lanes leave by.
 const RAIL: u8 = 0;
 
 impl Engine {
@@ -33,9 +33,9 @@ impl Engine {
         }
     }
 
-    pub(super) fn connect_lane(&mut self, session: u32, lane: Id) {
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
-        match self.driver.connect(known.locator, RAIL) {
+    pub(super) fn connect_lane(&mut self, lane: Id) {
+        let Some((remote, rail)) = self.state.core.way_of(lane) else { return };
+        match self.driver.connect(remote, rail) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));
                 self.state.roles.insert(key, Role::LaneConnecting { lane });
@@ -125,6 +125,7 @@ impl Engine {
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = self.hello(known.engine, KIND_BULK, ours);
         hello.lane = bulk.number.into();
+        hello.path = known.rails.paths.get(usize::from(bulk.path))?.number.into();
         Some(Box::new(Initiator::join(keys, hello, nonce)))
     }
 
@@ -154,6 +155,8 @@ impl Engine {
             epoch: 0.into(),
             datagram_port: self.state.datagrams.announced.port.into(),
             datagram_bytes: self.state.datagrams.announced.bytes.into(),
+            path: 0.into(),
+            reserved: 0.into(),
             nonce: [0; 16],
             tag: [0; 16],
         }

@@ -29,6 +29,12 @@ pub(crate) struct Control {
     pub(super) idle_turns: u32,
     /// Its path, if it has one.
     pub(crate) datagram: Option<Box<super::datagram::Lane>>,
+    /// Those of its other paths.
+    pub(crate) standby: Vec<Box<super::datagram::Lane>>,
+    /// Some of its paths is not as it should be.
+    pub(super) is_doubtful: bool,
+    /// Longest content that all its healthy paths carry, where there are several.
+    pub(super) content_bytes: usize,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.

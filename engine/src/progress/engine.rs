@@ -18,8 +18,10 @@ use super::zero_copy::Policy;
 use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
+use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
-use crate::types::{Address, Error, FrameState, Rail};
+use crate::types::{Address, Error, FrameState, Rail, RailRole};
+use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
 /// Polls between two looks at the clock while no path waits for a time.
 const POLLS_PER_CLOCK: u64 = 16;
@@ -92,7 +94,7 @@ pub(crate) struct State {
     pub(crate) listener: TcpListener,
     /// What peers connect to.
     pub(crate) locator: SocketAddr,
-    /// What it sends and receives by; empty: as routes decide.
+    /// What it sends and receives by, the locator's first; empty: as routes decide.
     pub(crate) rails: Vec<Rail>,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
@@ -169,6 +171,23 @@ impl State {
         }
     }
 
+    /// What peers are told of its rails.
+    fn rails_told(&self) -> Vec<RailInfo> {
+        if self.rails.is_empty() {
+            return vec![RailInfo { address: self.locator.ip(), speed_mbps: 0, role: 0 }];
+        }
+        let told = self.rails.iter().map(|rail| RailInfo {
+            address: rail.address,
+            speed_mbps: rail.speed_mbps.unwrap_or(0),
+            role: match rail.role {
+                RailRole::Preferred => ROLE_PREFERRED,
+                RailRole::Ordinary => 0,
+                RailRole::Backup => ROLE_BACKUP,
+            },
+        });
+        told.collect()
+    }
+
     /// Address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
         Address::new(self.core.engine, self.locator, endpoint)
@@ -215,6 +234,8 @@ impl Engine {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listener = state.listener.try_clone().map_err(failed)?;
         driver.set_rails(&state.rails).map_err(failed)?;
+        let told = state.rails_told();
+        state.core.set_rails(told);
         driver.listen(listener).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         let mut roles: Vec<_> = state.roles.take_all();
@@ -310,6 +331,7 @@ impl Engine {
         self.note_news_handled(began_ns);
         self.fire_timers(began_ns);
         if self.state.now_ns >= self.state.next_tick_ns {
+            self.state.watch_busy_paths();
             self.tick();
         }
         happened |= self.work();
@@ -364,8 +386,7 @@ impl Engine {
                 Event::ChunkReceived { lane, result } => self.handle_received(lane, result),
                 Event::DatagramsReadable => self.handle_datagrams_readable(),
                 Event::DatagramsWritable => self.handle_datagrams_writable(),
-                // With one rail there is no other one to go by.
-                Event::RailChanged { .. } => {}
+                Event::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
                 Event::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }
@@ -386,11 +407,15 @@ impl Engine {
                 Action::CloseControl { session, is_failure } => {
                     self.close_control(session, is_failure);
                 }
-                Action::OpenLane { session, lane } => self.connect_lane(session, lane),
+                Action::OpenLane { lane, .. } => self.connect_lane(lane),
                 Action::CloseLane { lane, is_failure } => {
                     let failed = LaneEnd::Failed("the session gave it up");
                     self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
+                Action::AbandonLane { lane } => {
+                    self.close_lane(lane, LaneEnd::Failed("its path fails"));
+                }
+                Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => self.report_ended(session, failure),

@@ -499,7 +499,8 @@ impl Engine {
             Ok(HelloStatus::Accepted) => self.lane_joined(key, lane),
             Ok(HelloStatus::Busy) => {
                 self.set_lane_key(lane, None);
-                self.state.core.lane_refused(lane);
+                let now_ns = self.state.now_ns;
+                self.state.core.lane_refused(lane, now_ns);
                 self.state.roles.insert(key, CLOSING);
                 self.driver.close(key, CloseMode::Graceful);
             }

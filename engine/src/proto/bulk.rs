@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::keys::{LaneKeys, TagKey};
+use super::rails::rate::Rate;
 use super::table::Id;
 use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
 
@@ -19,6 +20,8 @@ pub(crate) struct Incoming {
     pub(crate) length: u32,
     /// Number on the lane.
     pub(crate) chunk: u32,
+    /// When it was granted.
+    pub(crate) granted_ns: u64,
 }
 
 impl Incoming {
@@ -91,6 +94,8 @@ pub(crate) struct BulkLane {
     pub(crate) session: u32,
     /// Its number in frames, chosen by the side that connected.
     pub(crate) number: u32,
+    /// Position of its path among those of the session.
+    pub(crate) path: u8,
     /// What tags the headers of its chunks.
     pub(crate) keys: LaneKeys,
     /// The peer accepted it; it carries chunks.
@@ -104,6 +109,10 @@ pub(crate) struct BulkLane {
     pub(crate) is_receiving: bool,
     /// Bytes of `incoming`.
     pub(crate) incoming_bytes: u64,
+    /// What arrives on it per second.
+    pub(crate) rate: Rate,
+    /// It is granted chunks until its horizon is reached.
+    pub(crate) is_refilling: bool,
     /// Number of the next chunk granted.
     pub(crate) next_chunk: u32,
     /// Granted by the peer and not sent, in order. The front one is in the kernel if
@@ -124,16 +133,19 @@ pub(crate) struct BulkLane {
 }
 
 impl BulkLane {
-    pub(crate) fn new(session: u32, number: u32, keys: LaneKeys, now_ns: u64) -> Self {
+    pub(crate) fn new(session: u32, path: u8, number: u32, keys: LaneKeys, now_ns: u64) -> Self {
         Self {
             session,
             number,
+            path,
             keys,
             is_ready: false,
             is_fresh: true,
             incoming: VecDeque::new(),
             is_receiving: false,
             incoming_bytes: 0,
+            rate: Rate::default(),
+            is_refilling: false,
             next_chunk: 0,
             outgoing: VecDeque::new(),
             is_sending: false,

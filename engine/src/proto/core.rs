@@ -147,6 +147,10 @@ pub(crate) enum Action {
     OpenLane { session: u32, lane: Id },
     /// Close a bulk lane; whatever it carried is lost.
     CloseLane { lane: Id, is_failure: bool },
+    /// Close a bulk lane at once: its path is not to be relied on, or the peer gave it up.
+    AbandonLane { lane: Id },
+    /// All rails of the peer are known: say which paths there are, if this side opened the session.
+    PairRails { session: u32 },
     /// What the peer sends cannot be used: tell it why and fail the session.
     GiveUp { session: u32, failure: PeerFailure },
     /// A session was established.
@@ -190,6 +194,8 @@ pub(crate) struct Core {
     /// What sessions in datagram mode share.
     pub(crate) datagrams: super::datagram::Shared,
     pub(crate) lanes: Table<BulkLane>,
+    /// Those of this engine, if there are several.
+    pub(super) rails: Vec<super::rails::RailInfo>,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(crate) actions: VecDeque<Action>,
@@ -232,6 +238,7 @@ impl Core {
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
+            rails: Vec::new(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
             unsummed: None,
@@ -401,6 +408,8 @@ impl Core {
                 Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
                 Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
                 Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
+                Frame::Rail(rail) => self.handle_rail(slot, rail)?,
+                Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
                 Frame::Goodbye(goodbye) => {
                     let failure = PeerFailure::of_goodbye(goodbye.reason);
                     self.fail_session(slot, failure, effects);

@@ -37,15 +37,47 @@ impl Core {
             self.push_control(slot, Control::lanes_wanted());
             return;
         }
-        for _ in 0..self.config.bulk_lanes.max(1) {
-            if !self.open_lane(slot, now_ns) {
+        if self.path_without_lane(slot, now_ns).is_some() {
+            self.open_missing_lanes(slot, now_ns);
+        } else {
+            // No path is fit. One that comes back opens lanes, and this side looks now and then.
+            self.request_lanes_later(slot, Wait::Time);
+        }
+    }
+
+    /// Opens the lanes that paths lack, if that is for this side to do.
+    pub(super) fn open_missing_lanes(&mut self, slot: u32, now_ns: u64) {
+        let is_ours = self.sessions.at(slot as usize).is_some_and(|session| {
+            session.connection.is_initiator()
+                && session.is_connected()
+                && !session.bulk_in_datagrams
+        });
+        while is_ours && let Some(path) = self.path_without_lane(slot, now_ns) {
+            if !self.open_lane(slot, path as u8, now_ns) {
                 break;
             }
         }
     }
 
+    /// There is something to pull. Lanes of paths that have none are opened, or asked for.
+    pub(super) fn open_lanes_of_new_paths(&mut self, slot: u32, now_ns: u64) {
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        if !session.rails.are_many() || session.lanes.is_empty() || !session.needs_lane() {
+            return;
+        }
+        let is_initiator = session.connection.is_initiator();
+        let is_asked = session.lanes_requested;
+        let Some(path) = self.path_without_lane(slot, now_ns) else { return };
+        if is_initiator {
+            self.open_missing_lanes(slot, now_ns);
+        } else if !is_asked && !self.pulls_by_datagram(slot) {
+            self.rest_path(slot, path as u8, now_ns);
+            self.push_control(slot, Control::lanes_wanted());
+        }
+    }
+
     /// `false`: there is no room for a lane.
-    fn open_lane(&mut self, slot: u32, now_ns: u64) -> bool {
+    fn open_lane(&mut self, slot: u32, path: u8, now_ns: u64) -> bool {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
         let number = session.next_lane;
         // A number is never used twice under the same keys.
@@ -53,7 +85,9 @@ impl Core {
             return false;
         };
         let keys = keys.lane(number, true);
-        let Ok(lane) = self.lanes.insert(BulkLane::new(slot, number, keys, now_ns)) else {
+        let rate = session.rails.rate_before(path);
+        let bulk = BulkLane { rate, ..BulkLane::new(slot, path, number, keys, now_ns) };
+        let Ok(lane) = self.lanes.insert(bulk) else {
             // At the bound: the lane that was idle for longest makes room, unless there is a lane
             // already, which serves as well as several.
             if session.lanes.is_empty() {
@@ -86,6 +120,8 @@ impl Core {
         (session.lanes_wanted, session.wanted_before_lane) = (true, session.next_lane);
         if session.lanes.is_empty() {
             self.request_lanes(slot, now_ns);
+        } else {
+            self.open_missing_lanes(slot, now_ns);
         }
     }
 
@@ -115,16 +151,19 @@ impl Core {
         let number = hello.lane.get();
         let keys = keys.lane(number, false);
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let path = self.path_to_join(slot, hello.path.get()).ok_or(HelloStatus::Malformed)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
         // Used up also if there is no room now: whoever replays it later must not get in.
         if !session.joins.use_up(number) {
             return Err(HelloStatus::StaleEpoch);
         }
         // Twice the usual number leaves room for lanes that replace dying ones.
-        if session.lanes.len() >= 2 * self.config.bulk_lanes.max(8) as usize {
+        let lanes_max = 2 * self.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
+        if session.lanes.len() >= lanes_max {
             return Err(HelloStatus::Busy);
         }
-        let bulk = BulkLane::new(slot, number, keys, now_ns);
+        let rate = session.rails.rate_before(path as u8);
+        let bulk = BulkLane { rate, ..BulkLane::new(slot, path as u8, number, keys, now_ns) };
         let Ok(lane) = self.lanes.insert(bulk) else {
             // A lane that the session has already serves as well as several; it may look idle
             // here while the peer's grants for it are on their way.
@@ -159,12 +198,14 @@ impl Core {
     }
 
     /// The peer has no room for a lane now; it is tried again a little later.
-    pub(crate) fn lane_refused(&mut self, lane: Id) {
+    pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
         let Some(bulk) = self.lanes.remove(lane) else { return };
         if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
             session.lanes.retain(|&other| other != lane);
             if session.lanes.is_empty() {
                 self.request_lanes_later(bulk.session, Wait::Room);
+            } else {
+                self.rest_path(bulk.session, bulk.path, now_ns);
             }
         }
     }
@@ -202,6 +243,7 @@ impl Core {
             return;
         }
         let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
+        session.rails.note_regrants(bulk.path, bulk.incoming.len());
         for incoming in bulk.incoming.into_iter().skip(in_kernel) {
             if planted!(DropRegrant) {
                 continue;
@@ -213,6 +255,10 @@ impl Core {
             ));
         }
         let slot = bulk.session;
+        if is_failure {
+            self.rest_path(slot, bulk.path, now_ns);
+        }
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if is_failure {
             self.counters.lane_failures += 1;
             if session.lane_failures == 0 {
@@ -250,15 +296,7 @@ impl Core {
             // What goes in datagrams is not out of step.
             return;
         }
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        let lanes = &self.lanes;
-        let number = refused.lane.get();
-        let lane = session
-            .lanes
-            .iter()
-            .copied()
-            .find(|&lane| lanes.get(lane).is_some_and(|lane| lane.number == number));
-        match lane {
+        match self.lane_named(slot, refused.lane.get()) {
             Some(lane) => self.actions.push_back(Action::CloseLane { lane, is_failure: true }),
             None => self.counters.stale_frames += 1,
         }

@@ -25,6 +25,7 @@ pub(crate) mod operation;
 pub(crate) mod outbox;
 pub(crate) mod packet;
 pub(crate) mod peers;
+pub(crate) mod rails;
 pub(crate) mod receive;
 pub(crate) mod rendezvous;
 pub(crate) mod send;

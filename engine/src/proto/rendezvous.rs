@@ -20,6 +20,7 @@ use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::lanes::Wait;
 use super::operation::{Pulling, State};
+use super::rails::schedule::{Choice, Next};
 use super::session::{Control, Session};
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -133,7 +134,7 @@ impl Core {
     }
 
     fn grant(&mut self, slot: u32, now_ns: u64) {
-        let mut is_refilling = false;
+        self.open_lanes_of_new_paths(slot, now_ns);
         loop {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             if session.pulls.is_empty() && session.missing.is_empty() {
@@ -154,26 +155,13 @@ impl Core {
                 }
                 continue;
             }
-            let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-            let lanes = &self.lanes;
-            let ready = session.lanes.iter().copied().filter_map(|lane| {
-                let bulk = lanes.get(lane)?;
-                bulk.is_ready.then_some((bulk.incoming_bytes, lane))
-            });
-            let Some((outstanding, lane)) = ready.min_by_key(|&(outstanding, _)| outstanding)
-            else {
-                self.request_lanes(slot, now_ns);
-                return;
+            let Choice { lane, chunk_bytes, is_last } = match self.choose(slot, chunk_bytes) {
+                Next::Now(choice) => choice,
+                Next::Later => return,
+                Next::NoLane => return self.request_lanes(slot, now_ns),
             };
-            // Several go in one datagram: each costs both sides a system call and an answer.
-            let is_enough =
-                if is_refilling { outstanding >= horizon } else { outstanding > horizon / 2 };
-            if is_enough {
-                return;
-            }
-            is_refilling = true;
-            let Some((id, offset, length)) =
-                next_range(session, &mut self.operations, u64::from(chunk_bytes))
+            let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+            let Some((id, offset, length)) = next_range(session, &mut self.operations, chunk_bytes)
             else {
                 return;
             };
@@ -184,7 +172,10 @@ impl Core {
             let Some(bulk) = self.lanes.get_mut(lane) else { return };
             let chunk = bulk.next_chunk;
             bulk.next_chunk = chunk.wrapping_add(1);
-            bulk.incoming.push_back(Incoming { operation: id, offset, length, chunk });
+            let granted_ns = now_ns;
+            let incoming = Incoming { operation: id, offset, length, chunk, granted_ns };
+            bulk.incoming.push_back(incoming);
+            bulk.is_refilling = !is_last;
             bulk.incoming_bytes += u64::from(length);
             bulk.used_ns = now_ns;
             let number = bulk.number;
@@ -202,6 +193,12 @@ impl Core {
             };
             self.push_control(slot, Control::Grant(grant));
         }
+    }
+
+    /// To which lane a session grants next.
+    fn choose(&self, slot: u32, longest: u32) -> Next {
+        let longest = u64::from(longest);
+        self.sessions.at(slot as usize).map_or(Next::Later, |it| self.choose_lane(it, longest))
     }
 
     /// Grants the next range of a session in datagrams. `false`: not now.
@@ -270,11 +267,14 @@ impl Core {
             is_good = checksum.is_some_and(|checksum| has_checksums || checksum == 0);
             if is_good {
                 length = incoming.length;
+                bulk.rate.handle_arrival(u64::from(length), incoming.granted_ns, now_ns);
                 bulk.incoming.pop_front();
                 bulk.incoming_bytes -= u64::from(length);
-                let slot = bulk.session;
+                let (slot, path) = (bulk.session, usize::from(bulk.path));
+                let rate = bulk.rate;
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.lane_failures = 0;
+                    session.rails.handle_arrival(path, length, rate);
                     sent_sum = checksum.filter(|_| has_checksums);
                 }
                 if is_first {
@@ -374,13 +374,7 @@ impl Core {
         let is_serving = self.operations.get(id).is_some_and(|operation| {
             operation.session == slot && matches!(operation.state, State::Serving(_))
         });
-        let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
-        let lanes = &self.lanes;
-        let lane = session
-            .lanes
-            .iter()
-            .copied()
-            .find(|&lane| lanes.get(lane).is_some_and(|lane| lane.number == number));
+        let lane = self.lane_named(slot, number);
         // A lane that died here while the grant was on its way dies there, too.
         let Some((lane, bulk)) = lane.and_then(|lane| Some((lane, self.lanes.get_mut(lane)?)))
         else {
@@ -457,12 +451,13 @@ impl Core {
         {
             bulk.is_sending = false;
             bulk.used_ns = now_ns;
-            let is_first = bulk.is_fresh;
-            bulk.outgoing.pop_front();
+            let (is_first, path) = (bulk.is_fresh, usize::from(bulk.path));
+            let length = bulk.outgoing.pop_front().map_or(0, |outgoing| outgoing.length);
             // Whether chunks arrive whole is for the receiver to judge; a side that only sends
             // would add up the failures of its whole life.
             if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
                 session.lane_failures = 0;
+                session.rails.handle_sent(path, length);
             }
             if is_first {
                 self.note_lanes_in_use(lane);

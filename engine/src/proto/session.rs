@@ -16,7 +16,9 @@ use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,
 };
-use crate::wire::{Done, FrameError, Goodbye, Grant, LanesWanted, Matched, Refused};
+use crate::wire::{
+    Done, FrameError, Goodbye, Grant, LaneLost, LanesWanted, Matched, Rail, Refused,
+};
 use crate::wire::{SEGMENT_BYTES_MAX, frame, hello};
 
 /// A frame that needs no credit. Their number is bounded by operations and lanes.
@@ -29,6 +31,8 @@ pub(crate) enum Control {
     LanesWanted(LanesWanted),
     Goodbye(Goodbye),
     Part(crate::wire::Part),
+    Rail(Rail),
+    LaneLost(LaneLost),
 }
 
 impl Control {
@@ -41,6 +45,8 @@ impl Control {
             Self::LanesWanted(frame) => frame.as_bytes(),
             Self::Goodbye(frame) => frame.as_bytes(),
             Self::Part(frame) => frame.as_bytes(),
+            Self::Rail(frame) => frame.as_bytes(),
+            Self::LaneLost(frame) => frame.as_bytes(),
         }
     }
 
@@ -221,6 +227,8 @@ pub(crate) struct Session {
     pub(crate) is_leaving: bool,
     /// What it has in datagram mode; `None` in stream mode.
     pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
+    /// The rails between the two engines.
+    pub(crate) rails: super::rails::Rails,
 }
 
 impl Session {
@@ -271,6 +279,7 @@ impl Session {
             is_granting: false,
             is_leaving: false,
             datagram: None,
+            rails: super::rails::Rails::default(),
         }
     }
 
@@ -318,6 +327,7 @@ impl Session {
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         self.lane_failures = 0;
+        self.rails = super::rails::Rails::new();
         self.is_leaving = false;
     }
 

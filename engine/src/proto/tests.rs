@@ -194,6 +194,8 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Goodbye(_) => frame::KIND_GOODBYE,
         Frame::EagerParts(_) | Frame::Part(..) => frame::KIND_PART,
         Frame::Data(..) => frame::KIND_DATA,
+        Frame::Rail(..) => frame::KIND_RAIL,
+        Frame::LaneLost(..) => frame::KIND_LANE_LOST,
     }
 }
 

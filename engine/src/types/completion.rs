@@ -132,4 +132,18 @@ pub enum Event {
         /// Why.
         cause: String,
     },
+    /// A path of a session that has several fares otherwise than before. Operations go on: what
+    /// was under way on a path that fails goes by another one.
+    PathChanged {
+        /// Where the engine of the peer listens.
+        address: Address,
+        /// The rail of this engine, by its position among those of the endpoint.
+        rail: usize,
+        /// The address of the peer's rail.
+        remote: std::net::IpAddr,
+        /// How it fares now.
+        state: super::rail::PathState,
+        /// Why.
+        cause: &'static str,
+    },
 }

@@ -12,4 +12,4 @@ pub use completion::{
 };
 pub use error::{Error, PeerFailure};
 pub use frames::{FrameFigures, FrameState};
-pub use rail::{RAILS_MAX, Rail, RailRole};
+pub use rail::{PathState, RAILS_MAX, Rail, RailRole};

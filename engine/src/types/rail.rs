@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 /// Rails of an engine at the most.
-pub const RAILS_MAX: usize = 16;
+pub const RAILS_MAX: usize = crate::wire::rail::RAILS_MAX;
 
 /// One NIC of this host by one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,4 +32,17 @@ pub enum RailRole {
     Ordinary,
     /// Only while none of the others is healthy.
     Backup,
+}
+
+/// How a path between a rail of this engine and one of a peer's fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// It is asked, and has not answered often enough to carry anything.
+    Probing,
+    /// It carries what it is given.
+    Active,
+    /// It owes answers while other paths bring theirs: what was under way goes by those.
+    Suspect,
+    /// It does not answer; it is asked on.
+    Down,
 }

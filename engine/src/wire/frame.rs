@@ -3,8 +3,9 @@
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::eager::FLAG_PARTS;
-use super::{Data, Done, Eager, Goodbye, Grant, LanesWanted, Matched, Part, Refused, Rts};
+use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
+use super::{Part, Rail, Refused, Rts};
 
 /// First byte of an [`Eager`] frame.
 pub(crate) const KIND_EAGER: u8 = 1;
@@ -26,6 +27,10 @@ pub(crate) const KIND_GOODBYE: u8 = 8;
 pub(crate) const KIND_PART: u8 = 9;
 /// First byte of a [`Data`] frame.
 pub(crate) const KIND_DATA: u8 = 10;
+/// First byte of a [`Rail`] frame.
+pub(crate) const KIND_RAIL: u8 = 11;
+/// First byte of a [`LaneLost`] frame.
+pub(crate) const KIND_LANE_LOST: u8 = 12;
 
 /// One frame, borrowed from the bytes of a segment.
 #[derive(Debug)]
@@ -52,6 +57,10 @@ pub(crate) enum Frame<'a> {
     Part(&'a Part, &'a [u8]),
     /// Bytes of a granted range.
     Data(&'a Data, &'a [u8]),
+    /// A rail of the peer.
+    Rail(&'a Rail),
+    /// The peer has given a bulk lane up.
+    LaneLost(&'a LaneLost),
 }
 
 /// Why bytes are not a frame. The peer is at fault; the session is closed.
@@ -96,6 +105,8 @@ pub(crate) enum FrameError {
     BadPart { message: u32, offset: u32, length: u32, why: &'static str },
     #[error("{length} bytes at {offset} of a message that is pulled: {why}")]
     BadData { offset: u64, length: u32, why: &'static str },
+    #[error("rail {index} of {count} makes no sense")]
+    BadRail { index: u8, count: u8 },
     #[error("so much asked of this side and so little taken: {0} answers wait")]
     AnswersWait(usize),
 }
@@ -176,6 +187,8 @@ impl<'a> Frames<'a> {
                 let header: &Data = self.header()?;
                 Frame::Data(header, self.payload(header.length.get())?)
             }
+            KIND_RAIL => Frame::Rail(self.header()?),
+            KIND_LANE_LOST => Frame::LaneLost(self.header()?),
             other => return Err(FrameError::UnknownType(other)),
         }))
     }

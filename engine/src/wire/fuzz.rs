@@ -53,6 +53,8 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
             let length = size_of::<LanesWanted>();
             into.extend_from_slice(&body[into.len()..into.len() + length]);
         }
+        Frame::Rail(rail) => into.extend_from_slice(rail.as_bytes()),
+        Frame::LaneLost(lost) => into.extend_from_slice(lost.as_bytes()),
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
         Frame::EagerParts(header) => {
             assert!(header.length.get() as usize <= PARTS_BYTES_MAX);
@@ -200,7 +202,7 @@ fn chunk_headers() {
         let (name, offset) = (header.receive_operation.get(), header.offset.get());
         let (length, chunk) = (header.length.get(), header.chunk.get());
         let operation = Id::from_u64(name);
-        let granted = Incoming { operation, offset, length, chunk };
+        let granted = Incoming { operation, offset, length, chunk, granted_ns: 0 };
         let sent = Outgoing { operation, receive_operation: name, offset, length, chunk };
         let key = SessionKeys::for_tests().lane(1, false).receive;
         let mut due = sent.header(&key, granted.length);

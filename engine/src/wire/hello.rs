@@ -12,9 +12,10 @@
 //!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
 //!  56  address of the source engine, 40 bytes   64  proof, 16 bytes
 //!  96  epoch u32 | datagram_port u16 | datagram_bytes u16
-//! 104  nonce, 16 bytes
-//! 120  tag, 16 bytes
-//! 136
+//! 104  path u16 | 0
+//! 108  nonce, 16 bytes
+//! 124  tag, 16 bytes
+//! 140
 //! ```
 //!
 //! *Datagrams*: `datagram_port` and `datagram_bytes`, as in the hello.
@@ -69,12 +70,15 @@ pub(crate) struct Hello {
     pub(crate) datagram_port: U16,
     /// Longest datagram that it takes, without headers of UDP and IP.
     pub(crate) datagram_bytes: U16,
+    /// The path that a bulk lane belongs to; 0 in the hello of a control lane.
+    pub(crate) path: U16,
+    pub(crate) reserved: U16,
     pub(crate) nonce: [u8; 16],
     pub(crate) tag: [u8; 16],
 }
 
 /// Length of a hello, in bytes.
-pub(crate) const HELLO_BYTES: usize = 136;
+pub(crate) const HELLO_BYTES: usize = 140;
 const _: () = assert!(size_of::<Hello>() == HELLO_BYTES);
 
 /// The answer.

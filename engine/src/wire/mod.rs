@@ -20,10 +20,12 @@ pub(crate) mod goodbye;
 pub(crate) mod grant;
 pub(crate) mod hello;
 pub(crate) mod lanes;
+pub(crate) mod lost;
 pub(crate) mod matched;
 pub(crate) mod packet;
 pub(crate) mod part;
 pub(crate) mod proof;
+pub(crate) mod rail;
 pub(crate) mod refused;
 pub(crate) mod rts;
 pub(crate) mod segment;
@@ -38,14 +40,16 @@ pub(crate) use goodbye::Goodbye;
 pub(crate) use grant::Grant;
 pub(crate) use hello::{Hello, HelloReply};
 pub(crate) use lanes::LanesWanted;
+pub(crate) use lost::LaneLost;
 pub(crate) use matched::Matched;
 pub(crate) use part::Part;
 pub(crate) use proof::Proof;
+pub(crate) use rail::Rail;
 pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.

@@ -68,7 +68,7 @@ proptest! {
     #[test]
     fn any_bytes_are_decoded_or_refused_without_a_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
-        first in 0u8..12,
+        first in 0u8..14,
     ) {
         let mut bytes = bytes;
         if let Some(kind) = bytes.first_mut() {

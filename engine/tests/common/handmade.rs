@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringrail::Address;
 
-pub(crate) const HELLO_BYTES: usize = 136;
+pub(crate) const HELLO_BYTES: usize = 140;
 pub(crate) const REPLY_BYTES: usize = 80;
 
 pub(crate) type Secret = [u8; 32];
@@ -27,8 +27,8 @@ pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
         hello.extend_from_slice(&word.to_le_bytes());
     }
     hello.extend_from_slice(&own.to_bytes());
-    // Epoch 1, nothing, the nonce, room for the tag.
-    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    // Epoch 1, no datagrams, no path, the nonce, room for the tag.
+    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     hello.extend_from_slice(&[9; 16]);
     hello.extend_from_slice(&[0; 16]);
     assert_eq!(hello.len(), HELLO_BYTES);
@@ -41,18 +41,18 @@ fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 16] {
 }
 
 fn proof_key(secret: &Secret) -> [u8; 32] {
-    blake3::derive_key("ringrail wire 3: proof of the job secret", secret)
+    blake3::derive_key("ringrail wire 4: proof of the job secret", secret)
 }
 
 fn sign(hello: &mut [u8], key: &[u8; 32]) {
-    hello[120..].fill(0);
+    hello[124..].fill(0);
     let tag = keyed(key, &[b"hello...", hello]);
-    hello[120..].copy_from_slice(&tag);
+    hello[124..].copy_from_slice(&tag);
 }
 
 /// Signs the hello of a control lane.
 pub(crate) fn sign_control(hello: &mut [u8], secret: &Secret) {
-    let key = blake3::derive_key("ringrail wire 3: hello of a control lane", secret);
+    let key = blake3::derive_key("ringrail wire 4: hello of a control lane", secret);
     sign(hello, &key);
 }
 
@@ -71,9 +71,9 @@ pub(crate) fn proof(secret: &Secret, hello: &[u8], reply: &[u8]) -> Vec<u8> {
 
 /// The join key of the session that an exchange led to.
 pub(crate) fn join_key(secret: &Secret, hello: &[u8], reply: &[u8]) -> [u8; 32] {
-    let root = blake3::derive_key("ringrail wire 3: root of session keys", secret);
-    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 3: keys of a session");
-    for part in [&root[..], &hello[104..120], &reply[48..64], &hello[16..32], &hello[32..40]] {
+    let root = blake3::derive_key("ringrail wire 4: root of session keys", secret);
+    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 4: keys of a session");
+    for part in [&root[..], &hello[108..124], &reply[48..64], &hello[16..32], &hello[32..40]] {
         hasher.update(part);
     }
     hasher.update(&hello[96..100]);

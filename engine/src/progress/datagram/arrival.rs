@@ -34,6 +34,24 @@ impl State {
         };
         let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
         let Some(lane) = control.datagram.as_deref_mut() else { return Ok(()) };
+        let path = u16::from_le_bytes([bytes[2], bytes[3]]);
+        if lane.number == path && control.standby.is_empty() {
+            return self.handle_on_path(session, from, bytes, length);
+        }
+        self.handle_on_one_of_several(session, path, from, bytes, length)
+    }
+
+    /// A packet of the path whose lane carries the contents of its session.
+    pub(super) fn handle_on_path(
+        &mut self,
+        session: u32,
+        from: SocketAddr,
+        bytes: &mut [u8],
+        length: usize,
+    ) -> Result<(), (u32, PeerFailure)> {
+        let dropped = &mut self.datagrams.dropped;
+        let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
+        let Some(lane) = control.datagram.as_deref_mut() else { return Ok(()) };
         let Ok(packet) = Packet::decode(&bytes[..length]) else {
             dropped.malformed += 1;
             return Ok(());
@@ -99,13 +117,15 @@ impl State {
     pub(in crate::progress) fn keep_books(&mut self) {
         while let Some(session) = self.datagrams.owed.pop() {
             let Some(control) = self.controls.get_mut(session as usize) else { continue };
-            let Some(lane) = control.datagram.as_deref_mut() else { continue };
-            if !std::mem::take(&mut lane.is_owed) {
-                continue;
+            let mut was_owed = false;
+            for lane in control.lanes_mut() {
+                if std::mem::take(&mut lane.is_owed) {
+                    was_owed = true;
+                    lane.tell(&mut self.core, session, &mut self.completions);
+                    lane.set_timer(session, &mut self.datagrams.timers);
+                }
             }
-            lane.tell(&mut self.core, session, &mut self.completions);
-            lane.set_timer(session, &mut self.datagrams.timers);
-            if self.core.waiting_bytes(session) > 0 {
+            if was_owed && self.core.waiting_bytes(session) > 0 {
                 self.core.mark_dirty(session);
             }
         }

@@ -9,6 +9,7 @@ use super::timers::Timers;
 use crate::proto::core::Core;
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Content, Event, Filled, Path};
+use crate::proto::rails::health::{Evidence, Health as RailHealth};
 use crate::wire::packet::Packet;
 
 /// Time that a new address of the peer has to answer before another one is asked.
@@ -30,6 +31,16 @@ pub(crate) struct Lane {
     pub(super) path: Path,
     pub(super) keys: LaneKeys,
     pub(super) session_id: u64,
+    /// Number of its path.
+    pub(super) number: u16,
+    /// Rail of this engine that it goes by.
+    pub(super) rail: u8,
+    /// Position of its path among those of the session.
+    pub(super) at: u8,
+    /// UDP port of the peer, as announced.
+    pub(super) port: u16,
+    /// Longest datagram that both sides take.
+    pub(super) bytes_max: usize,
     /// Where its datagrams go.
     pub(super) remote: SocketAddr,
     /// Where they went before, or are to go by what the peer announced.
@@ -39,6 +50,12 @@ pub(crate) struct Lane {
     /// Highest packet number of the peer so far.
     pub(super) highest: u64,
     pub(super) health: Health,
+    /// How it compares with others, in a session that has several.
+    pub(super) rail_health: Option<RailHealth>,
+    /// No content goes by it: another one carries them, or it is not to be relied on.
+    pub(super) is_held: bool,
+    /// It is not asked for its bulk lanes' sake before.
+    pub(super) busy_question_ns: u64,
     /// The earliest time that stands for it among the timers.
     pub(super) timer_ns: u64,
     /// It is in the list of those that wait for room in the driver.
@@ -104,6 +121,51 @@ impl Content for Contents<'_> {
 }
 
 impl Lane {
+    /// One that nobody has asked, for path 0 by rail 0.
+    pub(super) fn new(path: Path, keys: LaneKeys, remote: SocketAddr) -> Self {
+        Self {
+            path,
+            keys,
+            session_id: 0,
+            number: 0,
+            rail: 0,
+            at: 0,
+            port: remote.port(),
+            bytes_max: 0,
+            remote,
+            fallback: remote,
+            candidate: None,
+            highest: 0,
+            health: Health::Untried,
+            rail_health: None,
+            is_held: false,
+            busy_question_ns: 0,
+            timer_ns: u64::MAX,
+            is_blocked: false,
+            is_off: false,
+            is_owed: false,
+        }
+    }
+
+    /// Whether contents go by it now.
+    pub(super) fn is_open(&self) -> bool {
+        self.health == Health::Good && !self.is_held
+    }
+
+    /// What its packets say of it.
+    pub(super) fn evidence(&mut self) -> Evidence {
+        self.path.settle();
+        let (_, _, probes) = self.path.load();
+        Evidence {
+            probes,
+            unanswered_since_ns: self.path.unanswered_since_ns(),
+            answered_sent_ns: self.path.answered_sent_ns(),
+            is_silent: self.path.is_silent(),
+            round_trip_ns: self.path.round_trip_ns(),
+            arrived: self.highest,
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -117,7 +179,11 @@ impl Lane {
             match event {
                 Event::Acked { token } => core.handle_content_acked(session, token, completions),
                 Event::Lost { token } => core.handle_content_lost(session, token),
-                Event::ContentBytesMax { bytes } => core.set_content_bytes(session, bytes),
+                // With several paths the least of them counts.
+                Event::ContentBytesMax { bytes } if self.rail_health.is_none() => {
+                    core.set_content_bytes(session, bytes);
+                }
+                Event::ContentBytesMax { .. } => {}
             }
         }
         let (_, _, probes) = self.path.load();
@@ -125,7 +191,9 @@ impl Lane {
             Health::Good if self.path.is_silent() => {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
                 self.health = Health::Silent;
-                core.resend_all(session);
+                if !self.is_held {
+                    core.resend_all(session);
+                }
             }
             Health::Untried if self.path.is_answered() => self.health = Health::Good,
             Health::Silent if probes == 0 && !self.is_off => {
@@ -147,7 +215,9 @@ impl Lane {
     /// Everything goes by TCP, for as long as this driver runs.
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
-        core.resend_all(session);
+        if !self.is_held {
+            core.resend_all(session);
+        }
     }
 
     /// Whether the peer is known to be at the address from which a packet of it came. An answer to
@@ -210,20 +280,11 @@ mod tests {
 
     fn lane() -> Lane {
         let remote = "192.0.2.1:1".parse().unwrap();
-        Lane {
-            path: Path::new(PathConfig::default()),
-            keys: SessionKeys::for_tests().path(0, true),
-            session_id: 1,
-            remote,
-            fallback: "192.0.2.2:2".parse().unwrap(),
-            candidate: None,
-            highest: 0,
-            health: Health::Good,
-            timer_ns: u64::MAX,
-            is_blocked: false,
-            is_off: false,
-            is_owed: false,
-        }
+        let keys = SessionKeys::for_tests().path(0, true);
+        let mut lane = Lane::new(Path::new(PathConfig::default()), keys, remote);
+        lane.fallback = "192.0.2.2:2".parse().unwrap();
+        lane.health = Health::Good;
+        lane
     }
 
     struct Nothing;

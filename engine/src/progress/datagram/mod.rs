@@ -13,6 +13,7 @@
 mod arrival;
 mod counters;
 mod lane;
+mod several;
 mod timers;
 
 use std::collections::HashMap;
@@ -34,10 +35,8 @@ use crate::wire::packet::PACKET_TAG_BYTES;
 pub(crate) use self::counters::{DatagramCounters, Dropped};
 pub(crate) use self::lane::Lane;
 
-/// The only path of a session.
+/// The first path of a session.
 const PATH: u16 = 0;
-/// The rail that it goes by.
-const RAIL: u8 = 0;
 /// Datagrams handled in one turn, so that a flood does not keep the loop from others.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Datagrams between two looks at the clock: handling as many takes some 3 µs, and one that came
@@ -179,14 +178,14 @@ impl Datagrams {
 impl Control {
     /// Whether its contents go by datagrams now.
     pub(crate) fn is_by_datagram(&self) -> bool {
-        self.datagram.as_ref().is_some_and(|lane| lane.health == Health::Good)
+        self.datagram.as_ref().is_some_and(|lane| lane.is_open())
     }
 }
 
 /// Whether a time among the timers is the one of its session.
 fn stands(controls: &[Control], at_ns: u64, session: u32) -> bool {
-    let lane = controls.get(session as usize).and_then(|control| control.datagram.as_deref());
-    lane.is_some_and(|lane| lane.timer_ns == at_ns)
+    let control = controls.get(session as usize);
+    control.is_some_and(|control| control.lanes().any(|lane| lane.timer_ns == at_ns))
 }
 
 impl Engine {
@@ -204,6 +203,8 @@ impl Engine {
         if ours.port == 0 || theirs.port == 0 {
             if known.bulk_in_datagrams {
                 self.fail_without_datagrams(session, ours.port == 0);
+            } else {
+                state.core.announce_rails(session);
             }
             return;
         }
@@ -219,6 +220,7 @@ impl Engine {
             datagram_bytes_max: config.datagram_bytes_max.max(config.datagram_bytes_min),
             ..config
         };
+        let bytes_max = config.datagram_bytes_max;
         let mut path = Path::new(config);
         path.ask();
         let mut remote = known.locator;
@@ -232,21 +234,10 @@ impl Engine {
         if is_free {
             state.datagrams.by_session.insert(id, session);
         }
-        let lane = Lane {
-            path,
-            keys,
-            session_id: id,
-            remote,
-            fallback: remote,
-            candidate: None,
-            highest: 0,
-            health: Health::Untried,
-            timer_ns: u64::MAX,
-            is_blocked: false,
-            is_off: false,
-            is_owed: false,
-        };
+        let mut lane = Lane::new(path, keys, remote);
+        (lane.session_id, lane.bytes_max) = (id, bytes_max);
         self.control(session).datagram = is_free.then(|| Box::new(lane));
+        self.state.core.announce_rails(session);
         self.state.datagrams.poll();
         self.transmit(session);
         self.driver.flush_datagrams();
@@ -279,15 +270,17 @@ impl Engine {
         let is_open = self.state.datagrams.is_open();
         for session in 0..self.state.controls.len() {
             let state = &mut *self.state;
-            let Some(lane) = &mut state.controls[session].datagram else { continue };
-            (lane.is_off, lane.is_blocked) = (false, false);
-            // What was agreed on may be longer than what this driver has room for.
-            if is_open && lane.path.datagram_bytes_max() <= self.driver.datagram_bytes_max() {
-                lane.path.ask();
-                self.transmit(session as u32);
-            } else {
-                lane.give_up(&mut state.core, session as u32);
+            let control = &mut state.controls[session];
+            for lane in control.lanes_mut() {
+                (lane.is_off, lane.is_blocked) = (false, false);
+                // What was agreed on may be longer than what this driver has room for.
+                if is_open && lane.path.datagram_bytes_max() <= self.driver.datagram_bytes_max() {
+                    lane.path.ask();
+                } else {
+                    lane.give_up(&mut state.core, session as u32);
+                }
             }
+            self.transmit_all(session as u32);
         }
         self.driver.flush_datagrams();
     }
@@ -301,7 +294,10 @@ impl Engine {
         lane.health = Health::Untried;
         self.transmit(session);
         self.driver.flush_datagrams();
-        if let Some(lane) = self.control(session).datagram.take() {
+        let control = self.control(session);
+        let others = std::mem::take(&mut control.standby);
+        let lanes = control.datagram.take().into_iter().chain(others);
+        for lane in lanes {
             let datagrams = &mut self.state.datagrams;
             datagrams.by_session.remove(&lane.session_id);
             datagrams.of_closed = datagrams.of_closed.with(&lane.path);
@@ -405,10 +401,10 @@ impl Engine {
     pub(super) fn handle_datagrams_writable(&mut self) {
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
-            if let Some(lane) = &mut self.control(session).datagram {
+            for lane in self.control(session).lanes_mut() {
                 lane.is_blocked = false;
-                self.transmit(session);
             }
+            self.transmit_all(session);
         }
         self.driver.flush_datagrams();
     }
@@ -425,26 +421,11 @@ impl Engine {
                 self.read_clock();
                 fired = true;
             }
-            let state = &mut *self.state;
-            let Some(control) = state.controls.get_mut(session as usize) else { continue };
-            let Some(lane) = control.datagram.as_deref_mut() else { continue };
-            if lane.timer_ns != at_ns {
-                continue;
+            let Some(control) = self.state.controls.get(session as usize) else { continue };
+            if control.datagram.as_ref().is_some_and(|lane| lane.timer_ns == at_ns) {
+                self.fire_timer(session, until_ns);
             }
-            lane.timer_ns = u64::MAX;
-            // What is drained is as old as the turn; a socket that is watched has nothing.
-            let datagrams = &mut state.datagrams;
-            let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
-            let late_ns =
-                if datagrams.is_watched { 0 } else { state.now_ns - datagrams.drained_ns };
-            lane.path.start_turn(late_ns);
-            let is_probe_due = lane.handle_timeout(state.now_ns, is_drained);
-            lane.tell(&mut state.core, session, &mut state.completions);
-            if is_probe_due && lane.health == Health::Silent {
-                // One of the two may answer.
-                std::mem::swap(&mut lane.remote, &mut lane.fallback);
-            }
-            self.transmit(session);
+            self.fire_timers_standing_by(session, at_ns, until_ns);
         }
         if fired {
             let State { datagrams, controls, .. } = &mut *self.state;
@@ -452,6 +433,26 @@ impl Engine {
             datagrams.timers.sweep(sessions, |at_ns, session| stands(controls, at_ns, session));
             self.driver.flush_datagrams();
         }
+    }
+
+    /// The time of the lane that carries a session's contents has come.
+    fn fire_timer(&mut self, session: u32, until_ns: u64) {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get_mut(session as usize) else { return };
+        let Some(lane) = control.datagram.as_deref_mut() else { return };
+        lane.timer_ns = u64::MAX;
+        // What is drained is as old as the turn; a socket that is watched has nothing.
+        let datagrams = &mut state.datagrams;
+        let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
+        let late_ns = if datagrams.is_watched { 0 } else { state.now_ns - datagrams.drained_ns };
+        lane.path.start_turn(late_ns);
+        let is_probe_due = lane.handle_timeout(state.now_ns, is_drained);
+        lane.tell(&mut state.core, session, &mut state.completions);
+        if is_probe_due && lane.health == Health::Silent {
+            // One of the two may answer.
+            std::mem::swap(&mut lane.remote, &mut lane.fallback);
+        }
+        self.transmit(session);
     }
 
     /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
@@ -464,10 +465,10 @@ impl Engine {
         sessions.sort_unstable();
         sessions.dedup();
         for session in sessions {
-            if let Some(lane) = &mut self.control(session).datagram {
+            for lane in self.control(session).lanes_mut() {
                 lane.path.hasten_ack();
-                self.transmit(session);
             }
+            self.transmit_all(session);
         }
         self.driver.flush_datagrams();
     }
@@ -496,7 +497,7 @@ impl Engine {
         let mut happened = false;
         // A question to a new address is the first of what goes.
         let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
-        let is_open = lane.health == Health::Good;
+        let is_open = lane.is_open();
         let mut contents = Contents { core: &mut state.core, session, is_open, is_drained: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             if sent == DATAGRAMS_PER_FLUSH {
@@ -532,7 +533,7 @@ impl Engine {
                 }
                 None => lane.remote,
             };
-            self.driver.send_datagram(to, RAIL, length + PACKET_TAG_BYTES);
+            self.driver.send_datagram(to, lane.rail, length + PACKET_TAG_BYTES);
             happened = true;
             // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
             if contents.is_drained && !lane.path.is_probing() {
@@ -575,7 +576,7 @@ impl State {
         let dropped = malformed + unknown + forged + repeated + stray;
         let segments = self.datagrams.segments;
         let start = DatagramCounters { dropped, segments, ..self.datagrams.of_closed };
-        let lanes = self.controls.iter().filter_map(|control| control.datagram.as_deref());
+        let lanes = self.controls.iter().flat_map(Control::lanes);
         lanes.fold(start, |sum, lane| sum.with(&lane.path))
     }
 }

@@ -254,6 +254,8 @@ impl Core {
             }
             Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
             Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
+            Frame::Rail(rail) => self.handle_rail(slot, rail)?,
+            Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(datagram) = session.and_then(|found| found.datagram.as_deref_mut()) {

@@ -295,7 +295,7 @@ impl World {
         let (lane, chunk) = self.kernel.receiving.remove(index);
         let mut bytes = [0; CHUNK_HEADER_BYTES];
         if let Some(bulk) = self.core.lanes.get(lane)
-            && let Some(&Incoming { operation, offset, length, chunk }) = bulk.incoming.front()
+            && let Some(&Incoming { operation, offset, length, chunk, .. }) = bulk.incoming.front()
         {
             let receive_operation = operation.to_u64();
             let due = Outgoing { operation, receive_operation, offset, length, chunk };
@@ -334,7 +334,7 @@ impl World {
         if !self.opening.is_empty() && script.flag() {
             let lane = self.opening.remove(script.below(self.opening.len()));
             match script.byte() % 4 {
-                0 => self.core.lane_refused(lane),
+                0 => self.core.lane_refused(lane, self.now_ns),
                 1 => self.core.lane_lost(lane, true, "refused", self.now_ns, &mut self.kernel),
                 _ => {
                     self.joined.push(lane);
@@ -543,6 +543,18 @@ impl World {
         }
     }
 
+    /// Some path fails and comes back each time.
+    fn pair_rails(&mut self, session: u32) {
+        self.core.describe_first_path(session);
+        for number in 0..4 {
+            if let Some(at) = self.core.add_path(session, number) {
+                self.core.path_ready(session, at, self.now_ns);
+            }
+        }
+        self.core.path_lost(session, 0);
+        self.core.path_ready(session, 0, self.now_ns);
+    }
+
     pub(super) fn carry_out(&mut self) {
         while let Some(action) = self.core.poll_action() {
             match action {
@@ -558,6 +570,8 @@ impl World {
                 }
                 Action::OpenLane { lane, .. } => self.opening.push(lane),
                 Action::CloseLane { lane, is_failure } => self.close_lane(lane, is_failure),
+                Action::AbandonLane { lane } => self.close_lane(lane, true),
+                Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } => {}
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),

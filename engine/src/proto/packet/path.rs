@@ -452,6 +452,16 @@ impl Path {
         self.highest_acked.is_some()
     }
 
+    /// When the newest packet that was answered had been sent.
+    pub(crate) fn answered_sent_ns(&self) -> Option<u64> {
+        self.highest_acked.map(|_| self.acked_sent_ns)
+    }
+
+    /// Since when packets are outstanding and none was answered; only while there are probes.
+    pub(crate) fn unanswered_since_ns(&self) -> u64 {
+        self.unanswered_since_ns
+    }
+
     /// Acknowledges with the next packet what arrived, however shortly ago.
     pub(crate) fn hasten_ack(&mut self) {
         self.received.hasten();
@@ -545,7 +555,6 @@ impl Path {
     }
 
     /// The round trip as it is reckoned with.
-    #[cfg(test)]
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
     }

@@ -1,0 +1,402 @@
+//! Sessions with several paths: which one carries the contents, and which are to be relied on.
+//!
+//! One lane of a session carries its contents; the others stand by, ask and answer. They are
+//! handled by the same code: a lane that stands by takes the carrier's place for as long as that
+//! takes, and is held, so that no content goes by it.
+
+use std::net::SocketAddr;
+
+use super::lane::{Health, Lane};
+use crate::progress::control::Control;
+use crate::progress::engine::{Engine, State};
+use crate::proto::failure::PeerFailure;
+use crate::proto::packet::{Path, PathConfig};
+use crate::proto::rails::health::{Cause, Health as RailHealth, Phase, Transition};
+use crate::proto::rails::{path_number, rails_of};
+use crate::types::{Address, Event, PathState};
+use crate::wire::packet::PACKET_TAG_BYTES;
+use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
+
+/// Time between two questions to a path whose bulk lanes are busy and that has no other packets
+/// under way, in nanoseconds: a rail that fails is noticed by packets, not by TCP.
+const BUSY_QUESTION_NS: u64 = 2_000_000;
+
+impl Control {
+    /// Puts the lane that stands by at `at` in the carrier's place; the same call undoes it.
+    pub(super) fn exchange(&mut self, at: usize) {
+        if let (Some(carrier), Some(other)) = (&mut self.datagram, self.standby.get_mut(at)) {
+            std::mem::swap(carrier, other);
+        }
+    }
+
+    /// All lanes, the carrier first.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.datagram.iter().chain(&self.standby).map(|lane| &**lane)
+    }
+
+    pub(super) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.datagram.iter_mut().chain(&mut self.standby).map(|lane| &mut **lane)
+    }
+
+    /// Position among those that stand by of the lane of a path; `None`: the carrier's, or unknown.
+    pub(super) fn standing_by(&self, number: u16) -> Option<usize> {
+        self.standby.iter().position(|lane| lane.number == number)
+    }
+}
+
+impl Engine {
+    /// The rails of both sides are known. The side that opened the session says which paths there
+    /// are, by using them.
+    ///
+    /// RR-RAIL-2.
+    pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
+        self.state.core.describe_first_path(session);
+        let core = &self.state.core;
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(theirs) = known.rails.theirs() else { return };
+        if !known.connection.is_initiator() || !known.is_connected() {
+            return;
+        }
+        let ours = core.rails().len().max(1);
+        for rail in 1..ours.max(theirs.len()) {
+            let number = path_number(rail.min(ours - 1) as u8, rail.min(theirs.len() - 1) as u8);
+            let Some(at) = self.state.core.add_path(session, number) else { continue };
+            if self.control(session).has_contents {
+                self.state.open_other_path(session, number, at);
+            } else {
+                // There are no datagrams to ask by: a lane that comes shows that it is a path.
+                let now_ns = self.state.now_ns;
+                self.state.core.path_ready(session, at, now_ns);
+            }
+        }
+    }
+
+    /// Sends what all lanes of a session want to send.
+    pub(super) fn transmit_all(&mut self, session: u32) {
+        self.transmit(session);
+        for at in 0..self.control(session).standby.len() {
+            self.control(session).exchange(at);
+            self.transmit(session);
+            self.control(session).exchange(at);
+        }
+    }
+
+    /// The times of lanes that stand by may have come; then all paths are looked at.
+    pub(super) fn fire_timers_standing_by(&mut self, session: u32, at_ns: u64, until_ns: u64) {
+        let count = self.control(session).standby.len();
+        if count == 0 {
+            return;
+        }
+        for at in 0..count {
+            let control = self.control(session);
+            if control.standby.get(at).is_some_and(|lane| lane.timer_ns == at_ns) {
+                control.exchange(at);
+                self.fire_timer(session, until_ns);
+                self.control(session).exchange(at);
+            }
+        }
+        self.state.ask_while_busy(session);
+        self.state.judge_paths(session);
+    }
+
+    /// The link of a NIC of this host came or went.
+    pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
+        let now_ns = self.state.now_ns;
+        for session in 0..self.state.controls.len() {
+            let control = &mut self.state.controls[session];
+            if control.standby.is_empty() {
+                continue;
+            }
+            for lane in control.lanes_mut().filter(|lane| lane.rail == rail) {
+                if let Some(health) = &mut lane.rail_health {
+                    health.handle_link(now_ns, is_up);
+                }
+            }
+            self.state.judge_paths(session as u32);
+        }
+    }
+}
+
+impl State {
+    /// A packet of one of several paths. What it brings is handled as that of any other.
+    pub(super) fn handle_on_one_of_several(
+        &mut self,
+        session: u32,
+        number: u16,
+        from: SocketAddr,
+        bytes: &mut [u8],
+        length: usize,
+    ) -> Result<(), (u32, PeerFailure)> {
+        let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
+        let is_carrier = control.datagram.as_ref().is_some_and(|lane| lane.number == number);
+        if !is_carrier && control.standing_by(number).is_none() {
+            if !self.meet_path(session, number, bytes) {
+                self.datagrams.dropped.unknown += 1;
+                return Ok(());
+            }
+        }
+        let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
+        let at = control.standing_by(number);
+        if let Some(at) = at {
+            control.exchange(at);
+        }
+        let handled = self.handle_on_path(session, from, bytes, length);
+        let Some(control) = self.controls.get_mut(session as usize) else { return handled };
+        if let Some(at) = at {
+            control.exchange(at);
+        }
+        if control.is_doubtful {
+            self.judge_paths(session);
+        }
+        handled
+    }
+
+    /// Opens the lane of a path besides the first one. It carries nothing before it has answered.
+    ///
+    /// RR-RAIL-3.
+    fn open_other_path(&mut self, session: u32, number: u16, at: usize) {
+        let now_ns = self.now_ns;
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(path) = known.rails.paths.get(at) else { return };
+        let Some(keys) = known.keys.as_ref() else { return };
+        let is_initiator = known.connection.is_initiator();
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let Some(carrier) = control.datagram.as_deref_mut() else { return };
+        let mut remote = SocketAddr::new(path.remote.unwrap_or(known.locator.ip()), carrier.port);
+        if let (SocketAddr::V6(remote), SocketAddr::V6(locator)) = (&mut remote, known.locator) {
+            remote.set_scope_id(locator.scope_id());
+        }
+        let (initiators, acceptors) = rails_of(number);
+        let rail = if is_initiator { initiators } else { acceptors };
+        let config = PathConfig {
+            session: known.id,
+            path: number,
+            tag_bytes: PACKET_TAG_BYTES,
+            datagram_bytes_max: carrier.bytes_max,
+            ..PathConfig::default()
+        };
+        let mut lane = Lane::new(Path::new(config), keys.path(number, is_initiator), remote);
+        (lane.session_id, lane.number, lane.rail, lane.at) = (known.id, number, rail, at as u8);
+        (lane.port, lane.bytes_max) = (carrier.port, carrier.bytes_max);
+        lane.is_held = true;
+        lane.rail_health = Some(RailHealth::new(now_ns));
+        lane.path.ask();
+        lane.wake_at(now_ns, session, &mut self.datagrams.timers);
+        if carrier.rail_health.is_none() {
+            carrier.rail_health = Some(RailHealth::new(now_ns));
+        }
+        control.standby.push(Box::new(lane));
+        control.is_doubtful = true;
+    }
+
+    /// A packet names a path that this side does not know. The peer opened the session, and so
+    /// says which there are: the packet itself has to prove it.
+    ///
+    /// RR-RAIL-2.
+    pub(super) fn meet_path(&mut self, session: u32, number: u16, bytes: &[u8]) -> bool {
+        let Some(known) = self.core.sessions.at(session as usize) else { return false };
+        let Some(keys) = known.keys.as_ref() else { return false };
+        if known.connection.is_initiator() || !known.rails.are_announced() {
+            return false;
+        }
+        let first = u64::from(u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default()));
+        // The check takes the tag's place.
+        if !keys.path(number, false).receive.open_packet(&mut bytes.to_vec(), first) {
+            return false;
+        }
+        let Some(at) = self.core.add_path(session, number) else { return false };
+        self.open_other_path(session, number, at);
+        true
+    }
+
+    /// Asks paths that have nothing else under way, as long as their bulk lanes are busy.
+    fn ask_while_busy(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        for lane in control.lanes_mut() {
+            if !self.core.is_path_busy(session, lane.at) {
+                continue;
+            }
+            let (_, in_flight, _) = lane.path.load();
+            if now_ns >= lane.busy_question_ns {
+                lane.busy_question_ns = now_ns + BUSY_QUESTION_NS;
+                if in_flight == 0 {
+                    lane.path.ask();
+                    lane.wake_at(now_ns, session, &mut self.datagrams.timers);
+                }
+            }
+            lane.wake_at(lane.busy_question_ns, session, &mut self.datagrams.timers);
+        }
+    }
+
+    /// Chunks were given to the lanes of sessions: their paths are asked from now on.
+    pub(in crate::progress) fn watch_busy_paths(&mut self) {
+        for (_, bulk) in self.core.lanes.iter() {
+            let Some(control) = self.controls.get_mut(bulk.session as usize) else { continue };
+            if control.standby.is_empty() || bulk.is_idle() {
+                continue;
+            }
+            let timers = &mut self.datagrams.timers;
+            for lane in control.lanes_mut().filter(|lane| lane.at == bulk.path) {
+                if self.now_ns >= lane.busy_question_ns {
+                    lane.wake_at(self.now_ns, bulk.session, timers);
+                }
+            }
+        }
+    }
+
+    /// Looks at all paths of a session that has several: which are to be relied on now, and which
+    /// carries the contents.
+    ///
+    /// RR-RAIL-4, RR-RAIL-6.
+    pub(super) fn judge_paths(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        if control.standby.is_empty() {
+            return;
+        }
+        let mut changes = Vec::new();
+        control.is_doubtful = false;
+        for index in 0..=control.standby.len() {
+            let witness = control
+                .lanes()
+                .enumerate()
+                .filter(|&(other, _)| other != index)
+                .filter_map(|(_, lane)| lane.rail_health.as_ref()?.witness())
+                .max_by_key(|witness| witness.sent_ns);
+            let Some(lane) = control.lanes_mut().nth(index) else { break };
+            let evidence = lane.evidence();
+            let Some(health) = &mut lane.rail_health else { continue };
+            if let Some(change) = health.observe(now_ns, &evidence, witness) {
+                changes.push((lane.at, lane.number, change));
+                lane.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
+            }
+            let timers = &mut self.datagrams.timers;
+            if health.take_probe(now_ns) {
+                lane.path.ask();
+                lane.wake_at(now_ns, session, timers);
+            }
+            if let Some(next_ns) = lane.rail_health.as_ref().and_then(RailHealth::next_ns) {
+                lane.wake_at(next_ns.max(now_ns + 100_000), session, timers);
+            } else if evidence.probes > 0 && witness.is_some() {
+                let soon_ns = now_ns + evidence.round_trip_ns.max(500_000);
+                lane.wake_at(soon_ns, session, timers);
+            }
+            let is_active = lane.rail_health.as_ref().is_some_and(RailHealth::is_active);
+            control.is_doubtful |= !is_active || evidence.probes > 0;
+        }
+        // Those that are due to bear witness.
+        if control.lanes().any(|lane| lane.path.load().2 > 0) {
+            let oldest_ns = control
+                .lanes()
+                .filter(|lane| lane.path.load().2 > 0)
+                .map(|lane| lane.path.unanswered_since_ns())
+                .max()
+                .unwrap_or(0);
+            let timers = &mut self.datagrams.timers;
+            for lane in control.lanes_mut() {
+                let (_, in_flight, probes) = lane.path.load();
+                let answered_ns = lane.path.answered_sent_ns().unwrap_or(0);
+                if probes == 0 && in_flight == 0 && answered_ns <= oldest_ns {
+                    lane.path.ask();
+                    lane.wake_at(now_ns, session, timers);
+                }
+            }
+        }
+        for (at, number, change) in changes {
+            self.path_changed(session, at, number, change);
+        }
+        self.choose_carrier(session);
+    }
+
+    fn path_changed(&mut self, session: u32, at: u8, number: u16, change: Transition) {
+        let now_ns = self.now_ns;
+        match change.to {
+            Phase::Active => self.core.path_ready(session, usize::from(at), now_ns),
+            Phase::Suspect | Phase::Down => self.core.path_lost(session, usize::from(at)),
+            Phase::Probing => {}
+        }
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let remote = known.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
+        let (initiators, acceptors) = rails_of(number);
+        let rail = if known.connection.is_initiator() { initiators } else { acceptors };
+        let cause = match change.cause {
+            Cause::Answered => "it answered",
+            Cause::OthersAnswer => "other paths answer, this one does not",
+            Cause::ProbesLost => "its probes are not answered",
+            Cause::OneWay => {
+                "it works one way only: datagrams of the peer arrive, ours are not answered"
+            }
+            Cause::NoLink => "its NIC has no link",
+        };
+        tracing::info!(session, path = number, from = ?change.from, to = ?change.to, "{cause}");
+        let event = Event::PathChanged {
+            address: Address::new(known.engine, known.locator, 0),
+            rail: usize::from(rail),
+            remote: remote.unwrap_or(known.locator.ip()),
+            state: match change.to {
+                Phase::Probing => PathState::Probing,
+                Phase::Active => PathState::Active,
+                Phase::Suspect => PathState::Suspect,
+                Phase::Down => PathState::Down,
+            },
+            cause,
+        };
+        self.completions.push_event(event);
+    }
+
+    /// The best healthy path carries the contents: a preferred one, a backup last, otherwise the
+    /// first. While none is healthy the one that did stays.
+    ///
+    /// RR-RAIL-4.
+    fn choose_carrier(&mut self, session: u32) {
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let is_initiator = known.connection.is_initiator();
+        let theirs = known.rails.theirs().unwrap_or_default();
+        let ours = self.core.rails();
+        let rank = |lane: &Lane| {
+            let (initiators, acceptors) = rails_of(lane.number);
+            let (own, other) =
+                if is_initiator { (initiators, acceptors) } else { (acceptors, initiators) };
+            let role_of = |rails: &[crate::proto::rails::RailInfo], index: u8| {
+                rails.get(usize::from(index)).map_or(0, |rail| rail.role)
+            };
+            let roles = [role_of(ours, own), role_of(&theirs, other)];
+            let is_backup = roles.contains(&ROLE_BACKUP);
+            (is_backup, !roles.contains(&ROLE_PREFERRED), lane.at)
+        };
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let is_fit = |lane: &Lane| {
+            lane.rail_health.as_ref().is_some_and(RailHealth::is_active)
+                && lane.health == Health::Good
+                && !lane.is_off
+        };
+        let best = control.standby.iter().enumerate().filter(|(_, lane)| is_fit(lane));
+        let best = best.map(|(at, lane)| (rank(lane), at)).min();
+        let carrier = control.datagram.as_deref();
+        let current = carrier.filter(|lane| is_fit(lane)).map(rank);
+        if let Some((rank, at)) = best
+            && current.is_none_or(|current| rank < current)
+        {
+            if let Some(lane) = &mut control.datagram {
+                lane.is_held = true;
+            }
+            control.exchange(at);
+            tracing::debug!(session, "another path carries its contents");
+            self.core.resend_all(session);
+        }
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        if let Some(lane) = control.datagram.as_deref_mut().filter(|lane| is_fit(lane)) {
+            lane.is_held = false;
+        }
+        // What is made from now on fits every path that may have to carry it.
+        let least = control.lanes().filter(|lane| is_fit(lane));
+        if let Some(bytes) = least.map(|lane| lane.path.content_bytes_max()).min()
+            && bytes != control.content_bytes
+        {
+            control.content_bytes = bytes;
+            self.core.set_content_bytes(session, bytes);
+        }
+        self.core.mark_dirty(session);
+    }
+}

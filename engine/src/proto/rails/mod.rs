@@ -1,0 +1,406 @@
+//! Several rails between two engines: which there are, which pairs of them are used, and for what.
+//!
+//! A *rail* is one NIC of a side by one address; a *path* is a rail of the side that opened the
+//! session and one of the other side. Path 0, of the rails by which the session was set up, is
+//! always there. Each side with several rails announces them when a session is established; the
+//! side that opened it then pairs them. A path is used once it has answered: for bulk lanes all
+//! healthy paths are, for messages the best of them.
+
+pub(crate) mod health;
+pub(crate) mod rate;
+pub(crate) mod schedule;
+
+use std::net::{IpAddr, SocketAddr};
+
+use self::rate::Rate;
+use super::core::{Action, Core};
+use super::session::Control;
+use super::table::Id;
+use crate::wire::rail::{ROLE_BACKUP, Rail};
+use crate::wire::{FrameError, LaneLost, frame};
+
+/// Paths of a session at the most: each rail of the one side with one or two of the other.
+pub(crate) const PATHS_MAX: usize = 32;
+/// Pauses before a path whose lanes do not come gets another one, in nanoseconds.
+const LANE_PAUSE_MIN_NS: u64 = 10_000_000;
+const LANE_PAUSE_MAX_NS: u64 = 1_000_000_000;
+
+/// A rail as both sides speak of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RailInfo {
+    pub(crate) address: IpAddr,
+    /// In Mb/s; 0: not known.
+    pub(crate) speed_mbps: u32,
+    /// As in [`crate::wire::rail`].
+    pub(crate) role: u8,
+}
+
+/// Number of the path between these two rails.
+pub(crate) fn path_number(initiator_rail: u8, acceptor_rail: u8) -> u16 {
+    u16::from(initiator_rail) << 8 | u16::from(acceptor_rail)
+}
+
+/// The rails of a path: that of the side that opened the session, and that of the other one.
+pub(crate) fn rails_of(path: u16) -> (u8, u8) {
+    ((path >> 8) as u8, path as u8)
+}
+
+/// What is counted of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PathCounters {
+    /// Bytes of chunks that arrived.
+    pub(crate) bytes_received: u64,
+    /// Bytes of chunks that were handed to the kernel.
+    pub(crate) bytes_sent: u64,
+    /// Chunks that arrived.
+    pub(crate) chunks_received: u64,
+    /// Ranges that were granted on it and had to be granted again.
+    pub(crate) regrants: u64,
+}
+
+/// A path as the protocol sees it.
+#[derive(Debug)]
+pub(crate) struct PathState {
+    /// [`path_number`].
+    pub(crate) number: u16,
+    /// The peer's address on it; `None`: its locator.
+    pub(crate) remote: Option<IpAddr>,
+    /// Bulk lanes may be opened on it and be granted.
+    pub(crate) is_usable: bool,
+    /// Only while no other one is usable.
+    pub(crate) is_backup: bool,
+    /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
+    speed: u64,
+    /// What its last lane carried.
+    pub(crate) rate: Rate,
+    /// No lane is opened before.
+    lanes_from_ns: u64,
+    lane_pause_ns: u64,
+    pub(crate) counters: PathCounters,
+}
+
+/// What a session knows of rails.
+#[derive(Debug, Default)]
+pub(crate) struct Rails {
+    /// Those of the peer, as far as announced; empty: it has one.
+    theirs: Vec<Option<RailInfo>>,
+    /// The first one is path 0.
+    pub(crate) paths: Vec<PathState>,
+}
+
+impl Rails {
+    /// Those of a session that was just established.
+    pub(crate) fn new() -> Self {
+        Self { theirs: Vec::new(), paths: vec![PathState::new(0, None, true)] }
+    }
+
+    /// The peer's rails, if all of them are known.
+    pub(crate) fn theirs(&self) -> Option<Vec<RailInfo>> {
+        self.theirs.iter().copied().collect()
+    }
+
+    /// Whether the peer has told of all of its rails.
+    pub(crate) fn are_announced(&self) -> bool {
+        !self.theirs.is_empty() && self.theirs.iter().all(Option::is_some)
+    }
+
+    /// Whether there is more than one path.
+    pub(crate) fn are_many(&self) -> bool {
+        self.paths.len() > 1
+    }
+
+    /// Position of the path with this number.
+    pub(crate) fn position(&self, number: u16) -> Option<usize> {
+        self.paths.iter().position(|path| path.number == number)
+    }
+
+    /// What the last lane of a path carried, for the next one.
+    pub(super) fn rate_before(&self, at: u8) -> Rate {
+        self.paths.get(usize::from(at)).map_or(Rate::default(), |path| Rate::after(&path.rate))
+    }
+
+    /// So many ranges of a lane of the path at `at` go again.
+    pub(super) fn note_regrants(&mut self, at: u8, count: usize) {
+        if let Some(path) = self.paths.get_mut(usize::from(at)) {
+            path.counters.regrants += count as u64;
+        }
+    }
+
+    /// A chunk of `length` bytes came by the path at `at`, on a lane that carries `rate` now.
+    pub(super) fn handle_arrival(&mut self, at: usize, length: u32, rate: Rate) {
+        let Some(path) = self.paths.get_mut(at) else { return };
+        path.rate = rate;
+        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+        path.counters.bytes_received += u64::from(length);
+        path.counters.chunks_received += 1;
+    }
+
+    /// A chunk of `length` bytes went by the path at `at`.
+    pub(super) fn handle_sent(&mut self, at: usize, length: u32) {
+        let Some(path) = self.paths.get_mut(at) else { return };
+        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+        path.counters.bytes_sent += u64::from(length);
+    }
+
+    /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail.
+    pub(crate) fn carries_bulk(&self, at: usize) -> bool {
+        let Some(path) = self.paths.get(at) else { return false };
+        path.is_usable
+            && (!path.is_backup
+                || !self.paths.iter().any(|other| other.is_usable && !other.is_backup))
+    }
+}
+
+impl PathState {
+    fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
+        Self {
+            number,
+            remote,
+            is_usable,
+            is_backup: false,
+            speed: 0,
+            rate: Rate::default(),
+            lanes_from_ns: 0,
+            lane_pause_ns: LANE_PAUSE_MIN_NS,
+            counters: PathCounters::default(),
+        }
+    }
+
+    /// Bytes per second that a lane of it may be expected to carry; 0: nobody knows.
+    pub(crate) fn expected_rate(&self) -> u64 {
+        if self.rate.is_known() { self.rate.bytes_per_s() } else { self.speed }
+    }
+}
+
+/// Bytes per second of a rail of so many Mb/s.
+fn bytes_per_s(speed_mbps: u32) -> u64 {
+    u64::from(speed_mbps) * 125_000
+}
+
+impl Core {
+    /// Says which rails this engine has; a session is told when it is established.
+    pub(crate) fn set_rails(&mut self, rails: Vec<RailInfo>) {
+        self.rails = rails;
+    }
+
+    /// The rails of this engine; none: it has one that nobody needs to know of.
+    pub(crate) fn rails(&self) -> &[RailInfo] {
+        &self.rails
+    }
+
+    /// Tells the peer of a session that was just established which rails there are.
+    ///
+    /// RR-RAIL-1.
+    pub(crate) fn announce_rails(&mut self, slot: u32) {
+        if self.rails.len() > 1 {
+            self.announce(slot);
+        }
+    }
+
+    fn announce(&mut self, slot: u32) {
+        let count = self.rails.len();
+        for index in 0..count {
+            let RailInfo { address, speed_mbps, role } = self.rails[index];
+            let rail = Rail::new(index as u8, count as u8, role, speed_mbps, address);
+            self.push_control(slot, Control::Rail(rail));
+        }
+    }
+
+    /// The peer has told of a rail.
+    ///
+    /// RR-RAIL-1, RR-RAIL-2.
+    pub(crate) fn handle_rail(&mut self, slot: u32, rail: &Rail) -> Result<(), FrameError> {
+        let address = rail.address()?;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        let (index, count) = (rail.index, rail.count);
+        let is_first = session.rails.theirs.is_empty();
+        let theirs = &mut session.rails.theirs;
+        if theirs.is_empty() {
+            theirs.resize(usize::from(count), None);
+        }
+        let is_new = theirs.get(usize::from(index)).is_some_and(Option::is_none);
+        if theirs.len() != usize::from(count) || !is_new {
+            return Err(FrameError::BadRail { index, count });
+        }
+        let info = RailInfo { address, speed_mbps: rail.speed_mbps.get(), role: rail.role };
+        theirs[usize::from(index)] = Some(info);
+        if theirs.iter().all(Option::is_some) {
+            self.actions.push_back(Action::PairRails { session: slot });
+        }
+        if is_first && self.rails.len() == 1 {
+            // Who has several needs to know that this side has one.
+            self.announce(slot);
+        }
+        Ok(())
+    }
+
+    /// A session has one more path, which is not used yet. `None`: it has it already, its rails are
+    /// unknown, or there are too many.
+    pub(crate) fn add_path(&mut self, slot: u32, number: u16) -> Option<usize> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        let is_initiator = session.connection.is_initiator();
+        let (initiators, acceptors) = rails_of(number);
+        let (ours, theirs) =
+            if is_initiator { (initiators, acceptors) } else { (acceptors, initiators) };
+        // A side that announced none has one.
+        let our = self.rails.get(usize::from(ours)).copied();
+        let their = session.rails.theirs.get(usize::from(theirs)).copied().flatten();
+        let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
+        if !is_there
+            || session.rails.position(number).is_some()
+            || session.rails.paths.len() >= PATHS_MAX
+        {
+            return None;
+        }
+        let mut path = PathState::new(number, their.map(|their| their.address), false);
+        path.set_rails(our, their);
+        session.rails.paths.push(path);
+        Some(session.rails.paths.len() - 1)
+    }
+
+    /// Position of the path that a lane wants to join. Without datagrams lanes are the first that
+    /// is heard of a path, and show that it carries them.
+    ///
+    /// RR-RAIL-2.
+    pub(super) fn path_to_join(&mut self, slot: u32, number: u16) -> Option<usize> {
+        let session = self.sessions.at(slot as usize)?;
+        if let Some(at) = session.rails.position(number) {
+            return Some(at);
+        }
+        if session.datagram.is_some() {
+            return None;
+        }
+        let at = self.add_path(slot, number)?;
+        self.sessions.at_mut(slot as usize)?.rails.paths[at].is_usable = true;
+        Some(at)
+    }
+
+    /// Both sides' rails are known: what they say of path 0 counts from now on.
+    pub(crate) fn describe_first_path(&mut self, slot: u32) {
+        let our = self.rails.first().copied();
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let their = session.rails.theirs.first().copied().flatten();
+        if let Some(path) = session.rails.paths.first_mut() {
+            path.set_rails(our, their);
+        }
+    }
+
+    /// A path may carry bulk data from now on.
+    ///
+    /// RR-RAIL-3.
+    pub(crate) fn path_ready(&mut self, slot: u32, at: usize, now_ns: u64) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(path) = session.rails.paths.get_mut(at) else { return };
+        if path.is_usable {
+            return;
+        }
+        (path.is_usable, path.lanes_from_ns) = (true, now_ns);
+        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+        if !session.lanes.is_empty() || session.needs_lane() {
+            self.open_missing_lanes(slot, now_ns);
+        }
+        self.mark_granting(slot);
+    }
+
+    /// A path is not to be relied on: nothing new is granted there, and what was is granted
+    /// elsewhere once the kernel has let go of it.
+    ///
+    /// RR-RAIL-4, RR-RAIL-5.
+    pub(crate) fn path_lost(&mut self, slot: u32, at: usize) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(path) = session.rails.paths.get_mut(at) else { return };
+        path.is_usable = false;
+        let lanes = session.lanes.clone();
+        for lane in lanes {
+            let Some(bulk) = self.lanes.get(lane) else { continue };
+            if usize::from(bulk.path) == at {
+                let number = bulk.number;
+                self.actions.push_back(Action::AbandonLane { lane });
+                self.push_control(slot, lane_lost(number));
+            }
+        }
+        self.mark_granting(slot);
+    }
+
+    /// Whether chunks are under way on lanes of a path.
+    pub(crate) fn is_path_busy(&self, slot: u32, at: u8) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return false };
+        let is_busy = |&lane: &Id| {
+            self.lanes.get(lane).is_some_and(|bulk| bulk.path == at && !bulk.is_idle())
+        };
+        session.lanes.iter().any(is_busy)
+    }
+
+    /// The peer has given a lane up.
+    ///
+    /// RR-RAIL-5.
+    pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
+        if let Some(lane) = self.lane_named(slot, lost.lane.get()) {
+            self.actions.push_back(Action::AbandonLane { lane });
+        }
+    }
+
+    /// Where a lane that this side opens goes, and by which of its rails.
+    pub(crate) fn way_of(&self, lane: Id) -> Option<(SocketAddr, u8)> {
+        let bulk = self.lanes.get(lane)?;
+        let session = self.sessions.at(bulk.session as usize)?;
+        let path = session.rails.paths.get(usize::from(bulk.path))?;
+        let mut remote = session.locator;
+        if let Some(address) = path.remote {
+            remote.set_ip(address);
+        }
+        Some((remote, rails_of(path.number).0))
+    }
+
+    /// The lane of a session with this number.
+    pub(super) fn lane_named(&self, slot: u32, number: u32) -> Option<Id> {
+        let session = self.sessions.at(slot as usize)?;
+        let is_it = |&lane: &Id| self.lanes.get(lane).is_some_and(|lane| lane.number == number);
+        session.lanes.iter().copied().find(is_it)
+    }
+
+    /// A path whose lane did not come, or failed before it carried anything, rests for a while.
+    pub(super) fn rest_path(&mut self, slot: u32, at: u8, now_ns: u64) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if !session.rails.are_many() {
+            return;
+        }
+        let Some(path) = session.rails.paths.get_mut(usize::from(at)) else { return };
+        path.lanes_from_ns = now_ns + path.lane_pause_ns;
+        path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
+    }
+
+    /// Position of a path that carries bulk data and has fewer lanes than it should, if any.
+    pub(super) fn path_without_lane(&self, slot: u32, now_ns: u64) -> Option<usize> {
+        let session = self.sessions.at(slot as usize)?;
+        let wanted = self.config.bulk_lanes.max(1) as usize;
+        (0..session.rails.paths.len()).find(|&at| {
+            let on_it = |&&lane: &&Id| {
+                self.lanes.get(lane).is_some_and(|bulk| usize::from(bulk.path) == at)
+            };
+            session.rails.carries_bulk(at)
+                && session.rails.paths[at].lanes_from_ns <= now_ns
+                && session.lanes.iter().filter(on_it).count() < wanted
+        })
+    }
+}
+
+impl PathState {
+    fn set_rails(&mut self, our: Option<RailInfo>, their: Option<RailInfo>) {
+        let speed = |rail: Option<RailInfo>| rail.map_or(0, |rail| bytes_per_s(rail.speed_mbps));
+        self.speed = match (speed(our), speed(their)) {
+            (0, known) | (known, 0) => known,
+            (our, their) => our.min(their),
+        };
+        self.is_backup = [our, their].iter().flatten().any(|rail| rail.role == ROLE_BACKUP);
+    }
+}
+
+fn lane_lost(lane: u32) -> Control {
+    Control::LaneLost(LaneLost {
+        kind: frame::KIND_LANE_LOST,
+        flags: 0,
+        reserved: 0.into(),
+        lane: lane.into(),
+    })
+}

@@ -1,0 +1,110 @@
+//! What a bulk lane carries, from when its chunks arrive.
+
+/// Time over which a sample is taken, in nanoseconds: chunks are often reported several at once.
+const SAMPLE_NS: u64 = 500_000;
+/// Samples that are higher than what is known count for a half, lower ones for an eighth: a loop
+/// that was busy for a while makes a lane look slow.
+const RISE_SHIFT: u32 = 1;
+const FALL_SHIFT: u32 = 3;
+
+/// Bytes per second, smoothed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rate {
+    bytes_per_s: u64,
+    sample_bytes: u64,
+    sample_ns: u64,
+    /// When the last chunk came.
+    last_ns: u64,
+    /// Least time from a grant on an idle lane to its arrival.
+    latency_ns: Option<u64>,
+}
+
+impl Rate {
+    /// One that begins with what is known of a lane before.
+    pub(crate) fn after(before: &Self) -> Self {
+        Self { sample_bytes: 0, sample_ns: 0, ..*before }
+    }
+
+    /// `bytes` that were granted at `granted_ns` have arrived at `now_ns`.
+    pub(crate) fn handle_arrival(&mut self, bytes: u64, granted_ns: u64, now_ns: u64) {
+        let was_idle = granted_ns >= self.last_ns;
+        if was_idle {
+            // From the grant on it also waited for that to get there.
+            let latency_ns = now_ns.saturating_sub(granted_ns);
+            self.latency_ns = Some(self.latency_ns.map_or(latency_ns, |least| {
+                // Routes change: the least one is forgotten in the end.
+                latency_ns.min(least.saturating_add(least / 64))
+            }));
+            (self.sample_bytes, self.sample_ns) = (0, 0);
+        } else {
+            self.sample_bytes += bytes;
+            self.sample_ns += now_ns.saturating_sub(self.last_ns);
+        }
+        self.last_ns = now_ns;
+        if self.sample_ns >= SAMPLE_NS {
+            let sample = u128::from(self.sample_bytes) * 1_000_000_000 / u128::from(self.sample_ns);
+            self.add(sample.min(u128::from(u64::MAX / 4)) as u64);
+            (self.sample_bytes, self.sample_ns) = (0, 0);
+        }
+    }
+
+    fn add(&mut self, sample: u64) {
+        let known = self.bytes_per_s;
+        self.bytes_per_s = if known == 0 {
+            sample.max(1)
+        } else if sample > known {
+            known + ((sample - known) >> RISE_SHIFT)
+        } else {
+            (known - ((known - sample) >> FALL_SHIFT)).max(1)
+        };
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.bytes_per_s > 0
+    }
+
+    /// Bytes per second; 0: not known.
+    pub(crate) fn bytes_per_s(&self) -> u64 {
+        self.bytes_per_s
+    }
+
+    /// From a grant on an idle lane to the arrival of its chunk, at the least; 0: not known.
+    pub(crate) fn latency_ns(&self) -> u64 {
+        self.latency_ns.unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_that_is_kept_busy_shows_its_rate_and_an_idle_one_does_not() {
+        let mut rate = Rate::default();
+        let mut now_ns = 1_000_000;
+        // 64 KiB each 262 us: 250 MB/s, granted well ahead.
+        for _ in 0..200 {
+            now_ns += 262_144;
+            rate.handle_arrival(65_536, now_ns - 500_000, now_ns);
+        }
+        assert!((240_000_000..260_000_000).contains(&rate.bytes_per_s()), "{rate:?}");
+        let known = rate.bytes_per_s();
+        for _ in 0..200 {
+            now_ns += 10_000_000;
+            rate.handle_arrival(65_536, now_ns - 300_000, now_ns);
+        }
+        assert_eq!(rate.bytes_per_s(), known, "it waited for grants");
+        assert!((300_000..330_000).contains(&rate.latency_ns()), "{rate:?}");
+    }
+
+    #[test]
+    fn a_lane_that_became_slow_is_found_out() {
+        let mut rate = Rate::default();
+        let mut now_ns = 10_000_000;
+        for gap_ns in [100_000_u64; 100].into_iter().chain([1_000_000; 100]) {
+            now_ns += gap_ns;
+            rate.handle_arrival(100_000, now_ns - 5_000_000, now_ns);
+        }
+        assert!((99_000_000..110_000_000).contains(&rate.bytes_per_s()), "{rate:?}");
+    }
+}

@@ -1,0 +1,26 @@
+//! A bulk lane is given up by the side that says so. Its end may never come by its own rail.
+//!
+//! ```text
+//!  0        1        2                 4                                   8
+//! +--------+--------+-----------------+-----------------------------------+
+//! |type 12 | 0      | 0               | lane                              |
+//! +--------+--------+-----------------+-----------------------------------+
+//! ```
+
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Length of the frame, in bytes.
+pub(crate) const LANE_LOST_BYTES: usize = 8;
+
+/// The drawing above.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct LaneLost {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) reserved: U16,
+    pub(crate) lane: U32,
+}
+
+const _: () = assert!(size_of::<LaneLost>() == LANE_LOST_BYTES);
