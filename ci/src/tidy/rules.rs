@@ -57,9 +57,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("memory", &["telemetry"]),
     // The simulated network looks into packets, as somebody on the way may.
     ("driver", &["progress::lanes", "memory", "settings", "telemetry", "hooks", "wire::packet"]),
-    ("settings", &["wire", "secret"]),
+    ("settings", &["wire", "secret", "types::rail"]),
     ("bootstrap", &["settings"]),
-    ("topology", &["settings"]),
+    ("topology", &["settings", "types::rail"]),
     ("types", &["wire", "proto", "memory"]),
     ("progress", &["proto", "wire", "types", "memory", "telemetry", "hooks", "topology"]),
 ];

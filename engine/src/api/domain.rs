@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,8 +24,8 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::settings::{BulkLane, ControlLane, Settings, ZeroCopy};
-use crate::topology::{self, Nic};
-use crate::types::{Error, Rail, RailRole};
+use crate::topology;
+use crate::types::Error;
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
 /// threads; every thread takes its endpoints from it.
@@ -112,35 +112,51 @@ impl Domain {
             .map_err(|error| Error::system("cannot list the NICs of this host", error))?;
         let selection = topology::select(&nics, settings)
             .map_err(|error| Error::Settings(error.to_string().into()))?;
-        let Some((nic, address)) = selection.chosen else {
+        let Some((nic, address)) = selection.chosen() else {
             let seen: Vec<String> = selection.candidates.iter().map(ToString::to_string).collect();
             return Err(Error::system(
                 "no NIC can be used; name one in the setting nics",
                 seen.join("; "),
             ));
         };
+        // Several rails have one port, at the wildcard address: one socket of datagrams is one
+        // system call per turn, however many rails there are.
+        let has_several = selection.rails.len() > 1;
+        let bound_to = match address {
+            _ if !has_several => address,
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
         let ports = settings.port_range();
-        let listener = driver::tcp::listener(address, ports.ports())
-            .map_err(|error| Error::system(format!("cannot listen on {address}"), error))?;
-        let mut locator = listener
+        let listener = driver::tcp::listener(bound_to, ports.ports())
+            .map_err(|error| Error::system(format!("cannot listen on {bound_to}"), error))?;
+        let listening = listener
             .local_addr()
             .map_err(|error| Error::system("cannot tell the port that is listened on", error))?;
+        let mut locator = SocketAddr::new(address, listening.port());
         if let SocketAddr::V6(v6) = &mut locator
             && v6.ip().is_unicast_link_local()
         {
             v6.set_scope_id(nic.index);
         }
+        let bound_to = if has_several { listening } else { locator };
+        let longest = selection
+            .rails
+            .iter()
+            .map(|rail| longest_datagram(rail.mtu, rail.address))
+            .max()
+            .unwrap_or(DATAGRAM_BYTES_USUAL);
         // Where the user names no address, routes decide which one connections leave from.
-        let rails = settings.listen_address().map(|_| rail_of(&nic, address));
-        let longest = longest_datagram(&nic, locator.ip());
+        let are_bound = has_several || settings.listen_address().is_some();
+        let rails = if are_bound { selection.rails.clone() } else { Vec::new() };
         let datagrams = match settings.control_lane() {
             ControlLane::Tcp => Datagrams::default(),
             ControlLane::Xdp => {
                 let taken = |error| Error::system("control_lane = xdp", error);
-                let (socket, port) = bound(locator).map_err(taken)?;
+                let (socket, port) = bound(bound_to).map_err(taken)?;
                 Datagrams::new(socket, port, longest, true)
             }
-            ControlLane::Udp | ControlLane::Auto => match bound(locator) {
+            ControlLane::Udp | ControlLane::Auto => match bound(bound_to) {
                 Ok((socket, port)) => Datagrams::new(socket, port, longest, false),
                 Err(error) => Datagrams::refused(&error),
             },
@@ -156,7 +172,7 @@ impl Domain {
             Arc::clone(&self.0.arena),
             listener,
             locator,
-            rails.into_iter().collect(),
+            rails,
         );
         state.datagrams = datagrams;
         let endpoint = state.core.open_endpoint();
@@ -214,21 +230,9 @@ impl Domain {
     }
 }
 
-/// A NIC as a rail.
-fn rail_of(nic: &Nic, address: IpAddr) -> Rail {
-    Rail {
-        nic: nic.name.clone(),
-        nic_index: nic.index,
-        address,
-        speed_mbps: nic.speed_mbps,
-        mtu: nic.mtu,
-        role: RailRole::Ordinary,
-    }
-}
-
 /// A socket for datagrams, and its port.
-fn bound(locator: SocketAddr) -> io::Result<(UdpSocket, u16)> {
-    let socket = driver::udp::bind(locator)?;
+fn bound(address: SocketAddr) -> io::Result<(UdpSocket, u16)> {
+    let socket = driver::udp::bind(address)?;
     let port = socket.local_addr()?.port();
     Ok((socket, port))
 }
@@ -243,9 +247,9 @@ fn clamp_u32(value: usize) -> u32 {
 }
 
 /// Longest datagram that a NIC carries from `local`, as far as that is known.
-fn longest_datagram(nic: &Nic, local: IpAddr) -> usize {
+fn longest_datagram(mtu: Option<u32>, local: IpAddr) -> usize {
     let headers = if local.is_ipv4() { 28 } else { 48 };
-    match nic.mtu {
+    match mtu {
         // The loopback carries more than anybody has cache for.
         Some(mtu) if !local.is_loopback() => {
             (mtu as usize).saturating_sub(headers).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)

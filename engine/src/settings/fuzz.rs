@@ -8,9 +8,13 @@ use super::*;
 const TEST_TIME: Duration = Duration::from_millis(700);
 
 /// What stands in files: random bytes alone hardly ever make a line.
-const WORDS: [&str; 24] = [
+const WORDS: [&str; 28] = [
     "spin",
     "nics",
+    "backup_nics",
+    "rails_max",
+    "!10.1.0.0/16",
+    "fd00::/8",
     "hot_lanes",
     "sessions_max",
     "cores",

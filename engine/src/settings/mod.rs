@@ -51,6 +51,7 @@ mod faults;
 #[cfg(test)]
 mod fuzz;
 pub(crate) mod glob;
+pub(crate) mod nics;
 mod secret;
 mod sources;
 mod table;
@@ -68,6 +69,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 pub use error::{Origin, SettingsError};
 pub use faults::Faults;
+pub use nics::NicPattern;
 pub use types::{BulkLane, ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 
 use sources::{Assignment, Environment};

@@ -7,13 +7,15 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use super::faults::{FaultSet, Faults};
+use super::nics::NicPattern;
 use super::secret::{FilePath, Secret};
 use super::types::{BulkLane, ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
-    Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, OneOf, Ports, Range, Time,
+    Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, Nics, OneOf, Ports, Range, Time,
 };
 use super::{Builder, Origin, Settings};
 use crate::secret::JobSecret;
+use crate::types::rail::RAILS_MAX;
 use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
 
 /// One row, as the parser and the listings need it.
@@ -140,9 +142,16 @@ settings_table! {
     xdpd_socket -> Option<&Path>: FilePath = Some("/run/ringrail/xdpd.sock".into()), Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
-    /// NICs to use, by name or pattern (`rail*`), in order of preference; auto picks one.
-    nics -> &[String]: Names<true> = Vec::new(), Range::Any;
-    /// The local address to use; it decides the NIC.
+    /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of
+    /// preference; `!` before one leaves it out. Auto, and exclusions alone: all that are no detour.
+    nics -> &[NicPattern]: Nics<true> = Vec::new(), Range::Any;
+    /// The most NICs used at the same time; of more, the slowest are left out.
+    rails_max -> usize: Count = 4, Range::Numbers(1..=RAILS_MAX);
+    /// NICs that short messages go by while they are healthy, written as in nics.
+    preferred_nics -> &[NicPattern]: Nics<false> = Vec::new(), Range::Any;
+    /// NICs that are used only while none of the others is healthy, written as in nics.
+    backup_nics -> &[NicPattern]: Nics<false> = Vec::new(), Range::Any;
+    /// The local address to be reached at; alone it means its NIC and no other.
     listen_address -> Option<IpAddr>: Address = None, Range::Any;
     /// The TCP ports to listen on.
     port_range -> PortRange: Ports = PortRange::ANY, Range::Any;

@@ -10,7 +10,9 @@ use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
 
 use super::types::NameSet;
-use super::value::{Address, AutoBytes, Bytes, Cores, Count, Names, OneOf, Ports, Range, Time};
+use super::value::{
+    Address, AutoBytes, Bytes, Cores, Count, Names, Nics, OneOf, Ports, Range, Time,
+};
 use super::*;
 use crate::wire::EAGER_BYTES_MAX;
 
@@ -41,7 +43,8 @@ fn defaults_are_valid_and_need_no_fitting() {
     assert_eq!(built.eager_limit_bytes(), 16 * 1024);
     assert_eq!(built.connect_retry_delay(), Duration::from_millis(10));
     assert_eq!(built.lanes(), Lanes::Auto);
-    assert_eq!(built.nics(), &[] as &[String]);
+    assert_eq!(built.nics(), []);
+    assert_eq!(built.rails_max(), 4);
     assert_eq!(built.port_range().ports().collect::<Vec<_>>(), [0]);
 }
 
@@ -111,7 +114,8 @@ fn a_section_beats_a_top_level_that_stands_below_it() {
 fn files_take_numbers_booleans_strings_and_lists() {
     let text = "
         eager_limit_bytes = 0x2000
-        nics = ['rail0', 'rail*']
+        nics = ['rail0', 'rail*', '!10.0.0.0/8']
+        backup_nics = 'eth0'
         pin_cores = [0, 2, '4-6']
         port_range = 7000
         uring_disable = []
@@ -119,7 +123,10 @@ fn files_take_numbers_booleans_strings_and_lists() {
     ";
     let built = from_file(text, "").unwrap();
     assert_eq!(built.eager_limit_bytes(), 8192);
-    assert_eq!(built.nics(), ["rail0", "rail*"]);
+    let nics: Vec<_> = built.nics().iter().map(ToString::to_string).collect();
+    assert_eq!(nics, ["rail0", "rail*", "!10.0.0.0/8"]);
+    assert_eq!(built.backup_nics(), ["eth0".parse().unwrap()]);
+    assert_eq!(built.preferred_nics(), []);
     assert_eq!(built.pin_cores(), [0, 2, 4, 5, 6]);
     assert_eq!(built.port_range(), PortRange::new(7000, 7000).unwrap());
     assert_eq!(built.listen_address(), Some("::1".parse().unwrap()));
@@ -172,6 +179,11 @@ fn wrong_values_say_what_would_be_right() {
         ("nics", "a,,b", "not a name"),
         ("nics", "a,auto", "stands alone"),
         ("nics", "a,a", "twice"),
+        ("nics", "10.0.0.1/8,10.0.0.0/8", "`10.0.0.0/8` is named twice"),
+        ("nics", "10.0.0.0/40", "from 0 to 32"),
+        ("preferred_nics", "auto", "stands alone"),
+        ("rails_max", "0", "outside 1 to 16"),
+        ("rails_max", "17", "outside 1 to 16"),
         ("pin_cores", "4-2", "backwards"),
         ("pin_cores", "0-4,3", "core 3 is named twice"),
         ("pin_cores", "1024", "outside 0 to 1023"),
@@ -390,6 +402,10 @@ proptest! {
         let names: Vec<_> = names.into_iter().collect();
         round_trip::<Names<true>>(&names)?;
         round_trip::<Names<false>>(&names)?;
+        // With their digits behind, none of them reads as a network.
+        let patterns = names.iter().map(|name| format!("x{name}").parse().unwrap()).collect();
+        round_trip::<Nics<true>>(&patterns)?;
+        round_trip::<Nics<false>>(&patterns)?;
         round_trip::<Cores>(&cores.into_iter().collect())?;
     }
 

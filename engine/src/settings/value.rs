@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::nics::NicPattern;
 use super::types::{NameSet, PortRange};
 
 /// A kind of value: how it reads, how it writes, what it asks for.
@@ -403,6 +404,55 @@ impl<const AUTO: bool> Kind for Names<AUTO> {
     }
 
     fn check(_: &Vec<String>, _: &Range) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn format_range(_: &Range) -> Option<String> {
+        None
+    }
+}
+
+/// A list of NICs; the empty one is written `none`, or `auto` where [`AUTO`](Self) is set.
+pub(crate) struct Nics<const AUTO: bool>;
+
+impl<const AUTO: bool> Kind for Nics<AUTO> {
+    type Value = Vec<NicPattern>;
+    type View<'a> = &'a [NicPattern];
+
+    fn expected() -> String {
+        format!(
+            "`{}`, or names (rail0, rail*), networks (10.1.0.0/16) and exclusions (!docker*) with \
+             commas between them",
+            EMPTY_WORDS[usize::from(AUTO)]
+        )
+    }
+
+    fn parse(text: &str) -> Result<Vec<NicPattern>, String> {
+        let texts = Names::<AUTO>::parse(text)?;
+        let mut patterns: Vec<NicPattern> = Vec::with_capacity(texts.len());
+        for text in texts {
+            let pattern = text.parse()?;
+            if patterns.contains(&pattern) {
+                return Err(format!("`{pattern}` is named twice"));
+            }
+            patterns.push(pattern);
+        }
+        Ok(patterns)
+    }
+
+    fn format(value: &Vec<NicPattern>) -> String {
+        Names::<AUTO>::format(&value.iter().map(ToString::to_string).collect())
+    }
+
+    fn view(value: &Vec<NicPattern>) -> &[NicPattern] {
+        value
+    }
+
+    fn own(view: &[NicPattern]) -> Vec<NicPattern> {
+        view.to_vec()
+    }
+
+    fn check(_: &Vec<NicPattern>, _: &Range) -> Result<(), String> {
         Ok(())
     }
 

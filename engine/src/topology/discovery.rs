@@ -10,6 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use if_addrs::IfAddr;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -49,7 +50,11 @@ pub fn nics() -> Result<Vec<Nic>, DiscoveryError> {
         let entry = found.entry(device.into()).or_default();
         entry.running |= interface.is_oper_up();
         entry.loopback |= interface.is_loopback();
-        entry.addresses.push(interface.ip());
+        let bits = match &interface.addr {
+            IfAddr::V4(v4) => v4.prefixlen,
+            IfAddr::V6(v6) => v6.prefixlen,
+        };
+        entry.addresses.push((interface.ip(), bits));
     }
     let mut nics: Vec<Nic> = found
         .into_iter()
@@ -65,7 +70,8 @@ pub fn nics() -> Result<Vec<Nic>, DiscoveryError> {
 
 #[derive(Default)]
 struct Addresses {
-    addresses: Vec<IpAddr>,
+    /// Each with the bits of its network.
+    addresses: Vec<(IpAddr, u8)>,
     running: bool,
     loopback: bool,
 }
@@ -82,8 +88,9 @@ fn read<T: std::str::FromStr>(directory: &Path, file: &str) -> Option<T> {
 
 fn describe(name: String, index: u32, found: Addresses, sys: &Path) -> Nic {
     let mut addresses = found.addresses;
-    addresses.sort_by_key(address_rank);
-    addresses.dedup();
+    addresses.sort_by_key(|(address, _)| address_rank(address));
+    addresses.dedup_by_key(|(address, _)| *address);
+    let (addresses, prefixes) = addresses.into_iter().unzip();
     let directory = sys.join(&name);
     let ours = read(&directory, "ifindex") == Some(index);
     let sysfs = ours.then_some(directory.as_path());
@@ -111,11 +118,31 @@ fn describe(name: String, index: u32, found: Addresses, sys: &Path) -> Nic {
             .and_then(|sysfs| read::<i64>(sysfs, "speed"))
             .and_then(|speed| u32::try_from(speed).ok())
             .filter(|speed| *speed != 0 && *speed != u32::MAX),
+        numa_node: sysfs.and_then(|sysfs| numa_node(sysfs, LAYERS_MAX)),
         mtu,
         name,
         index,
         addresses,
+        prefixes,
     }
+}
+
+/// Bundles of VLANs of bundles: more layers are nobody's network.
+const LAYERS_MAX: u32 = 4;
+
+/// The NUMA node of a NIC's hardware, or of that below it.
+fn numa_node(sysfs: &Path, layers: u32) -> Option<u32> {
+    if sysfs.join("device").exists() {
+        // That of a virtio NIC is told by the device that it hangs on. -1: there are none.
+        let told = |file: &str| read::<i64>(sysfs, file).and_then(|node| u32::try_from(node).ok());
+        return told("device/numa_node").or_else(|| told("device/../numa_node"));
+    }
+    let entries = fs::read_dir(sysfs).ok().filter(|_| layers > 0)?;
+    let lower =
+        entries.flatten().filter(|it| it.file_name().as_encoded_bytes().starts_with(b"lower_"));
+    let mut nodes = lower.map(|entry| numa_node(&entry.path(), layers - 1));
+    let first = nodes.next()??;
+    nodes.all(|node| node == Some(first)).then_some(first)
 }
 
 /// Names that container and virtual-machine tools give to what they make.
@@ -203,6 +230,7 @@ mod tests {
         assert!(nics.windows(2).all(|pair| pair[0].index < pair[1].index));
         if loopback.up {
             assert!(loopback.mtu.is_some_and(|mtu| mtu > 0));
+            assert_eq!(loopback.prefix_of("127.0.0.1".parse().unwrap()), Some(8));
         }
     }
 
@@ -253,6 +281,41 @@ mod tests {
     }
 
     #[test]
+    fn the_numa_node_is_that_of_the_hardware() {
+        let root = sysfs("eth0", &UP);
+        let net = root.path();
+        let node = |name: &str| {
+            fs::write(net.join(name).join("ifindex"), "7\n").unwrap();
+            describe(name.into(), 7, Addresses::default(), net).numa_node
+        };
+        assert_eq!(node("eth0"), None);
+        for (device, text) in [("pci0", "1\n"), ("pci0/virtio0", ""), ("pci1", "-1\n")] {
+            fs::create_dir(net.join(device)).unwrap();
+            fs::write(net.join(device).join("numa_node"), text).unwrap();
+        }
+        std::os::unix::fs::symlink(net.join("pci0"), net.join("eth0/device")).unwrap();
+        assert_eq!(node("eth0"), Some(1));
+        for (name, device) in [("eth1", "pci0/virtio0"), ("eth2", "pci1")] {
+            fs::create_dir(net.join(name)).unwrap();
+            std::os::unix::fs::symlink(net.join(device), net.join(name).join("device")).unwrap();
+        }
+        assert_eq!((node("eth1"), node("eth2")), (Some(1), None));
+        // A VLAN of a bundle, and a bundle over two nodes.
+        for (name, lower) in [("bond0", "eth0"), ("bond0", "eth1"), ("bond0.7", "bond0")] {
+            let _ = fs::create_dir(net.join(name));
+            let link = net.join(name).join(format!("lower_{lower}"));
+            std::os::unix::fs::symlink(net.join(lower), link).unwrap();
+        }
+        assert_eq!((node("bond0"), node("bond0.7")), (Some(1), Some(1)));
+        std::os::unix::fs::symlink(net.join("eth2"), net.join("bond0/lower_eth2")).unwrap();
+        assert_eq!((node("bond0"), node("bond0.7")), (None, None));
+        // A circle ends.
+        fs::create_dir(net.join("eth3")).unwrap();
+        std::os::unix::fs::symlink(net.join("eth3"), net.join("eth3/lower_eth3")).unwrap();
+        assert_eq!(node("eth3"), None);
+    }
+
+    #[test]
     fn a_nic_without_carrier_or_switched_off_is_down() {
         for (file, text) in [("operstate", "down\n"), ("flags", "0x1002\n"), ("flags", "junk")] {
             let root = sysfs("eth0", &UP);
@@ -282,11 +345,16 @@ mod tests {
 
     #[test]
     fn the_most_useful_address_stands_first() {
-        let texts = ["fe80::1", "169.254.1.1", "fd00::1", "10.0.0.1"];
-        let addresses = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let texts = [("fe80::1", 64), ("169.254.1.1", 16), ("fd00::1", 48), ("10.0.0.1", 8)];
+        let addresses = texts.iter().map(|(text, bits)| (text.parse().unwrap(), *bits)).collect();
         let found = Addresses { addresses, ..Addresses::default() };
         let nic = describe("x".into(), 1, found, Path::new("/nonexistent"));
         let shown: Vec<_> = nic.addresses.iter().map(IpAddr::to_string).collect();
         assert_eq!(shown, ["10.0.0.1", "fd00::1", "169.254.1.1", "fe80::1"]);
+        assert_eq!(nic.prefixes, [8, 48, 16, 64]);
+        assert_eq!(nic.prefix_of("fd00::1".parse().unwrap()), Some(48));
+        assert_eq!(nic.prefix_of("fd00::2".parse().unwrap()), None);
+        assert!(nic.is_on_link("10.200.0.1".parse().unwrap()));
+        assert!(!nic.is_on_link("11.0.0.1".parse().unwrap()));
     }
 }

@@ -1,10 +1,12 @@
-//! What the host has: NICs with the one to use and why, cores and pinning.
+//! What the host has: NICs with the ones to use and why, cores and pinning.
 
 mod cores;
 mod discovery;
 mod selection;
 
 use std::net::IpAddr;
+
+use crate::settings::nics::is_same_network;
 
 pub(crate) use cores::unpin_current_thread;
 pub use cores::{PinError, cores, pin_current_thread};
@@ -20,6 +22,8 @@ pub struct Nic {
     pub index: u32,
     /// Its addresses, the most useful first: IPv4, global IPv6, link-local IPv4, link-local IPv6.
     pub addresses: Vec<IpAddr>,
+    /// How many leading bits of each of them are its network's, in the same order.
+    pub prefixes: Vec<u8>,
     /// Whether it is switched on and has a carrier.
     pub up: bool,
     /// Whether it reaches this host only.
@@ -32,6 +36,23 @@ pub struct Nic {
     pub speed_mbps: Option<u32>,
     /// Its largest packet in bytes, where the system tells.
     pub mtu: Option<u32>,
+    /// The NUMA node that it hangs on, where there are several and the system tells. What bundles
+    /// or divides hardware is where that is, if all of it is on one node.
+    pub numa_node: Option<u32>,
+}
+
+impl Nic {
+    /// Leading bits of the network of one of its addresses; `None` if that is none of them.
+    pub fn prefix_of(&self, address: IpAddr) -> Option<u8> {
+        let position = self.addresses.iter().position(|known| *known == address)?;
+        self.prefixes.get(position).copied()
+    }
+
+    /// Whether `address` is on the network of one of its addresses.
+    pub fn is_on_link(&self, address: IpAddr) -> bool {
+        let mut known = self.addresses.iter().zip(&self.prefixes);
+        known.any(|(known, bits)| is_same_network(*known, address, *bits))
+    }
 }
 
 /// How useful an address is, the least number first.
@@ -42,5 +63,27 @@ pub(crate) fn address_rank(address: &IpAddr) -> u8 {
         // It needs a scope to be reached by, and says nothing about who else is there.
         IpAddr::V6(v6) if v6.is_unicast_link_local() => 3,
         IpAddr::V6(_) => 1,
+    }
+}
+
+/// Whether an address is one that the whole internet could reach.
+pub(crate) fn is_public(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [first, second, ..] = v4.octets();
+            let is_shared = first == 100 && second & 0xc0 == 64;
+            let is_for_tests = first == 198 && second & 0xfe == 18;
+            !(v4.is_private()
+                || v4.is_loopback()
+                || v4.is_link_local()
+                || v4.is_documentation()
+                || is_shared
+                || is_for_tests)
+        }
+        // Global unicast is 2000::/3, of which 2001:db8::/32 is for documents.
+        IpAddr::V6(v6) => {
+            let segments = v6.segments();
+            segments[0] & 0xe000 == 0x2000 && segments[..2] != [0x2001, 0xdb8]
+        }
     }
 }
