@@ -19,7 +19,7 @@ const DRIVERS: [&str; 2] = ["uring", "sockets"];
 const HOSTS: [Host; 2] = [Host::A, Host::B];
 
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 /// Runs `ip` in a host.

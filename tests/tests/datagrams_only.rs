@@ -30,7 +30,7 @@ const MIB: usize = 1 << 20;
 const LENGTHS: [usize; 9] = [0, 1, 1000, 9000, 16 << 10, (16 << 10) + 1, 100_000, MIB, 16 * MIB];
 
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 /// Settings of a session without bulk lanes.

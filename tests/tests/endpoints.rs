@@ -17,7 +17,7 @@ const DRIVERS: [&str; 2] = ["uring", "sockets"];
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 /// Both hosts are of one job.

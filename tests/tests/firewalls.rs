@@ -50,7 +50,7 @@ fn ip_rule(lab: &Lab, host: Host, arguments: &[&str]) {
 
 /// A lab whose routing rules can be put before the one for local addresses.
 fn lab() -> Lab {
-    let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
+    let lab = Lab::build(&LabSpec::rails(1)).unwrap();
     for host in [Host::A, Host::B] {
         ip_rule(&lab, host, &["add", "pref", "10", "lookup", "local"]);
         ip_rule(&lab, host, &["del", "pref", "0"]);

@@ -23,7 +23,7 @@ use traffic::{LIMIT, both, ping_pong, receive, rounds_until, send, until_frames}
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 #[test]

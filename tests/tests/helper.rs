@@ -279,7 +279,7 @@ fn frames(endpoint: &Endpoint<Owned>) -> String {
 /// Runs `test` inside host a, with a bpffs where `is_pinned` and paths of two daemons, and says
 /// afterwards that the NIC is as it was found.
 fn in_host_a(is_pinned: bool, test: impl Fn(&Lab, [&Path; 2]) + Send + Sync) {
-    let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
+    let lab = Lab::build(&LabSpec::rails(1)).unwrap();
     let (bpffs, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let sockets = ["a", "b"].map(|name| folder.path().join(name));

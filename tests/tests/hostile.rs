@@ -176,7 +176,7 @@ struct Seen {
 /// Messages both ways while host a's wire is not its own. Host a sends by its socket, where the
 /// wire can see it; host b receives by `lane`.
 fn attacked(lane: &str, driver: &str) -> Seen {
-    let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
+    let lab = Lab::build(&LabSpec::rails(1)).unwrap();
     let foreign = foreign_frame(&lab);
     let join = || Nic::join("rail0", AttachMode::Auto).unwrap();
     let nic = lab.host(Host::B).enter(join).unwrap();

@@ -30,7 +30,7 @@ fn rank_of_a_job() {
 /// Runs `test` inside host b, with a bpffs where `pinned`, and says afterwards that the NIC is as
 /// it was found. The mount goes with the thread.
 fn in_host_b(pinned: bool, test: impl Fn(&Lab, &Path) + Send + Sync) {
-    let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
+    let lab = Lab::build(&LabSpec::rails(1)).unwrap();
     let (bpffs, meetings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let _cleaner = Cleaner::of(&lab);
     let work = || {

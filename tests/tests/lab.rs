@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TREE: &str = "setsid sleep 1000 & sleep 1000 & echo up; wait";
 
 fn rails(rails: u8) -> LabSpec {
-    LabSpec { rails }
+    LabSpec::rails(rails)
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

@@ -124,7 +124,7 @@ fn side(run: &Run, index: u8, done: &AtomicUsize, endpoint: &Endpoint<Owned>, pe
 
 /// Runs it and looks whether what was to be lost was lost.
 fn played(run: &Run) -> Played {
-    let lab = Lab::build(&LabSpec { rails: 1 }).unwrap();
+    let lab = Lab::build(&LabSpec::rails(1)).unwrap();
     let nics = lossy_nics(&lab, run.loss);
     let settings =
         [("lanes", run.driver), ("control_lane", run.control_lane), ("xdp_frames", run.frames)];

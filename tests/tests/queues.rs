@@ -21,7 +21,7 @@ use traffic::{LIMIT, both, ping_pong, rounds_until, until_frames};
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 /// Runs `ip` in a host.

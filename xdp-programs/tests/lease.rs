@@ -101,7 +101,7 @@ fn ifindex(name: &str) -> u32 {
 
 /// Runs `test` in host b beside a daemon, which then is stopped and has left nothing.
 fn with_daemon(test: impl Fn(&Lab, &Running, IpAddr) + Send + Sync) {
-    let lab = Lab::build(&LabSpec { rails: 2 }).unwrap();
+    let lab = Lab::build(&LabSpec::rails(2)).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let work = || {
         // Commands of the lab mount it again.

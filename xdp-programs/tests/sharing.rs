@@ -20,7 +20,7 @@ const PORT: u16 = 7000;
 const CHILD: &str = "RINGRAIL_XDP_TEST_CHILD";
 
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 /// Runs `test` inside host b, with a bpffs of its own where `pinned`; says afterwards that nothing

@@ -16,7 +16,7 @@ use ringrail_xdp::{AttachMode, Mode, Nic};
 const PORT: u16 = 7000;
 
 fn lab() -> Lab {
-    Lab::build(&LabSpec { rails: 1 }).unwrap()
+    Lab::build(&LabSpec::rails(1)).unwrap()
 }
 
 fn join(lab: &Lab, mode: AttachMode) -> Nic {

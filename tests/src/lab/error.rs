@@ -23,14 +23,18 @@ pub enum LabError {
         source: io::Error,
     },
     /// iproute2 is missing.
-    #[error("no lab without `ip` of iproute2 ({source}); `cargo xtask setup` installs it")]
+    #[error("no lab without `{tool}` of iproute2 ({source}); `cargo xtask setup` installs it")]
     NoTool {
+        /// The program: `ip` or `tc`.
+        tool: &'static str,
         /// What running it gave.
         source: io::Error,
     },
-    /// `ip` refused a command.
-    #[error("building the lab: `ip` failed: {stderr}")]
+    /// `ip` or `tc` refused a command.
+    #[error("building the lab: `{tool}` failed: {stderr}")]
     Refused {
+        /// The program.
+        tool: &'static str,
         /// What it wrote.
         stderr: String,
     },
@@ -43,6 +47,18 @@ pub enum LabError {
         state: String,
         /// How long it was given, in seconds.
         waited_s: u64,
+    },
+    /// This kernel has no netem.
+    #[error("no lab with `delay`: this kernel has no netem ({stderr}); leave `delay` out")]
+    NoDelay {
+        /// What `tc` wrote.
+        stderr: String,
+    },
+    /// The lab has no switch that could do it.
+    #[error("{what} is for the switch of a lab, and this one has none: add `switch` to its spec")]
+    NoSwitch {
+        /// What was asked for.
+        what: &'static str,
     },
     /// The kernel refused something.
     #[error("{doing}: {source}")]

@@ -1,4 +1,5 @@
-//! Two hosts on one machine: network namespaces joined by veth pairs, one pair per rail.
+//! Two hosts on one machine: network namespaces joined by veth pairs, one pair per rail; or by a
+//! switch, a third namespace that limits rates and loses packets.
 //!
 //! The namespaces have no name. File descriptors of the [`Lab`] and the processes in them keep
 //! them alive, so they go away with these, whichever way those end: drop, panic, SIGKILL. Nothing
@@ -15,9 +16,14 @@
 
 mod census;
 mod child;
+mod decoys;
 mod error;
+mod faults;
+mod gates;
 mod namespace;
 mod spec;
+mod switch;
+mod tools;
 mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,12 +32,22 @@ use std::sync::Arc;
 
 pub use census::{ProcessId, users};
 pub use child::{LabChild, LabCommand};
+pub use decoys::DECOYS;
 pub use error::LabError;
+pub use faults::BROWN_OUT;
+pub use gates::Passage;
 use namespace::Namespace;
 pub use spec::LabSpec;
+use switch::Switch;
 
 /// The second octet of every rail's network, 10.77.RAIL.0/24.
 const RAIL_NET: u8 = 77;
+
+/// The same of a host b that is behind a router.
+const ROUTED_NET: u8 = 78;
+
+/// The last octet of host b's rail 0 where all rails are in one network; host a's is 1.
+const SAME_SUBNET_B: u8 = 101;
 
 /// One of the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -51,6 +67,14 @@ impl Host {
         }
     }
 
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+
     /// Position among the hosts, from 0.
     fn index(self) -> u8 {
         match self {
@@ -66,6 +90,10 @@ impl Host {
 pub struct Lab {
     spec: LabSpec,
     hosts: [Arc<Namespace>; 2],
+    handles: [faults::Handle; 2],
+    switch: Option<Switch>,
+    /// Where the decoys' other ends are.
+    _nowhere: Option<Arc<Namespace>>,
 }
 
 impl Lab {
@@ -74,11 +102,18 @@ impl Lab {
     /// # Errors
     ///
     /// [`LabError::Unprivileged`] where network namespaces cannot be made, [`LabError::NoTool`]
-    /// where iproute2 is missing, and otherwise what `ip` or the kernel refused.
+    /// where iproute2 is missing, [`LabError::NoDelay`] where the kernel has no netem, and otherwise
+    /// what `ip`, `tc` or the kernel refused.
     pub fn build(spec: &LabSpec) -> Result<Self, LabError> {
         let hosts = [Arc::new(Namespace::create()?), Arc::new(Namespace::create()?)];
-        wiring::connect(&hosts, spec)?;
-        Ok(Self { spec: spec.clone(), hosts })
+        let inside = spec.has_switch().then(Namespace::create).transpose()?.map(Arc::new);
+        wiring::lay(&hosts, inside.as_ref(), spec)?;
+        let ports = inside.clone();
+        let switch = inside.map(|inside| Switch::build(inside, spec)).transpose()?;
+        wiring::bring_up(&hosts, ports.as_ref(), spec)?;
+        let nowhere = spec.decoys.then(|| decoys::place(&hosts)).transpose()?;
+        let handles = [faults::Handle::of(&hosts[0])?, faults::Handle::of(&hosts[1])?];
+        Ok(Self { spec: spec.clone(), hosts, handles, switch, _nowhere: nowhere })
     }
 
     /// How it was asked to be.
@@ -98,7 +133,7 @@ impl Lab {
     /// If there is no such rail.
     pub fn addr(&self, host: Host, rail: u8) -> IpAddr {
         assert!(rail < self.spec.rails, "rail {rail} of a lab of {} rails", self.spec.rails);
-        IpAddr::V4(address(host, rail))
+        IpAddr::V4(address(&self.spec, host, rail))
     }
 
     /// The name of the interface of `rail`, the same in both hosts.
@@ -157,11 +192,22 @@ impl HostHandle<'_> {
 /// What is missing, and the cure.
 pub fn available() -> Result<(), LabError> {
     Namespace::create()?;
-    wiring::tool_version()
+    tools::is_there()
 }
 
-fn address(host: Host, rail: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, RAIL_NET, rail, host.index() + 1)
+fn address(spec: &LabSpec, host: Host, rail: u8) -> Ipv4Addr {
+    match (spec.same_subnet, spec.routed, host) {
+        (true, _, Host::A) => Ipv4Addr::new(10, RAIL_NET, 0, 1 + rail),
+        (true, _, Host::B) => Ipv4Addr::new(10, RAIL_NET, 0, SAME_SUBNET_B + rail),
+        (_, true, Host::B) => Ipv4Addr::new(10, ROUTED_NET, rail, 2),
+        _ => Ipv4Addr::new(10, RAIL_NET, rail, host.index() + 1),
+    }
+}
+
+/// The address of the router towards `host` on `rail`, where there is one.
+fn router(host: Host, rail: u8) -> Ipv4Addr {
+    let net = if host == Host::A { RAIL_NET } else { ROUTED_NET };
+    Ipv4Addr::new(10, net, rail, 254)
 }
 
 fn nic(rail: u8) -> String {

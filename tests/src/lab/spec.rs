@@ -1,30 +1,87 @@
 //! The text that describes a lab, as given to `--lab`.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use super::LabError;
 
 /// Rails a lab can have: the fields of an address are bytes, and more tells nothing new.
 const RAILS_MAX: u8 = 32;
 
-/// Keys that a lab has a meaning for, but that this version cannot build.
-const NOT_OFFERED: &[&str] = &["switch", "rate", "loss", "same-subnet", "decoys", "delay"];
+/// What an error about an unknown key says there is.
+const KEYS: &str = "there are `rails=N`, `switch`, `rate=1gbit:3gbit`, `loss=1e-3`, `delay=1ms`, \
+                    `same-subnet`, `decoys`, `routed`";
+
+/// Units of a rate in bits per second, the longer name first.
+const RATE_UNITS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
+
+/// Units of a time in seconds, the longer name first.
+const TIME_UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)];
 
 /// What a lab looks like. Parsed from comma-separated `key` or `key=value`; an empty text is the
 /// default.
 ///
 /// | key | meaning | default |
 /// |---|---|---|
-/// | `rails=N` | veth pairs between the hosts, 1 to 32 | 1 |
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// | `rails=N` | NICs that each host has, 1 to 32 | 1 |
+/// | `switch` | a third namespace carries the rails, so that they can be cut at run time | no |
+/// | `rate=R:R…` | bits per second of each rail, either way (`1gbit`, `500mbit`); the last one is for the rails that are left; implies `switch` | as fast as it goes |
+/// | `loss=P` | share of packets that the switch drops, either way, 0 to 1; implies `switch`, and segmentation offload is off | 0 |
+/// | `delay=T` | one-way delay (`200us`, `1ms`), which takes a kernel with netem; implies `switch` | none |
+/// | `same-subnet` | all rails in one IP network on one bridge; implies `switch` | one network per rail |
+/// | `routed` | a router between two networks per rail; implies `switch` | no |
+/// | `decoys` | what is no rail stands beside them: docker0, virbr0, a NIC that is down, and networks without a way to the other host | no |
+#[derive(Clone, PartialEq, Debug)]
 pub struct LabSpec {
-    /// Veth pairs between the two hosts.
+    /// NICs that each host has.
     pub rails: u8,
+    /// A third namespace carries the rails. Other fields imply it: see [`Self::has_switch`].
+    pub switch: bool,
+    /// Bits per second of the rails, either way; the last one is for all rails that are left.
+    /// Empty: no limit.
+    pub rates_bit_s: Vec<u64>,
+    /// Share of the packets that the switch drops, either way.
+    pub loss: f64,
+    /// One-way delay.
+    pub delay: Duration,
+    /// All rails are in one IP network, on one bridge.
+    pub same_subnet: bool,
+    /// A router stands between two networks per rail.
+    pub routed: bool,
+    /// Interfaces that are no rail stand beside them.
+    pub decoys: bool,
 }
 
 impl Default for LabSpec {
     fn default() -> Self {
-        Self { rails: 1 }
+        Self {
+            rails: 1,
+            switch: false,
+            rates_bit_s: Vec::new(),
+            loss: 0.0,
+            delay: Duration::ZERO,
+            same_subnet: false,
+            routed: false,
+            decoys: false,
+        }
+    }
+}
+
+impl LabSpec {
+    /// Plain rails: veth pairs from host to host.
+    pub fn rails(rails: u8) -> Self {
+        Self { rails, ..Self::default() }
+    }
+
+    /// Whether a third namespace carries the rails: faults at run time need it.
+    pub fn has_switch(&self) -> bool {
+        let is_shaped = !self.rates_bit_s.is_empty() || self.loss > 0.0 || !self.delay.is_zero();
+        self.switch || is_shaped || self.same_subnet || self.routed
+    }
+
+    /// What `rail` carries either way, in bits per second; `None`: as fast as it goes.
+    pub fn rate_bit_s(&self, rail: u8) -> Option<u64> {
+        self.rates_bit_s.get(usize::from(rail)).or(self.rates_bit_s.last()).copied()
     }
 }
 
@@ -33,34 +90,95 @@ impl FromStr for LabSpec {
 
     fn from_str(text: &str) -> Result<Self, LabError> {
         let wrong = |reason: String| LabError::Spec { text: text.to_owned(), reason };
-        let mut rails = None;
+        let mut spec = Self::default();
+        let mut seen = Vec::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (key, value) = match part.split_once('=') {
                 Some((key, value)) => (key.trim(), Some(value.trim())),
                 None => (part, None),
             };
-            match key {
-                "rails" => {
-                    let count = value
-                        .and_then(|value| value.parse().ok())
-                        .filter(|count| (1..=RAILS_MAX).contains(count))
-                        .ok_or_else(|| {
-                            wrong(format!("`{part}` is not `rails=N` with N from 1 to {RAILS_MAX}"))
-                        })?;
-                    if rails.replace(count).is_some() {
-                        return Err(wrong("`rails` is given twice".to_owned()));
-                    }
-                }
-                later if NOT_OFFERED.contains(&later) => {
-                    return Err(wrong(format!("`{later}` is not offered yet; there is `rails=N`")));
-                }
-                unknown => {
-                    return Err(wrong(format!("no key `{unknown}`; there is `rails=N`")));
-                }
+            if seen.contains(&key) {
+                return Err(wrong(format!("`{key}` is given twice")));
             }
+            seen.push(key);
+            spec.set(part, key, value).map_err(wrong)?;
         }
-        Ok(Self { rails: rails.unwrap_or(Self::default().rails) })
+        match spec.same_subnet && spec.routed {
+            true => Err(wrong("`same-subnet` and `routed` exclude each other".to_owned())),
+            false => Ok(spec),
+        }
     }
+}
+
+impl LabSpec {
+    /// Takes in one `part` of a text.
+    fn set(&mut self, part: &str, key: &str, value: Option<&str>) -> Result<(), String> {
+        let flag = match key {
+            "switch" => Some(&mut self.switch),
+            "same-subnet" => Some(&mut self.same_subnet),
+            "decoys" => Some(&mut self.decoys),
+            "routed" => Some(&mut self.routed),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            *flag = true;
+            return match value {
+                None => Ok(()),
+                Some(_) => Err(format!("`{part}`: `{key}` has no value")),
+            };
+        }
+        match key {
+            "rails" => {
+                self.rails = value
+                    .and_then(|value| value.parse().ok())
+                    .filter(|count| (1..=RAILS_MAX).contains(count))
+                    .ok_or_else(|| {
+                        format!("`{part}` is not `rails=N` with N from 1 to {RAILS_MAX}")
+                    })?;
+            }
+            "rate" => {
+                let rates = value.unwrap_or_default().split(':').map(rate_bit_s);
+                self.rates_bit_s = rates.collect::<Option<_>>().ok_or_else(|| {
+                    format!("`{part}` is not `rate=1gbit:3gbit`, from 1mbit to 400gbit each")
+                })?;
+            }
+            "loss" => {
+                self.loss = value
+                    .and_then(|value| value.parse().ok())
+                    .filter(|share| (0.0..=1.0).contains(share))
+                    .ok_or_else(|| format!("`{part}` is not `loss=P` with P from 0 to 1"))?;
+            }
+            "delay" => {
+                self.delay = value.and_then(delay).ok_or_else(|| {
+                    format!("`{part}` is not `delay=1ms`, from 1us to 10s (us, ms, s)")
+                })?;
+            }
+            "nat" => {
+                return Err("`nat` is not offered: use `routed`, and masquerade in the router by \
+                            hand (`nft`)"
+                    .to_owned());
+            }
+            unknown => return Err(format!("no key `{unknown}`; {KEYS}")),
+        }
+        Ok(())
+    }
+}
+
+/// A number and one of `units`, in the base unit.
+fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let (number, unit) =
+        units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))?;
+    number.trim().parse::<f64>().ok().map(|number| number * unit)
+}
+
+fn rate_bit_s(text: &str) -> Option<u64> {
+    let rate = quantity(text.trim(), &RATE_UNITS)?;
+    (1e6..=400e9).contains(&rate).then_some(rate as u64)
+}
+
+fn delay(text: &str) -> Option<Duration> {
+    let seconds = quantity(text, &TIME_UNITS)?;
+    (1e-6..=10.0).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]
@@ -71,11 +189,34 @@ mod tests {
         text.parse::<LabSpec>().expect_err("a wrong spec").to_string()
     }
 
+    fn spec(text: &str) -> LabSpec {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn rails_are_counted() {
-        assert_eq!("".parse::<LabSpec>().unwrap(), LabSpec { rails: 1 });
-        assert_eq!("rails=1".parse::<LabSpec>().unwrap().rails, 1);
-        assert_eq!(" rails = 32 ,".parse::<LabSpec>().unwrap().rails, 32);
+        assert_eq!(spec(""), LabSpec::rails(1));
+        assert_eq!(spec("rails=1"), LabSpec::default());
+        assert_eq!(spec(" rails = 32 ,").rails, 32);
+        assert!(!spec("rails=2,decoys").has_switch());
+    }
+
+    #[test]
+    fn the_last_rate_repeats() {
+        let spec = spec("rails=3,rate=1gbit:2.5gbit");
+        assert_eq!(
+            [0, 1, 2].map(|rail| spec.rate_bit_s(rail).unwrap() / 1_000_000),
+            [1000, 2500, 2500]
+        );
+        assert_eq!(LabSpec::default().rate_bit_s(0), None);
+    }
+
+    #[test]
+    fn what_the_switch_does_implies_it() {
+        let all = ["switch", "rate=500mbit", "loss=1e-3", "delay=200us", "same-subnet", "routed"];
+        assert!(all.iter().all(|text| spec(text).has_switch()));
+        assert_eq!(spec("delay=1.5ms").delay, Duration::from_micros(1500));
+        assert_eq!(spec("loss=1e-3").loss, 0.001);
     }
 
     #[test]
@@ -84,10 +225,17 @@ mod tests {
             let reason = reason(wrong);
             assert!(reason.contains(wrong) && reason.contains("1 to 32"), "{reason}");
         }
-        assert!(reason("rails=1,rails=2").contains("twice"));
-        assert!(reason("rials=2").contains("no key `rials`; there is `rails=N`"));
-        for later in ["switch", "rate=1gbit:3gbit", "loss=1e-3", "decoys", "delay=1ms"] {
-            assert!(reason(later).contains("not offered yet"), "{later}");
+        let wrong = ["rate", "rate=", "rate=1", "rate=1gbit:", "rate=-1gbit", "rate=1kbit"];
+        let wrong = wrong.into_iter().chain(["rate=NaNgbit", "loss", "loss=2", "loss=-1"]);
+        let wrong = wrong.chain(["loss=NaN", "delay=1", "delay=0s", "delay=1h", "delay=NaNs"]);
+        for wrong in wrong.chain(["decoys=2", "switch=yes", "routed="]) {
+            let reason = reason(wrong);
+            assert!(reason.contains(&format!("`{wrong}`")), "{wrong}: {reason}");
         }
+        assert!(reason("rails=1,rails=2").contains("twice"));
+        assert!(reason("switch,switch").contains("twice"));
+        assert!(reason("rials=2").contains("no key `rials`; there are `rails=N`"));
+        assert!(reason("nat").contains("not offered"));
+        assert!(reason("same-subnet,routed").contains("exclude"));
     }
 }

@@ -1,18 +1,14 @@
-//! Rails between two namespaces, by `ip` of iproute2.
+//! Rails between namespaces, by `ip` of iproute2.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use rustix::io::{FdFlags, fcntl_setfd};
-
-use super::namespace::{Namespace, move_in};
-use super::{Host, LabError, LabSpec, address, nic};
+use super::namespace::Namespace;
+use super::tools::ip;
+use super::{Host, LabError, LabSpec, address, nic, router};
 
 /// How long a rail may take to come up, in seconds. Takes milliseconds unless the machine is ill.
 const UP_WITHIN_S: u64 = 5;
@@ -20,54 +16,107 @@ const UP_WITHIN_S: u64 = 5;
 /// Bytes of an Ethernet payload on every rail.
 const MTU_BYTES: u32 = 1500;
 
-/// Lays every rail of `spec` between the two hosts and waits until they carry traffic.
-pub(crate) fn connect(hosts: &[Arc<Namespace>; 2], spec: &LabSpec) -> Result<(), LabError> {
+/// Lays every rail of `spec`, from host to host or from either host to the switch. Addresses come
+/// with [`bring_up`].
+pub(crate) fn lay(
+    hosts: &[Arc<Namespace>; 2],
+    switch: Option<&Arc<Namespace>>,
+    spec: &LabSpec,
+) -> Result<(), LabError> {
     let [a, b] = hosts;
-    // `ip` inherits this descriptor, so no name for the other namespace is needed.
-    let peer = format!("/proc/self/fd/{}", b.as_fd().as_raw_fd());
+    // `ip` inherits these descriptors, so no names for the other namespaces are needed.
+    let in_namespace =
+        |namespace: &Namespace| format!("netns /proc/self/fd/{}", namespace.as_fd().as_raw_fd());
+    let end = |host, rail| {
+        let (nic, index, mac) = (nic(rail), index(host, rail), mac(host, rail));
+        format!("name {nic} index {index} address {mac} mtu {MTU_BYTES}{}", offload(spec))
+    };
     let mut pairs = String::new();
     for rail in 0..spec.rails {
-        let nic = nic(rail);
-        let (mac_a, mac_b) = (mac(Host::A, rail), mac(Host::B, rail));
-        let _ = writeln!(
-            pairs,
-            "link add name {nic} index {} address {mac_a} mtu {MTU_BYTES} type veth \
-             peer name {nic} index {} address {mac_b} mtu {MTU_BYTES} netns {peer}",
-            index(Host::A, rail),
-            index(Host::B, rail)
-        );
+        match switch {
+            None => {
+                let (near, far, to) = (end(Host::A, rail), end(Host::B, rail), in_namespace(b));
+                let _ = writeln!(pairs, "link add {near} type veth peer {far} {to}");
+            }
+            Some(_) => {
+                for (host, namespace) in [(Host::A, a), (Host::B, b)] {
+                    let (port, index) = (port(host, rail), port_index(host, rail));
+                    let (far, to) = (end(host, rail), in_namespace(namespace));
+                    let near = format!("name {port} index {index} mtu {MTU_BYTES}");
+                    let _ = writeln!(pairs, "link add {near} type veth peer {far} {to}");
+                    let _ = writeln!(pairs, "link set dev {port} addrgenmode none");
+                    let _ = writeln!(pairs, "link set dev {port} up");
+                }
+            }
+        }
     }
-    ip(a, b, &pairs)?;
-    ip(a, b, &addresses(Host::A, spec))?;
-    ip(b, a, &addresses(Host::B, spec))?;
+    let inside = switch.unwrap_or(a);
+    ip(inside, &[a, b], &pairs)
+}
+
+/// Gives the hosts addresses and routes, and waits until all rails carry traffic.
+pub(crate) fn bring_up(
+    hosts: &[Arc<Namespace>; 2],
+    switch: Option<&Arc<Namespace>>,
+    spec: &LabSpec,
+) -> Result<(), LabError> {
+    for (host, namespace) in [Host::A, Host::B].into_iter().zip(hosts) {
+        ip(namespace, &[], &addresses(host, spec))?;
+    }
     for host in hosts {
         host.enter(|| (0..spec.rails).try_for_each(|rail| wait_up(&nic(rail))))??;
+    }
+    if let Some(switch) = switch {
+        let ports = (0..spec.rails).flat_map(|rail| [port(Host::A, rail), port(Host::B, rail)]);
+        switch.enter(|| ports.into_iter().try_for_each(|port| wait_up(&port)))??;
     }
     Ok(())
 }
 
-/// Asks `ip` its version, to learn whether it is there.
-pub(crate) fn tool_version() -> Result<(), LabError> {
-    let status = Command::new("ip").arg("-Version").stdout(Stdio::null()).status();
-    status.map(drop).map_err(|source| LabError::NoTool { source })
+/// How a rail's end in a host is made so that packets are not larger than the wire's where a switch
+/// drops them one by one.
+fn offload(spec: &LabSpec) -> &'static str {
+    if spec.loss > 0.0 { " gso_max_segs 1" } else { "" }
 }
 
 /// The commands that give `host` its addresses and switch its interfaces on.
 fn addresses(host: Host, spec: &LabSpec) -> String {
     let mut batch = String::from("link set dev lo up\n");
     for rail in 0..spec.rails {
-        let (nic, address) = (nic(rail), address(host, rail));
+        let (nic, address) = (nic(rail), address(spec, host, rail));
         let _ = writeln!(batch, "link set dev {nic} addrgenmode none");
         let _ = writeln!(batch, "addr add {address}/24 dev {nic}");
         let _ = writeln!(batch, "link set dev {nic} up");
+        let _ = write!(batch, "{}", routes(host, spec, rail));
     }
     batch
 }
 
-/// The interface's index. Different in the two hosts, because the kernel reports the carrier of a
+/// The commands for the routes of `rail`; they go when its interface is switched off.
+pub(crate) fn routes(host: Host, spec: &LabSpec, rail: u8) -> String {
+    if !spec.routed {
+        return String::new();
+    }
+    let (there, via) = (router(host.other(), rail), router(host, rail));
+    let [x, y, z, _] = there.octets();
+    format!("route replace {x}.{y}.{z}.0/24 via {via} dev {}\n", nic(rail))
+}
+
+/// The interface's index. Different in all namespaces, because the kernel reports the carrier of a
 /// veth up to a second late where its peer has the same index.
-fn index(host: Host, rail: u8) -> u32 {
+pub(crate) fn index(host: Host, rail: u8) -> u32 {
     100 * (u32::from(host.index()) + 1) + u32::from(rail)
+}
+
+/// The switch's port towards `host`: `a0` for rail 0 and host a.
+pub(crate) fn port(host: Host, rail: u8) -> String {
+    let host = if host == Host::A { 'a' } else { 'b' };
+    format!("{host}{rail}")
+}
+
+/// The index of [`port`].
+pub(crate) fn port_index(host: Host, rail: u8) -> u32 {
+    200 + index(host, rail)
 }
 
 /// A unicast, locally administered address: bridges drop frames from multicast sources.
@@ -75,33 +124,8 @@ fn mac(host: Host, rail: u8) -> String {
     format!("02:52:52:00:{rail:02x}:{:02x}", host.index() + 1)
 }
 
-/// Runs `batch` by `ip` inside `inside`; its process has the descriptor of `other` too.
-fn ip(inside: &Arc<Namespace>, other: &Arc<Namespace>, batch: &str) -> Result<(), LabError> {
-    let mut command = Command::new("ip");
-    command.args(["-batch", "-"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let (inside, other) = (Arc::clone(inside), Arc::clone(other));
-    let before_exec = move || {
-        move_in(inside.as_fd())?;
-        Ok(fcntl_setfd(&*other, FdFlags::empty())?)
-    };
-    // SAFETY: the closure makes system calls only; it neither allocates nor takes a lock.
-    unsafe { command.pre_exec(before_exec) };
-    let mut child = command.spawn().map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => LabError::NoTool { source },
-        _ => LabError::Os { doing: "running `ip` in a host of the lab".to_owned(), source },
-    })?;
-    let fed = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(batch.as_bytes()));
-    let output = child.wait_with_output().map_err(LabError::os("waiting for `ip`"))?;
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        return Err(LabError::Refused { stderr });
-    }
-    fed.map_err(LabError::os("writing to `ip`"))
-}
-
 /// Waits until `nic` of the calling thread's namespace can carry traffic.
-fn wait_up(nic: &str) -> Result<(), LabError> {
+pub(crate) fn wait_up(nic: &str) -> Result<(), LabError> {
     let path = format!("/sys/class/net/{nic}/operstate");
     let deadline = Instant::now() + Duration::from_secs(UP_WITHIN_S);
     loop {
