@@ -11,7 +11,7 @@ use std::time::Instant;
 use ringrail::settings::Settings;
 use ringrail::{
     Address, Buffer, Completion, Counters, DatagramState, Domain, Endpoint, Envelope, Error,
-    FrameState, Owned, Peer,
+    FrameState, Owned, Peer, topology,
 };
 use serde::de::DeserializeOwned;
 
@@ -41,6 +41,14 @@ pub(crate) struct Side<'a> {
     frames_before: u64,
 }
 
+/// Whether rails that nobody named have this address among them: then all of them are used.
+/// Otherwise whoever named it means it.
+fn is_found(local: &std::net::IpAddr) -> bool {
+    let Ok(defaults) = Settings::builder().insecure(true).build() else { return false };
+    let rails = topology::nics().ok().and_then(|nics| topology::select(&nics, &defaults).ok());
+    rails.is_some_and(|found| found.rails.iter().any(|rail| rail.address == *local))
+}
+
 /// Settings for a job, or for `info`.
 pub(crate) fn settings(
     lanes: Lanes,
@@ -55,7 +63,7 @@ pub(crate) fn settings(
     }
     if let Some(nics) = nics {
         builder = builder.set("nics", nics);
-    } else if let Some(local) = local {
+    } else if let Some(local) = local.filter(|local| !is_found(local)) {
         builder = builder.set("listen_address", &local.to_string());
     }
     if let Some(bytes) = arena_bytes {

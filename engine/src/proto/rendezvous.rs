@@ -155,7 +155,8 @@ impl Core {
                 }
                 continue;
             }
-            let Choice { lane, chunk_bytes, is_last } = match self.choose(slot, chunk_bytes) {
+            let Choice { lane, chunk_bytes, is_last } = match self.choose(slot, chunk_bytes, now_ns)
+            {
                 Next::Now(choice) => choice,
                 Next::Later => return,
                 Next::NoLane => return self.request_lanes(slot, now_ns),
@@ -196,9 +197,11 @@ impl Core {
     }
 
     /// To which lane a session grants next.
-    fn choose(&self, slot: u32, longest: u32) -> Next {
+    fn choose(&self, slot: u32, longest: u32, now_ns: u64) -> Next {
         let longest = u64::from(longest);
-        self.sessions.at(slot as usize).map_or(Next::Later, |it| self.choose_lane(it, longest))
+        self.sessions
+            .at(slot as usize)
+            .map_or(Next::Later, |it| self.choose_lane(it, longest, now_ns))
     }
 
     /// Grants the next range of a session in datagrams. `false`: not now.

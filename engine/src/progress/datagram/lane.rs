@@ -158,10 +158,10 @@ impl Lane {
         let (_, _, probes) = self.path.load();
         Evidence {
             probes,
-            unanswered_since_ns: self.path.unanswered_since_ns(),
+            probed_ns: self.path.probed_ns(),
             answered_sent_ns: self.path.answered_sent_ns(),
             is_silent: self.path.is_silent(),
-            round_trip_ns: self.path.round_trip_ns(),
+            round_trip_max_ns: self.path.round_trip_max_ns(),
             arrived: self.highest,
         }
     }

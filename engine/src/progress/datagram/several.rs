@@ -279,25 +279,19 @@ impl State {
             if let Some(next_ns) = lane.rail_health.as_ref().and_then(RailHealth::next_ns) {
                 lane.wake_at(next_ns.max(now_ns + 100_000), session, timers);
             } else if evidence.probes > 0 && witness.is_some() {
-                let soon_ns = now_ns + evidence.round_trip_ns.max(500_000);
+                let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
                 lane.wake_at(soon_ns, session, timers);
             }
             let is_active = lane.rail_health.as_ref().is_some_and(RailHealth::is_active);
             control.is_doubtful |= !is_active || evidence.probes > 0;
         }
-        // Those that are due to bear witness.
-        if control.lanes().any(|lane| lane.path.load().2 > 0) {
-            let oldest_ns = control
-                .lanes()
-                .filter(|lane| lane.path.load().2 > 0)
-                .map(|lane| lane.path.unanswered_since_ns())
-                .max()
-                .unwrap_or(0);
+        // The others are to bear witness.
+        let probed = control.lanes().filter(|lane| lane.path.load().2 > 0);
+        if let Some(probed_ns) = probed.map(|lane| lane.path.probed_ns()).max() {
             let timers = &mut self.datagrams.timers;
             for lane in control.lanes_mut() {
-                let (_, in_flight, probes) = lane.path.load();
-                let answered_ns = lane.path.answered_sent_ns().unwrap_or(0);
-                if probes == 0 && in_flight == 0 && answered_ns <= oldest_ns {
+                let (_, _, probes) = lane.path.load();
+                if probes == 0 && lane.path.asked_ns() < probed_ns {
                     lane.path.ask();
                     lane.wake_at(now_ns, session, timers);
                 }

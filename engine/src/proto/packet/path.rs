@@ -457,9 +457,19 @@ impl Path {
         self.highest_acked.map(|_| self.acked_sent_ns)
     }
 
-    /// Since when packets are outstanding and none was answered; only while there are probes.
-    pub(crate) fn unanswered_since_ns(&self) -> u64 {
-        self.unanswered_since_ns
+    /// When the last probe timeout fired: its probe went right after.
+    pub(crate) fn probed_ns(&self) -> u64 {
+        self.probed_at_ns
+    }
+
+    /// When the last packet went that wants an answer.
+    pub(crate) fn asked_ns(&self) -> u64 {
+        self.asked_at_ns
+    }
+
+    /// A round trip that is no surprise.
+    pub(crate) fn round_trip_max_ns(&self) -> u64 {
+        self.rtt.cautious_ns()
     }
 
     /// Acknowledges with the next packet what arrived, however shortly ago.
@@ -555,6 +565,7 @@ impl Path {
     }
 
     /// The round trip as it is reckoned with.
+    #[cfg(test)]
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
     }

@@ -12,8 +12,9 @@
 //!
 //! A peer that is busy, stopped or overloaded answers on no path, so silence of one path alone
 //! speaks against it: as soon as another path has brought the answer to something that was sent
-//! after what this one owes an answer for, and a moment more has passed. That takes a few round
-//! trips; a time-out that trusts no other path takes many times as long.
+//! no earlier than the probe which this one has not answered, and a round trip more has passed. One
+//! packet that is dropped by a full queue so means nothing; two in a row take three round trips to
+//! be noticed, where a time-out that trusts no other path takes many times as long.
 //!
 //! A path that comes back must answer several times in a row, and for a while that doubles when it
 //! soon fails again: one that flaps carries nothing.
@@ -75,14 +76,14 @@ pub(crate) struct Transition {
 pub(crate) struct Evidence {
     /// Probe timeouts in a row without any answer.
     pub(crate) probes: u32,
-    /// Since when something is under way and nothing was answered.
-    pub(crate) unanswered_since_ns: u64,
+    /// When the last of them fired, and a probe went.
+    pub(crate) probed_ns: u64,
     /// When the newest packet that was answered had been sent; `None`: none was ever answered.
     pub(crate) answered_sent_ns: Option<u64>,
     /// So many probe timeouts that no other path need bear witness.
     pub(crate) is_silent: bool,
-    /// Round trip, smoothed.
-    pub(crate) round_trip_ns: u64,
+    /// A round trip that is no surprise, in nanoseconds.
+    pub(crate) round_trip_max_ns: u64,
     /// Packets of the peer that arrived on it.
     pub(crate) arrived: u64,
 }
@@ -222,11 +223,10 @@ impl Health {
     }
 
     fn is_outdone(&self, now_ns: u64, evidence: &Evidence, witness: Option<Witness>) -> bool {
-        let grace_ns = evidence.round_trip_ns.max(GRACE_MIN_NS);
+        let grace_ns = evidence.round_trip_max_ns.max(GRACE_MIN_NS);
         evidence.probes > 0
             && witness.is_some_and(|witness| {
-                witness.sent_ns > evidence.unanswered_since_ns
-                    && now_ns >= witness.came_ns + grace_ns
+                witness.sent_ns >= evidence.probed_ns && now_ns >= witness.came_ns + grace_ns
             })
     }
 
@@ -264,13 +264,13 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn evidence(probes: u32, unanswered_since_ns: u64, answered: Option<u64>) -> Evidence {
+    fn evidence(probes: u32, probed_ns: u64, answered: Option<u64>) -> Evidence {
         Evidence {
             probes,
-            unanswered_since_ns,
+            probed_ns,
             answered_sent_ns: answered,
             is_silent: false,
-            round_trip_ns: 100_000,
+            round_trip_max_ns: 100_000,
             arrived: 0,
         }
     }

@@ -1,11 +1,14 @@
 //! What a bulk lane carries, from when its chunks arrive.
 
 /// Time over which a sample is taken, in nanoseconds: chunks are often reported several at once.
-const SAMPLE_NS: u64 = 500_000;
-/// Samples that are higher than what is known count for a half, lower ones for an eighth: a loop
+const SAMPLE_NS: u64 = 2_000_000;
+/// Samples that are higher than what is known count for a quarter, lower ones for an eighth: a loop
 /// that was busy for a while makes a lane look slow.
-const RISE_SHIFT: u32 = 1;
+const RISE_SHIFT: u32 = 2;
 const FALL_SHIFT: u32 = 3;
+
+/// After each such time without chunks a lane is taken for twice as fast, in nanoseconds.
+const HOPE_NS: u64 = 20_000_000;
 
 /// Bytes per second, smoothed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,6 +64,13 @@ impl Rate {
 
     pub(crate) fn is_known(&self) -> bool {
         self.bytes_per_s > 0
+    }
+
+    /// Bytes per second that it may be expected to carry at `now_ns`; 0: not known. What was last
+    /// measured long ago is hoped to be better: a lane that is given nothing shows nothing.
+    pub(crate) fn hoped_for(&self, now_ns: u64) -> u64 {
+        let idle_ns = now_ns.saturating_sub(self.last_ns);
+        self.bytes_per_s.saturating_mul(1 << (idle_ns / HOPE_NS).min(16))
     }
 
     /// Bytes per second; 0: not known.

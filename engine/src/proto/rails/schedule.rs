@@ -88,10 +88,10 @@ impl Candidate {
 
 impl Core {
     /// The lane that a session should grant to next.
-    pub(crate) fn choose_lane(&self, session: &Session, longest: u64) -> Next {
+    pub(crate) fn choose_lane(&self, session: &Session, longest: u64, now_ns: u64) -> Next {
         let left = ungranted(session, &self.operations);
         let (mut count, mut rates, mut outstanding) = (0, 0u128, 0u128);
-        for candidate in self.candidates(session) {
+        for candidate in self.candidates(session, now_ns) {
             count += 1;
             rates += u128::from(candidate.rate);
             outstanding += u128::from(candidate.outstanding);
@@ -101,7 +101,7 @@ impl Core {
         }
         let chunks_max = u64::from(self.config.horizon_chunks);
         let mut best: Option<((bool, u128), Choice)> = None;
-        for candidate in self.candidates(session) {
+        for candidate in self.candidates(session, now_ns) {
             let chunk_bytes = candidate.chunk_bytes(longest);
             let horizon = candidate.horizon(chunk_bytes, chunks_max);
             if !candidate.is_due(horizon) {
@@ -125,7 +125,7 @@ impl Core {
         best.map_or(Next::Later, |(_, choice)| Next::Now(choice))
     }
 
-    fn candidates(&self, session: &Session) -> impl Iterator<Item = Candidate> {
+    fn candidates(&self, session: &Session, now_ns: u64) -> impl Iterator<Item = Candidate> {
         let lanes = &self.lanes;
         session.lanes.iter().filter_map(move |&lane| {
             let bulk = lanes.get(lane)?;
@@ -134,7 +134,7 @@ impl Core {
             if !bulk.is_ready || !session.rails.carries_bulk(at) {
                 return None;
             }
-            let rate = match (bulk.rate.bytes_per_s(), path.expected_rate()) {
+            let rate = match (bulk.rate.hoped_for(now_ns), path.expected_rate()) {
                 (0, 0) => RATE_GUESS,
                 (0, expected) => expected,
                 (measured, _) => measured,
