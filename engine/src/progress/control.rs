@@ -30,6 +30,7 @@ pub(crate) struct Control {
     /// Its path, if it has one.
     pub(crate) datagram: Option<Box<super::datagram::Lane>>,
     /// Those of its other paths.
+    #[allow(clippy::vec_box, reason = "one of them takes the carrier's place for each packet")]
     pub(crate) standby: Vec<Box<super::datagram::Lane>>,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,

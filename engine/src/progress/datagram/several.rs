@@ -129,11 +129,10 @@ impl State {
     ) -> Result<(), (u32, PeerFailure)> {
         let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
         let is_carrier = control.datagram.as_ref().is_some_and(|lane| lane.number == number);
-        if !is_carrier && control.standing_by(number).is_none() {
-            if !self.meet_path(session, number, bytes) {
-                self.datagrams.dropped.unknown += 1;
-                return Ok(());
-            }
+        let is_known = is_carrier || control.standing_by(number).is_some();
+        if !is_known && !self.meet_path(session, number, bytes) {
+            self.datagrams.dropped.unknown += 1;
+            return Ok(());
         }
         let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
         let at = control.standing_by(number);
