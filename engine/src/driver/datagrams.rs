@@ -2,7 +2,8 @@
 //!
 //! Both drivers have one of these and watch the descriptors that it names. What comes in a frame
 //! costs no system call to find, so the ring is looked at first; the socket of the same port has
-//! what no frame brought, and is asked less often while that is nothing.
+//! what no frame brought, and is asked less often while that is nothing. Frames are those of rail
+//! 0: datagrams of other rails go by the socket.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,6 +14,7 @@ use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameState};
+use crate::types::Rail;
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
@@ -47,6 +49,7 @@ pub(super) struct Datagrams {
     refusal: FrameState,
     /// The room that was given last is in a frame.
     is_in_frame: bool,
+    rails: Vec<Rail>,
     /// Calls before the socket is asked.
     socket_rests: u32,
     /// Polls before frames are tended.
@@ -66,6 +69,7 @@ impl Datagrams {
             },
             refusal: FrameState::Off,
             is_in_frame: false,
+            rails: Vec::new(),
             socket_rests: 0,
             untended: 0,
         }
@@ -81,9 +85,17 @@ impl Datagrams {
             return Err(datagrams_open());
         }
         counters.syscalls += 1;
-        let local = socket.local_addr()?;
+        let mut local = socket.local_addr()?;
+        if let Some(first) = self.rails.first()
+            && local.ip().is_unspecified()
+        {
+            // Frames are those of one NIC.
+            local.set_ip(first.address);
+        }
         let port = (self.frames_wanted.frames > 0).then(|| socket.try_clone()).transpose()?;
-        self.socket = Some(udp::Datagrams::new(socket)?);
+        let mut socket = udp::Datagrams::new(socket)?;
+        socket.set_rails(&self.rails, counters);
+        self.socket = Some(socket);
         if let Some(port) = port {
             match Frames::open(port.into(), local, &self.frames_wanted) {
                 Ok(frames) => self.frames = Some(frames),
@@ -94,6 +106,14 @@ impl Datagrams {
             }
         }
         Ok(())
+    }
+
+    /// See [`crate::progress::lanes::Driver::set_rails`].
+    pub(super) fn set_rails(&mut self, rails: &[Rail], counters: &mut DriverCounters) {
+        self.rails = rails.to_vec();
+        if let Some(socket) = &mut self.socket {
+            socket.set_rails(rails, counters);
+        }
     }
 
     /// Sends what is queued a last time and gives everything up. Descriptors are not to be watched
@@ -141,7 +161,7 @@ impl Datagrams {
     pub(super) fn send(
         &mut self,
         to: SocketAddr,
-        _rail: u8,
+        rail: u8,
         length: usize,
         counters: &mut DriverCounters,
     ) {
@@ -149,7 +169,7 @@ impl Datagrams {
         if self.is_in_frame
             && let Some(frames) = &mut self.frames
         {
-            if frames.send(to, length) {
+            if rail == 0 && frames.send(to, length) {
                 counters.datagrams_sent += 1;
                 return;
             }
@@ -160,7 +180,7 @@ impl Datagrams {
             };
             room[..length].copy_from_slice(&written[..length]);
         }
-        socket.send(to, length, counters);
+        socket.send(to, rail, length, counters);
     }
 
     /// See [`crate::progress::lanes::Driver::flush_datagrams`].

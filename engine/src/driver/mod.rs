@@ -5,6 +5,7 @@
 
 mod calls;
 mod datagrams;
+mod links;
 mod middleware;
 mod pieces;
 mod rails;

@@ -2,17 +2,25 @@
 //! in.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::OwnedFd;
+use std::mem;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
+use std::os::fd::{OwnedFd, RawFd};
 
+use super::links::Links;
 use super::tcp::{self, Binding};
-use crate::progress::lanes::DriverCounters;
+use crate::progress::lanes::{DriverCounters, Event};
 use crate::types::{RAILS_MAX, Rail};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Rails {
     list: Vec<Rail>,
+    /// A listener is bound to no address.
+    listens_everywhere: bool,
+    /// Whether the link of each is up, as far as is known.
+    are_up: Vec<bool>,
+    /// Open since there were several.
+    links: Option<Links>,
 }
 
 impl Rails {
@@ -26,7 +34,53 @@ impl Rails {
             ));
         }
         self.list = rails.to_vec();
+        self.are_up = vec![true; rails.len()];
         Ok(())
+    }
+
+    /// Asks for news of links, if somebody can go by another rail then; the descriptor is to be
+    /// watched from now on if there was none before. Returns it in that case.
+    pub(super) fn ask_for_news(&mut self, counters: &mut DriverCounters) -> Option<RawFd> {
+        if !self.has_several() || self.list.iter().all(|rail| rail.nic_index == 0) {
+            return None;
+        }
+        if let Some(links) = &self.links {
+            counters.syscalls += 1;
+            if let Err(error) = links.ask() {
+                tracing::debug!("the state of links is not known: {error}");
+            }
+            return None;
+        }
+        counters.syscalls += 3;
+        match Links::open() {
+            Ok(links) => {
+                let fd = links.fd();
+                self.links = Some(links);
+                Some(fd)
+            }
+            // Rails find out without hints.
+            Err(error) => {
+                tracing::debug!("there will be no news of links: {error}");
+                None
+            }
+        }
+    }
+
+    /// What news of links come by.
+    pub(super) fn news_fd(&self) -> Option<RawFd> {
+        self.links.as_ref().map(Links::fd)
+    }
+
+    /// There is news of links: tells of rails that are concerned.
+    pub(super) fn take_news(&mut self, counters: &mut DriverCounters, events: &mut Vec<Event>) {
+        let Some(links) = &mut self.links else { return };
+        counters.syscalls += links.read(|index, is_up| {
+            for (at, (rail, was_up)) in self.list.iter().zip(&mut self.are_up).enumerate() {
+                if rail.nic_index == index && mem::replace(was_up, is_up) != is_up {
+                    events.push(Event::RailChanged { rail: at as u8, is_up });
+                }
+            }
+        });
     }
 
     /// What a connection by `rail` is bound to; `None`: routes decide.
@@ -47,7 +101,12 @@ impl Rails {
         Ok(Some(Binding { address, nic_index }))
     }
 
-    /// Whether sockets are bound to the wildcard address.
+    /// Connections will come to `listener`, too.
+    pub(super) fn listening(&mut self, listener: &TcpListener) {
+        let local = listener.local_addr();
+        self.listens_everywhere |= local.is_ok_and(|local| local.ip().is_unspecified());
+    }
+
     fn has_several(&self) -> bool {
         self.list.len() > 1
     }
@@ -55,8 +114,8 @@ impl Rails {
     /// The rail that an accepted connection came to, which it is bound to from now on; `None`: to
     /// none of them, and it is to be closed.
     pub(super) fn welcome(&self, socket: &OwnedFd, counters: &mut DriverCounters) -> Option<u8> {
-        if !self.has_several() {
-            // The listener is bound to the only address.
+        if self.list.is_empty() || !self.has_several() && !self.listens_everywhere {
+            // The listener is bound to the only address, or routes decide.
             return Some(0);
         }
         counters.syscalls += 2;
@@ -67,7 +126,9 @@ impl Rails {
             counters.foreign_connections += 1;
             return None;
         };
-        counters.syscalls += tcp::keep_to_nic(socket, self.list[rail].nic_index);
+        if self.has_several() {
+            counters.syscalls += tcp::keep_to_nic(socket, self.list[rail].nic_index);
+        }
         u8::try_from(rail).ok()
     }
 }

@@ -216,8 +216,8 @@ pub(crate) trait Driver {
 
     /// The rails from now on, in the order of their numbers; at most
     /// [`RAILS_MAX`](crate::types::RAILS_MAX). Comes before [`Self::listen`] and
-    /// [`Self::open_datagrams`], and again when the list changes: numbers then mean the new list at
-    /// once, also those in events that were not told yet, and open lanes stay as they are. An
+    /// [`Self::open_datagrams`], and again when the list changes: events of
+    /// before may still come with numbers of the old list, and open lanes stay as they are. An
     /// empty list, as at the start: rail 0 alone, and routes decide.
     ///
     /// With one rail listener and datagrams are bound to its address. With several they are bound to

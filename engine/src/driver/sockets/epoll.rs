@@ -37,7 +37,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, socket, &mut event)
     }
 
-    /// Waits for something once that is level-triggered: to be removed when it came.
+    /// Waits for something that is level-triggered: to be removed, or dealt with, when it came.
     pub(super) fn arm(&self, socket: RawFd, name: u64, interest: libc::c_int) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest as u32, u64: name };
         self.control(libc::EPOLL_CTL_ADD, socket, &mut event)

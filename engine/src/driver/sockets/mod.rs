@@ -35,6 +35,9 @@ use crate::types::Rail;
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
 
+/// The epoll name of news of links: no lane has it, and no listener.
+const LINKS: u64 = u64::MAX - 2;
+
 const READ: usize = 0;
 const WRITE: usize = 1;
 
@@ -134,6 +137,8 @@ impl SocketsDriver {
                 let (name, mask) = self.epoll.event(index);
                 if let Some(source) = source_of(name) {
                     self.datagrams_event(source, mask)?;
+                } else if name == LINKS {
+                    self.rails.take_news(&mut self.counters, &mut self.ready);
                 } else if name & LISTENER != 0 {
                     let listener = (name ^ LISTENER) as usize;
                     if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
@@ -289,13 +294,20 @@ impl Driver for SocketsDriver {
     }
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.rails.set(rails)
+        self.rails.set(rails)?;
+        self.datagrams.set_rails(rails, &mut self.counters);
+        if let Some(fd) = self.rails.ask_for_news(&mut self.counters) {
+            self.counters.syscalls += 1;
+            self.epoll.arm(fd, LINKS, libc::EPOLLIN)?;
+        }
+        Ok(())
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
         }
+        self.rails.listening(&listener);
         let index = self.listeners.len();
         self.counters.syscalls += 1;
         self.epoll.add(listener.as_raw_fd(), LISTENER | index as u64)?;

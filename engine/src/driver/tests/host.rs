@@ -270,11 +270,15 @@ impl Host {
 
     /// Queues a datagram; `false` when there is no room, of which an event will tell.
     pub(super) fn try_datagram(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
+        self.try_datagram_by(to, 0, bytes)
+    }
+
+    fn try_datagram_by(&mut self, to: SocketAddr, rail: u8, bytes: &[u8]) -> bool {
         match self.driver.datagram_room() {
             Ok(room) => {
                 assert!(room.len() >= DATAGRAM_BYTES_MAX);
                 room[..bytes.len()].copy_from_slice(bytes);
-                self.driver.send_datagram(to, 0, bytes.len());
+                self.driver.send_datagram(to, rail, bytes.len());
                 true
             }
             Err(error) => {
@@ -287,7 +291,11 @@ impl Host {
 
     /// Queues a datagram, as soon as there is room.
     pub(super) fn datagram(&mut self, to: SocketAddr, bytes: &[u8]) {
-        while !self.try_datagram(to, bytes) {
+        self.datagram_by(to, 0, bytes);
+    }
+
+    pub(super) fn datagram_by(&mut self, to: SocketAddr, rail: u8, bytes: &[u8]) {
+        while !self.try_datagram_by(to, rail, bytes) {
             self.expect("DatagramsWritable", |e| matches!(e, Event::DatagramsWritable));
         }
     }

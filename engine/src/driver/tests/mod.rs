@@ -132,6 +132,10 @@ contract! {
         datagrams::every_length_goes_there_and_back,
         datagrams::datagrams_move_to_another_driver,
         absence::lanes_are_set_up_and_closed_in_absence,
+        rails::datagrams_follow_a_new_list,
+        rails::each_rail_connects_from_its_address,
+        rails::each_rail_sends_from_its_address,
+        rails::foreign_addresses_are_not_let_in,
     }
     all_but_faulty {
         messages::bytes_arrive_in_order_until_the_stream_ends,
@@ -150,6 +154,7 @@ contract! {
     }
     all_but_late_and_faulty {
         connections::stale_keys_do_nothing,
+        rails::links_that_come_and_go_are_told_of,
         datagrams::watched_once_and_woken,
     }
 }

@@ -1,11 +1,206 @@
-//! Several rails: who sends from where, and who is let in.
+//! Several rails: who sends from where, who is let in, and news of their links.
 
-use std::net::IpAddr;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd as _;
 
-use crate::types::{Rail, RailRole};
+use rustix::net::netdevice::name_to_index;
+use rustix::thread::UnshareFlags;
+use socket2::SockRef;
+
+use super::host::{Host, PATIENCE, Variant, pattern};
+use crate::progress::lanes::{DriverCounters, Event};
+use crate::types::{RAILS_MAX, Rail, RailRole};
 
 /// A rail for tests.
 pub(super) fn rail(address: IpAddr, nic_index: u32) -> Rail {
     let nic = "lo".to_owned();
     Rail { nic, nic_index, address, speed_mbps: None, mtu: None, role: RailRole::Ordinary }
+}
+
+fn loopback() -> u32 {
+    let any_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    name_to_index(&any_socket, "lo").unwrap()
+}
+
+fn rails_of(addresses: &[&str]) -> Vec<Rail> {
+    let index = loopback();
+    addresses.iter().map(|address| rail(address.parse().unwrap(), index)).collect()
+}
+
+/// Listens at a port of all addresses.
+fn listen_everywhere(host: &mut Host) -> u16 {
+    let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    host.driver.listen(listener).unwrap();
+    port
+}
+
+/// Each datagram leaves from the address of its rail, whatever goes in the same call.
+pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
+    for (bound_to, addresses, outside) in [
+        ("0.0.0.0", ["127.0.0.1", "127.0.0.2"], ["127.0.0.1", "127.0.0.1"]),
+        ("::", ["127.0.0.3", "::1"], ["127.0.0.1", "::1"]),
+    ] {
+        if bound_to == "::" && UdpSocket::bind("[::1]:0").is_err() {
+            println!("RINGRAIL-SKIP: driver::tests::{}: no IPv6", variant.module);
+            continue;
+        }
+        let mut host = Host::new(variant);
+        host.driver.set_rails(&rails_of(&addresses)).unwrap();
+        let port = host.open_datagrams(bound_to).port();
+        let from = addresses.map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+        let outside = outside.map(|ip| {
+            let socket = UdpSocket::bind((ip, 0)).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        });
+        let to = outside.each_ref().map(|socket| socket.local_addr().unwrap());
+        // Alone, and many in one call.
+        for count in [1, 20] {
+            for rail in 0..2 {
+                for _ in 0..count {
+                    host.datagram_by(to[rail], rail as u8, b"hello");
+                }
+            }
+            host.driver.flush_datagrams();
+            for (socket, from) in outside.iter().zip(from) {
+                for _ in 0..count {
+                    let (length, sender) = socket.recv_from(&mut [0; 16]).unwrap();
+                    assert_eq!((length, sender), (5, from));
+                }
+            }
+        }
+        // Both ways: the answer comes to the address of the rail.
+        for rail in 0..2 {
+            outside[rail].send_to(&pattern(7, 300), from[rail]).unwrap();
+            assert!(host.expect_datagram() == (to[rail], pattern(7, 300)));
+        }
+        let before = host.driver.counters();
+        assert_eq!(before.datagrams_refused, 0);
+        host.datagram_by(to[0], 2, b"by no rail");
+        host.driver.flush_datagrams();
+        let DriverCounters { datagrams_refused, datagrams_sent, .. } = host.driver.counters();
+        assert_eq!((datagrams_refused, datagrams_sent), (1, before.datagrams_sent));
+    }
+}
+
+/// The numbers mean the new list as soon as there is one; a list of one works as well on a socket
+/// that is bound to no address.
+pub(super) fn datagrams_follow_a_new_list(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
+    outside.set_read_timeout(Some(PATIENCE)).unwrap();
+    let to = outside.local_addr().unwrap();
+    host.open_datagrams("0.0.0.0");
+    for (addresses, number) in [
+        (&["127.0.0.2", "127.0.0.3"][..], 0),
+        (&["127.0.0.3", "127.0.0.2", "127.0.0.4"][..], 2),
+        (&["127.0.0.5"][..], 0),
+    ] {
+        host.driver.set_rails(&rails_of(addresses)).unwrap();
+        host.datagram_by(to, number, b"hello");
+        host.driver.flush_datagrams();
+        let (_, from) = outside.recv_from(&mut [0; 16]).unwrap();
+        assert_eq!(from.ip().to_string(), addresses[usize::from(number)]);
+    }
+}
+
+pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let addresses = ["127.0.0.1", "127.0.0.2"];
+    host.driver.set_rails(&rails_of(&addresses)).unwrap();
+    let port = listen_everywhere(&mut host);
+    for (number, ip) in addresses.into_iter().enumerate() {
+        let ip: IpAddr = ip.parse().unwrap();
+        // To the address of the other rail: from and to do not depend on each other.
+        let to = SocketAddr::new(addresses[1 - number].parse().unwrap(), port);
+        let near = host.connect_by(to, number as u8);
+        host.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
+        let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
+        let Event::Accepted { lane: far, remote, rail } = accepted else { unreachable!() };
+        assert_eq!((remote.ip(), usize::from(rail)), (ip, 1 - number));
+        assert_eq!(host.driver.addresses(near).unwrap().0.ip(), ip);
+        assert_eq!(host.driver.addresses(far).unwrap(), (to, remote));
+    }
+    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    assert_eq!(host.driver.connect(to, 2).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let other = SocketAddr::new("::1".parse().unwrap(), port);
+    assert_eq!(host.driver.connect(other, 1).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let many: Vec<Rail> = (0..=RAILS_MAX as u32).map(|_| rail(to.ip(), 0)).collect();
+    assert_eq!(host.driver.set_rails(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
+    host.expect_quiet();
+    for (_, socket) in host.dismantle().unwrap() {
+        let nic = SockRef::from(&socket).device().unwrap();
+        assert_eq!(nic.as_deref(), Some(&b"lo"[..]), "since Linux 5.7 anybody may bind to a NIC");
+    }
+}
+
+/// Whoever connects to an address that is no rail's is not talked to, and disturbs nobody.
+pub(super) fn foreign_addresses_are_not_let_in(variant: &Variant) {
+    let mut host = Host::new(variant);
+    host.driver.set_rails(&rails_of(&["127.0.0.1", "127.0.0.2"])).unwrap();
+    let port = listen_everywhere(&mut host);
+    let mut foreign = TcpStream::connect(("127.0.0.3", port)).unwrap();
+    foreign.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _welcome = TcpStream::connect(("127.0.0.2", port)).unwrap();
+    let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
+    let Event::Accepted { rail, .. } = accepted else { unreachable!() };
+    assert_eq!(rail, 1);
+    match foreign.read(&mut [0; 1]) {
+        Ok(0) => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(host.driver.counters().foreign_connections, 1);
+    host.expect_quiet();
+}
+
+/// In a network of its own, whose loopback is off at first.
+pub(super) fn links_that_come_and_go_are_told_of(variant: &Variant) {
+    // This thread ends with the test, and the network with it.
+    // SAFETY: no other thread is concerned: sockets that there are stay in their network.
+    if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
+        println!("RINGRAIL-SKIP: driver::tests::{}: no new network: {error}", variant.module);
+        return;
+    }
+    let mut host = Host::new(variant);
+    host.driver.set_rails(&rails_of(&["127.0.0.1", "127.0.0.2"])).unwrap();
+    let expect = |host: &mut Host, expected: bool| {
+        for number in 0..2 {
+            let event = host.expect("RailChanged", |e| matches!(e, Event::RailChanged { .. }));
+            let Event::RailChanged { rail, is_up } = event else { unreachable!() };
+            assert_eq!((rail, is_up), (number, expected));
+        }
+        host.expect_quiet();
+    };
+    expect(&mut host, false);
+    switch_loopback(true);
+    expect(&mut host, true);
+    host.driver.begin_absence();
+    switch_loopback(false);
+    let mut events = Vec::new();
+    let until = std::time::Instant::now() + PATIENCE;
+    while events.len() < 2 {
+        assert!(std::time::Instant::now() < until, "{events:?}");
+        host.driver.poll(&mut events).unwrap();
+    }
+    host.driver.end_absence();
+    switch_loopback(true);
+    expect(&mut host, true);
+}
+
+/// Switches the loopback of this thread's network on or off.
+fn switch_loopback(is_on: bool) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: integers and bytes, for which zero bytes are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = if is_on { libc::IFF_UP as libc::c_short } else { 0 };
+    // SAFETY: the request is what the call takes, and outlives it.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }

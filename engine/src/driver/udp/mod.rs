@@ -6,23 +6,26 @@
 //! socket watched only while somebody sleeps: being a member of an epoll set costs a socket 160 ns
 //! per datagram.
 //!
+//! With several rails a datagram carries its source and NIC in a control message.
+//!
 //! No `UDP_GRO` and no `UDP_SEGMENT`: a datagram is a datagram, whichever way it comes.
 
 mod address;
 mod incoming;
 mod outgoing;
 mod socket;
+mod source;
 
 use std::io;
 use std::mem;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-use self::address::Family;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
 use crate::progress::lanes::{DriverCounters, Event};
+use crate::types::Rail;
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;
@@ -65,15 +68,20 @@ pub(super) struct Datagrams {
 impl Datagrams {
     /// Takes a bound socket over.
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
-        let family = Family::of(socket.local_addr()?);
+        let local = socket.local_addr()?;
         Ok(Self {
             socket,
-            outgoing: Outgoing::new(family),
+            outgoing: Outgoing::new(local),
             incoming: Incoming::new(),
             is_watched: false,
             wants_room: false,
             is_blocked: false,
         })
+    }
+
+    pub(super) fn set_rails(&mut self, rails: &[Rail], counters: &mut DriverCounters) {
+        self.flush(counters);
+        self.outgoing.set_rails(rails);
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -91,8 +99,14 @@ impl Datagrams {
         Ok(self.outgoing.room())
     }
 
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, counters: &mut DriverCounters) {
-        self.outgoing.push(to, length, counters);
+    pub(super) fn send(
+        &mut self,
+        to: SocketAddr,
+        rail: u8,
+        length: usize,
+        counters: &mut DriverCounters,
+    ) {
+        self.outgoing.push(to, rail, length, counters);
     }
 
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {

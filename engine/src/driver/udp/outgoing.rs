@@ -6,8 +6,10 @@ use std::os::fd::RawFd;
 
 use super::super::calls;
 use super::address::{Family, RawAddress};
+use super::source::Source;
 use super::{BATCH, failed};
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::types::Rail;
 
 /// A datagram and where it goes.
 #[repr(C, align(64))]
@@ -16,6 +18,7 @@ struct Slot {
     address: RawAddress,
     address_bytes: libc::socklen_t,
     length: usize,
+    rail: u8,
 }
 
 /// A ring of datagrams that the kernel has not taken.
@@ -31,6 +34,10 @@ pub(super) struct Outgoing {
     /// How many there are.
     count: usize,
     family: Family,
+    /// The socket is bound to no address.
+    is_wildcard: bool,
+    /// Of each rail, if there are several: `None` where the socket cannot send from its address.
+    sources: Box<[Option<Source>]>,
 }
 
 // SAFETY: the pointers in `headers` and `pieces` are written anew before each system call and not
@@ -38,12 +45,14 @@ pub(super) struct Outgoing {
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
-    pub(super) fn new(family: Family) -> Self {
+    /// For a socket that is bound to `local`.
+    pub(super) fn new(local: SocketAddr) -> Self {
         let slot = |_| Slot {
             bytes: [0; DATAGRAM_BYTES_MAX],
             address: RawAddress::new(),
             address_bytes: 0,
             length: 0,
+            rail: 0,
         };
         Self {
             slots: (0..BATCH).map(slot).collect(),
@@ -51,7 +60,26 @@ impl Outgoing {
             pieces: super::pieces(),
             head: 0,
             count: 0,
-            family,
+            family: Family::of(local),
+            is_wildcard: local.ip().is_unspecified(),
+            sources: Box::default(),
+        }
+    }
+
+    /// The rails from now on.
+    pub(super) fn set_rails(&mut self, rails: &[Rail]) {
+        self.sources = match rails {
+            // The socket is bound to the address of the only one.
+            [_] if !self.is_wildcard => Box::default(),
+            rails => rails.iter().map(|rail| Source::of(rail, self.family)).collect(),
+        };
+    }
+
+    /// Whether a datagram can leave by `rail`.
+    fn has(&self, rail: u8) -> bool {
+        match self.sources.get(usize::from(rail)) {
+            Some(source) => source.is_some(),
+            None => self.sources.is_empty() && rail == 0,
         }
     }
 
@@ -75,14 +103,25 @@ impl Outgoing {
     }
 
     /// Queues what was written into the room.
-    pub(super) fn push(&mut self, to: SocketAddr, length: usize, counters: &mut DriverCounters) {
+    pub(super) fn push(
+        &mut self,
+        to: SocketAddr,
+        rail: u8,
+        length: usize,
+        counters: &mut DriverCounters,
+    ) {
         debug_assert!(!self.is_full() && length <= DATAGRAM_BYTES_MAX);
+        if !self.has(rail) {
+            counters.datagrams_refused += 1;
+            return;
+        }
         let (tail, family) = (self.tail(), self.family);
         let slot = &mut self.slots[tail];
         match slot.address.set(to, family) {
             Some(bytes) => {
                 slot.address_bytes = bytes;
                 slot.length = length.min(DATAGRAM_BYTES_MAX);
+                slot.rail = rail;
                 self.count += 1;
             }
             None => counters.datagrams_refused += 1,
@@ -99,7 +138,7 @@ impl Outgoing {
         while self.count > 0 {
             counters.syscalls += 1;
             let result = match self.count {
-                1 => self.send_one(socket),
+                1 if self.sources.is_empty() => self.send_one(socket),
                 count => self.send_many(socket, count),
             };
             match result {
@@ -156,6 +195,13 @@ impl Outgoing {
             let header = &mut self.headers[at].msg_hdr;
             header.msg_name = (&raw mut slot.address).cast();
             header.msg_namelen = slot.address_bytes;
+            // Where the rail is gone since, routes decide.
+            let (control, control_bytes) = match self.sources.get(usize::from(slot.rail)) {
+                Some(Some(source)) => source.message(),
+                _ => (std::ptr::null(), 0),
+            };
+            header.msg_control = control.cast_mut().cast();
+            header.msg_controllen = control_bytes as _;
             // SAFETY: `at` is below BATCH, the number of pieces, which nothing else refers to.
             unsafe {
                 header.msg_iov = pieces.add(at);
@@ -163,8 +209,9 @@ impl Outgoing {
             }
             header.msg_iovlen = 1;
         }
-        // SAFETY: the first `count` headers describe pieces, slots and addresses that stay where
-        // they are during the call; the kernel writes to the headers' lengths only.
+        // SAFETY: the first `count` headers describe pieces, slots, addresses and sources that stay where
+        // they are during the call; the kernel writes to the headers' lengths only, and reads the
+        // control messages.
         let rc = unsafe {
             libc::sendmmsg(
                 socket,

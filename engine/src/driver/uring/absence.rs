@@ -60,6 +60,7 @@ enum Question {
     Watch(LaneKey, usize),
     Listener(usize),
     DatagramRoom,
+    Links,
 }
 
 impl UringDriver {
@@ -140,6 +141,7 @@ impl UringDriver {
                 Question::Watch(lane, 0) => self.ready.push(Event::Readable { lane }),
                 Question::Watch(lane, _) => self.ready.push(Event::Writable { lane }),
                 Question::Listener(index) => self.accept_some(index),
+                Question::Links => self.rails.take_news(&mut self.counters, &mut self.ready),
                 Question::DatagramRoom => {
                     let room = Wants { readable: false, writable: true };
                     let (counters, ready) = (&mut self.counters, &mut self.ready);
@@ -178,6 +180,9 @@ impl UringDriver {
             && self.datagrams.wants(Source::Socket, false).writable
         {
             ask(fd, libc::POLLOUT, Question::DatagramRoom);
+        }
+        if let Some(fd) = self.rails.news_fd() {
+            ask(fd, libc::POLLIN, Question::Links);
         }
         (fds, questions)
     }

@@ -1,4 +1,4 @@
-//! Listeners: watched by the ring, accepted from by direct calls.
+//! Listeners, watched by the ring, accepted from by direct calls; and news of links, likewise.
 
 use std::io;
 use std::net::TcpListener;
@@ -37,6 +37,7 @@ impl Listener {
 
 impl UringDriver {
     pub(super) fn add_listener(&mut self, socket: TcpListener) -> io::Result<()> {
+        self.rails.listening(&socket);
         let index = self.listeners.len();
         self.listeners.push(Listener { socket, is_watched: false, rests_until: None });
         let watched = self.watch_listener(index);
@@ -63,6 +64,31 @@ impl UringDriver {
         }
         self.listeners[index].is_watched = true;
         Ok(())
+    }
+
+    /// Asks for news of links.
+    pub(super) fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
+        let user_data = self.slots.insert(Kind::Links);
+        // SAFETY: a poll request points to nothing.
+        let pushed = unsafe { self.push(&entry.user_data(user_data)) };
+        if pushed.is_err() {
+            self.slots.remove(user_data);
+        }
+        pushed
+    }
+
+    /// The request for news of links completed.
+    pub(super) fn links_ready(&mut self, result: i32) {
+        if self.is_stopped || result == -libc::ECANCELED {
+            return;
+        }
+        self.rails.take_news(&mut self.counters, &mut self.ready);
+        if let Some(fd) = self.rails.news_fd()
+            && let Err(error) = self.watch_links(fd)
+        {
+            tracing::debug!("there will be no news of links: {error}");
+        }
     }
 
     /// A completion of a listener's request came.

@@ -135,6 +135,7 @@ impl UringDriver {
             Kind::Cancel => {}
             Kind::Listen(listener) => self.listener_ready(listener, result, has_more),
             Kind::Connect(lane) => self.connect_decided(lane, result),
+            Kind::Links => self.links_ready(result),
             Kind::Watch(lane, way) => {
                 let Some(found) = self.retire(lane) else { return };
                 found.watched[way] = false;
@@ -268,7 +269,12 @@ impl Driver for UringDriver {
     }
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.rails.set(rails)
+        self.rails.set(rails)?;
+        self.datagrams.set_rails(rails, &mut self.counters);
+        match self.rails.ask_for_news(&mut self.counters) {
+            Some(fd) => self.watch_links(fd),
+            None => Ok(()),
+        }
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -382,7 +388,7 @@ impl Driver for UringDriver {
         let targets = self.slots.select(|kind| match kind {
             Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
             Kind::Send { lane, .. } => lane == key,
-            Kind::Listen(_) | Kind::Datagrams { .. } | Kind::Cancel => false,
+            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
         });
         self.cancel(targets);
         self.finish_close(key);
@@ -492,7 +498,8 @@ impl Driver for UringDriver {
         for (key, mode) in lanes {
             self.close(key, mode);
         }
-        let is_watch = |kind| matches!(kind, Kind::Listen(_) | Kind::Datagrams { .. });
+        let is_watch =
+            |kind| matches!(kind, Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. });
         let listening = self.slots.select(is_watch);
         self.cancel(listening);
         while self.slots.len() > 0 {

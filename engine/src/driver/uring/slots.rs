@@ -8,6 +8,8 @@ use crate::progress::lanes::LaneKey;
 pub(super) enum Kind {
     /// Waits for connections on a listener.
     Listen(usize),
+    /// Waits for news of links.
+    Links,
     /// Waits until a connection attempt is decided.
     Connect(LaneKey),
     /// Waits until a lane is readable (0) or writable (1).
