@@ -147,6 +147,11 @@ impl Lane {
         }
     }
 
+    /// Whether it is one of several and healthy among them.
+    fn is_relied_on(&self) -> bool {
+        self.rail_health.as_ref().is_some_and(RailHealth::is_active)
+    }
+
     /// Whether contents go by it now.
     pub(super) fn is_open(&self) -> bool {
         self.health == Health::Good && !self.is_held
@@ -160,7 +165,7 @@ impl Lane {
             probes,
             probed_ns: self.path.probed_ns(),
             answered_sent_ns: self.path.answered_sent_ns(),
-            is_silent: self.path.is_silent(),
+            unanswered_since_ns: self.path.unanswered_since_ns(),
             round_trip_max_ns: self.path.round_trip_max_ns(),
             arrived: self.highest,
         }
@@ -188,7 +193,8 @@ impl Lane {
         }
         let (_, _, probes) = self.path.load();
         match self.health {
-            Health::Good if self.path.is_silent() => {
+            // With several paths it is silent when it is down: the TCP lane may be so, too.
+            Health::Good if self.path.is_silent() && !self.is_relied_on() => {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
                 self.health = Health::Silent;
                 if !self.is_held {

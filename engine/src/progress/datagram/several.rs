@@ -256,6 +256,8 @@ impl State {
         }
         let mut changes = Vec::new();
         control.is_doubtful = false;
+        let is_active = |lane: &&Lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_active);
+        let mut active = control.lanes().filter(is_active).count();
         for index in 0..=control.standby.len() {
             let witness = control
                 .lanes()
@@ -266,7 +268,10 @@ impl State {
             let Some(lane) = control.lanes_mut().nth(index) else { break };
             let evidence = lane.evidence();
             let Some(health) = &mut lane.rail_health else { continue };
-            if let Some(change) = health.observe(now_ns, &evidence, witness) {
+            let is_needed = active == 0;
+            if let Some(change) = health.observe(now_ns, &evidence, witness, is_needed) {
+                active += usize::from(change.to == Phase::Active);
+                active -= usize::from(change.from == Phase::Active);
                 changes.push((lane.at, lane.number, change));
                 lane.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
             }
@@ -376,11 +381,13 @@ impl State {
             }
             control.exchange(at);
             tracing::debug!(session, "another path carries its contents");
-            self.core.resend_all(session);
         }
         let Some(control) = self.controls.get_mut(session as usize) else { return };
-        if let Some(lane) = control.datagram.as_deref_mut().filter(|lane| is_fit(lane)) {
+        let carrier = control.datagram.as_deref_mut();
+        if let Some(lane) = carrier.filter(|lane| is_fit(lane) && lane.is_held) {
             lane.is_held = false;
+            // What went by TCP meanwhile may be stuck on a rail that is down.
+            self.core.resend_all(session);
         }
         // What is made from now on fits every path that may have to carry it.
         let least = control.lanes().filter(|lane| is_fit(lane));

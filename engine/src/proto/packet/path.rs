@@ -462,6 +462,11 @@ impl Path {
         self.probed_at_ns
     }
 
+    /// Since when packets are outstanding and none was answered, while there are some.
+    pub(crate) fn unanswered_since_ns(&self) -> u64 {
+        self.unanswered_since_ns
+    }
+
     /// When the last packet went that wants an answer.
     pub(crate) fn asked_ns(&self) -> u64 {
         self.asked_at_ns

@@ -23,6 +23,9 @@
 const ANSWERS_TO_RETURN: u32 = 3;
 /// Probe timeouts in a row after which a suspect path is down.
 const PROBES_TO_DOWN: u32 = 3;
+/// Silence that makes a path down although no other one bears witness, in nanoseconds: many times
+/// as long as a process is kept from its core.
+const SILENCE_NS: u64 = 100_000_000;
 /// Least time that an answer on another path must be old, in nanoseconds: what was sent on both at
 /// once may overtake each other.
 const GRACE_MIN_NS: u64 = 500_000;
@@ -80,8 +83,8 @@ pub(crate) struct Evidence {
     pub(crate) probed_ns: u64,
     /// When the newest packet that was answered had been sent; `None`: none was ever answered.
     pub(crate) answered_sent_ns: Option<u64>,
-    /// So many probe timeouts that no other path need bear witness.
-    pub(crate) is_silent: bool,
+    /// Since when something is under way and nothing was answered, while there are probes.
+    pub(crate) unanswered_since_ns: u64,
     /// A round trip that is no surprise, in nanoseconds.
     pub(crate) round_trip_max_ns: u64,
     /// Packets of the peer that arrived on it.
@@ -149,22 +152,29 @@ impl Health {
         Some(Witness { sent_ns, came_ns: self.came_ns })
     }
 
-    /// Looks at the path. `witness` is the newest of the other paths.
+    /// Looks at the path. `witness` is the newest of the other paths; `is_needed`: none of them is
+    /// active, so that there is nothing to wait for once it answers.
     pub(crate) fn observe(
         &mut self,
         now_ns: u64,
         evidence: &Evidence,
         witness: Option<Witness>,
+        is_needed: bool,
     ) -> Option<Transition> {
         let is_new_answer = evidence.answered_sent_ns > self.seen_sent_ns;
         if is_new_answer {
             self.handle_answer(now_ns, evidence);
         }
+        let silent_ns = now_ns.saturating_sub(evidence.unanswered_since_ns);
+        let is_silent = evidence.probes >= PROBES_TO_DOWN && silent_ns >= SILENCE_NS;
         let (to, cause) = match self.phase {
             _ if !self.has_link && witness.is_some() => (Phase::Down, Cause::NoLink),
-            Phase::Active if evidence.is_silent => (Phase::Down, self.why_lost(evidence)),
+            Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
             Phase::Active if self.is_outdone(now_ns, evidence, witness) => {
                 (Phase::Suspect, Cause::OthersAnswer)
+            }
+            Phase::Suspect | Phase::Down | Phase::Probing if is_needed && is_new_answer => {
+                (Phase::Active, Cause::Answered)
             }
             Phase::Suspect | Phase::Down if is_new_answer => (Phase::Probing, Cause::Answered),
             Phase::Suspect if evidence.probes >= PROBES_TO_DOWN => {
@@ -269,7 +279,7 @@ mod tests {
             probes,
             probed_ns,
             answered_sent_ns: answered,
-            is_silent: false,
+            unanswered_since_ns: probed_ns,
             round_trip_max_ns: 100_000,
             arrived: 0,
         }
@@ -277,7 +287,7 @@ mod tests {
 
     fn active() -> Health {
         let mut health = Health::new(0);
-        let up = health.observe(MS, &evidence(0, 0, Some(1)), None).unwrap();
+        let up = health.observe(MS, &evidence(0, 0, Some(1)), None, false).unwrap();
         assert_eq!((up.from, up.to), (Phase::Probing, Phase::Active));
         health
     }
@@ -292,13 +302,17 @@ mod tests {
         let mut health = active();
         let owes = evidence(1, 10 * MS, Some(1));
         for harmless in [None, witness(9 * MS, 11 * MS), witness(11 * MS, 12 * MS)] {
-            assert_eq!(health.observe(12 * MS + 100_000, &owes, harmless), None, "{harmless:?}");
+            assert_eq!(
+                health.observe(12 * MS + 100_000, &owes, harmless, false),
+                None,
+                "{harmless:?}"
+            );
         }
         let quiet = evidence(0, 10 * MS, Some(1));
-        assert_eq!(health.observe(20 * MS, &quiet, witness(11 * MS, 12 * MS)), None);
-        let down = health.observe(13 * MS, &owes, witness(11 * MS, 12 * MS)).unwrap();
+        assert_eq!(health.observe(20 * MS, &quiet, witness(11 * MS, 12 * MS), false), None);
+        let down = health.observe(13 * MS, &owes, witness(11 * MS, 12 * MS), false).unwrap();
         assert_eq!((down.to, down.cause), (Phase::Suspect, Cause::OthersAnswer));
-        let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None).unwrap();
+        let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None, false).unwrap();
         assert_eq!((down.to, down.cause), (Phase::Down, Cause::ProbesLost));
     }
 
@@ -307,13 +321,14 @@ mod tests {
     fn a_peer_that_stands_still_makes_no_path_suspect() {
         let (mut one, mut two) = (active(), active());
         for probes in 1..4 {
-            let now_ns = 10 * MS + u64::from(probes) * 100 * MS;
+            let now_ns = 10 * MS + u64::from(probes) * 10 * MS;
             let owes = evidence(probes, 10 * MS, Some(1));
-            assert_eq!(one.observe(now_ns, &owes, two.witness()), None);
-            assert_eq!(two.observe(now_ns, &owes, one.witness()), None);
+            assert_eq!(one.observe(now_ns, &owes, two.witness(), false), None);
+            assert_eq!(two.observe(now_ns, &owes, one.witness(), false), None);
         }
-        let silent = Evidence { is_silent: true, ..evidence(5, 10 * MS, Some(1)) };
-        assert_eq!(one.observe(900 * MS, &silent, two.witness()).unwrap().to, Phase::Down);
+        let owes = evidence(5, 10 * MS, Some(1));
+        assert_eq!(one.observe(109 * MS, &owes, two.witness(), false), None);
+        assert_eq!(one.observe(110 * MS, &owes, two.witness(), false).unwrap().to, Phase::Down);
     }
 
     /// RR-RAIL-6
@@ -324,16 +339,16 @@ mod tests {
         for round in 0..8 {
             let owes = evidence(1, now_ns, Some(sent_ns));
             now_ns += 5 * MS;
-            health.observe(now_ns, &owes, witness(now_ns - MS, now_ns - MS)).unwrap();
+            health.observe(now_ns, &owes, witness(now_ns - MS, now_ns - MS), false).unwrap();
             let failed_ns = now_ns;
             while !health.is_active() {
                 assert!(now_ns - failed_ns < 10_000 * MS);
                 now_ns += MS;
                 if health.take_probe(now_ns) {
                     sent_ns += 1;
-                    health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None);
+                    health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None, false);
                 } else {
-                    health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None);
+                    health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None, false);
                 }
             }
             let hold_ns = now_ns - failed_ns;
@@ -343,8 +358,23 @@ mod tests {
         assert!(last_hold_ns >= 200 * MS, "{last_hold_ns}");
         // Long after that a failure is the first one again.
         now_ns += 2 * RELAPSE_NS;
-        health.observe(now_ns, &evidence(1, 1, Some(sent_ns)), witness(now_ns - MS, now_ns - MS));
+        health.observe(
+            now_ns,
+            &evidence(1, 1, Some(sent_ns)),
+            witness(now_ns - MS, now_ns - MS),
+            false,
+        );
         assert_eq!(health.hold_ns, HOLD_MIN_NS);
+    }
+
+    /// RR-RAIL-6
+    #[test]
+    fn the_only_path_that_answers_is_taken_at_once() {
+        let mut health = active();
+        let owes = evidence(5, MS, Some(1));
+        assert_eq!(health.observe(200 * MS, &owes, None, true).unwrap().to, Phase::Down);
+        let answers = evidence(0, MS, Some(200 * MS));
+        assert_eq!(health.observe(201 * MS, &answers, None, true).unwrap().to, Phase::Active);
     }
 
     /// RR-RAIL-4
@@ -352,20 +382,19 @@ mod tests {
     fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
         let mut health = active();
         health.handle_link(10 * MS, false);
-        assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None), None);
-        let told = health.observe(10 * MS, &evidence(0, 0, Some(1)), witness(0, 0)).unwrap();
+        assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
+        let told = health.observe(10 * MS, &evidence(0, 0, Some(1)), witness(0, 0), false).unwrap();
         assert_eq!((told.to, told.cause), (Phase::Down, Cause::NoLink));
         let mut health = active();
-        let silent = Evidence { is_silent: true, arrived: 9, ..evidence(5, MS, Some(1)) };
-        assert_eq!(health.observe(20 * MS, &silent, None).unwrap().cause, Cause::OneWay);
+        let silent = Evidence { arrived: 9, ..evidence(5, MS, Some(1)) };
+        assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, Cause::OneWay);
     }
 
     #[test]
     fn probes_become_rare_and_never_stop() {
         let mut health = active();
-        let silent = Evidence { is_silent: true, ..evidence(5, MS, Some(1)) };
-        health.observe(10 * MS, &silent, None);
-        let probes: Vec<u64> = (10 * MS..2000 * MS)
+        health.observe(200 * MS, &evidence(5, MS, Some(1)), None, false);
+        let probes: Vec<u64> = (200 * MS..2200 * MS)
             .step_by(100_000)
             .filter(|&now_ns| health.take_probe(now_ns))
             .collect();
