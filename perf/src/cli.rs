@@ -1,5 +1,8 @@
 //! The command line.
 
+use std::fmt;
+use std::net::IpAddr;
+
 use clap::{Parser, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +74,19 @@ pub(crate) struct Cli {
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     pub(crate) settings: Vec<String>,
+    /// What failover does to the rails.
+    #[arg(long, value_enum, default_value_t = Fault::Blackhole)]
+    pub(crate) fault: Fault,
+    /// Draw one fault of failover as SVG: bytes per millisecond that each rail delivered.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<String>,
+    /// The rails of the lab that this client is in, as NIC=CLIENT=SERVER. Whoever holds the lab is
+    /// at the other end of standard input.
+    #[arg(long, hide = true, value_delimiter = ',', value_parser = lab_rail)]
+    pub(crate) lab_rails: Vec<LabRail>,
+    /// That lab has interfaces that are no rail.
+    #[arg(long, hide = true)]
+    pub(crate) lab_decoys: bool,
     /// Write what the client's lanes carry to a pcap file; further sizes go to FILE-2, FILE-3 ...
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     pub(crate) pcap: Option<String>,
@@ -93,6 +109,9 @@ pub(crate) enum TestName {
     /// From which size on pulling a message is faster than sending it with its envelope: both
     /// ways and what the engine reckons, interleaved. Drawn by `plot` after --json.
     Crossover,
+    /// A stream and a ping-pong while rails fail and heal, by turns: how long what is delivered
+    /// stands still. Needs --lab.
+    Failover,
     /// Raw floors.
     Floor,
     /// What this host can do, and the settings in force.
@@ -122,6 +141,48 @@ pub(crate) enum FloorName {
     Syscall,
     /// Waking a thread on another core.
     Wake,
+}
+
+/// What happens to rails in `failover`: for a second each, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Fault {
+    /// Everything on one rail vanishes in the switch; nobody is told.
+    Blackhole,
+    /// Everything that one side sends on one rail vanishes; the sides take turns.
+    OneWay,
+    /// Half of the packets on one rail vanish.
+    BrownOut,
+    /// One rail is a blackhole for 50 ms and whole for 50 ms, by turns.
+    Flap,
+    /// The client's interface of one rail is switched off.
+    LinkDown,
+    /// All rails are blackholes, for 200 ms.
+    AllRails,
+}
+
+/// A rail of a lab: its NIC and its addresses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct LabRail {
+    pub(crate) nic: String,
+    pub(crate) client: IpAddr,
+    pub(crate) server: IpAddr,
+}
+
+impl fmt::Display for LabRail {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}={}", self.nic, self.client, self.server)
+    }
+}
+
+fn lab_rail(text: &str) -> Result<LabRail, String> {
+    let parts: Vec<&str> = text.split('=').collect();
+    if let [nic, client, server] = parts[..]
+        && let (Ok(client), Ok(server)) = (client.parse(), server.parse())
+    {
+        return Ok(LabRail { nic: nic.to_owned(), client, server });
+    }
+    Err(format!("`{text}` is not NIC=CLIENT=SERVER"))
 }
 
 /// Kinds of memory.

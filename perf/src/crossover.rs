@@ -94,6 +94,10 @@ fn job(cli: &Cli, size: usize, way: Way) -> Job {
         settings,
         pcap: None,
         rounds: 1,
+        fault: cli.fault,
+        lab_rails: cli.lab_rails.clone(),
+        has_decoys: cli.lab_decoys,
+        plots: false,
     }
 }
 

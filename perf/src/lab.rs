@@ -1,13 +1,17 @@
 //! Who runs where: client, server, both on loopback, both in a lab.
 
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 
-use crate::cli::{Cli, FloorName, Sizes, TestName};
+use crate::cli::{Cli, FloorName, LabRail, Sizes, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
+use crate::test::failover::control;
 use crate::test::{INJECT_BYTES_MAX, STAMP_BYTES};
 use crate::{crossover, floor, info, secret, stamp, test};
 
@@ -15,6 +19,9 @@ const PORT: u16 = 18_515;
 
 /// Messages in flight at most: as many as a peer's sends wait for credit by default.
 const WINDOW_MAX: usize = 1 << 16;
+
+/// Messages of `failover` in flight.
+const FAILOVER_WINDOW: usize = 4;
 
 /// Refuses what the command line should not say, before anything is started.
 pub(crate) fn check(cli: &Cli) -> Result<(), String> {
@@ -42,8 +49,16 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         (TestName::Floor, Some(_)) | (_, None) => {}
         (_, Some(_)) => return Err("a floor is named after `floor` only".to_owned()),
     }
+    if cli.plot.is_some() && cli.test != TestName::Failover {
+        return Err("--plot is for failover; `ringrail-perf plot` draws other results".to_owned());
+    }
     if let Some(spec) = &cli.lab {
-        return lab_spec(spec).map(drop);
+        return lab_spec(cli, spec).map(drop);
+    }
+    if cli.test == TestName::Failover && cli.lab_rails.is_empty() {
+        return Err(
+            "failover cuts the rails of a lab: --lab rails=2,rate=2gbit:2gbit (root)".to_owned()
+        );
     }
     let has_other_side = cli.loopback || cli.listen.is_some() || cli.connect.is_some();
     if cli.test != TestName::Info && !has_other_side {
@@ -60,6 +75,13 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
     match cli.test {
         TestName::Mr if last > INJECT_BYTES_MAX => {
             Err(format!("mr is for small messages, of {INJECT_BYTES_MAX} bytes at most: use bw"))
+        }
+        TestName::Failover
+            if first < stamp::STRIDE || !first.is_multiple_of(stamp::STRIDE) || last > 64 << 20 =>
+        {
+            Err("failover has messages of 4 KiB to 64 MiB, in steps of 4 KiB: it watches them \
+                 arrive by what is in every 4 KiB"
+                .to_owned())
         }
         TestName::LatencyUnderLoad if first < STAMP_BYTES || last > INJECT_BYTES_MAX => {
             Err(format!(
@@ -80,8 +102,12 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
     }
 }
 
-fn lab_spec(spec: &str) -> Result<LabSpec, String> {
-    spec.parse().map_err(|error| format!("--lab {spec}: {error}"))
+fn lab_spec(cli: &Cli, spec: &str) -> Result<LabSpec, String> {
+    let parsed: Result<LabSpec, _> = spec.parse();
+    let mut parsed = parsed.map_err(|error| format!("--lab {spec}: {error}"))?;
+    // It is the switch that cuts.
+    parsed.switch |= cli.test == TestName::Failover;
+    Ok(parsed)
 }
 
 /// Does what the command line says, which [`check`] has seen.
@@ -140,7 +166,7 @@ fn free_port() -> Result<u16, String> {
 }
 
 fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
-    let lab = Lab::build(&lab_spec(spec)?).map_err(|error| error.to_string())?;
+    let lab = Lab::build(&lab_spec(cli, spec)?).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let address = format!("{}:{PORT}", lab.addr(Host::B, 0));
     let mut server = lab.host(Host::B).command(&program);
@@ -151,7 +177,12 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
         arguments.drain(at..at + 2);
     }
     arguments.retain(|argument| !argument.starts_with("--lab="));
-    client.args(arguments).args(["--connect", &address]);
+    client.args(arguments).args(["--connect", &address, "--lab-rails", &rails(&lab)]);
+    if lab.spec().decoys {
+        client.arg("--lab-decoys");
+    }
+    let (ours, theirs) = UnixStream::pair().map_err(|error| format!("no sockets: {error}"))?;
+    client.stdin(OwnedFd::from(theirs));
     if let Some(secret) = secret::fresh(cli)? {
         server.env(secret::VARIABLE, secret.to_hex().as_str());
         client.env(secret::VARIABLE, secret.to_hex().as_str());
@@ -164,9 +195,26 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
     }
     let mut server = server.spawn().map_err(|error| error.to_string())?;
     let mut client = client.spawn().map_err(|error| error.to_string())?;
-    let status = client.wait().map_err(|error| error.to_string())?;
+    let status = std::thread::scope(|scope| {
+        scope.spawn(|| control::serve(&lab, &ours, cli.plot.as_deref()));
+        let status = client.wait().map_err(|error| error.to_string());
+        // Ends the other thread; fails only where that has happened.
+        let _ = ours.shutdown(Shutdown::Both);
+        status
+    })?;
     server.kill().map_err(|error| error.to_string())?;
     if status.success() { Ok(()) } else { Err("the client in the lab failed".to_owned()) }
+}
+
+/// What a client is told of the lab's rails.
+fn rails(lab: &Lab) -> String {
+    let rail = |rail| LabRail {
+        nic: lab.nic(rail),
+        client: lab.addr(Host::A, rail),
+        server: lab.addr(Host::B, rail),
+    };
+    let rails = (0..lab.spec().rails).map(|number| rail(number).to_string());
+    rails.collect::<Vec<_>>().join(",")
 }
 
 /// Pins to a core if there is one of that number; a lab pins from outside.
@@ -192,6 +240,7 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         _ if is_stream => ((2 << 30) / bytes).clamp(8, 200_000),
         TestName::Mr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
         TestName::LatencyUnderLoad => 5_000,
+        TestName::Failover => return if cli.brief { 5 } else { 50 },
         _ => ((80 << 20) / bytes).clamp(20, 20_000),
     };
     if cli.brief { (iters / 10).max(8) } else { iters }
@@ -203,7 +252,11 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         TestName::Floor => cli.floor.is_some_and(floor::is_stream),
         _ => false,
     };
-    let size = if is_long { 1 << 20 } else { 8 };
+    let size = match cli.test {
+        TestName::Failover => 4 << 20,
+        _ if is_long => 1 << 20,
+        _ => 8,
+    };
     let sizes = cli.size.map_or_else(|| vec![size], |sizes| sizes.list());
     let job = |size: usize| Job {
         test: cli.test,
@@ -212,6 +265,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         iters: cli.iters.unwrap_or_else(|| default_iters(cli, size)).max(1),
         window: match cli.test {
             TestName::Mr => cli.window.unwrap_or(1024),
+            TestName::Failover => cli.window.unwrap_or(FAILOVER_WINDOW),
             _ => stamp::window(cli.window, size),
         },
         buffers: cli.buffers,
@@ -221,6 +275,10 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         settings: cli.settings.clone(),
         pcap: cli.pcap.clone(),
         rounds: cli.rounds.unwrap_or(if cli.brief { 1 } else { 3 }).max(1),
+        fault: cli.fault,
+        lab_rails: cli.lab_rails.clone(),
+        has_decoys: cli.lab_decoys,
+        plots: cli.plot.is_some(),
     };
     sizes.into_iter().map(job).collect()
 }
@@ -231,7 +289,12 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
     }
     let mut printer = Printer::new(Style::of(cli));
     let jobs = jobs(cli);
-    let progress = Progress::new(jobs.iter().map(|job| job.rounds as u64 + 1).sum());
+    // The steps of failover are faults.
+    let steps = |job: &Job| match job.test {
+        TestName::Failover => job.iters,
+        _ => job.rounds as u64 + 1,
+    };
+    let progress = Progress::new(jobs.iter().map(steps).sum());
     for job in jobs {
         link.put(&job)?;
         progress.begin(job.test, job.size);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Buffers, FloorName, Lanes, TestName};
+use crate::cli::{Buffers, Fault, FloorName, LabRail, Lanes, TestName};
 
 /// What both sides measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,6 +26,15 @@ pub(crate) struct Job {
     #[serde(skip)]
     pub(crate) pcap: Option<String>,
     pub(crate) rounds: usize,
+    /// What `failover` does.
+    pub(crate) fault: Fault,
+    /// Of a lab.
+    pub(crate) lab_rails: Vec<LabRail>,
+    /// A lab has interfaces that are no rail.
+    pub(crate) has_decoys: bool,
+    /// The client's alone: whether it draws.
+    #[serde(skip)]
+    pub(crate) plots: bool,
 }
 
 /// One side's end of the connection.
@@ -144,7 +153,7 @@ impl Link {
 
 /// Replaces a paced congestion control, as the engine does on a local path: a floor is measured
 /// at its best setting.
-fn unpace(stream: &TcpStream) {
+pub(crate) fn unpace(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
     if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {
         // The first that this process may use; where it may use neither, the host's own stays.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Cli;
+use crate::test::failover::FailoverReport;
 
 /// One line of results; keys as in the performance contract.
 ///
@@ -57,6 +58,8 @@ pub(crate) struct Report {
     /// Of a sweep: from where on pulling is faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) crossover_bytes: Option<usize>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) failover: Option<FailoverReport>,
 }
 
 /// A histogram of nanoseconds.
@@ -142,7 +145,13 @@ impl Printer {
     }
 
     pub(crate) fn print(&mut self, report: &Report) {
+        let failover = report.failover.as_ref();
         let columns = [
+            ("Gap p50 (ms)", failover.map(|report| report.gap_ms_p50)),
+            ("Gap p99 (ms)", failover.map(|report| report.gap_ms_p99)),
+            ("Gap max (ms)", failover.map(|report| report.gap_ms_max)),
+            ("Recovered (ms)", failover.map(|report| report.recovered_ms)),
+            ("Surviving share", failover.and_then(|report| report.surviving_share)),
             ("Latency (us)", report.latency_us_p50),
             ("p99 (us)", report.latency_us_p99),
             ("Bandwidth (MB/s)", report.bandwidth_mb_s),

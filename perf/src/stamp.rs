@@ -1,10 +1,32 @@
 //! Content that proves which message it is and where it belongs: cheap enough for timed paths.
 
 /// Bytes from one stamp to the next.
-const STRIDE: usize = 4096;
+pub(crate) const STRIDE: usize = 4096;
 
-fn stamp_at(message: u64, offset: usize) -> u64 {
-    message.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ offset as u64
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// `FACTOR * INVERSE` is 1, modulo 2^64.
+const INVERSE: u64 = inverse(FACTOR);
+
+/// Newton's method: each step doubles the low bits that are right, 3 at the start.
+const fn inverse(odd: u64) -> u64 {
+    let mut inverse = odd;
+    let mut step = 0;
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
+
+/// What stands in a message of 8 bytes or more at a multiple of [`STRIDE`], as a number of the
+/// host's (little endian).
+pub(crate) fn stamp_at(message: u64, offset: usize) -> u64 {
+    message.wrapping_mul(FACTOR) ^ offset as u64
+}
+
+/// The number of the message whose first stamp this is.
+pub(crate) fn number(first: u64) -> u64 {
+    first.wrapping_mul(INVERSE)
 }
 
 fn offsets(length: usize) -> impl Iterator<Item = usize> {
@@ -38,19 +60,31 @@ pub(crate) fn check(bytes: &[u8], message: u64) -> bool {
     })
 }
 
+/// A byte of a message that is filled.
+fn filling(message: u64, offset: usize) -> u8 {
+    (offset as u64 ^ (offset as u64 >> 9) ^ message) as u8
+}
+
 /// Fills all of a message, for `--verify`.
 pub(crate) fn fill(bytes: &mut [u8], message: u64) {
     for (offset, byte) in bytes.iter_mut().enumerate() {
-        *byte = (offset as u64 ^ (offset as u64 >> 9) ^ message) as u8;
+        *byte = filling(message, offset);
     }
 }
 
 /// Whether every byte is as [`fill`] wrote it.
 pub(crate) fn check_all(bytes: &[u8], message: u64) -> bool {
+    bytes.iter().enumerate().all(|(offset, &byte)| byte == filling(message, offset))
+}
+
+/// Whether every byte between the stamps is as [`fill`] wrote it, before [`write`] came.
+pub(crate) fn check_between(bytes: &[u8], message: u64) -> bool {
+    let last = bytes.len().saturating_sub(8);
+    let between = |offset: usize| offset % STRIDE >= 8 && offset < last;
     bytes
         .iter()
         .enumerate()
-        .all(|(offset, &byte)| byte == (offset as u64 ^ (offset as u64 >> 9) ^ message) as u8)
+        .all(|(offset, &byte)| !between(offset) || byte == filling(message, offset))
 }
 
 /// Bytes that one side's buffers may take by default: both sides of a lab belong to one user,
@@ -78,7 +112,20 @@ mod tests {
                 assert!(!check(&bytes, 5), "{length}");
             }
             fill(&mut bytes, 9);
-            assert!(check_all(&bytes, 9));
+            assert!(check_all(&bytes, 9) && check_between(&bytes, 9));
+            write(&mut bytes, 4);
+            assert!(check_between(&bytes, 9));
+            if let Some(byte) = bytes.get_mut(5000) {
+                *byte ^= 1;
+                assert!(!check_between(&bytes, 9));
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_stamp_tells_the_number() {
+        for message in [0, 1, 77, u64::MAX] {
+            assert_eq!(number(stamp_at(message, 0)), message);
         }
     }
 

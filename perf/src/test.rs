@@ -2,6 +2,7 @@
 
 mod bw;
 mod counted;
+pub(crate) mod failover;
 mod latency;
 mod load;
 mod mr;
@@ -96,11 +97,17 @@ pub(crate) fn run(
             Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
         }
         (TestName::LatencyUnderLoad, Buffers::Region) => Some(load::BUFFERS_BYTES),
+        (TestName::Failover, Buffers::Region) => {
+            Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
+        }
         _ => None,
     };
     let mut extra = job.settings.clone();
     extra.extend(job.pcap.as_ref().map(|file| format!("pcap_file={file}")));
-    let settings = settings(job.lanes, job.nics.as_deref(), Some(link.local), arena, &extra)?;
+    // With several NICs to choose from the engine does so itself.
+    let local = job.lab_rails.len() < 2 && !job.has_decoys;
+    let local = local.then_some(link.local);
+    let settings = settings(job.lanes, job.nics.as_deref(), local, arena, &extra)?;
     let domain = Domain::with_settings(settings).map_err(message)?;
     let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
     link.put(&endpoint.address().to_bytes().to_vec())?;
@@ -115,6 +122,11 @@ pub(crate) fn run(
         side.endpoint.connect(side.peer).map_err(message)?;
     }
     let mut reports = Vec::new();
+    if job.test == TestName::Failover {
+        reports.push(failover::run(&mut side, progress)?);
+        side.barrier()?;
+        return Ok(reports);
+    }
     // The first round warms up.
     for round in 0..=job.rounds {
         side.barrier()?;

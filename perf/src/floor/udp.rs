@@ -155,7 +155,7 @@ fn answer(socket: &UdpSocket, link: &Link, job: &Job) -> Result<Report, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Buffers, FloorName, Lanes, TestName};
+    use crate::cli::{Buffers, Fault, FloorName, Lanes, TestName};
 
     #[test]
     fn only_earlier_messages_are_late() {
@@ -206,6 +206,10 @@ mod tests {
             settings: Vec::new(),
             pcap: None,
             rounds: 1,
+            fault: Fault::Blackhole,
+            lab_rails: Vec::new(),
+            has_decoys: false,
+            plots: false,
         };
         let report = ask(&near, &job).unwrap();
         let seen: u64 = other.join().unwrap();
