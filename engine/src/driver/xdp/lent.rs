@@ -13,12 +13,10 @@ use rustix::net::xdp::{
 use super::frame::Frame;
 use super::mapped::{Mapping, Ring};
 use super::rings::{Packet, Rings};
-use super::socket::{FRAME_BYTES, PACKET_BYTES, kick, wake};
+use super::socket::{FRAME_BYTES, GOES_ON, PACKET_BYTES, kick, wake};
 
 /// Where packets begin in a frame: the kernel leaves so much before those that come in.
 const HEADROOM_BYTES: usize = FRAME_BYTES as usize - PACKET_BYTES;
-/// A packet goes on in the next frame: `XDP_PKT_CONTD`.
-const GOES_ON: u32 = 1;
 
 /// Memory in frames for a socket that is bound to a queue later.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub(super) const FRAME_BYTES: u32 = 4096;
 /// (`XDP_PACKET_HEADROOM`).
 pub(super) const PACKET_BYTES: usize = FRAME_BYTES as usize - 256;
 /// In the options of a descriptor: the packet goes on in the next one (`XDP_PKT_CONTD`).
-const GOES_ON: u32 = 1;
+pub(super) const GOES_ON: u32 = 1;
 /// How long the kernel may take to let go of a queue that was bound before: it does so some 20 ms
 /// after the last descriptor was closed.
 pub(super) const BUSY_FOR: Duration = Duration::from_secs(1);
