@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use super::busy_poll::BusyPoll;
 use super::destinations::Destinations;
 use super::exchange::Exchange;
 use super::headers::{BYTES_MAX, ETHERNET_BYTES, header_bytes};
@@ -13,7 +14,7 @@ use super::hold::{Acquired, Hold, Long, Source, Wish, acquire};
 use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
-use super::socket::{BusyPoll, PACKET_BYTES};
+use super::socket::PACKET_BYTES;
 use crate::progress::lanes::FrameFigures;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 

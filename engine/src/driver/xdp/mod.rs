@@ -8,11 +8,13 @@
 //!
 //! `frame` has the books of who has which frame, `rings` what is wanted of the kernel and `socket`
 //! what does it; `exchange` moves frames, `headers` and `parse` know what is in them; `routes` asks
-//! the kernel for ways and `destinations` keeps them; `lane` is all of it for one queue.
+//! the kernel for ways and `destinations` keeps them; `busy_poll` has whoever looks for packets
+//! drive the NIC; `lane` is all of it for one queue.
 //!
 //! `hold` is the right to a queue. Processes without privileges borrow one from `ringrail-xdpd`:
 //! `lent` has the rings of such a socket, on `mapped` memory, and `kinds` either.
 
+mod busy_poll;
 mod checksum;
 mod destinations;
 mod exchange;

@@ -1,7 +1,6 @@
 //! The kernel's rings, by `xsk-rs`.
 
 use std::ffi::CString;
-use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -55,98 +54,6 @@ pub(super) enum Copying {
     Copy,
     /// No copy; NICs without it refuse.
     Zero,
-}
-
-/// Packets that one busy look may take, as the kernel's own default.
-const BUSY_POLL_BUDGET: libc::c_int = 64;
-
-/// Busy polling of a queue: who looks for packets drives the NIC, instead of its interrupts.
-#[derive(Debug)]
-pub(super) struct BusyPoll {
-    us: u32,
-    state: BusyPollState,
-}
-
-#[derive(Debug)]
-enum BusyPollState {
-    /// The kernel knows no NAPI instance of the queue. Some tell it with the first packet.
-    NoNapi,
-    Used,
-    Refused(io::Error),
-}
-
-impl BusyPoll {
-    /// Asks for it on a bound socket, for `us` microseconds a look. What is in the way does no
-    /// harm: the text says it.
-    pub(super) fn start(socket: RawFd, us: u32) -> Self {
-        let us_option = libc::c_int::try_from(us).unwrap_or(libc::c_int::MAX);
-        let options = [
-            (libc::SO_PREFER_BUSY_POLL, 1),
-            (libc::SO_BUSY_POLL, us_option),
-            (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET),
-        ];
-        let asked = options.iter().try_for_each(|&(name, value)| set_option(socket, name, value));
-        let state = match asked {
-            Ok(()) => BusyPollState::NoNapi,
-            Err(error) => BusyPollState::Refused(error),
-        };
-        let mut busy_poll = Self { us, state };
-        busy_poll.look(socket);
-        busy_poll
-    }
-
-    /// Looks whether the queue has a NAPI instance by now.
-    pub(super) fn look(&mut self, socket: RawFd) {
-        if matches!(self.state, BusyPollState::NoNapi) && napi_of(socket) != 0 {
-            self.state = BusyPollState::Used;
-        }
-    }
-
-    /// Whether packets come only when somebody looks for them.
-    pub(super) fn is_used(&self) -> bool {
-        matches!(self.state, BusyPollState::Used)
-    }
-}
-
-impl fmt::Display for BusyPoll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.state {
-            BusyPollState::Used => write!(f, "busy poll for {} us", self.us),
-            BusyPollState::NoNapi => f.write_str(
-                "no busy poll: the kernel knows no NAPI of this queue (generic mode and veth have \
-                 none)",
-            ),
-            BusyPollState::Refused(error) => {
-                write!(f, "no busy poll: {error}; it needs CAP_NET_ADMIN and Linux 5.11")
-            }
-        }
-    }
-}
-
-fn set_option(socket: RawFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    let bytes = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel reads `bytes` bytes of `value` during the call.
-    let rc = unsafe {
-        libc::setsockopt(socket, libc::SOL_SOCKET, name, (&raw const value).cast(), bytes)
-    };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// The NAPI instance that a socket's packets come from; 0: none is known.
-fn napi_of(socket: RawFd) -> libc::c_int {
-    let mut id: libc::c_int = 0;
-    let mut bytes = size_of_val(&id) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `id`.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_INCOMING_NAPI_ID,
-            (&raw mut id).cast(),
-            &raw mut bytes,
-        )
-    };
-    if rc < 0 { 0 } else { id }
 }
 
 impl XskRings {
