@@ -10,57 +10,53 @@ const PEER_GROUPS: libc::c_int = 59;
 /// Groups of a user that are asked for at first.
 const GROUPS: usize = 64;
 
-/// A number that no other network namespace of this host ever has, of the one that the socket is in
-/// (Linux 5.14).
-pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut cookie = 0_u64;
-    let mut bytes = size_of_val(&cookie) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `cookie`, any of which are a number.
+/// What options of sockets are.
+///
+/// # Safety
+///
+/// Any bytes are a value.
+unsafe trait Plain: Copy {}
+
+// SAFETY: a number.
+unsafe impl Plain for u64 {}
+// SAFETY: a number.
+unsafe impl Plain for libc::c_int {}
+// SAFETY: three numbers.
+unsafe impl Plain for libc::ucred {}
+
+/// The option `name`, of `SOL_SOCKET`; what of `otherwise` the kernel does not write stays.
+fn option<T: Plain>(socket: BorrowedFd<'_>, name: libc::c_int, otherwise: T) -> io::Result<T> {
+    let mut value = otherwise;
+    let mut bytes = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes to `value`, and any bytes are one.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            NETNS_COOKIE,
-            (&raw mut cookie).cast(),
+            name,
+            (&raw mut value).cast(),
             &mut bytes,
         )
     };
-    if done == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+    if done == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A number that no other network namespace of this host ever has, of the one that the socket is in
+/// (Linux 5.14).
+pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    option(socket, NETNS_COOKIE, 0)
 }
 
 /// The interface that a socket is bound to; 0: none (Linux 5.0).
 pub(crate) fn bound_device(socket: BorrowedFd<'_>) -> io::Result<u32> {
-    let mut index: libc::c_int = 0;
-    let mut bytes = size_of_val(&index) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `index`, any of which are a number.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_BINDTOIFINDEX,
-            (&raw mut index).cast(),
-            &mut bytes,
-        )
-    };
-    if done == 0 { Ok(index.cast_unsigned()) } else { Err(io::Error::last_os_error()) }
+    option(socket, libc::SO_BINDTOIFINDEX, 0).map(libc::c_int::cast_unsigned)
 }
 
 /// User and group of the other side of a Unix connection when it connected. It may be in any PID
 /// namespace.
 pub(crate) fn peer(connection: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut bytes = size_of_val(&peer) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `peer`, any of which are numbers.
-    let done = unsafe {
-        libc::getsockopt(
-            connection.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut bytes,
-        )
-    };
-    if done == 0 { Ok((peer.uid, peer.gid)) } else { Err(io::Error::last_os_error()) }
+    let unknown = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    option(connection, libc::SO_PEERCRED, unknown).map(|peer| (peer.uid, peer.gid))
 }
 
 /// Groups that the other side of a Unix connection had when it connected, beside its own one.
