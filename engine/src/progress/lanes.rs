@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use crate::memory::Shape;
 
+pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::FrameState;
@@ -47,8 +48,6 @@ pub(crate) const DATAGRAM_BYTES_MAX: usize = 8972;
 /// The same where the NIC's length is not known: an Ethernet frame of usual length, with room to
 /// spare.
 pub(crate) const DATAGRAM_BYTES_USUAL: usize = 2048;
-/// What every network carries.
-pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 
 /// Names one lane of one driver; never reused while events of it can still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

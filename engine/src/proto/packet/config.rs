@@ -1,5 +1,8 @@
 //! What a path is told when it begins.
 
+/// Longest datagram that passes on any network, in bytes, as QUIC has it (RFC 9000, section 14).
+pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
+
 /// See the module. The defaults suit a LAN and work on a WAN.
 #[derive(Clone, Debug)]
 pub(crate) struct PathConfig {
@@ -31,7 +34,7 @@ impl Default for PathConfig {
             session: 0,
             path: 0,
             tag_bytes: 8,
-            datagram_bytes_min: 1200,
+            datagram_bytes_min: DATAGRAM_BYTES_MIN,
             datagram_bytes_max: 1472,
             rtt_initial_ns: 1_000_000,
             ack_every: 16,

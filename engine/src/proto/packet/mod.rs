@@ -31,7 +31,7 @@ mod sent;
 mod tests;
 mod transmit;
 
-pub(crate) use config::PathConfig;
+pub(crate) use config::{DATAGRAM_BYTES_MIN, PathConfig};
 pub(crate) use path::{Event, Path};
 pub(crate) use received::Arrival;
 pub(crate) use transmit::{Content, Filled};
