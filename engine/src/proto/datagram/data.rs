@@ -91,6 +91,17 @@ pub(super) struct Bulk {
     is_feeding: bool,
 }
 
+impl Bulk {
+    /// The session, in `slot`, may have room for contents of what the peer granted.
+    #[inline]
+    pub(super) fn feed(&mut self, slot: u32, pulls: &mut Pulls) {
+        if !self.granted.is_empty() && !self.is_feeding {
+            self.is_feeding = true;
+            pulls.feeding.push(slot);
+        }
+    }
+}
+
 /// Bytes of a message for a datagram: copy what is at `offset` of it into `room`.
 #[derive(Debug)]
 pub(crate) struct StagedData<'a> {
@@ -288,31 +299,21 @@ impl Core {
             return Err(FrameError::BadGrant { offset, length, message });
         }
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
-        if let Some(bulk) = self.bulk_of(slot) {
+        let session = self.sessions.at_mut(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref_mut());
+        if let Some(bulk) = datagram.and_then(|datagram| datagram.bulk.as_mut()) {
             if bulk.granted.len() >= GRANTED_MAX {
                 return Err(FrameError::BadGrant { offset, length, message });
             }
             bulk.granted.push_back(range);
+            bulk.feed(slot, &mut self.datagrams.pulls);
         }
-        self.feed(slot);
         Ok(())
     }
 
     fn refuse_datagram_grant(&mut self, slot: u32, receive_operation: u64) {
         self.counters.stale_frames += 1;
         self.push_control(slot, Control::refused(DATAGRAM_LANE, receive_operation));
-    }
-
-    /// A session may have room for contents of what the peer granted.
-    #[inline]
-    pub(super) fn feed(&mut self, slot: u32) {
-        if let Some(bulk) = self.bulk_of(slot)
-            && !bulk.granted.is_empty()
-            && !bulk.is_feeding
-        {
-            bulk.is_feeding = true;
-            self.datagrams.pulls.feeding.push(slot);
-        }
     }
 
     /// The next bytes of messages that go in datagrams, as long as there is room: sessions come

@@ -262,9 +262,11 @@ impl Core {
             if !session.waiting.is_empty() {
                 self.unblocked.push(slot);
             }
-            self.feed(slot);
+            let datagram = session.datagram.as_deref_mut()?;
+            if let Some(bulk) = &mut datagram.bulk {
+                bulk.feed(slot, &mut self.datagrams.pulls);
+            }
         }
-        let session = self.sessions.at_mut(slot as usize)?;
         let header = session.datagram_header(asks_ack);
         let datagram = session.datagram.as_deref_mut()?;
         let is_last = !datagram.waits() && session.control.is_empty();
@@ -439,13 +441,15 @@ impl Core {
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
+        if let Some(bulk) = &mut datagram.bulk {
+            bulk.feed(slot, &mut self.datagrams.pulls);
+        }
         if !session.control.is_empty() || datagram.news_due {
             self.mark_dirty(slot);
         }
         for operation in content.operations.drain(..) {
             self.handle_delivered(operation, effects);
         }
-        self.feed(slot);
         self.datagrams.contents.recycle(content);
     }
 
