@@ -106,8 +106,8 @@ pub(crate) enum TestName {
     Mr,
     /// Ping-pong while four 16 MiB transfers are in flight between the same endpoints.
     LatencyUnderLoad,
-    /// From which size on pulling a message is faster than sending it with its envelope: both
-    /// ways and what the engine reckons, interleaved. Drawn by `plot` after --json.
+    /// From which size on pulling a message is faster than sending it with its envelope: eager,
+    /// pulled, and as the settings have it, interleaved. Drawn by `plot` after --json.
     Crossover,
     /// A stream and a ping-pong while rails fail and heal, by turns: how long what is delivered
     /// stands still. Needs --lab.
