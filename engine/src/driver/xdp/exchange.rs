@@ -41,10 +41,6 @@ impl Long {
         Self { room, came, is_too_long: false }
     }
 
-    fn frames_max(&self, frame_bytes: usize) -> usize {
-        self.room.len().div_ceil(frame_bytes)
-    }
-
     fn take_part(&mut self, part: &[u8], is_first: bool) {
         if is_first {
             self.came.clear();
@@ -69,6 +65,8 @@ pub(super) struct Exchange<R> {
     /// Given out to be written.
     room: Option<Frame>,
     long: Option<Long>,
+    /// Frames that a packet may take.
+    frames_max: usize,
     /// Written; which packet of `staged_packets` is in which.
     staged: Vec<Frame>,
     staged_packets: Vec<Packet>,
@@ -92,12 +90,14 @@ impl<R: Rings> Exchange<R> {
     /// one frame go and come if they may be `long_bytes` long; 0: they do not.
     pub(super) fn new(rings: R, frames: u32, receive_frames: u32, long_bytes: usize) -> Self {
         debug_assert!(receive_frames < frames);
+        let frames_max = long_bytes.div_ceil(rings.frame_bytes()).max(1);
         let mut exchange = Self {
             rings,
             ledger: Ledger::new(frames),
             receive_frames,
             room: None,
             long: (long_bytes > 0).then(|| Long::new(long_bytes)),
+            frames_max,
             staged: Vec::with_capacity(BATCH),
             staged_packets: Vec::with_capacity(BATCH),
             owes_kick: false,
@@ -147,24 +147,18 @@ impl<R: Rings> Exchange<R> {
         Some(self.rings.bytes(frame))
     }
 
-    /// Frames that a packet may take.
-    fn frames_max(&self) -> usize {
-        self.long.as_ref().map_or(1, |long| long.frames_max(self.rings.frame_bytes()))
-    }
-
     /// Whether no more can be staged before [`Self::flush`].
     pub(super) fn is_full(&self) -> bool {
-        self.staged.len() + self.frames_max() > BATCH
+        self.staged.len() + self.frames_max > BATCH
     }
 
     fn long_room(&mut self) -> Option<&mut [u8]> {
-        let wanted = self.frames_max();
         if self.ledger.counts().sending > UNREAPED_MAX {
             self.reap();
         }
         let counts = self.ledger.counts();
         let reserved = self.receive_frames.saturating_sub(counts.filled);
-        if self.is_full() || counts.free < reserved + wanted as u32 {
+        if self.is_full() || counts.free < reserved + self.frames_max as u32 {
             return None;
         }
         self.long.as_mut().map(|long| &mut long.room[..])
