@@ -136,9 +136,10 @@ impl Core {
     }
 
     /// A connection wants to join its session as a bulk lane. Forged and replayed joins are
-    /// refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) and change nothing.
+    /// refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) and change nothing, and
+    /// so are those to a session without bulk lanes ([`HelloStatus::Malformed`]).
     ///
-    /// RR-LANE-1.
+    /// RR-LANE-1, RR-BULK-1.
     pub(crate) fn handle_lane_hello(
         &mut self,
         hello: &Hello,
@@ -153,6 +154,9 @@ impl Core {
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let path = self.path_to_join(slot, hello.path.get()).ok_or(HelloStatus::Malformed)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        if session.bulk_in_datagrams || number == DATAGRAM_LANE {
+            return Err(HelloStatus::Malformed);
+        }
         // Used up also if there is no room now: whoever replays it later must not get in.
         if !session.joins.use_up(number) {
             return Err(HelloStatus::StaleEpoch);

@@ -13,6 +13,7 @@ use super::receive::ReceiveRequest;
 use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};
 use super::table::Id;
+use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK};
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
@@ -559,4 +560,25 @@ fn lanes_join_their_own_session_only() {
     bench.lane();
     let again = bench.core.handle_lane_hello(&join(PEER, SESSION, 3), 0);
     assert_eq!(again.unwrap_err(), HelloStatus::StaleEpoch);
+}
+
+/// RR-BULK-1
+#[test]
+fn no_lane_joins_a_session_whose_bulk_data_goes_in_datagrams() {
+    let mut bench = Bench::new(Config::for_tests());
+    let lane_of_datagrams = join(PEER, SESSION, DATAGRAM_LANE);
+    let joined = bench.core.handle_lane_hello(&lane_of_datagrams, 0);
+    assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = true;
+    let joined = bench.core.handle_lane_hello(&join(PEER, SESSION, 3), 0);
+    assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
+    assert_eq!(bench.core.lanes.len(), 0);
+    // Whoever has no keys learns nothing of either.
+    let mut forged = join(PEER, SESSION, 4);
+    forged.lane = DATAGRAM_LANE.into();
+    let joined = bench.core.handle_lane_hello(&forged, 0);
+    assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
+    // And no number is used up.
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = false;
+    bench.lane();
 }
