@@ -141,6 +141,14 @@ impl ContentPool {
         held == 0 || (self.contents.len() < limit && held < limit.div_ceil(2))
     }
 
+    /// Whether a session that has `held` may have one more of bulk data. All of that leaves half to
+    /// messages; and no session has more than what is left, so that as much is there for whoever
+    /// comes next.
+    pub(crate) fn has_room_for_bulk(&self, held: usize) -> bool {
+        let half = (self.limit - self.limit.div_ceil(8)) / 2;
+        held == 0 || held < half.saturating_sub(self.contents.len())
+    }
+
     /// A new content; [`Self::has_room`] was asked.
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
         let (buffer, operations) = self.idle.pop().unwrap_or_else(|| {

@@ -142,8 +142,7 @@ impl Datagram {
         length: usize,
     ) -> Option<Id> {
         let frames = self.next_frame.wrapping_sub(self.base(pool));
-        // Half of what messages may have, for which so always some is left.
-        let has_room = pool.has_room(2 * self.outstanding.len(), false);
+        let has_room = pool.has_room_for_bulk(self.outstanding.len());
         if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
             return None;
         }

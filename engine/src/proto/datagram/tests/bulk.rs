@@ -188,6 +188,37 @@ fn messages_pass_bulk_data() {
     assert!(all[1..].iter().all(|(_, bytes)| kinds(bytes) == [frame::KIND_DATA]));
 }
 
+/// However many peers pull, messages find room.
+#[test]
+fn bulk_data_leaves_half_of_the_pool_to_messages() {
+    let peers = 7;
+    let (sessions_max, chunk_bytes, busy_chunk_bytes) = (peers, 20_000, 20_000);
+    let config = Config { sessions_max, chunk_bytes, busy_chunk_bytes, ..bulky() };
+    let mut world = World::new(peers + 1, &config, CONTENT, 1);
+    for to in 1..=peers {
+        world.receive((to, 0), Some((0, 0)), 1, 40_000);
+        world.send(super::Stream { to, ..stream(1) }, 40_000, Level::Delivered);
+    }
+    let (mut most, mut shares) = (0, vec![0; peers]);
+    for _ in 0..5000 {
+        world.step();
+        let node = &world.nodes[0];
+        most = node.core.datagrams.contents.len().max(most);
+        for (share, to) in shares.iter_mut().zip(1..) {
+            let session = node.core.sessions.at(node.slots[&to] as usize).unwrap();
+            let held = session.datagram.as_deref().unwrap().outstanding.len();
+            *share = held.max(*share);
+        }
+        if world.is_at_rest() {
+            break;
+        }
+    }
+    world.check();
+    let half = world.nodes[0].core.datagrams.contents.limit() / 2;
+    assert!(most > half / 2 && most < half + 2 * peers, "{most} of {half}");
+    assert!(shares.iter().all(|&share| share > 1), "each has some: {shares:?}");
+}
+
 /// RR-BULK-4
 #[test]
 fn data_that_was_not_granted_closes_the_session() {
