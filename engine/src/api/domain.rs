@@ -14,7 +14,7 @@ use super::endpoint::{Detached, Endpoint};
 use crate::driver;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
-use crate::progress::datagram::Datagrams;
+use crate::progress::datagram::{Datagrams, window_bytes};
 use crate::progress::engine::{LoopConfig, State};
 use crate::progress::lanes::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, SendMode,
@@ -162,10 +162,11 @@ impl Domain {
             },
         };
         let engine = rand::random::<u64>().max(1);
+        let window_bytes = socket_window_bytes(&datagrams);
         let mut state = State::new(
             engine,
             StdRng::from_seed(rand::random()),
-            core_config(settings, longest, datagram_window_bytes(settings, &datagrams)),
+            core_config(settings, longest, window_bytes),
             loop_config(settings),
             Arc::clone(&self.0.keys),
             settings.cq_entries(),
@@ -175,6 +176,7 @@ impl Domain {
             rails,
         );
         state.datagrams = datagrams;
+        state.datagrams.socket_window_bytes = window_bytes;
         let endpoint = state.core.open_endpoint();
         debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
         state.completions.open_queue();
@@ -291,17 +293,12 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
     }
 }
 
-/// Bytes of bulk data that may be on their way to an engine in datagrams: what it has room for
-/// until it looks, with a quarter to spare for messages. Frames hold a datagram each, or a part of
-/// a long one: 1200 bytes go by every path. A socket is charged with up to twice the bytes of its
-/// datagrams.
-fn datagram_window_bytes(settings: &Settings, datagrams: &Datagrams) -> u64 {
-    let buffer = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
-    let room = match settings.control_lane().wants_frames() {
-        true => settings.xdp_frames() / 2 * DATAGRAM_BYTES_MIN,
-        false => buffer.map_or(0, |(receive_bytes, _)| receive_bytes / 2),
-    };
-    room as u64 / 4 * 3
+/// Bytes of bulk data that may be on their way to an engine in datagrams, as far as its socket has
+/// room for them, which charges itself with up to twice the bytes of its datagrams. Frames, once
+/// they are up, have room of their own.
+fn socket_window_bytes(datagrams: &Datagrams) -> u64 {
+    let buffers = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
+    buffers.map_or(0, |(receive_bytes, _)| window_bytes(receive_bytes / 2))
 }
 
 fn loop_config(settings: &Settings) -> LoopConfig {

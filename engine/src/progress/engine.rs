@@ -257,6 +257,7 @@ impl Engine {
             *key = key.and_then(new_key);
         }
         let mut engine = Self { state, driver, events: Vec::new(), chunks_rest: false };
+        engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();
         Ok(engine)
@@ -440,6 +441,7 @@ impl Engine {
             state.core.close_idle_lanes(now_ns);
             self.drop_silent_handshakes();
             self.check_peers();
+            self.fit_window();
         }
     }
 

@@ -15,6 +15,7 @@ mod counters;
 mod lane;
 mod several;
 mod timers;
+mod window;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -34,6 +35,7 @@ use crate::wire::packet::PACKET_TAG_BYTES;
 
 pub(crate) use self::counters::{DatagramCounters, Dropped};
 pub(crate) use self::lane::Lane;
+pub(crate) use self::window::window_bytes;
 
 /// The first path of a session.
 const PATH: u16 = 0;
@@ -67,6 +69,8 @@ pub(crate) struct Datagrams {
     needs_frames: bool,
     /// Longest datagram that its NIC carries, as far as that is known.
     longest: usize,
+    /// Bytes of bulk data that the socket alone has room for.
+    pub(crate) socket_window_bytes: u64,
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
