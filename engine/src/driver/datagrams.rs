@@ -100,7 +100,7 @@ impl Datagrams {
             match Frames::open(port.into(), local, &self.frames_wanted) {
                 Ok(frames) => self.frames = Some(frames),
                 Err(cause) => {
-                    tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");
+                    tracing::warn!("datagrams go by the UDP socket, never by AF_XDP: {cause}");
                     self.refusal = FrameState::Refused { cause };
                 }
             }

@@ -121,7 +121,10 @@ impl Frames {
                 (Mode::Up(announced(local, lane)), is_long)
             }
             Err(cause) => {
-                tracing::warn!("datagrams go by the UDP socket, not by AF_XDP: {cause}");
+                tracing::warn!(
+                    "datagrams go by the UDP socket until AF_XDP is to be had, which is tried now \
+                     and then: {cause}"
+                );
                 (Mode::Refused(Fallen::new(cause, began)), false)
             }
         };
