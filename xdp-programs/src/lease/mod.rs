@@ -7,7 +7,8 @@
 //! client                                          daemon
 //! Ask(NIC) + its UDP socket ────────────────────> who asks? within limits? a UDP socket of this
 //!                                                 network, bound to an address of that NIC?
-//!                                                 joins the NIC; socket(AF_XDP), SO_BINDTODEVICE
+//!                                                 joins the NIC; does it copy, or are clients
+//!                                                 trusted? socket(AF_XDP), SO_BINDTODEVICE
 //! memory and rings   <── Offer + AF_XDP socket ──
 //! Bind(queue) ──────────────────────────────────> bind(), then the claim of (queue, address, port)
 //!                    <── Bound ── or Refused: another queue may be free
@@ -20,6 +21,10 @@
 //! which so knows what it claims for. The UDP socket says whose port it is, and as the daemon keeps
 //! a descriptor of it, nobody else gets the port while its datagrams are redirected. The daemon has
 //! no descriptor of the AF_XDP socket after the claim, so the queue is free when the client ends.
+//!
+//! A NIC that receives without copies writes all that comes in on a queue to the memory of whoever
+//! has it, before the program sees it. So queues of NICs that may are lent only if clients are
+//! trusted with that ([`DaemonConfig::trusts_clients`], `--trust-clients yes`).
 
 mod channel;
 mod client;
