@@ -1,6 +1,7 @@
 //! `ringrail-xdpd`: lends AF_XDP sockets to users without privileges.
 
 use std::error::Error;
+use std::io::{Write as _, stderr};
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
@@ -29,17 +30,22 @@ fn main() -> ExitCode {
     let config = match configure(&arguments) {
         Ok(config) => config,
         Err(error) => {
-            eprintln!("ringrail-xdpd: {error}\n{USAGE}");
+            say(&format!("ringrail-xdpd: {error}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ringrail-xdpd: {error}");
+            say(&format!("ringrail-xdpd: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line for who reads the log. That nobody does any more ends no lease.
+fn say(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
 }
 
 fn configure(arguments: &[String]) -> Result<DaemonConfig, Box<dyn Error>> {
@@ -97,7 +103,7 @@ fn serve(config: DaemonConfig) -> Result<(), Box<dyn Error>> {
     }
     // Before any thread starts, which then does not get them either.
     let stop = termination()?;
-    let daemon = Daemon::listen(config, |line| eprintln!("{line}"))?;
-    eprintln!("ready");
+    let daemon = Daemon::listen(config, say)?;
+    say("ready");
     Ok(daemon.run(stop.as_fd())?)
 }
