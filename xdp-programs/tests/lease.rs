@@ -38,8 +38,8 @@ impl Running {
     fn start(lab: &Lab, folder: &Path) -> Self {
         let path = folder.join("xdpd.sock");
         let mut command = lab.host(Host::B).command(env!("CARGO_BIN_EXE_ringrail-xdpd"));
-        let arguments = ["--user", "0", "--group", "65534", "--queues", QUEUES, "--socket"];
-        command.args(arguments).arg(&path).stderr(Stdio::piped());
+        let arguments = ["--user", "0", "--group", "65534", "--queues", QUEUES, "--nic", NIC];
+        command.args(arguments).arg("--socket").arg(&path).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.inner().stderr.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
@@ -252,6 +252,18 @@ fn only_the_port_of_a_udp_socket_of_this_nic_is_lent() {
         let words = running.refusal(nic, elsewhere.unwrap().unwrap());
         assert!(words.contains("another network namespace"), "{words}");
         assert_eq!(program_on(NIC), None);
+    });
+}
+
+/// The C library calls the interface of an IPv4 address by the address's label.
+#[test]
+fn an_address_with_a_label_is_one_of_its_nic() {
+    require_lab!();
+    with_daemon(|_, running, _| {
+        common::ip(&format!("addr add 10.88.0.2/24 dev {NIC} label {NIC}:other"));
+        let udp = UdpSocket::bind(("10.88.0.2", PORT)).unwrap();
+        let (bound, _xsk) = running.lease(&udp).unwrap();
+        assert_eq!(bound.lease.nic(), NIC);
     });
 }
 

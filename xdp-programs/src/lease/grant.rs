@@ -11,6 +11,7 @@ use rustix::net::{
 
 use super::wire::Code;
 use crate::error::ClaimError;
+use crate::sys::device::Device;
 use crate::sys::socket::{bind_to_device, bound_device, netns_cookie};
 use crate::{Claim, Nic};
 
@@ -92,7 +93,8 @@ impl Port {
         }
     }
 
-    /// That its address is one of the interface's, whose name it tells.
+    /// That its address is one of the interface's, whose name it tells: an address may have another
+    /// one (the label of an IPv4 address).
     pub(crate) fn check_nic(&self, ifindex: u32) -> Result<String, Refusal> {
         self.check_device(ifindex)?;
         if matches!(self.addr.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
@@ -106,9 +108,12 @@ impl Port {
         if found.as_ref().is_some_and(if_addrs::Interface::is_loopback) {
             return Err((Code::Nic, "the loopback has no frames".to_owned()));
         }
-        found
-            .map(|nic| nic.name)
-            .ok_or_else(|| (Code::Address, format!("{ip} is no address of interface {ifindex}")))
+        if found.is_none() {
+            return Err((Code::Address, format!("{ip} is no address of interface {ifindex}")));
+        }
+        let device = Device::find(self.socket.as_fd(), ifindex)
+            .map_err(|error| (Code::Nic, format!("asking for interface {ifindex}: {error}")))?;
+        Ok(device.name())
     }
 }
 
