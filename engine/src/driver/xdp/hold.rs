@@ -232,6 +232,8 @@ fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     let queues = offer.queues();
     // Others' queues are not waited for where there are more.
     let deadline = (is_patient && queues == 1).then(|| Instant::now() + BUSY_FOR);
+    // However many there are, and however slowly each is refused.
+    let last_queue_at = Instant::now() + patience;
     let mut queue = 0;
     loop {
         match offer.try_bind(queue) {
@@ -239,7 +241,9 @@ fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
                 let hold = Hold::Lent(bound);
                 return Ok(Acquired { hold, exchange, frames, is_long: false });
             }
-            Err((again, LeaseError::Busy { .. })) if queue + 1 < queues => {
+            Err((again, LeaseError::Busy { .. }))
+                if queue + 1 < queues && Instant::now() < last_queue_at =>
+            {
                 offer = again;
                 queue += 1;
             }
