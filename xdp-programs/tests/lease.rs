@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{LIMIT, Xsk, eventually, lock_files, program_on};
+use common::{FRAMES, LIMIT, Xsk, eventually, lock_files, program_on};
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
-use ringrail_xdp::lease::{Bound, LeaseError, Offer};
+use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
 use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -25,6 +25,9 @@ use rustix::process::Signal;
 
 const PORT: u16 = 7100;
 const NIC: &str = "rail0";
+/// Of the protocol.
+const VERSION: u16 = 2;
+const ASK: u16 = 1;
 /// Queues that a user may have in these tests.
 const QUEUES: &str = "2";
 
@@ -50,8 +53,8 @@ impl Running {
 
     /// A client that does as it should.
     fn lease(&self, udp: impl AsFd) -> Result<(Bound, Xsk), LeaseError> {
-        let (mut offer, socket) = Offer::ask(&self.path, ifindex(NIC), udp.as_fd(), LIMIT)?;
-        let xsk = Xsk::over(socket).unwrap();
+        let (mut offer, socket) = Offer::ask(&self.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT)?;
+        let xsk = Xsk::over_rings(socket).unwrap();
         let deadline = std::time::Instant::now() + LIMIT;
         loop {
             match offer.try_bind(0) {
@@ -69,7 +72,9 @@ impl Running {
     /// The words of its refusal.
     #[track_caller]
     fn refusal(&self, ifindex: u32, udp: impl AsFd) -> String {
-        Offer::ask(&self.path, ifindex, udp.as_fd(), LIMIT).expect_err("refused").to_string()
+        Offer::ask(&self.path, ifindex, udp.as_fd(), FRAMES, LIMIT)
+            .expect_err("refused")
+            .to_string()
     }
 
     fn connect(&self) -> OwnedFd {
@@ -124,7 +129,7 @@ fn request(version: u16, kind: u16, number: u32) -> Vec<u8> {
     bytes.extend(version.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(number.to_ne_bytes());
-    bytes.extend([0; 4]);
+    bytes.extend(if kind == ASK { FRAMES } else { 0 }.to_ne_bytes());
     bytes
 }
 
@@ -153,7 +158,7 @@ fn hear(connection: &OwnedFd) -> Vec<u8> {
 #[track_caller]
 fn assert_refused(connection: &OwnedFd) {
     let reply = hear(connection);
-    assert_eq!(reply.get(..8), Some(&request(1, 3, 0)[..8]), "{reply:?}");
+    assert_eq!(reply.get(..8), Some(&request(VERSION, 3, 0)[..8]), "{reply:?}");
     assert_eq!(hear(connection), [0_u8; 0]);
 }
 
@@ -163,20 +168,30 @@ fn what_is_no_request_is_refused() {
     with_daemon(|_, running, local| {
         let udp = UdpSocket::bind((local, PORT)).unwrap();
         let udp = udp.as_fd();
-        let ask = request(1, 1, ifindex(NIC));
-        let packets: [(Vec<u8>, usize); 12] = [
+        let ask = request(VERSION, ASK, ifindex(NIC));
+        let with_entries = |entries: u32| {
+            let mut ask = ask.clone();
+            ask[12..].copy_from_slice(&entries.to_ne_bytes());
+            ask
+        };
+        let packets: [(Vec<u8>, usize); 16] = [
             (vec![0; 16], 1),
             (vec![0xff; 16], 0),
             (b"R".to_vec(), 1),
             (ask[..15].to_vec(), 1),
             ([&ask[..], b"x"].concat(), 1),
             ([&ask[..], &[0; 60_000]].concat(), 1),
-            (request(1, 2, 0), 0),
-            (request(1, 9, 0), 1),
-            (request(2, 1, ifindex(NIC)), 1),
+            (request(VERSION, 2, 0), 0),
+            (request(VERSION, 9, 0), 1),
+            (request(VERSION + 1, ASK, ifindex(NIC)), 1),
             (ask.clone(), 0),
             (ask.clone(), 2),
             (ask.clone(), 12),
+            // Rings that the kernel would not make, and such as would cost it too much.
+            (with_entries(0), 1),
+            (with_entries(65), 1),
+            (with_entries(2 * RING_ENTRIES_MAX), 1),
+            (with_entries(1 << 31), 1),
         ];
         for (packet, descriptors) in packets {
             let connection = running.connect();
@@ -308,8 +323,14 @@ fn a_socket_without_root_takes_no_other_nic_or_queue() {
     require_lab!();
     with_daemon(|_, running, local| {
         let udp = UdpSocket::bind((local, PORT)).unwrap();
-        let (offer, socket) = Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT).unwrap();
-        let xsk = Xsk::over(socket).unwrap();
+        let (offer, socket) =
+            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT).unwrap();
+        // Its rings are what was asked for, for good.
+        for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
+            let error = common::set(socket.as_raw_fd(), ring, &(1_u32 << 20)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        }
+        let xsk = Xsk::over_rings(socket).unwrap();
         for (nic, queue) in [(ifindex("rail1"), 0), (ifindex("lo"), 0), (ifindex(NIC), 7)] {
             let error = xsk.bind_to(nic, queue).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EINVAL), "NIC {nic}, queue {queue}");
@@ -317,9 +338,10 @@ fn a_socket_without_root_takes_no_other_nic_or_queue() {
         let (_, error) = offer.try_bind(7).expect_err("no such queue");
         assert!(error.to_string().contains("no queue 7"), "{error}");
         // Without memory there is nothing to bind.
-        let (offer, _socket) = Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT).unwrap();
+        let (offer, _socket) =
+            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT).unwrap();
         let (_, error) = offer.try_bind(0).expect_err("no memory");
-        assert!(error.to_string().contains("set up first"), "{error}");
+        assert!(error.to_string().contains("registered first"), "{error}");
     });
 }
 
@@ -331,13 +353,14 @@ fn nobody_has_more_than_the_limits() {
             (0..3).map(|at| UdpSocket::bind((local, PORT + at)).unwrap()).collect();
         // Those who say nothing are in nobody's way.
         let silent: Vec<OwnedFd> = (0..32).map(|_| running.connect()).collect();
-        let ask = |udp: &UdpSocket| Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT);
+        let ask =
+            |udp: &UdpSocket| Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT);
         let first = running.lease(&sockets[0]).unwrap();
         let second = ask(&sockets[1]).unwrap();
         let error = ask(&sockets[2]).unwrap_err();
         assert!(error.to_string().contains("has its 2 queues"), "{error}");
         // A queue that is taken is a matter of the next one.
-        let xsk = Xsk::over(second.1).unwrap();
+        let xsk = Xsk::over_rings(second.1).unwrap();
         let (again, error) = second.0.try_bind(0).expect_err("somebody has it");
         assert!(matches!(error, LeaseError::Busy { .. }), "{error}");
         drop((again, xsk));
@@ -356,7 +379,7 @@ fn one_who_talks_during_a_lease_loses_it() {
     with_daemon(|_, running, local| {
         let udp = UdpSocket::bind((local, PORT)).unwrap();
         let connection = running.connect();
-        say(&connection, &request(1, 1, ifindex(NIC)), &[udp.as_fd()]);
+        say(&connection, &request(VERSION, ASK, ifindex(NIC)), &[udp.as_fd()]);
         let mut bytes = [0_u8; 2048];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = rustix::net::RecvAncillaryBuffer::new(&mut space);
@@ -370,8 +393,8 @@ fn one_who_talks_during_a_lease_loses_it() {
             }
         }
         let [socket] = <[OwnedFd; 1]>::try_from(sockets).unwrap();
-        let _xsk = Xsk::over(socket).unwrap();
-        say(&connection, &request(1, 2, 0), &[]);
+        let _xsk = Xsk::over_rings(socket).unwrap();
+        say(&connection, &request(VERSION, 2, 0), &[]);
         assert_eq!(hear(&connection)[6..8], 2_u16.to_ne_bytes(), "bound");
         say(&connection, &vec![7; 10_000], &[udp.as_fd(); 9]);
         assert_eq!(hear(&connection)[6..8], 4_u16.to_ne_bytes(), "lost");
@@ -415,7 +438,7 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody_else() {
         running.signal(Signal::STOP);
         let connections: Vec<OwnedFd> = (0..8).map(|_| running.connect()).collect();
         for connection in &connections {
-            let ask = request(1, 1, ifindex(NIC));
+            let ask = request(VERSION, ASK, ifindex(NIC));
             say(connection, &ask, &[stream.as_fd()]);
         }
         drop(stream);
@@ -476,7 +499,7 @@ fn a_user_of_no_group_is_told_so() {
                 rustix::thread::set_thread_groups(&[]).unwrap();
                 rustix::thread::set_thread_res_gid(group, group, group).unwrap();
                 rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-                Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), LIMIT).map(drop)
+                Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT).map(drop)
             };
             scope.spawn(ask).join().unwrap()
         });

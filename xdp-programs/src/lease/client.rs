@@ -139,10 +139,11 @@ pub struct Bound {
 
 impl Offer {
     /// Asks the daemon at `path` for a socket on the NIC numbered `ifindex`, for datagrams to the
-    /// address that the UDP socket `udp` is bound to. Each answer is waited for as long as
-    /// `patience` and no longer.
+    /// address that the UDP socket `udp` is bound to, with four rings of `entries` each, a power of
+    /// two up to [`RING_ENTRIES_MAX`](super::RING_ENTRIES_MAX). Each answer is waited for as long
+    /// as `patience` and no longer.
     ///
-    /// The socket is to have its memory and rings set up before [`try_bind`](Self::try_bind).
+    /// The socket is to have its memory registered before [`try_bind`](Self::try_bind).
     ///
     /// # Errors
     ///
@@ -151,6 +152,7 @@ impl Offer {
         path: &Path,
         ifindex: u32,
         udp: BorrowedFd<'_>,
+        entries: u32,
         patience: Duration,
     ) -> Result<(Self, OwnedFd), LeaseError> {
         let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
@@ -171,7 +173,7 @@ impl Offer {
             error => LeaseError::os(error),
         })?;
         let talk = Talk { connection, patience };
-        talk.say(Request::Ask { ifindex }, Some(udp))?;
+        talk.say(Request::Ask { ifindex, entries }, Some(udp))?;
         let (Reply::Offer { queues, mode, nic }, descriptors) = talk.hear()? else {
             return Err(LeaseError::Garbled { what: "an answer to something else".to_owned() });
         };

@@ -22,7 +22,7 @@ use rustix::net::{
 };
 
 use super::channel::{Packet, is_silence, receive, send};
-use super::grant::{Port, Refusal, bind_and_claim, check_copies, new_socket};
+use super::grant::{Port, Refusal, bind_and_claim, check_copies, check_entries, new_socket};
 use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
 use crate::nic::Joined;
@@ -398,12 +398,13 @@ impl Visit<'_> {
     /// Checks what is asked for, and offers a socket.
     fn offer(&self, deadline: Instant) -> Result<Offered, Option<Refusal>> {
         let (request, packet) = self.request(deadline)?;
-        let (Request::Ask { ifindex }, Ok([udp])) =
+        let (Request::Ask { ifindex, entries }, Ok([udp])) =
             (request, <[OwnedFd; 1]>::try_from(packet.descriptors))
         else {
             let text = "first a NIC is asked for, with one UDP socket".to_owned();
             return Err(Some((Code::Protocol, text)));
         };
+        check_entries(entries)?;
         let usage = &self.shared.usage;
         if !usage.may_ask(self.user, Instant::now()) {
             return Err(Some((Code::Limit, format!("user {} asks too often", self.user))));
@@ -419,7 +420,7 @@ impl Visit<'_> {
         if !self.shared.config.trusts_clients {
             check_copies(&nic)?;
         }
-        let socket = new_socket(&nic)?;
+        let socket = new_socket(&nic, entries)?;
         let (queues, mode, name) = (nic.queues(), nic.mode(), nic.name().to_owned());
         let reply = Reply::Offer { queues, mode, nic: name }.to_bytes();
         send(self.connection, &reply, Some(socket.as_fd())).map_err(|_| None)?;

@@ -15,6 +15,9 @@ use crate::sys::device::Device;
 use crate::sys::socket::{bind_to_device, bound_device, netns_cookie};
 use crate::{Claim, Nic};
 
+/// Entries of the longest rings that a lent socket has: 384 KiB of the kernel's memory for all four.
+pub const RING_ENTRIES_MAX: u32 = 8192;
+
 /// Why not, for the client.
 pub(crate) type Refusal = (Code, String);
 
@@ -124,8 +127,18 @@ fn address_of(socket: BorrowedFd<'_>) -> Result<SocketAddr, Refusal> {
     Ok(SocketAddr::new(addr.ip().to_canonical(), addr.port()))
 }
 
-/// An AF_XDP socket that can be bound to a queue of `nic`, and to nothing else.
-pub(crate) fn new_socket(nic: &Nic) -> Result<OwnedFd, Refusal> {
+/// That rings of `entries` are what the kernel makes, and not too long.
+pub(crate) fn check_entries(entries: u32) -> Result<(), Refusal> {
+    if entries.is_power_of_two() && entries <= RING_ENTRIES_MAX {
+        return Ok(());
+    }
+    let text = format!("rings have a power of two of entries, up to {RING_ENTRIES_MAX}");
+    Err((Code::Protocol, text))
+}
+
+/// An AF_XDP socket that can be bound to a queue of `nic`, and to nothing else, with its rings: the
+/// kernel takes their memory from nobody's share, and lets them be made but once.
+pub(crate) fn new_socket(nic: &Nic, entries: u32) -> Result<OwnedFd, Refusal> {
     let refused = |doing: &str, error: io::Error| {
         let name = nic.name();
         (Code::Nic, format!("{doing} for {name}: {error}"))
@@ -134,6 +147,13 @@ pub(crate) fn new_socket(nic: &Nic) -> Result<OwnedFd, Refusal> {
         .map_err(|error| refused("opening an AF_XDP socket", error.into()))?;
     bind_to_device(socket.as_fd(), nic.ifindex())
         .map_err(|error| refused("keeping an AF_XDP socket", error))?;
+    let rings = || {
+        sockopt::set_xdp_umem_fill_ring_size(&socket, entries)?;
+        sockopt::set_xdp_umem_completion_ring_size(&socket, entries)?;
+        sockopt::set_xdp_rx_ring_size(&socket, entries)?;
+        sockopt::set_xdp_tx_ring_size(&socket, entries)
+    };
+    rings().map_err(|error| refused("making the rings of an AF_XDP socket", error.into()))?;
     Ok(socket)
 }
 
@@ -151,7 +171,7 @@ pub(crate) fn check_copies(nic: &Nic) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Binds the socket, whose memory and rings the client has set up, and has the datagrams for
+/// Binds the socket, whose memory the client has registered, and has the datagrams for
 /// `addr` come to it. Says whether frames are not copied.
 pub(crate) fn bind_and_claim(
     nic: &Nic,
@@ -178,7 +198,7 @@ pub(crate) fn bind_and_claim(
                     (Code::Busy, format!("{text}; another process has it, which alone can use it"))
                 }
                 Some(libc::EINVAL) => {
-                    (Code::Protocol, format!("{text}; memory and rings are set up first"))
+                    (Code::Protocol, format!("{text}; memory is registered first"))
                 }
                 _ => (Code::Nic, text),
             }

@@ -5,18 +5,19 @@
 //!
 //! ```text
 //! client                                          daemon
-//! Ask(NIC) + its UDP socket ────────────────────> who asks? within limits? a UDP socket of this
+//! Ask(NIC, rings) + its UDP socket ─────────────> who asks? within limits? a UDP socket of this
 //!                                                 network, bound to an address of that NIC?
 //!                                                 joins the NIC; does it copy, or are clients
-//!                                                 trusted? socket(AF_XDP), SO_BINDTODEVICE
-//! memory and rings   <── Offer + AF_XDP socket ──
+//!                                                 trusted? socket(AF_XDP), SO_BINDTODEVICE, rings
+//! memory             <── Offer + AF_XDP socket ──
 //! Bind(queue) ──────────────────────────────────> bind(), then the claim of (queue, address, port)
 //!                    <── Bound ── or Refused: another queue may be free
 //!                                                 closes the AF_XDP socket, keeps the UDP socket
 //! looks now and then <── Lost ─── or the end: datagrams are the kernel's again
 //! ```
 //!
-//! Memory counts against the client's `RLIMIT_MEMLOCK`: it is the one who registers it. The device
+//! Memory counts against the client's `RLIMIT_MEMLOCK`: it is the one who registers it. The rings
+//! count against nobody, so the daemon makes them, for the kernel makes them once. The device
 //! of the AF_XDP socket cannot be changed without `CAP_NET_RAW`; its queue is bound by the daemon,
 //! which so knows what it claims for. The UDP socket says whose port it is, and as the daemon keeps
 //! a descriptor of it, nobody else gets the port while its datagrams are redirected. The daemon has
@@ -35,6 +36,7 @@ mod wire;
 
 pub use client::{Bound, Lease, LeaseError, Offer};
 pub use daemon::{Daemon, DaemonConfig, DaemonError, group_id, termination};
+pub use grant::RING_ENTRIES_MAX;
 
 /// Where the daemon listens unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ringrail/xdpd.sock";

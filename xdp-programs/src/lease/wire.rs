@@ -16,7 +16,7 @@ use crate::Mode;
 
 const MAGIC: [u8; 4] = *b"RRXL";
 /// The version that both sides must have.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// A request has so many bytes, and never another number of them.
 pub(crate) const REQUEST_BYTES: usize = 16;
 const HEADER_BYTES: usize = 16;
@@ -28,8 +28,9 @@ pub(crate) const REPLY_BYTES_MAX: usize = HEADER_BYTES + TEXT_BYTES_MAX;
 /// What a client wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// A socket on this NIC, for the address of the UDP socket that comes along.
-    Ask { ifindex: u32 },
+    /// A socket on this NIC, for the address of the UDP socket that comes along, with rings of so
+    /// many entries each.
+    Ask { ifindex: u32, entries: u32 },
     /// The socket is to be bound to this queue, and its datagrams are to come.
     Bind { queue: u32 },
 }
@@ -137,7 +138,7 @@ fn parse_header(packet: &[u8]) -> Result<(Header, &[u8]), Garbled> {
 impl Request {
     pub(crate) fn to_bytes(self) -> [u8; REQUEST_BYTES] {
         match self {
-            Self::Ask { ifindex } => header(ASK, [ifindex, 0]),
+            Self::Ask { ifindex, entries } => header(ASK, [ifindex, entries]),
             Self::Bind { queue } => header(BIND, [queue, 0]),
         }
     }
@@ -148,7 +149,7 @@ impl Request {
             return Err(Garbled::Version(version));
         }
         match (kind, numbers, rest) {
-            (ASK, [ifindex, 0], []) => Ok(Self::Ask { ifindex }),
+            (ASK, [ifindex, entries], []) => Ok(Self::Ask { ifindex, entries }),
             (BIND, [queue, 0], []) => Ok(Self::Bind { queue }),
             _ => Err(Garbled::Other),
         }
@@ -222,7 +223,8 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        for request in [Request::Ask { ifindex: 7 }, Request::Bind { queue: u32::MAX }] {
+        for request in [Request::Ask { ifindex: 7, entries: 64 }, Request::Bind { queue: u32::MAX }]
+        {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Ok(request));
         }
         let replies = [
@@ -253,7 +255,7 @@ mod tests {
 
     #[test]
     fn another_version_is_told_apart() {
-        let mut request = Request::Ask { ifindex: 1 }.to_bytes();
+        let mut request = Request::Ask { ifindex: 1, entries: 64 }.to_bytes();
         request[4] = request[4].wrapping_add(1);
         assert!(matches!(Request::from_bytes(&request), Err(Garbled::Version(_))));
         let mut refusal = Reply::Refused { code: Code::Limit, text: "full".into() }.to_bytes();

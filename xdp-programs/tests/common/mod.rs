@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test fails.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-const FRAMES: u32 = 64;
+/// Frames, and entries of the rings.
+pub const FRAMES: u32 = 64;
 const FRAME_BYTES: u32 = 2048;
 
 /// Where the fill ring is mapped: `XDP_UMEM_PGOFF_FILL_RING`.
@@ -116,6 +117,14 @@ impl Xsk {
 
     /// Memory and rings for a socket that has none.
     pub fn over(fd: OwnedFd) -> io::Result<Self> {
+        for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
+            set(fd.as_raw_fd(), ring, &FRAMES)?;
+        }
+        Self::over_rings(fd)
+    }
+
+    /// Memory for a socket with rings of [`FRAMES`] entries.
+    pub fn over_rings(fd: OwnedFd) -> io::Result<Self> {
         let raw = fd.as_raw_fd();
         let umem = Mapping::new((FRAMES * FRAME_BYTES) as usize, -1, 0)?;
         let register = libc::xdp_umem_reg {
@@ -127,9 +136,6 @@ impl Xsk {
             tx_metadata_len: 0,
         };
         set(raw, libc::XDP_UMEM_REG, &register)?;
-        for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
-            set(raw, ring, &FRAMES)?;
-        }
         // SAFETY: plain numbers, of which zero is one.
         let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
         let mut size = size_of_val(&offsets) as u32;
@@ -210,7 +216,8 @@ impl Xsk {
     }
 }
 
-fn set<T>(socket: RawFd, what: i32, value: &T) -> io::Result<()> {
+/// An option of an AF_XDP socket.
+pub fn set<T>(socket: RawFd, what: i32, value: &T) -> io::Result<()> {
     // SAFETY: `value` is as large as said.
     check(unsafe {
         libc::setsockopt(

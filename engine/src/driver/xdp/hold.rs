@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringrail_xdp::lease::{Bound, LeaseError, Offer};
+use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
 use ringrail_xdp::{AttachMode, Claim, ClaimError, JoinError, Missing, Nic};
 
 use super::exchange::Exchange;
 use super::headers::BYTES_MAX;
 use super::kinds::AnyRings;
-use super::lent::LentRings;
+use super::lent::{LentRings, register};
+use super::mapped::Mapping;
 use super::socket::{BUSY_FOR, Copying, XskRings};
 use crate::progress::lanes::DATAGRAM_BYTES_MAX;
 
@@ -225,8 +226,12 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
 fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     let is_patient = wish.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };
-    let (mut offer, lent) = Offer::ask(helper, wish.nic, wish.socket, patience)?;
-    let (rings, frames) = register(&lent, wish.source.frames)?;
+    let frames = wish.source.frames.min(RING_ENTRIES_MAX);
+    let entries = frames.next_power_of_two();
+    let (mut offer, lent) = Offer::ask(helper, wish.nic, wish.socket, entries, patience)?;
+    let os = |source| LeaseError::Os { source };
+    let (memory, frames) = register_most(&lent, frames).map_err(os)?;
+    let rings = LentRings::new(&lent, entries, memory).map_err(os)?;
     drop(lent);
     let exchange = Exchange::new(AnyRings::Lent(rings), frames, frames / 2, 0);
     let queues = offer.queues();
@@ -258,11 +263,11 @@ fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     }
 }
 
-/// Rings with as many frames as this user may lock, up to `frames`.
-fn register(lent: &OwnedFd, mut frames: u32) -> Result<(LentRings, u32), LeaseError> {
+/// Memory for as many frames as this user may lock, up to `frames`, and how many these are.
+fn register_most(lent: &OwnedFd, mut frames: u32) -> io::Result<(Mapping, u32)> {
     loop {
-        match LentRings::new(lent, frames) {
-            Ok(rings) => return Ok((rings, frames)),
+        match register(lent, frames) {
+            Ok(memory) => return Ok((memory, frames)),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
                     && frames / 2 >= FRAMES_MIN =>
@@ -270,7 +275,7 @@ fn register(lent: &OwnedFd, mut frames: u32) -> Result<(LentRings, u32), LeaseEr
                 frames /= 2;
                 tracing::debug!("memory for so many frames is not to be had, trying {frames}");
             }
-            Err(source) => return Err(LeaseError::Os { source }),
+            Err(error) => return Err(error),
         }
     }
 }

@@ -32,40 +32,43 @@ pub(super) struct LentRings {
     starts: Box<[u16]>,
 }
 
+/// Registers memory for `frames` frames, once for each socket.
+///
+/// # Errors
+///
+/// `ENOBUFS`: more memory than this user may lock; fewer may be asked for.
+pub(super) fn register(socket: &OwnedFd, frames: u32) -> io::Result<Mapping> {
+    let memory = Mapping::anonymous(frames as usize * FRAME_BYTES as usize)?;
+    let register = XdpUmemReg {
+        addr: memory.base() as u64,
+        len: memory.bytes() as u64,
+        chunk_size: FRAME_BYTES,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    sockopt::set_xdp_umem_reg(socket, register)?;
+    Ok(memory)
+}
+
 impl LentRings {
-    /// Registers memory for `frames` frames and sets up rings.
+    /// Takes over a socket whose rings have `entries` each, with the memory that was registered.
     ///
     /// # Errors
     ///
-    /// `ENOBUFS`: more memory than this user may lock; fewer may be asked for.
-    pub(super) fn new(socket: &OwnedFd, frames: u32) -> io::Result<Self> {
-        let memory = Mapping::anonymous(frames as usize * FRAME_BYTES as usize)?;
-        sockopt::set_xdp_umem_reg(
-            socket,
-            XdpUmemReg {
-                addr: memory.base() as u64,
-                len: memory.bytes() as u64,
-                chunk_size: FRAME_BYTES,
-                headroom: 0,
-                flags: XdpUmemRegFlags::empty(),
-                tx_metadata_len: 0,
-            },
-        )?;
-        let size = frames.next_power_of_two();
-        sockopt::set_xdp_umem_fill_ring_size(socket, size)?;
-        sockopt::set_xdp_umem_completion_ring_size(socket, size)?;
-        sockopt::set_xdp_rx_ring_size(socket, size)?;
-        sockopt::set_xdp_tx_ring_size(socket, size)?;
+    /// What the kernel says.
+    pub(super) fn new(socket: &OwnedFd, entries: u32, memory: Mapping) -> io::Result<Self> {
         let offsets = sockopt::xdp_mmap_offsets(socket)?;
         let fd = socket.as_fd();
+        let frames = memory.bytes() / FRAME_BYTES as usize;
         Ok(Self {
-            transmit: Ring::map(fd, &offsets.tx, size, XDP_PGOFF_TX_RING)?,
-            receive: Ring::map(fd, &offsets.rx, size, XDP_PGOFF_RX_RING)?,
-            fill: Ring::map(fd, &offsets.fr, size, XDP_UMEM_PGOFF_FILL_RING)?,
-            complete: Ring::map(fd, &offsets.cr, size, XDP_UMEM_PGOFF_COMPLETION_RING)?,
+            transmit: Ring::map(fd, &offsets.tx, entries, XDP_PGOFF_TX_RING)?,
+            receive: Ring::map(fd, &offsets.rx, entries, XDP_PGOFF_RX_RING)?,
+            fill: Ring::map(fd, &offsets.fr, entries, XDP_UMEM_PGOFF_FILL_RING)?,
+            complete: Ring::map(fd, &offsets.cr, entries, XDP_UMEM_PGOFF_COMPLETION_RING)?,
             socket: socket.try_clone()?,
             memory,
-            starts: vec![0; frames as usize].into(),
+            starts: vec![0; frames].into(),
         })
     }
 
