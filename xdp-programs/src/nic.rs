@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[cfg(feature = "faults")]
 use libbpf_rs::MapHandle;
@@ -309,14 +309,9 @@ impl Nic {
         self.joined.is_attached()
     }
 
-    /// The same share again, as long as somebody has it.
-    pub(crate) fn downgrade(&self) -> Weak<Joined> {
-        Arc::downgrade(&self.joined)
-    }
-
-    /// A clone out of what [`Self::downgrade`] gave.
-    pub(crate) fn again(joined: Arc<Joined>) -> Self {
-        Self { joined }
+    /// Whether there are other clones, or claims.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.joined) > 1
     }
 
     /// The map of faults, if this is the program of tests.

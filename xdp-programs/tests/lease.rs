@@ -457,6 +457,23 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody_else() {
 }
 
 #[test]
+fn who_asks_and_leaves_in_turns_attaches_once() {
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let udp = UdpSocket::bind((local, PORT)).unwrap();
+        drop(running.lease(&udp).unwrap());
+        let program = program_on(NIC);
+        assert!(program.is_some());
+        for _ in 0..5 {
+            drop(running.lease(&udp).unwrap());
+            assert_eq!(program_on(NIC), program);
+        }
+        eventually("the NIC is left in the end", || program_on(NIC).is_none());
+        drop(running.lease(&udp).unwrap());
+    });
+}
+
+#[test]
 fn a_path_has_one_daemon_and_no_other_file_is_removed() {
     require_lab!();
     with_daemon(|lab, running, local| {

@@ -3,14 +3,13 @@
 //! Descriptors of strangers can make closing them wait (a FUSE file, a socket that lingers), and
 //! joining a NIC may take a while: so each connection has a thread, and each user a limited number.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,16 +22,18 @@ use rustix::net::{
 
 use super::channel::{Packet, is_silence, receive, send};
 use super::grant::{Port, Refusal, bind_and_claim, check_copies, check_entries, new_socket};
+use super::nics::Nics;
 use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
-use crate::nic::Joined;
 use crate::sys::socket::{netns_cookie, peer, peer_groups};
-use crate::{AttachMode, Claim, Nic};
+use crate::{Claim, Nic};
 
 /// From connecting to the bound queue. Registering memory takes milliseconds.
 const SETUP_TIME: Duration = Duration::from_secs(10);
 /// How often a lease is looked after: its NIC, its port, and whether the daemon is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often NICs that nobody uses are looked for.
+const TEND_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of all leases may take when the daemon stops.
 const STOP_TIME: Duration = Duration::from_secs(3);
 /// Queues that one client may try; it waits for a busy one between tries.
@@ -119,8 +120,7 @@ struct Shared {
     /// Of the daemon's network.
     cookie: u64,
     usage: Arc<Usage>,
-    /// NICs in use: all leases of one share what was joined, and the last one leaves.
-    nics: Mutex<HashMap<u32, Weak<Joined>>>,
+    nics: Nics,
     is_over: AtomicBool,
     /// Threads that say why not.
     turned_away: AtomicUsize,
@@ -174,7 +174,7 @@ impl Daemon {
             config,
             cookie,
             usage,
-            nics: Mutex::default(),
+            nics: Nics::default(),
             is_over: AtomicBool::new(false),
             turned_away: AtomicUsize::new(0),
             parked: Mutex::default(),
@@ -193,7 +193,8 @@ impl Daemon {
         loop {
             let mut watched =
                 [PollFd::new(&stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
-            match poll(&mut watched, None) {
+            let timeout = timespec(TEND_EVERY);
+            match poll(&mut watched, Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     return Err(DaemonError::Os { doing: "waiting".into(), source: error.into() });
@@ -202,10 +203,12 @@ impl Daemon {
             if !watched[0].revents().is_empty() {
                 break;
             }
-            if watched[1].revents().is_empty() {
+            let is_called = !watched[1].revents().is_empty();
+            threads.retain(|thread| !thread.is_finished());
+            threads.extend(leave(self.shared.nics.take_idle(Instant::now())));
+            if !is_called {
                 continue;
             }
-            threads.retain(|thread| !thread.is_finished());
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match accept_with(&self.listener, flags) {
                 Ok(connection) => threads.extend(self.admit(connection)),
@@ -219,6 +222,7 @@ impl Daemon {
         }
         self.shared.is_over.store(true, Ordering::SeqCst);
         drop(self.socket);
+        threads.extend(leave(self.shared.nics.close()));
         let deadline = Instant::now() + STOP_TIME;
         while Instant::now() < deadline && threads.iter().any(|thread| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(2));
@@ -294,22 +298,6 @@ impl Shared {
             groups.join(", ")
         );
         Err((Code::NotAllowed, text))
-    }
-
-    /// The NIC, joined for all who use it.
-    fn nic(&self, ifindex: u32) -> Result<Nic, Refusal> {
-        let mut nics = self.nics.lock().unwrap_or_else(PoisonError::into_inner);
-        nics.retain(|_, joined| joined.strong_count() > 0);
-        let nic = match nics.get(&ifindex).and_then(Weak::upgrade).map(Nic::again) {
-            Some(nic) if nic.is_attached().is_ok() => nic,
-            _ => {
-                let nic = Nic::join(ifindex, AttachMode::Auto)
-                    .map_err(|error| (Code::Nic, format!("ringrail-xdpd: {error}")))?;
-                nics.insert(ifindex, nic.downgrade());
-                nic
-            }
-        };
-        Ok(nic)
     }
 
     /// That queues of this NIC are lent at all.
@@ -416,7 +404,7 @@ impl Visit<'_> {
         };
         let port = Port::check(udp, self.shared.cookie)?;
         self.shared.check_lent(&port.check_nic(ifindex)?)?;
-        let nic = self.shared.nic(ifindex)?;
+        let nic = self.shared.nics.join(ifindex)?;
         if !self.shared.config.trusts_clients {
             check_copies(&nic)?;
         }
@@ -505,10 +493,23 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
 
 /// Waits until something can be read, at most so long.
 fn wait(connection: impl AsFd, at_most: Duration) {
-    let timeout = Timespec { tv_sec: at_most.as_secs() as _, tv_nsec: at_most.subsec_nanos() as _ };
+    let timeout = timespec(at_most);
     let mut watched = [PollFd::new(&connection, PollFlags::IN)];
     // Whatever it says, the call that reads says it better.
     let _ = poll(&mut watched, Some(&timeout));
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ }
+}
+
+/// Leaves NICs in a thread: it may have to wait for others who join or leave them.
+fn leave(nics: Vec<Nic>) -> Option<thread::JoinHandle<()>> {
+    if nics.is_empty() {
+        return None;
+    }
+    // Where no thread is to be had they are dropped here.
+    thread::Builder::new().name("leave".into()).stack_size(STACK_BYTES).spawn(|| drop(nics)).ok()
 }
 
 /// Lets those connect who may: the kernel keeps others out where it is one group alone.

@@ -31,6 +31,7 @@ mod channel;
 mod client;
 mod daemon;
 mod grant;
+mod nics;
 mod usage;
 mod wire;
 
