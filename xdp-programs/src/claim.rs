@@ -1,5 +1,6 @@
 //! Claims: which datagrams go to which AF_XDP socket.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt as _;
@@ -75,12 +76,7 @@ impl Claim {
         };
         let mut own = joined.own_slots();
         let me = Entry::of_this_process(0);
-        for (other, entry) in joined.entries().map_err(ClaimError::os("reading the claims"))? {
-            let is_own = own.contains(&entry.slot);
-            if !is_own && joined.is_abandoned(entry.slot).map_err(ClaimError::os(ASKING))? {
-                joined.forget(&other, entry.slot);
-                continue;
-            }
+        for (other, entry) in joined.living(&own)? {
             let owner = entry.owner(&me);
             if other == key {
                 return Err(ClaimError::AddressTaken { nic: nic(), queue, addr, owner });
@@ -140,6 +136,33 @@ impl Joined {
             }
         }
         Ok(entries)
+    }
+
+    /// Claims of the living; those of the dead are removed. Under the lock.
+    fn living(&self, own: &BTreeSet<u32>) -> Result<Vec<([u8; KEY_BYTES], Entry)>, ClaimError> {
+        let mut entries = self.entries().map_err(ClaimError::os("reading the claims"))?;
+        let mut failed = Ok(());
+        entries.retain(|(key, entry)| {
+            let is_dead = !own.contains(&entry.slot)
+                && self.is_abandoned(entry.slot).unwrap_or_else(|error| {
+                    failed = Err(ClaimError::Os { doing: ASKING, source: error });
+                    false
+                });
+            if is_dead {
+                self.forget(key, entry.slot);
+            }
+            !is_dead
+        });
+        failed.map(|()| entries)
+    }
+
+    /// Removes the claims of the dead.
+    pub(crate) fn sweep(&self) -> Result<(), ClaimError> {
+        let lock = self.folder.lock().map_err(ClaimError::os("locking the NIC"))?;
+        let Some(_gate) = lock else {
+            return Err(ClaimError::Busy { path: self.folder.lock_path() });
+        };
+        self.living(&self.own_slots()).map(drop)
     }
 
     /// Whether nobody alive owns a slot that is none of our own. Under the lock.

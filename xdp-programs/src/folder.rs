@@ -9,7 +9,7 @@
 //! The kernel gives all these back when a process ends, whichever way it does. A file is removed by
 //! the last user, under the lock; who waits for a lock that was removed meanwhile starts again.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -144,7 +144,29 @@ impl Users {
 
 /// The name of a NIC's files: the calling thread's network namespace and the interface in it.
 pub(crate) fn key(ifindex: u32) -> io::Result<String> {
+    Ok(format!("{}-{ifindex}", namespace()?))
+}
+
+/// The NICs of the calling thread's network namespace that have files: somebody uses them, or was
+/// killed.
+pub(crate) fn known() -> io::Result<Vec<u32>> {
+    let namespace = namespace()?.to_string();
+    let files = match fs::read_dir(RUN_DIR) {
+        Ok(files) => files,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut known = Vec::new();
+    for file in files {
+        let name = file?.file_name();
+        let key = name.to_str().and_then(|name| name.strip_suffix(".users")?.split_once('-'));
+        let Some((_, second)) = key.filter(|&(first, _)| first == namespace) else { continue };
+        known.extend(second.parse::<u32>());
+    }
+    Ok(known)
+}
+
+fn namespace() -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt as _;
-    let namespace = File::open("/proc/thread-self/ns/net")?.metadata()?.ino();
-    Ok(format!("{namespace}-{ifindex}"))
+    Ok(File::open("/proc/thread-self/ns/net")?.metadata()?.ino())
 }

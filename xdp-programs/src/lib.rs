@@ -37,6 +37,7 @@
 //! | a process, killed | its socket leaves the map; its entries go when somebody claims |
 //! | the last process, in order | program and pins go |
 //! | all, killed | the program goes; if pinned, it passes all until the next start clears up |
+//! | `ringrail-xdpd`, killed | as any other; the start of the next one clears up on all NICs |
 //!
 //! # What it needs
 //!
@@ -59,6 +60,7 @@ mod pins;
 mod privileges;
 mod program;
 mod site;
+mod sweep;
 #[expect(unsafe_code, reason = "system calls, each behind a safe function")]
 mod sys;
 

@@ -314,6 +314,11 @@ impl Nic {
         Arc::strong_count(&self.joined) > 1
     }
 
+    /// Takes the claims of processes that died away.
+    pub(crate) fn sweep(&self) -> Result<(), ClaimError> {
+        self.joined.sweep()
+    }
+
     /// The map of faults, if this is the program of tests.
     #[cfg(feature = "faults")]
     pub(crate) fn faults_map(&self) -> Option<&MapHandle> {

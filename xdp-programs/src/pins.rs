@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, open, unlinkat};
@@ -59,6 +59,16 @@ impl Pins {
     /// The object of this name.
     pub(crate) fn open(&self, name: &str) -> io::Result<OwnedFd> {
         bpf::open_pin(&self.path(name))
+    }
+
+    /// Takes the program that is pinned off, and its names away. Nobody alive uses the NIC.
+    pub(crate) fn take_off(&self) {
+        if let Ok(link) = self.open("link") {
+            // The number of a network namespace may have been another one's before: the link knows
+            // what it is attached to, and there is nobody who needs it.
+            let _ = bpf::link_detach(link.as_fd());
+        }
+        self.remove();
     }
 
     /// Removes all names and the folder. What nobody has a descriptor of ends with this.

@@ -37,8 +37,9 @@ impl Site {
         gate: &Gate,
     ) -> Result<(Attachment, u64), JoinError> {
         let is_alone = users.is_alone(gate);
-        if is_alone {
-            self.clean_up();
+        if is_alone && let Some(pins) = &self.pins {
+            // What killed processes left.
+            pins.take_off();
         }
         let there = self.query(is_alone)?;
         let attachment = match there.id() {
@@ -46,17 +47,6 @@ impl Site {
             None => self.begin()?,
         };
         Ok((attachment, there.features))
-    }
-
-    /// Takes away what killed processes left. Nobody alive uses the NIC.
-    fn clean_up(&self) {
-        let Some(pins) = &self.pins else { return };
-        if let Ok(link) = pins.open("link") {
-            // The number of a network namespace may have been another one's before: the link knows
-            // what it is attached to, and there is nobody who needs it.
-            let _ = bpf::link_detach(link.as_fd());
-        }
-        pins.remove();
     }
 
     /// What is attached. Where we are alone, a program of ours is about to go with the process that

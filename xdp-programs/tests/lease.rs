@@ -473,6 +473,44 @@ fn who_asks_and_leaves_in_turns_attaches_once() {
     });
 }
 
+/// A client that keeps its socket gets nothing of what comes for its port of before.
+#[test]
+fn claims_of_a_killed_daemon_end_with_the_start_of_the_next() {
+    require_lab!();
+    with_daemon(|lab, running, local| {
+        // Somebody else has the NIC in use, so that the program stays.
+        let _nic = ringrail_xdp::Nic::join(NIC, ringrail_xdp::AttachMode::Auto).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let killed = Running::start(lab, folder.path());
+        let target = SocketAddr::new(local, PORT);
+        let udp = UdpSocket::bind(target).unwrap();
+        let (_bound, xsk) = killed.lease(&udp).unwrap();
+        killed.signal(Signal::KILL);
+        drop((udp, killed));
+        // Nobody keeps the port any more.
+        let mut another = None;
+        eventually("the port is free", || {
+            another = UdpSocket::bind(target).ok();
+            another.is_some()
+        });
+        let another = another.unwrap();
+        another.set_read_timeout(Some(LIMIT)).unwrap();
+        let sender = lab.host(Host::A).enter(|| UdpSocket::bind((lab.addr(Host::A, 0), 0)));
+        let sender = sender.unwrap().unwrap();
+        sender.send_to(b"claimed", target).unwrap();
+        assert!(xsk.receive().ends_with(b"claimed"));
+        let next = Running::start(lab, folder.path());
+        sender.send_to(b"kernel", target).unwrap();
+        let mut bytes = [0; 16];
+        assert_eq!(another.recv(&mut bytes).map(|length| &bytes[..length]).unwrap(), b"kernel");
+        assert!(xsk.try_receive().is_none());
+        next.stop();
+        // It works beside the one that was there all the time.
+        drop((another, xsk));
+        drop(running.lease(UdpSocket::bind(target).unwrap()).unwrap());
+    });
+}
+
 #[test]
 fn a_path_has_one_daemon_and_no_other_file_is_removed() {
     require_lab!();

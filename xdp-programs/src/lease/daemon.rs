@@ -25,6 +25,7 @@ use super::grant::{Port, Refusal, bind_and_claim, check_copies, check_entries, n
 use super::nics::Nics;
 use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
+use crate::sweep::sweep;
 use crate::sys::socket::{netns_cookie, peer, peer_groups};
 use crate::{Claim, Nic};
 
@@ -137,7 +138,8 @@ struct SocketFile {
 }
 
 impl Daemon {
-    /// Listens from now on. `log` gets a line for each lease that begins or ends.
+    /// Takes away what a killed one has left, and listens from now on. `log` gets a line for each
+    /// lease that begins or ends.
     ///
     /// # Errors
     ///
@@ -169,6 +171,10 @@ impl Daemon {
             .map_err(io::Error::from)
             .and_then(|udp| netns_cookie(udp.as_fd()))
             .map_err(os("asking for the network namespace of"))?;
+        // Whoever it had lent a queue to may still get what came for a port of before.
+        for error in sweep() {
+            log(&format!("clearing up after killed processes: {error}"));
+        }
         let usage = Usage::new(config.queues_per_user);
         let shared = Arc::new(Shared {
             config,
