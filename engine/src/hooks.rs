@@ -15,6 +15,18 @@ macro_rules! rare {
     }};
 }
 
+/// Whether a short cut may be taken that leads where the longer way does: always, but in
+/// simulations and tests, which try both ways.
+macro_rules! shortcut {
+    () => {{
+        #[cfg(any(test, feature = "sim"))]
+        let may_be_taken = crate::hooks::simulated::may_cut_short();
+        #[cfg(not(any(test, feature = "sim")))]
+        let may_be_taken = true;
+        may_be_taken
+    }};
+}
+
 /// Whether this planted bug is switched on, to see that simulations find it.
 macro_rules! planted {
     ($bug:ident) => {{
@@ -173,6 +185,7 @@ pub(crate) mod simulated {
         /// State of the generator; 0: no rare branch is taken.
         static RARE: Cell<u64> = const { Cell::new(0) };
         static TAKEN: Cell<u64> = const { Cell::new(0) };
+        static LONG_WAYS: Cell<bool> = const { Cell::new(false) };
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
@@ -210,6 +223,27 @@ pub(crate) mod simulated {
         let is_taken = (state >> 11).is_multiple_of(one_in);
         TAKEN.set(TAKEN.get() + u64::from(is_taken));
         is_taken
+    }
+
+    /// One short cut in so many is not taken where rare branches are.
+    const LONG_WAY_ONE_IN: u64 = 4;
+
+    pub(crate) fn may_cut_short() -> bool {
+        !LONG_WAYS.get() && !is_rare(LONG_WAY_ONE_IN)
+    }
+
+    /// What `run` gives when no short cut is taken.
+    #[cfg(test)]
+    pub(crate) fn by_long_ways<T>(run: impl FnOnce() -> T) -> T {
+        struct Back;
+        impl Drop for Back {
+            fn drop(&mut self) {
+                LONG_WAYS.set(false);
+            }
+        }
+        LONG_WAYS.set(true);
+        let _back = Back;
+        run()
     }
 
     /// Switches a bug on, or all off.

@@ -172,6 +172,7 @@ impl Completions {
         self.events.push_back(event);
     }
 
+    #[inline]
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
         self.finished += 1;
         let Slot { kind, route, buffer, .. } = slot;
@@ -243,6 +244,18 @@ impl Effects for Completions {
     }
 
     #[inline]
+    fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
+        let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
+        let Some(slot) = taken else { return };
+        if !bytes.is_empty() {
+            // SAFETY: as in `place`.
+            unsafe { slot.shape.copy_from(0, bytes) };
+            self.copied_bytes += bytes.len() as u64;
+        }
+        let result = Self::status_of(&slot, &arrival);
+        self.finish(slot, result);
+    }
+
     fn complete(&mut self, operation: Id, ended: Ended) {
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
         let Some(slot) = taken else { return };

@@ -105,6 +105,14 @@ impl ReceiveCredit {
         self.consumed = self.consumed.wrapping_add(amount);
     }
 
+    /// The peer used `amount`, of which [`Self::left`] has so much, and it is consumed already.
+    #[inline]
+    pub(crate) fn pass(&mut self, amount: u32) {
+        debug_assert!(amount <= self.left(), "credit is looked at before it is charged");
+        self.arrived = self.arrived.wrapping_add(amount);
+        self.consumed = self.consumed.wrapping_add(amount);
+    }
+
     /// The limit to announce now.
     #[inline]
     pub(crate) fn announce(&mut self) -> u32 {

@@ -70,4 +70,10 @@ pub(crate) trait Effects {
     /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
     /// its memory.
     fn complete(&mut self, operation: Id, ended: Ended);
+    /// Receive `operation` ends with a message that came whole: [`Self::place`] of what fits, and
+    /// [`Self::complete`].
+    fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
+        self.place(operation, 0, bytes);
+        self.complete(operation, Ended::Received(arrival));
+    }
 }

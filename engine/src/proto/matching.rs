@@ -129,6 +129,7 @@ impl Shape {
 /// The caller keeps the two sides apart: an arrival first asks [`take_posted`](Self::take_posted)
 /// and is inserted as unexpected only when that finds none; a new receive first asks
 /// [`take_unexpected`](Self::take_unexpected) and is posted only when that finds none.
+#[derive(Debug)]
 pub(crate) struct Matcher {
     hasher: Hasher,
     posted: Posted,

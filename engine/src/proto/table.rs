@@ -122,6 +122,20 @@ impl<T> Table<T> {
         Some(value)
     }
 
+    /// Drops whoever lives in a slot, and gives the name that it had.
+    #[inline]
+    pub(crate) fn clear_at(&mut self, index: usize) -> Option<Id> {
+        let slot = self.slots.get_mut(index)?;
+        slot.value.as_ref()?;
+        let id = Id::new(index as u32, slot.generation);
+        slot.value = None;
+        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        slot.next_free = self.free;
+        self.free = index as u32;
+        self.len -= 1;
+        Some(id)
+    }
+
     /// The full name of the entry in a slot.
     #[inline]
     pub(crate) fn id_at(&self, index: usize) -> Option<Id> {

@@ -76,9 +76,11 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let mut frames = Frames::new(body);
-        let mut number = header.first_frame.get();
-        let mut held = 0u16;
+        let first = header.first_frame.get();
+        let straight = self.take_straight(slot, first, body, now_ns, effects);
+        let mut frames = Frames::new(&body[straight.bytes..]);
+        let mut held = straight.frames;
+        let mut number = first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
             let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };

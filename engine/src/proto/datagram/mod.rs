@@ -31,6 +31,7 @@ mod outgoing;
 mod parts;
 mod ranges;
 mod staging;
+mod straight;
 #[cfg(test)]
 mod tests;
 pub(crate) mod window;

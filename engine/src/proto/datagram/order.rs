@@ -22,6 +22,8 @@ pub(crate) type Stream = (u16, u16, u64);
 /// The sending side: the last message of each stream.
 #[derive(Debug)]
 pub(crate) struct Chain {
+    /// The stream of the last message of all, and that message. What the table says of it is old.
+    latest: Option<(Stream, u32)>,
     last: HashMap<Stream, u32, Hashing>,
     /// Silent streams are forgotten when there are as many as this.
     forget_at: usize,
@@ -30,23 +32,35 @@ pub(crate) struct Chain {
 impl Chain {
     pub(crate) fn new(seed: u64) -> Self {
         let last = HashMap::with_hasher(Hashing::with_seed(seed));
-        Self { last, forget_at: STREAMS_LEAST }
+        Self { latest: None, last, forget_at: STREAMS_LEAST }
     }
 
     /// What message `frame` says of the one before it, where all before `base` have come.
     ///
     /// RR-DGRAM-4.
     pub(crate) fn follow(&mut self, stream: Stream, frame: u32, base: u32) -> u16 {
-        if self.last.len() >= self.forget_at {
-            self.last.retain(|_, last| !is_before(*last, base));
-            self.forget_at = STREAMS_LEAST.max(2 * self.last.len());
-        }
-        match self.last.insert(stream, frame) {
+        let last = match &mut self.latest {
+            Some((latest, last)) if *latest == stream => Some(std::mem::replace(last, frame)),
+            _ => self.turn_to(stream, frame, base),
+        };
+        match last {
             Some(last) if !is_before(last, base) && !planted!(ForgetStream) => {
                 frame.wrapping_sub(last) as u16
             }
             _ => 0,
         }
+    }
+
+    /// Another stream goes on with `frame`; its last message so far, if that is remembered.
+    fn turn_to(&mut self, stream: Stream, frame: u32, base: u32) -> Option<u32> {
+        if let Some((before, last)) = self.latest.replace((stream, frame)) {
+            if self.last.len() >= self.forget_at {
+                self.last.retain(|_, last| !is_before(*last, base));
+                self.forget_at = STREAMS_LEAST.max(2 * self.last.len());
+            }
+            self.last.insert(before, last);
+        }
+        self.last.get(&stream).copied()
     }
 }
 
@@ -109,6 +123,12 @@ impl Holding {
         let is_matched = is_before(predecessor, arrivals.expected())
             || (arrivals.has(predecessor) && !self.frames.contains(predecessor));
         (!is_matched && !planted!(MatchOutOfTurn)).then_some(predecessor)
+    }
+
+    /// No message waits for another one.
+    #[inline]
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.frames.len() == 0
     }
 
     /// Keeps a message until `predecessor` is matched. Gives it back if another one waits for that.

@@ -112,7 +112,7 @@ impl Datagram {
         if !self.has_room(pool, length, is_control) {
             return None;
         }
-        if self.open_room(pool) < length {
+        if self.open.is_some() && self.open_room(pool) < length {
             self.close_open(pool);
         }
         let id = self.open.unwrap_or_else(|| {

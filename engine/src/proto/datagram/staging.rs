@@ -98,19 +98,29 @@ impl Core {
         request: &SendRequest,
         target: u16,
     ) -> Option<&mut [u8]> {
-        let session = self.sessions.at(slot as usize)?;
+        let session = self.sessions.at_mut(slot as usize)?;
+        let may_send = session.may_send_now(request.length, self.config.eager_limit);
         let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
-        let datagram = session.datagram.as_deref()?;
-        if bytes > datagram.frame_bytes_max()
-            || !session.may_send_now(request.length, self.config.eager_limit)
-            || !datagram.has_room(&self.datagrams.contents, bytes, false)
-        {
+        let datagram = session.datagram.as_deref_mut()?;
+        if !may_send || bytes > datagram.frame_bytes_max() {
             return None;
         }
-        let length = request.length as u32;
-        self.sessions.at_mut(slot as usize)?.byte_credit.spend(length);
-        let header = eager_header(request, target, 0, 0);
-        self.push_envelope(slot, request, target, header, length as usize).map(|(.., room)| room)
+        let pool = &mut self.datagrams.contents;
+        let (number, content) = datagram.push(pool, slot, bytes, false)?;
+        let base = datagram.base(pool);
+        let stream = (request.endpoint, target, request.context);
+        let mut header = eager_header(request, target, 0, 0);
+        header.set_follows(datagram.chain.follow(stream, number, base));
+        session.envelope_credit.spend(1);
+        session.byte_credit.spend(request.length as u32);
+        if !session.is_dirty {
+            session.is_dirty = true;
+            self.dirty.push(slot);
+        }
+        let room = pool.get_mut(content)?.push(bytes);
+        let (head, room) = room.split_at_mut(EAGER_HEADER_BYTES);
+        head.copy_from_slice(header.as_bytes());
+        Some(room)
     }
 
     /// [`Core::stage`] in datagram mode.

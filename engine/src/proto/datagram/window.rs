@@ -102,6 +102,18 @@ impl Arrivals {
         self.expected
     }
 
+    /// Whether `frame` is the next one, and none has come before one that is missing.
+    #[inline]
+    pub(super) fn is_next(&self, frame: u32) -> bool {
+        frame == self.expected && self.early.len() == 0
+    }
+
+    /// The next frame has come, and [`Self::is_next`] of it.
+    #[inline]
+    pub(super) fn note_next(&mut self) {
+        self.expected = self.expected.wrapping_add(1);
+    }
+
     /// A frame has come.
     ///
     /// RR-DGRAM-1.

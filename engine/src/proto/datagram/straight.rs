@@ -1,0 +1,101 @@
+//! The common case of what comes in, on a path of its own: whole messages, each of which is the
+//! next frame of a session where none is missing and none is held. What each step of the general
+//! path looks up anew is looked up once; whatever is not as common is left to that path, and the
+//! two are told apart by nothing but their time.
+
+use zerocopy::FromBytes;
+
+use super::super::core::Core;
+use super::super::effects::{Arrival, Effects};
+use super::super::matching::Envelope;
+use super::super::receive::context_of;
+use super::super::unexpected::Kind;
+use crate::wire::eager::FLAG_PARTS;
+use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
+
+/// The messages that were taken off the front of a segment's body.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Taken {
+    /// How many.
+    pub(super) frames: u16,
+    /// How many bytes they took, their headers included.
+    pub(super) bytes: usize,
+}
+
+impl Core {
+    /// Takes messages off the front of `body`, whose first frame is `first`, while each is whole,
+    /// wants no report, and is the next frame. A frame that is anything else, or that would be an
+    /// error, is untouched, and so are all behind it.
+    ///
+    /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
+    #[inline]
+    pub(super) fn take_straight(
+        &mut self,
+        slot: u32,
+        first: u32,
+        body: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Taken {
+        let mut taken = Taken::default();
+        if !shortcut!() {
+            return taken;
+        }
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
+        // Without a message that is held, and without one that is missing, each is in its turn.
+        if !datagram.arrivals.is_next(first)
+            || !datagram.holding.holds_nothing()
+            || datagram.orphans > 0
+        {
+            return taken;
+        }
+        while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
+            let length = header.length.get() as usize;
+            let is_plain = header.kind == frame::KIND_EAGER
+                && header.flags & FLAG_PARTS == 0
+                && header.operation.get() == 0
+                && length <= EAGER_BYTES_MAX;
+            let Some(payload) = rest.get(..length).filter(|_| is_plain) else { break };
+            let has_credit = session.envelopes.left() > 0 && session.bytes.left() >= length as u32;
+            let source = usize::from(header.source_endpoint.get());
+            let remote = session.remotes.get(source).copied().unwrap_or(u32::MAX);
+            let Some(peer) = self.remotes.id_at(remote as usize).filter(|_| has_credit) else {
+                break;
+            };
+            let target = usize::from(header.target_endpoint.get());
+            let Some(Some(matcher)) = self.endpoints.get_mut(target) else { break };
+            let context = context_of(header.context.get(), header.flags);
+            let tag = header.tag.get();
+            let envelope = Envelope { source: remote, context, tag };
+            let whole = length as u64;
+            if let Some(receive) = matcher.take_posted(&envelope) {
+                session.envelopes.pass(1);
+                session.bytes.pass(length as u32);
+                let capacity = self.operations.at(receive as usize).map_or(0, |it| it.length);
+                if let Some(id) = self.operations.clear_at(receive as usize) {
+                    let fits = capacity.min(whole) as usize;
+                    let arrival = Arrival { peer, context, tag, length: whole };
+                    effects.deliver(id, &payload[..fits], arrival);
+                }
+            } else {
+                let (came_by, kind) = ((slot, session.epoch), Kind::Eager { report: 0 });
+                let kept =
+                    self.unexpected.insert(came_by, remote, context, tag, whole, kind, payload);
+                // Credit rules it out; the general path says whose fault it is.
+                let Some(message) = kept else { break };
+                let is_charged = session.envelopes.handle_arrival(1)
+                    && session.bytes.handle_arrival(length as u32);
+                debug_assert!(is_charged, "what is left was looked at");
+                matcher.insert_unexpected(&envelope, message.index() as u32);
+                self.counters.unexpected_messages += 1;
+            }
+            session.message_ns = now_ns;
+            datagram.arrivals.note_next();
+            session.expected_frame = datagram.arrivals.expected();
+            taken.frames += 1;
+            taken.bytes += size_of::<Eager>() + length;
+        }
+        taken
+    }
+}
