@@ -81,8 +81,9 @@ impl Loss {
     /// RR-PATH-3.
     pub(super) fn is_silent(&self, rtt: &Rtt) -> bool {
         // The first timeout and its doublings.
-        let unanswered_ns = Self::probe_base_ns(rtt) * ((1 << self.probes.min(BACKOFF_MAX)) - 1);
-        self.probes >= SILENT_PROBES || (self.probes >= 2 && unanswered_ns >= SILENT_NS)
+        let doublings = (1 << self.probes.min(BACKOFF_MAX)) - 1;
+        self.probes >= SILENT_PROBES
+            || (self.probes >= 2 && Self::probe_base_ns(rtt) * doublings >= SILENT_NS)
     }
 
     /// How long nothing but losses must last to mean persistent congestion.

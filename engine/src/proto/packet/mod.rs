@@ -27,6 +27,7 @@ pub(crate) mod path;
 pub(crate) mod received;
 mod rtt;
 mod sent;
+mod straight;
 #[cfg(test)]
 mod tests;
 mod transmit;

@@ -11,8 +11,9 @@ use super::pacing::Pacer;
 use super::received::{Arrival, Received, Wants};
 use super::rtt::Rtt;
 use super::sent::{Purpose, Record, Sent};
+use super::straight::Owed;
 use crate::wire::ack::{Ack, NUMBERS_MAX, Words};
-use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet, PacketError, expand};
+use crate::wire::packet::{Packet, PacketError, expand};
 
 /// A loop that is later than this, and than an eighth of a round trip, first drains what it
 /// received: acknowledgements that wait there speak against its timers.
@@ -67,16 +68,6 @@ pub(crate) struct Statistics {
     pub(crate) duplicates: u64,
 }
 
-/// A cumulative acknowledgement that was checked, and whose consequences are owed.
-#[derive(Clone, Copy, Debug)]
-struct Owed {
-    cumulative: u64,
-    delay_ns: Option<u64>,
-    /// When it came, and how late the turn was.
-    at_ns: u64,
-    late_ns: u64,
-}
-
 /// See the module and [`super`], which has the order of calls.
 #[derive(Debug)]
 pub(crate) struct Path {
@@ -92,17 +83,17 @@ pub(crate) struct Path {
     events: VecDeque<Event>,
     /// Whoever waits for the content of a packet gets it before the acknowledgement beside it has
     /// its consequences: they come with [`Self::settle`], which all calls make that depend on them.
-    owed: Option<Owed>,
+    pub(super) owed: Option<Owed>,
     /// How late this turn is.
-    late_ns: u64,
+    pub(super) late_ns: u64,
     /// Highest number ever acknowledged.
-    highest_acked: Option<u64>,
+    pub(super) highest_acked: Option<u64>,
     /// When the newest of all acknowledged packets was sent.
-    acked_sent_ns: u64,
+    pub(super) acked_sent_ns: u64,
     /// The peer's cumulative number, as far as told.
     pub(super) peer_cumulative: u64,
     /// When the oldest of what may be lost is lost.
-    lost_at_ns: Option<u64>,
+    pub(super) lost_at_ns: Option<u64>,
     /// When the last packet that wants an answer went.
     pub(super) asked_at_ns: u64,
     /// The peer was asked to answer that packet at once.
@@ -158,10 +149,11 @@ impl Path {
         self.late_ns > LATE_NS.max(self.rtt.smoothed_ns() / 8)
     }
 
-    /// The full number of a packet that arrived: what its tag is checked with, before anything
-    /// else is believed.
-    pub(crate) fn number_of(&self, packet: &Packet<'_>) -> u64 {
-        expand(packet.header.number.get(), self.received.expected())
+    /// The full number of a packet that arrived, from its low half: what its tag is checked with,
+    /// before anything else is believed.
+    #[inline]
+    pub(crate) fn number_of(&self, low: u32) -> u64 {
+        expand(low, self.received.expected())
     }
 
     /// Takes a packet whose tag is right. Only of a [`Arrival::Fresh`] one is the content to be
@@ -171,7 +163,10 @@ impl Path {
         now_ns: u64,
         packet: &Packet<'_>,
     ) -> Result<Arrival, PacketError> {
-        let number = self.number_of(packet);
+        let number = self.number_of(packet.header.number.get());
+        if self.handle_next(now_ns, number, packet) {
+            return Ok(Arrival::Fresh);
+        }
         let floor = packet.floor.map(|low| expand(low, number));
         if let Some(floor) = floor.filter(|&floor| floor > number) {
             return Err(PacketError::FloorBeyond { floor, number });
@@ -183,31 +178,17 @@ impl Path {
         }
         self.settle();
         let cumulative = packet.ack.map(|ack| self.check(&ack)).transpose()?;
-        let wants = match (packet.has(FLAG_ELICITS), packet.has(FLAG_ACK_NOW)) {
-            (false, _) => Wants::Nothing,
-            (true, false) => Wants::Ack,
-            (true, true) => Wants::AckNow,
-        };
-        self.received.handle(now_ns, number, floor, wants, &self.config);
+        self.received.handle(now_ns, number, floor, Wants::of(packet), &self.config);
         if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
             self.peer_cumulative = self.peer_cumulative.max(cumulative);
             // The first answer opens the path.
             if ack.is_cumulative() && !packet.content.is_empty() && self.is_answered() {
-                let (delay_ns, late_ns) = (ack.delay_ns(), self.late_ns);
-                self.owed = Some(Owed { cumulative, delay_ns, at_ns: now_ns, late_ns });
+                self.owe(now_ns, ack.delay_ns(), cumulative);
             } else {
                 self.handle_ack(now_ns, ack.words(), ack.delay_ns(), cumulative);
             }
         }
         Ok(arrival)
-    }
-
-    /// What the last acknowledgement means for packets sent, window, pace and round trip.
-    pub(crate) fn settle(&mut self) {
-        let Some(owed) = self.owed.take() else { return };
-        let late_ns = std::mem::replace(&mut self.late_ns, owed.late_ns);
-        self.handle_ack(owed.at_ns, Words::none(), owed.delay_ns, owed.cumulative);
-        self.late_ns = late_ns;
     }
 
     /// Takes a probe whose tag is right and which came from an address that is not known to be the
@@ -269,7 +250,7 @@ impl Path {
         Ok(cumulative)
     }
 
-    fn handle_ack(
+    pub(super) fn handle_ack(
         &mut self,
         now_ns: u64,
         words: Words<'_>,
@@ -336,7 +317,7 @@ impl Path {
         }
     }
 
-    fn handle_acked(&mut self, now_ns: u64, number: u64, record: &Record) {
+    pub(super) fn handle_acked(&mut self, now_ns: u64, number: u64, record: &Record) {
         let bytes = record.bytes as usize;
         if record.purpose == Purpose::MtuProbe {
             if self.mtu.handle_probe_acked(bytes, now_ns) {
@@ -362,7 +343,13 @@ impl Path {
         self.events.push_back(Event::ContentBytesMax { bytes: self.content_bytes_max() });
     }
 
-    fn handle_sample(&mut self, now_ns: u64, raw_ns: u64, ack_delay_ns: u64, long: bool) {
+    pub(super) fn handle_sample(
+        &mut self,
+        now_ns: u64,
+        raw_ns: u64,
+        ack_delay_ns: u64,
+        long: bool,
+    ) {
         // How long it waited for this loop is unknown: it says nothing about the path.
         if self.late_ns > raw_ns / 8 && self.is_late() {
             return;
@@ -373,7 +360,7 @@ impl Path {
 
     /// Finds what is lost by count and, if asked, by time. Only what was sent before
     /// `acked_from_ns` can belong to a time in which everything was lost.
-    fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
+    pub(super) fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
         self.lost_at_ns = None;
         let Some(highest) = self.highest_acked else { return };
         let delay_ns = self.loss.delay_ns(&self.rtt);

@@ -3,6 +3,7 @@
 use super::config::PathConfig;
 use super::numbers::{NumberSet, WORD};
 use crate::wire::ack::{ACK_BYTES_MAX, AckWriter, NEWEST_WORDS_MAX, NUMBERS_MAX, SWEEP_WORDS_MAX};
+use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet};
 
 /// Words of the newest numbers that every acknowledgement has, where there are so many.
 const NEWEST_WORDS: u64 = 4;
@@ -121,6 +122,40 @@ impl Received {
         arrival
     }
 
+    /// Whether `number` is the next one, and none before it is missing.
+    #[inline]
+    pub(super) fn is_next(&self, number: u64) -> bool {
+        number == self.end && self.end == self.cumulative
+    }
+
+    /// [`Self::handle`] of the next number, of which [`Self::is_next`].
+    #[inline]
+    pub(super) fn handle_next(
+        &mut self,
+        now_ns: u64,
+        number: u64,
+        wants: Wants,
+        config: &PathConfig,
+    ) {
+        // A word is cleared when the cumulative number leaves it.
+        if number % WORD == WORD - 1 {
+            self.set.clear_word(number / WORD);
+        } else {
+            self.set.insert(number);
+        }
+        (self.end, self.cumulative) = (number + 1, number + 1);
+        if wants == Wants::Nothing {
+            return;
+        }
+        if number >= self.newest {
+            (self.newest, self.newest_at_ns) = (number, now_ns);
+        }
+        self.waiting += 1;
+        let at_once = wants == Wants::AckNow || self.waiting >= config.ack_every;
+        let due_ns = if at_once { now_ns } else { now_ns + config.ack_delay_ns };
+        self.due_ns = Some(self.due_ns.map_or(due_ns, |due| due.min(due_ns)));
+    }
+
     /// Moves the cumulative number up to a floor that the sender stated.
     ///
     /// RR-PKT-4.
@@ -218,6 +253,18 @@ pub(super) enum Wants {
     Ack,
     /// An acknowledgement at once.
     AckNow,
+}
+
+impl Wants {
+    /// What `packet` wants.
+    #[inline]
+    pub(super) fn of(packet: &Packet<'_>) -> Self {
+        match (packet.has(FLAG_ELICITS), packet.has(FLAG_ACK_NOW)) {
+            (false, _) => Self::Nothing,
+            (true, false) => Self::Ack,
+            (true, true) => Self::AckNow,
+        }
+    }
 }
 
 #[cfg(test)]

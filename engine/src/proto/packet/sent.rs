@@ -177,6 +177,12 @@ impl Sent {
         record
     }
 
+    /// Whether the oldest number of all is outstanding and none is remembered as lost.
+    #[inline]
+    pub(super) fn is_straight(&self) -> bool {
+        self.base < self.next && self.lost_order.is_empty() && self.outstanding.contains(self.base)
+    }
+
     /// An outstanding number is lost; it is remembered.
     pub(super) fn lose(&mut self, number: u64, now_ns: u64) -> Record {
         let record = self.acknowledge(number);
@@ -211,7 +217,16 @@ impl Sent {
     }
 
     /// Moves the floor over numbers that are done with. Their bits are clear already.
+    #[inline]
     pub(super) fn settle(&mut self) {
+        if self.count == 0 && self.lost_order.is_empty() {
+            (self.base, self.oldest) = (self.next, self.next);
+        } else {
+            self.settle_slowly();
+        }
+    }
+
+    fn settle_slowly(&mut self) {
         self.base = self.first_at_or_above(self.base, |at| {
             let (outstanding, lost) = self.word(at);
             outstanding | lost

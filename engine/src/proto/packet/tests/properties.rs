@@ -109,6 +109,19 @@ proptest! {
         prop_assert_eq!(&first.ends[1].receiver.whole, &second.ends[1].receiver.whole);
     }
 
+    /// What the common case of packets and acknowledgements leaves is what all others' way leaves,
+    /// to the last field.
+    #[test]
+    fn short_cuts_lead_where_long_ways_do(weather in weather()) {
+        let short = run(&weather);
+        let long = crate::hooks::simulated::by_long_ways(|| run(&weather));
+        prop_assert_eq!(short.now_ns, long.now_ns);
+        for (short, long) in short.ends.iter().zip(&long.ends) {
+            prop_assert_eq!(format!("{:?}", short.path), format!("{:?}", long.path));
+            prop_assert_eq!(&short.receiver.whole, &long.receiver.whole);
+        }
+    }
+
     /// Packets that only an authenticated but mad peer makes: no panic, and memory has a bound.
     #[test]
     fn a_mad_peer_is_refused_or_borne(

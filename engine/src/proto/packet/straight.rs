@@ -1,0 +1,114 @@
+//! What acknowledgements mean, once whoever waits for the content beside them has it; and the common
+//! case of what comes in, on a path of its own: the next packet, with an acknowledgement
+//! of the next packet that was sent, where none is missing and none was lost. It leaves everything
+//! as the general path does; whatever is not as common is left to that path, untouched.
+
+use super::path::Path;
+use super::received::Wants;
+use super::sent::Purpose;
+use crate::wire::ack::Words;
+use crate::wire::packet::{Packet, expand};
+
+/// A cumulative acknowledgement that was checked, and whose consequences are owed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owed {
+    cumulative: u64,
+    delay_ns: Option<u64>,
+    /// When it came, and how late the turn was.
+    at_ns: u64,
+    late_ns: u64,
+}
+
+impl Path {
+    /// What an acknowledgement without gaps means comes with [`Self::settle`].
+    #[inline]
+    pub(super) fn owe(&mut self, at_ns: u64, delay_ns: Option<u64>, cumulative: u64) {
+        self.owed = Some(Owed { cumulative, delay_ns, at_ns, late_ns: self.late_ns });
+    }
+
+    /// What the last acknowledgement means for packets sent, window, pace and round trip.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if let Some(owed) = self.owed.take() {
+            self.settle_owed(&owed);
+        }
+    }
+
+    fn settle_owed(&mut self, owed: &Owed) {
+        let late_ns = std::mem::replace(&mut self.late_ns, owed.late_ns);
+        if !self.handle_next_ack(owed.at_ns, owed.delay_ns, owed.cumulative) {
+            self.handle_ack(owed.at_ns, Words::none(), owed.delay_ns, owed.cumulative);
+        }
+        self.late_ns = late_ns;
+    }
+
+    /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.
+    /// `false`: it is another one, or an error, and nothing happened.
+    #[inline]
+    pub(super) fn handle_next(&mut self, now_ns: u64, number: u64, packet: &Packet<'_>) -> bool {
+        if !self.received.is_next(number) || !shortcut!() {
+            return false;
+        }
+        if packet.floor.is_some_and(|low| expand(low, number) > number) {
+            return false;
+        }
+        if let Some(ack) = packet.ack {
+            let cumulative = expand(ack.cumulative(), self.sent.next());
+            let is_owed = ack.is_cumulative() && !packet.content.is_empty() && self.is_answered();
+            if !is_owed || cumulative > self.sent.next() {
+                return false;
+            }
+            self.settle();
+            self.peer_cumulative = self.peer_cumulative.max(cumulative);
+            self.owe(now_ns, ack.delay_ns(), cumulative);
+        } else {
+            self.settle();
+        }
+        self.received.handle_next(now_ns, number, Wants::of(packet), &self.config);
+        true
+    }
+
+    /// What an acknowledgement of everything below `cumulative` means if that is the oldest packet
+    /// and no other. `false`: it is not, and nothing happened.
+    #[inline]
+    pub(super) fn handle_next_ack(
+        &mut self,
+        now_ns: u64,
+        delay_ns: Option<u64>,
+        cumulative: u64,
+    ) -> bool {
+        let number = self.sent.floor();
+        if cumulative != number + 1 || !self.sent.is_straight() || !shortcut!() {
+            return false;
+        }
+        if self.sent.record(number).purpose != Purpose::Content {
+            return false;
+        }
+        let record = self.sent.acknowledge(number);
+        self.handle_acked(now_ns, number, &record);
+        if self.highest_acked.is_none_or(|highest| number > highest) {
+            self.highest_acked = Some(number);
+            let long = record.bytes as usize * 2 >= self.mtu.current();
+            let raw_ns = now_ns.saturating_sub(record.sent_at_ns);
+            if let Some(delay_ns) = delay_ns {
+                self.handle_sample(now_ns, raw_ns, delay_ns, long);
+            }
+        }
+        self.loss.handle_progress();
+        self.probes_due = 0;
+        self.unanswered_since_ns = now_ns;
+        // Without one that is older than an acknowledged one nothing can be lost.
+        self.lost_at_ns = None;
+        if self.sent.count() > 0 {
+            self.find_losses(now_ns, false, record.sent_at_ns);
+        }
+        self.acked_sent_ns = self.acked_sent_ns.max(record.sent_at_ns);
+        self.sent.settle();
+        let highest = self.highest_acked.unwrap_or(number);
+        if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
+            self.loss.handle_round();
+        }
+        self.set_pace(now_ns);
+        true
+    }
+}
