@@ -289,6 +289,24 @@ fn both_rails_may_be_dead_for_a_while() {
     });
 }
 
+/// Longer than the peer timeout the rail of the session's TCP connection is dead, first the one and
+/// then the other.
+///
+/// RR-RAIL-7
+#[test]
+fn a_session_outlives_the_rail_that_it_was_set_up_by() {
+    require_lab!();
+    played(TWO, &[("peer_timeout", "1s")], |lab, shared| {
+        for rail in [0, 1] {
+            lab.blackhole(rail).unwrap();
+            thread::sleep(Duration::from_millis(3500));
+            assert_moves(shared, "a rail is dead for long");
+            lab.heal(rail).unwrap();
+            thread::sleep(Duration::from_millis(1500));
+        }
+    });
+}
+
 /// RR-RAIL-3
 #[test]
 fn bulk_data_goes_by_all_rails_and_as_fast_as_they_are() {

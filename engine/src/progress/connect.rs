@@ -112,6 +112,7 @@ impl Engine {
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
+            Some(&mut Role::MoveConnecting { session }) => self.handle_move_connected(key, session),
             _ => {}
         }
     }
@@ -137,7 +138,7 @@ impl Engine {
     }
 
     /// A hello that lacks what the handshake adds.
-    fn hello(&self, target: u64, kind: u8, ours: Limits) -> Hello {
+    pub(super) fn hello(&self, target: u64, kind: u8, ours: Limits) -> Hello {
         Hello {
             magic: MAGIC,
             version: VERSION.into(),
@@ -162,7 +163,7 @@ impl Engine {
         }
     }
 
-    fn say_hello(&mut self, key: LaneKey, hello: &Hello) -> bool {
+    pub(super) fn say_hello(&mut self, key: LaneKey, hello: &Hello) -> bool {
         match self.send_greeting(key, hello.as_bytes()) {
             Ok(HELLO_BYTES) => true,
             // A fresh socket has room for so few bytes unless it is dying.
@@ -192,6 +193,9 @@ impl Engine {
                 let state = &mut *self.state;
                 let now_ns = state.now_ns;
                 state.core.lane_lost(lane, true, cause, now_ns, &mut state.completions);
+            }
+            Role::MoveConnecting { session } | Role::MoveAwaitReply { session, .. } => {
+                self.handle_move_failed(session, cause);
             }
             _ => {}
         }
@@ -223,6 +227,10 @@ impl Engine {
         self.drop_attempt(session);
         if !is_failure {
             return;
+        }
+        if let Some((key, _)) = self.control(session).moving.take() {
+            self.state.roles.insert(key, CLOSING);
+            self.driver.close(key, CloseMode::Reset);
         }
         self.state.hot.retain(|&hot| hot != session);
         self.close_path(session);
@@ -257,13 +265,16 @@ impl Engine {
             };
             let limit = self.state.config.peer_timeout;
             match self.driver.unanswered(lane) {
+                Ok(Some(silence)) if silence > limit && control.has_active_path() => {
+                    self.drop_control_lane(session as u32);
+                }
                 Ok(Some(silence)) if silence > limit => {
                     let cause = format!("its host has not answered for {} ms", silence.as_millis());
                     self.lose(session as u32, &cause);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => self.state.controls[session].is_owed_answer = false,
-                Err(error) => self.lose(session as u32, &error.to_string()),
+                Err(error) => self.handle_control_failed(session as u32, &error),
             }
         }
     }

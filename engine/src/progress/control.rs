@@ -34,6 +34,16 @@ pub(crate) struct Control {
     pub(crate) standby: Vec<Box<super::datagram::Lane>>,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,
+    /// Position of the path that the control lane goes by.
+    pub(super) lane_at: u8,
+    /// Another control lane that is being opened, and its path.
+    pub(super) moving: Option<(LaneKey, u8)>,
+    /// When the last attempt of that began or failed.
+    pub(super) moving_since_ns: u64,
+    /// Since when no path is healthy.
+    pub(super) silent_since_ns: Option<u64>,
+    /// When the peer was last asked for the sake of hearing from it.
+    pub(super) questioned_ns: u64,
     /// Longest content that all its healthy paths carry, where there are several.
     pub(super) content_bytes: usize,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
@@ -153,7 +163,7 @@ impl Engine {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    self.lose(session, &error.to_string());
+                    self.handle_control_failed(session, &error);
                     return true;
                 }
             };
@@ -192,7 +202,10 @@ impl Engine {
     /// may be lost.
     fn handle_control_closed(&mut self, session: u32) {
         let state = &mut *self.state;
-        if state.core.is_goodbye_under_way(session) {
+        if state.controls[session as usize].moving.is_some() {
+            // The peer has the other one already.
+            self.drop_control_lane(session);
+        } else if state.core.is_goodbye_under_way(session) {
             state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
         } else {
             self.lose(session, "its connection was closed without a goodbye");
@@ -223,7 +236,10 @@ impl Engine {
         let state = &mut *self.state;
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get_mut(session as usize) else { return };
-        let Some(lane) = control.lane else { return };
+        let Some(lane) = control.lane else {
+            self.transmit(session);
+            return self.driver.flush_datagrams();
+        };
         if control.has_contents {
             // The peer finds no goodbye before the rest of what it has the beginning of.
             let unsent = &mut control.unsent;
@@ -316,10 +332,10 @@ impl Engine {
         let Some(control) = state.controls.get_mut(session as usize) else {
             return self.flush_loopback(session);
         };
-        let Some(lane) = control.lane else { return self.flush_loopback(session) };
         if control.has_contents {
             return self.flush_contents(session);
         }
+        let Some(lane) = control.lane else { return self.flush_loopback(session) };
         if control.is_blocked {
             return false;
         }
@@ -400,7 +416,7 @@ impl Engine {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.lose(session, &error.to_string());
+                    self.handle_control_failed(session, &error);
                     return true;
                 }
             }

@@ -374,6 +374,7 @@ impl Engine {
                 Event::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
                 Event::Connected { lane } => self.handle_connected(lane),
                 Event::ConnectFailed { lane, error } => {
+                    self.handle_refused_move(lane, &error);
                     self.handle_connect_failed(lane, &error.to_string());
                 }
                 Event::Readable { lane } => self.handle_readable(lane),
@@ -441,6 +442,7 @@ impl Engine {
             state.core.close_idle_lanes(now_ns);
             self.drop_silent_handshakes();
             self.check_peers();
+            self.move_control_lanes();
             self.fit_window();
         }
     }

@@ -23,7 +23,7 @@ use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
     FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES,
-    HelloStatus, KIND_BULK, KIND_CONTROL, MAGIC,
+    HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
 use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     /// The connection is a stranger no longer, or is about to be closed.
-    fn take_stranger(&mut self, key: LaneKey) {
+    pub(super) fn take_stranger(&mut self, key: LaneKey) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         match std::mem::replace(role, CLOSING) {
             Role::AwaitHello { .. } => self.state.handshakes_pending -= 1,
@@ -114,10 +114,14 @@ impl Engine {
         for (key, cause) in late.collect::<Vec<_>>() {
             self.greeting_failed(key, cause);
         }
-        let lanes = &self.state.core.lanes;
+        let (lanes, controls) = (&self.state.core.lanes, &self.state.controls);
         let late = self.state.roles.iter().filter_map(|(key, role)| match role {
             Role::LaneConnecting { lane } | Role::LaneAwaitReply { lane, .. } => {
                 let asked_ns = lanes.get(*lane)?.used_ns;
+                (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
+            }
+            Role::MoveConnecting { session } | Role::MoveAwaitReply { session, .. } => {
+                let asked_ns = controls.get(*session as usize)?.moving_since_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             _ => None,
@@ -227,6 +231,12 @@ impl Engine {
                 if let Ok(hello) = Hello::ref_from_bytes(bytes) {
                     match hello.kind {
                         KIND_BULK => self.handle_join(key, remote, hello),
+                        KIND_MOVE => {
+                            if let Err(status) = self.handle_move(key, hello) {
+                                let cause = format!("its other control lane: {status:?}");
+                                self.refuse(key, remote, &cause);
+                            }
+                        }
                         _ => self.handle_hello(key, remote, hello),
                     }
                 }
@@ -242,6 +252,12 @@ impl Engine {
                     self.handle_reply(key, session, ours, &initiator, reply);
                 }
             }
+            Role::MoveAwaitReply { session, ref initiator, .. } => {
+                let initiator = initiator.clone();
+                if let Ok(reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
+                    self.handle_move_reply(key, session, &initiator, reply);
+                }
+            }
             Role::LaneAwaitReply { lane, ref initiator, .. } => {
                 let initiator = initiator.clone();
                 if let Ok(reply) = HelloReply::ref_from_bytes(&bytes[..HELLO_REPLY_BYTES]) {
@@ -255,7 +271,7 @@ impl Engine {
     // ---- The peer connects ----
 
     /// A reply that lacks what the handshake adds.
-    fn reply(&self, status: HelloStatus, ours: Limits) -> HelloReply {
+    pub(super) fn reply(&self, status: HelloStatus, ours: Limits) -> HelloReply {
         HelloReply {
             magic: MAGIC,
             version: VERSION.into(),
@@ -274,7 +290,7 @@ impl Engine {
         }
     }
 
-    fn send_reply(&mut self, key: LaneKey, reply: &HelloReply) -> bool {
+    pub(super) fn send_reply(&mut self, key: LaneKey, reply: &HelloReply) -> bool {
         // A fresh socket has room for so few bytes unless it is dying.
         matches!(self.send_greeting(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
     }

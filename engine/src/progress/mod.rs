@@ -16,5 +16,6 @@ pub(crate) mod engine;
 mod greet;
 pub(crate) mod lanes;
 pub(crate) mod post;
+mod rehome;
 mod roles;
 pub(crate) mod zero_copy;

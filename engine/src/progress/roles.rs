@@ -53,6 +53,10 @@ pub(crate) enum Role {
     LaneConnecting { lane: Id },
     /// Our hello for a bulk lane is sent.
     LaneAwaitReply { lane: Id, initiator: Box<Initiator>, greeting: Greeting },
+    /// Another control lane of a session, on another rail, before TCP is connected.
+    MoveConnecting { session: u32 },
+    /// Our hello for it is sent.
+    MoveAwaitReply { session: u32, initiator: Box<Initiator>, greeting: Greeting },
     /// A bulk lane.
     Bulk { lane: Id, traffic: Traffic },
     /// Being closed; only its last events matter.
@@ -65,9 +69,9 @@ impl Role {
         match self {
             Self::AwaitHello { greeting, .. } => Some((greeting, HELLO_BYTES)),
             Self::AwaitProof { greeting, .. } => Some((greeting, PROOF_BYTES)),
-            Self::AwaitReply { greeting, .. } | Self::LaneAwaitReply { greeting, .. } => {
-                Some((greeting, HELLO_REPLY_BYTES))
-            }
+            Self::AwaitReply { greeting, .. }
+            | Self::LaneAwaitReply { greeting, .. }
+            | Self::MoveAwaitReply { greeting, .. } => Some((greeting, HELLO_REPLY_BYTES)),
             _ => None,
         }
     }

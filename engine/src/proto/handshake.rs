@@ -23,7 +23,7 @@
 use zerocopy::IntoBytes;
 
 use super::keys::{JobKeys, Key, Nonce, ProofTag, SessionKeys, SessionNames, is_equal};
-use crate::wire::hello::{FLAG_INSECURE, HelloStatus, KIND_BULK};
+use crate::wire::hello::{FLAG_INSECURE, HelloStatus, KIND_BULK, KIND_MOVE};
 use crate::wire::proof::PROOF_MAGIC;
 use crate::wire::{Hello, HelloReply, Proof, VERSION};
 
@@ -157,7 +157,8 @@ pub(crate) fn is_of_job(keys: &JobKeys, hello: &Hello) -> bool {
 /// Whether a hello of a bulk lane was made with the session's join key. Check its lane number
 /// against the session's [`JoinWindow`] next.
 pub(crate) fn is_of_session(keys: &SessionKeys, hello: &Hello) -> bool {
-    hello.kind == KIND_BULK && is_equal(&hello_tag(&keys.join, hello), &hello.tag)
+    matches!(hello.kind, KIND_BULK | KIND_MOVE)
+        && is_equal(&hello_tag(&keys.join, hello), &hello.tag)
 }
 
 /// The side that accepted the hello of a control lane, until the proof comes.

@@ -135,6 +135,42 @@ impl Core {
         session.keys.as_ref().filter(|_| is_it)
     }
 
+    /// The same, if the connection has them, too.
+    fn keys_of_join(&self, hello: &Hello) -> Result<&SessionKeys, HelloStatus> {
+        let keys = self.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
+        if !is_of_session(keys, hello) {
+            return Err(HelloStatus::WrongSecret);
+        }
+        Ok(keys)
+    }
+
+    /// A connection wants to take the place of its session's control lane, on the path whose
+    /// position comes back. Otherwise as [`Self::handle_lane_hello`].
+    ///
+    /// RR-RAIL-7.
+    pub(crate) fn handle_move_hello(&mut self, hello: &Hello) -> Result<(u32, u8), HelloStatus> {
+        self.keys_of_join(hello)?;
+        let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        // In stream mode a lane that ends takes with it what it carried.
+        let at = session.rails.position(hello.path.get()).filter(|_| session.datagram.is_some());
+        let at = at.ok_or(HelloStatus::Malformed)?;
+        if !session.joins.use_up(hello.lane.get()) {
+            return Err(HelloStatus::StaleEpoch);
+        }
+        Ok((slot, at as u8))
+    }
+
+    /// Number of a connection that is to take the place of a session's control lane, and that of
+    /// its path.
+    pub(crate) fn number_of_move(&mut self, slot: u32, at: u8) -> Option<(u32, u16)> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        let path = session.rails.paths.get(usize::from(at))?.number;
+        let number = session.next_lane;
+        session.next_lane = number.checked_add(1)?;
+        Some((number, path))
+    }
+
     /// A connection wants to join its session as a bulk lane. Forged and replayed joins are
     /// refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) and change nothing, and
     /// so are those to a session without bulk lanes ([`HelloStatus::Malformed`]).
@@ -145,10 +181,7 @@ impl Core {
         hello: &Hello,
         now_ns: u64,
     ) -> Result<Id, HelloStatus> {
-        let keys = self.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
-        if !is_of_session(keys, hello) {
-            return Err(HelloStatus::WrongSecret);
-        }
+        let keys = self.keys_of_join(hello)?;
         let number = hello.lane.get();
         let keys = keys.lane(number, false);
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;

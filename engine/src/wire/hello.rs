@@ -38,6 +38,9 @@ pub(crate) const KIND_CONTROL: u8 = 1;
 /// `kind` of a connection that joins a session as a bulk lane.
 pub(crate) const KIND_BULK: u8 = 2;
 
+/// `kind` of a connection that takes the place of a session's control lane.
+pub(crate) const KIND_MOVE: u8 = 3;
+
 /// `flags`: this side runs without a job secret (the setting `insecure`), under a key that
 /// everybody knows.
 pub(crate) const FLAG_INSECURE: u8 = 1;

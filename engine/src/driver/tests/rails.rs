@@ -59,9 +59,9 @@ pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
         let to = outside.each_ref().map(|socket| socket.local_addr().unwrap());
         // Alone, and many in one call.
         for count in [1, 20] {
-            for rail in 0..2 {
+            for (rail, &to) in (0..).zip(&to) {
                 for _ in 0..count {
-                    host.datagram_by(to[rail], rail as u8, b"hello");
+                    host.datagram_by(to, rail, b"hello");
                 }
             }
             host.driver.flush_datagrams();

@@ -38,6 +38,22 @@ impl Control {
         self.datagram.iter_mut().chain(&mut self.standby).map(|lane| &mut **lane)
     }
 
+    /// Whether any of its paths is healthy, where there are several.
+    pub(in crate::progress) fn has_active_path(&self) -> bool {
+        self.lanes().any(|lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_active))
+    }
+
+    /// Whether the path at a position does not answer.
+    pub(in crate::progress) fn is_path_down(&self, at: u8) -> bool {
+        let mut lanes = self.lanes().filter(|lane| lane.at == at);
+        lanes.any(|lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_down))
+    }
+
+    /// Position of the path that carries contents now, if any does.
+    pub(in crate::progress) fn carrier(&self) -> Option<u8> {
+        self.datagram.as_ref().filter(|lane| lane.is_open()).map(|lane| lane.at)
+    }
+
     /// Position among those that stand by of the lane of a path; `None`: the carrier's, or unknown.
     pub(super) fn standing_by(&self, number: u16) -> Option<usize> {
         self.standby.iter().position(|lane| lane.number == number)
@@ -228,6 +244,15 @@ impl State {
         }
     }
 
+    /// Asks all paths of a session.
+    pub(in crate::progress) fn ask_all_paths(&mut self, session: u32) {
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        for lane in control.lanes_mut() {
+            lane.path.ask();
+            lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
+        }
+    }
+
     /// Chunks were given to the lanes of sessions: their paths are asked from now on.
     pub(in crate::progress) fn watch_busy_paths(&mut self) {
         for (_, bulk) in self.core.lanes.iter() {
@@ -289,6 +314,10 @@ impl State {
             let is_active = lane.rail_health.as_ref().is_some_and(RailHealth::is_active);
             control.is_doubtful |= !is_active || evidence.probes > 0;
         }
+        control.silent_since_ns = match control.silent_since_ns {
+            _ if active > 0 => None,
+            since => Some(since.unwrap_or(now_ns)),
+        };
         // The others are to bear witness.
         let probed = control.lanes().filter(|lane| lane.path.load().2 > 0);
         if let Some(probed_ns) = probed.map(|lane| lane.path.probed_ns()).max() {

@@ -146,6 +146,11 @@ impl Health {
         self.phase == Phase::Active
     }
 
+    /// Whether it does not answer.
+    pub(crate) fn is_down(&self) -> bool {
+        self.phase == Phase::Down
+    }
+
     /// What it can say of other paths.
     pub(crate) fn witness(&self) -> Option<Witness> {
         let sent_ns = self.seen_sent_ns.filter(|_| self.is_active() || self.answers > 0)?;

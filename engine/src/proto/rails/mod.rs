@@ -343,8 +343,13 @@ impl Core {
     /// Where a lane that this side opens goes, and by which of its rails.
     pub(crate) fn way_of(&self, lane: Id) -> Option<(SocketAddr, u8)> {
         let bulk = self.lanes.get(lane)?;
-        let session = self.sessions.at(bulk.session as usize)?;
-        let path = session.rails.paths.get(usize::from(bulk.path))?;
+        self.way_of_path(bulk.session, bulk.path)
+    }
+
+    /// The same of a path, by its position.
+    pub(crate) fn way_of_path(&self, slot: u32, at: u8) -> Option<(SocketAddr, u8)> {
+        let session = self.sessions.at(slot as usize)?;
+        let path = session.rails.paths.get(usize::from(at))?;
         let mut remote = session.locator;
         if let Some(address) = path.remote {
             remote.set_ip(address);
