@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::rails::At;
+
 /// Bytes on their way, all of which arrive at once.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
@@ -26,6 +28,8 @@ pub(crate) struct Pipe {
     is_ended: bool,
     /// The writer waits for room.
     pub(crate) wants_room: bool,
+    /// Arrived while no acknowledgement came back.
+    unconfirmed: usize,
     /// When the oldest byte that is not acknowledged was written.
     unacknowledged_since_ns: Option<u64>,
 }
@@ -33,15 +37,20 @@ pub(crate) struct Pipe {
 impl Pipe {
     /// Bytes that find room in `capacity`.
     pub(crate) fn room(&self, capacity: usize) -> usize {
-        capacity.saturating_sub(self.bytes.len())
+        capacity.saturating_sub(self.bytes.len().max(self.unconfirmed))
     }
 
     /// Takes bytes that arrive `delay_ns` after the link is done with them; tells when that is.
     pub(crate) fn write(&mut self, now_ns: u64, bytes: &[u8], cost_ns: u64, delay_ns: u64) -> u64 {
-        self.bytes.extend(bytes);
         self.free_ns = self.free_ns.max(now_ns) + cost_ns;
+        self.write_until(now_ns, bytes, self.free_ns + delay_ns)
+    }
+
+    /// Takes bytes that arrive at `arrival_ns`, or right after what was written before.
+    pub(crate) fn write_until(&mut self, now_ns: u64, bytes: &[u8], arrival_ns: u64) -> u64 {
+        self.bytes.extend(bytes);
         let last_ns = self.flights.back().map_or(0, |flight| flight.arrival_ns);
-        let arrival_ns = (self.free_ns + delay_ns).max(last_ns);
+        let arrival_ns = arrival_ns.max(last_ns);
         self.flights.push_back(Flight { arrival_ns, sent_ns: now_ns, length: bytes.len() });
         self.unacknowledged_since_ns.get_or_insert(now_ns);
         arrival_ns
@@ -52,17 +61,23 @@ impl Pipe {
         self.unacknowledged_since_ns.get_or_insert(now_ns);
     }
 
-    /// What has had its time arrives. `is_acknowledged`: the way back is open.
-    pub(crate) fn arrive(&mut self, now_ns: u64, is_acknowledged: bool) {
+    /// What has had its time arrives. `is_acknowledged`: the way back is open; the writer has so
+    /// much less room while a rail keeps its acknowledgements (`is_held`). Returns whether it has
+    /// that room again.
+    pub(crate) fn arrive(&mut self, now_ns: u64, is_acknowledged: bool, is_held: bool) -> bool {
         while let Some(flight) = self.flights.front()
             && flight.arrival_ns <= now_ns
         {
             self.visible += flight.length;
+            if is_held {
+                self.unconfirmed += flight.length;
+            }
             self.flights.pop_front();
         }
         if is_acknowledged {
             self.unacknowledged_since_ns = self.flights.front().map(|flight| flight.sent_ns);
         }
+        is_acknowledged && std::mem::take(&mut self.unconfirmed) > 0
     }
 
     /// Moves arrived bytes to `into`, as many as fit.
@@ -134,6 +149,8 @@ impl Pipe {
 pub(crate) struct End {
     /// The host, and which process there; `None`: no engine, somebody else.
     pub(crate) host: Option<usize>,
+    /// Its place among the links of the host.
+    pub(super) link: usize,
     pub(crate) process: u32,
     /// Index and generation of the lane, once there is one.
     pub(crate) lane: Option<(u32, u32)>,
@@ -147,8 +164,15 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn new(host: Option<usize>, process: u32) -> Self {
-        let (lane, is_closed) = (None, false);
-        Self { host, process, lane, is_closed, has_heard: false, is_forgotten: false }
+        let (lane, link, is_closed) = (None, 0, false);
+        Self { host, link, process, lane, is_closed, has_heard: false, is_forgotten: false }
+    }
+}
+
+impl End {
+    /// Its link, if there is a host.
+    pub(super) fn at(&self) -> Option<At> {
+        self.host.map(|host| At { host, link: self.link })
     }
 }
 

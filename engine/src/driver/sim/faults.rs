@@ -29,9 +29,16 @@ impl Net {
     pub(super) fn is_path_cut(&self, index: usize, side: usize) -> bool {
         let ends = &self.connections[index].ends;
         match (ends[side].host, ends[1 - side].host) {
-            (Some(from), Some(to)) => self.is_cut(from, to),
+            (Some(from), Some(to)) => self.is_cut(from, to) || self.is_rail_path_cut(index, side),
             _ => false,
         }
+    }
+
+    /// The same for the sake of the links that the connection goes by.
+    pub(super) fn is_rail_path_cut(&self, index: usize, side: usize) -> bool {
+        let ends = &self.connections[index].ends;
+        let way = ends[side].at().zip(ends[1 - side].at());
+        way.is_some_and(|(from, to)| self.is_way_cut(from, to))
     }
 
     /// A connection that both sides use: a bulk lane or another one.
@@ -123,6 +130,7 @@ impl Net {
         for (from, to, _) in std::mem::take(&mut self.cuts) {
             self.resume(from, to);
         }
+        self.heal_rails();
         self.heal_datagrams();
         let now_ns = self.now_ns();
         for index in 0..self.connections.len() {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use super::datagrams::Socket;
 use super::lane::{Lane, News, Watch, What};
 use super::net::{Item, Net};
+use super::rails::Link;
 use crate::driver::ACCEPTS_AT_ONCE;
 use crate::progress::lanes::{Event, LaneKey};
 
@@ -16,6 +17,10 @@ const BACKLOG: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(super) locator: SocketAddr,
+    /// The first is that of the locator.
+    pub(super) links: Vec<Link>,
+    /// The link of each rail of the process; empty: one rail, the first link.
+    pub(super) rails: Vec<usize>,
     /// Counts the processes that lived here.
     pub(super) process: u32,
     pub(super) is_running: bool,
@@ -45,6 +50,8 @@ impl Host {
     pub(super) fn new(locator: SocketAddr) -> Self {
         Self {
             locator,
+            links: vec![Link::new(locator)],
+            rails: Vec::new(),
             process: 0,
             is_running: false,
             is_dark: false,
@@ -56,7 +63,7 @@ impl Host {
             wakes_ns: None,
             paused_since_ns: 0,
             paused_until_ns: 0,
-            socket: Socket::new(locator),
+            socket: Socket::new(),
             accepted: 0,
             accepts_after_ns: 0,
         }
@@ -64,6 +71,7 @@ impl Host {
 
     pub(super) fn start(&mut self) {
         self.process += 1;
+        self.rails.clear();
         self.is_running = true;
         self.paused_until_ns = 0;
     }
@@ -203,8 +211,14 @@ impl Net {
                     let lane = self.hosts[host].add_lane(connection, 1);
                     self.hosts[host].accepted += 1;
                     self.connections[connection].ends[1].lane = Some((lane.index, lane.generation));
-                    let remote = self.hosts[host].locator;
-                    Event::Accepted { lane, remote, rail: 0 }
+                    let ends = &self.connections[connection].ends;
+                    let port = self.hosts[host].locator.port();
+                    let origin = ends[0].at().map(|at| self.hosts[at.host].links[at.link].address);
+                    let remote = origin.map_or(self.hosts[host].locator, |origin| {
+                        SocketAddr::new(origin.ip(), port)
+                    });
+                    let rail = ends[1].at().and_then(|at| self.rail_of(at)).unwrap_or(0);
+                    Event::Accepted { lane, remote, rail }
                 }
             };
             self.settle(host, &event);

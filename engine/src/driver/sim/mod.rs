@@ -12,7 +12,11 @@ mod faults;
 mod host;
 mod lane;
 pub(crate) mod net;
+#[cfg(test)]
+mod rail_tests;
+pub(crate) mod rails;
 pub(crate) mod random;
+mod streams;
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -24,6 +28,7 @@ use std::time::Duration;
 use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
 use self::net::Net;
+use self::rails::At;
 use crate::memory::Shape;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
@@ -65,8 +70,8 @@ impl Driver for SimDriver {
         true
     }
 
-    fn set_rails(&mut self, _rails: &[Rail]) -> io::Result<()> {
-        Ok(())
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
+        self.net.borrow_mut().set_rails(self.host, rails)
     }
 
     fn listen(&mut self, _listener: TcpListener) -> io::Result<()> {
@@ -80,12 +85,15 @@ impl Driver for SimDriver {
         known.accepts_after_ns = known.accepts_after_ns.max(until_ns);
     }
 
-    fn connect(&mut self, remote: SocketAddr, _rail: u8) -> io::Result<LaneKey> {
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let net = &mut *self.net.borrow_mut();
         if net.draw(net.weather.descriptors_missing_one_in) {
             return Err(io::Error::other("no descriptor is left, says the simulation"));
         }
-        Ok(net.connect(self.host, remote))
+        let Some(link) = net.link_of(self.host, rail) else {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "there is no such rail"));
+        };
+        Ok(net.connect(At { host: self.host, link }, remote))
     }
 
     fn adopt(&mut self, _socket: OwnedFd) -> io::Result<LaneKey> {
@@ -207,6 +215,15 @@ impl Driver for SimDriver {
         self.is_absent = false;
     }
 
+    fn addresses(&self, key: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        let net = &mut *self.net.borrow_mut();
+        let lane = net.find_lane(self.host, key)?;
+        let (index, side) = (lane.connection, lane.side);
+        let ends = &net.connections[index].ends;
+        let (near, far) = (ends[side].at()?, ends[1 - side].at()?);
+        Some((net.rail_address(near.host, near.link), net.rail_address(far.host, far.link)))
+    }
+
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
         let net = &mut *self.net.borrow_mut();
         let (connection, side) = net.lane(self.host, lane);
@@ -226,11 +243,15 @@ impl Driver for SimDriver {
         Ok(&mut room.bytes)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, _rail: u8, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         let net = &mut *self.net.borrow_mut();
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {
-                (datagram.to, datagram.length) = (to, length);
+                let Some(link) = net.link_of(self.host, rail) else {
+                    net.violation("a datagram is sent by a rail that is not there");
+                    return;
+                };
+                (datagram.to, datagram.link, datagram.length) = (to, link, length);
                 net.queue_datagram(self.host, datagram);
             }
             _ => net.violation("a datagram is sent without room for it"),

@@ -2,22 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
 use super::Shared;
-use super::connection::{Connection, End, Pipe};
+use super::connection::Connection;
 use super::datagrams::{Air, DatagramWeather};
 use super::host::Host;
-use super::lane::{News, Spans, What, cancelled};
+use super::lane::{News, Spans, What};
+use super::rails::RailFault;
 use super::random::Random;
 use crate::hooks::simulated;
-use crate::progress::lanes::{CloseMode, Event, LaneKey};
-
-/// A new socket takes a greeting of so many bytes whole.
-const GREETING_BYTES_MAX: usize = 256;
-/// Time after which a connection attempt that was not answered is repeated by the kernel.
-const SYN_REPEAT_NS: u64 = 1_000_000_000;
 
 /// How the network behaves. "One in" so many times; 0: never.
 #[derive(Clone, Debug)]
@@ -80,6 +74,10 @@ pub(crate) enum Item {
     Reset { connection: usize, side: usize },
     /// The kernels of two hosts have waited long enough.
     KeepAlive { pair: [usize; 2], epoch: u64 },
+    /// A fault befalls a link, or ends.
+    RailFault { host: usize, link: usize, fault: Option<RailFault> },
+    /// Kernels have waited long enough for what a link does not carry.
+    RailSilence { host: usize, link: usize, epoch: u64 },
     /// The kernel of a host takes datagrams again.
     DatagramRoom { host: usize, process: u32 },
 }
@@ -117,7 +115,7 @@ pub(crate) struct Net {
     pub(crate) random: Random,
     pub(crate) weather: Weather,
     pub(crate) datagram_weather: DatagramWeather,
-    now_ns: u64,
+    pub(super) now_ns: u64,
     number: u64,
     queue: BinaryHeap<Reverse<Planned>>,
     pub(super) hosts: Vec<Host>,
@@ -170,6 +168,11 @@ impl Net {
         self.queue.push(Reverse(Planned { at_ns, number, item }));
     }
 
+    /// No fault befalls a link that is only planned.
+    pub(super) fn forget_rail_faults(&mut self) {
+        self.queue.retain(|Reverse(planned)| !matches!(planned.item, Item::RailFault { .. }));
+    }
+
     /// Lets time pass until the next thing happens that is not the network's own business, or
     /// until `limit_ns`.
     pub(crate) fn next(&mut self, limit_ns: u64) -> Option<Item> {
@@ -189,6 +192,10 @@ impl Net {
                 Item::Room { connection, side } => self.look_at(connection, side),
                 Item::Reset { connection, side } => self.handle_reset(connection, side),
                 Item::KeepAlive { pair, epoch } => self.handle_keep_alive(pair, epoch),
+                Item::RailFault { host, link, fault } => self.set_rail_fault(host, link, fault),
+                Item::RailSilence { host, link, epoch } => {
+                    self.handle_rail_silence(host, link, epoch);
+                }
                 Item::DatagramRoom { host, process } => self.handle_datagram_room(host, process),
             }
         }
@@ -278,7 +285,7 @@ impl Net {
     pub(crate) fn add_host(&mut self, locator: SocketAddr) -> usize {
         let host = self.hosts.len();
         self.hosts.push(Host::new(locator));
-        self.add_route(host);
+        self.add_route(host, 0);
         host
     }
 
@@ -327,219 +334,5 @@ impl Net {
         } else {
             self.end_stream(index, side);
         }
-    }
-
-    // ---- Connections ----
-
-    pub(super) fn connect(&mut self, host: usize, remote: SocketAddr) -> LaneKey {
-        let process = self.hosts[host].process;
-        let target = self.hosts.iter().position(|known| known.locator == remote);
-        let far = End::new(target, 0);
-        let index = self.connections.len();
-        self.connections.push(Connection {
-            ends: [End::new(Some(host), process), far],
-            pipes: [Pipe::default(), Pipe::default()],
-            is_bulk: false,
-            stalled_until_ns: 0,
-            is_broken: false,
-            is_mute: false,
-        });
-        let key = self.hosts[host].add_lane(index, 0);
-        self.connections[index].ends[0].lane = Some((key.index, key.generation));
-        let at_ns = self.now_ns + self.delay_ns();
-        // What a firewall swallows may pass when the kernel repeats it.
-        let is_swallowed = self.draw(self.weather.swallowed_one_in);
-        let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + self.random.within(8)) } else { 0 };
-        self.plan(at_ns + late_ns, Item::Syn(index));
-        key
-    }
-
-    fn handle_syn(&mut self, index: usize) {
-        let connection = &self.connections[index];
-        let key = connection.ends[0].lane;
-        let (Some(origin), Some((lane, generation))) = (connection.ends[0].host, key) else {
-            return;
-        };
-        let key = LaneKey { index: lane, generation };
-        if connection.ends[0].is_closed || connection.ends[0].has_heard {
-            return;
-        }
-        let back_ns = self.delay_ns();
-        let is_refused = self.draw(self.weather.refused_one_in);
-        let target = match self.connections[index].ends[1].host {
-            Some(target) if self.is_cut(origin, target) || self.is_cut(target, origin) => {
-                self.plan(self.now_ns + SYN_REPEAT_NS, Item::Syn(index));
-                return;
-            }
-            Some(target) if self.hosts[target].is_running && !is_refused => target,
-            _ => {
-                let error = ErrorKind::ConnectionRefused.into();
-                self.tell(origin, Some(key), Event::ConnectFailed { lane: key, error });
-                self.tell_closed(origin, key);
-                return;
-            }
-        };
-        self.connections[index].ends[1].process = self.hosts[target].process;
-        let accept = News { what: What::Accept(index), releases: None, scribbles: false };
-        self.tell(target, None, accept);
-        // The answer is on its way as long as the request was.
-        let lane = self.hosts[origin].lane_mut(key).expect("an open end has its lane");
-        lane.last_event_ns = lane.last_event_ns.max(self.now_ns + back_ns);
-        self.tell(origin, Some(key), Event::Connected { lane: key });
-    }
-
-    fn tell_closed(&mut self, host: usize, key: LaneKey) {
-        let Some(lane) = self.hosts[host].lane_mut(key) else { return };
-        lane.is_closing = true;
-        let (connection, side) = (lane.connection, lane.side);
-        self.connections[connection].ends[side].is_closed = true;
-        self.tell(host, Some(key), Event::Closed { lane: key });
-    }
-
-    pub(super) fn mark_bulk(&mut self, connection: usize) {
-        self.connections[connection].is_bulk = true;
-    }
-
-    pub(super) fn write(&mut self, index: usize, side: usize, bytes: &[u8]) -> io::Result<usize> {
-        let delay_ns = self.delay_ns();
-        let connection = &mut self.connections[index];
-        if connection.ends[side].has_heard {
-            return Err(ErrorKind::ConnectionReset.into());
-        }
-        if connection.is_mute {
-            connection.pipes[side].write_nowhere(self.now_ns);
-            return Ok(bytes.len());
-        }
-        let pipe = &mut connection.pipes[side];
-        let room = pipe.room(self.weather.capacity).min(bytes.len());
-        pipe.wants_room = room < bytes.len();
-        if room == 0 {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        let is_short = self.random.one_in(self.weather.partial_one_in);
-        // A greeting goes out whole, as a new socket's buffer lets it.
-        let count =
-            if is_short && room > GREETING_BYTES_MAX { 1 + self.random.below(room) } else { room };
-        let cost_ns = (count as u64 * self.weather.ns_per_kib) >> 10;
-        let at_ns = pipe.write(self.now_ns, &bytes[..count], cost_ns, delay_ns);
-        self.plan(at_ns, Item::Arrive { connection: index, side });
-        Ok(count)
-    }
-
-    pub(super) fn read(&mut self, index: usize, side: usize, into: &mut [u8]) -> io::Result<usize> {
-        let connection = &mut self.connections[index];
-        let pipe = &mut connection.pipes[1 - side];
-        if pipe.has_arrived() {
-            let is_short = self.random.one_in(self.weather.partial_one_in);
-            let most = if is_short { 1 + self.random.below(into.len()) } else { into.len() };
-            let count = pipe.read(&mut into[..most]);
-            if std::mem::take(&mut pipe.wants_room) {
-                let at_ns = self.now_ns + self.weather.delay_ns;
-                self.plan(at_ns, Item::Room { connection: index, side: 1 - side });
-            }
-            return Ok(count);
-        }
-        if connection.ends[side].has_heard {
-            Err(ErrorKind::ConnectionReset.into())
-        } else if pipe.is_over() {
-            Ok(0)
-        } else {
-            Err(ErrorKind::WouldBlock.into())
-        }
-    }
-
-    fn handle_arrival(&mut self, index: usize, side: usize) {
-        let connection = &self.connections[index];
-        if connection.is_mute || self.is_path_cut(index, side) {
-            // What is held comes when the way is open again.
-            return;
-        }
-        let until_ns = connection.stalled_until_ns;
-        if until_ns > self.now_ns {
-            self.plan(until_ns, Item::Arrive { connection: index, side });
-            return;
-        }
-        let is_acknowledged = !self.is_path_cut(index, 1 - side);
-        let connection = &mut self.connections[index];
-        if connection.is_broken || connection.ends[1 - side].has_heard {
-            // A stream has no holes: what comes after a loss is lost as well.
-            connection.pipes[side].lose(true);
-            return;
-        }
-        connection.pipes[side].arrive(self.now_ns, is_acknowledged);
-        let far = &connection.ends[1 - side];
-        if far.is_closed || far.is_forgotten {
-            // Nobody reads there any more.
-            if connection.pipes[side].has_arrived() {
-                connection.pipes[side].lose(false);
-                let at_ns = self.now_ns + self.delay_ns();
-                self.plan(at_ns, Item::Reset { connection: index, side });
-            }
-            return;
-        }
-        self.look_at(index, 1 - side);
-    }
-
-    /// Tells the other side that the connection is broken.
-    pub(super) fn reset_peer(&mut self, index: usize, side: usize) {
-        let connection = &mut self.connections[index];
-        connection.ends[side].is_forgotten = true;
-        connection.pipes[side].lose(true);
-        let at_ns = self.now_ns + self.delay_ns();
-        self.plan(at_ns, Item::Reset { connection: index, side: 1 - side });
-    }
-
-    fn end_stream(&mut self, index: usize, side: usize) {
-        let delay_ns = self.delay_ns();
-        let pipe = &mut self.connections[index].pipes[side];
-        pipe.end();
-        let at_ns = pipe.write(self.now_ns, &[], 0, delay_ns);
-        self.plan(at_ns, Item::Arrive { connection: index, side });
-    }
-
-    fn handle_reset(&mut self, index: usize, side: usize) {
-        let connection = &self.connections[index];
-        let is_held = !connection.is_broken && self.is_path_cut(index, 1 - side);
-        if connection.is_mute || is_held {
-            return;
-        }
-        self.break_end(index, side);
-    }
-
-    /// The kernel of `side` knows that the connection is broken.
-    pub(super) fn break_end(&mut self, index: usize, side: usize) {
-        let keeps_arrived = self.draw(2);
-        let connection = &mut self.connections[index];
-        connection.ends[side].has_heard = true;
-        connection.pipes[1 - side].lose(keeps_arrived);
-        connection.pipes[side].lose(true);
-        self.look_at(index, side);
-    }
-
-    pub(super) fn close(&mut self, host: usize, key: LaneKey, mode: CloseMode) {
-        // After `ConnectFailed` the lane may be gone already.
-        let Some(lane) = self.find_lane(host, key).filter(|lane| !lane.is_closing) else { return };
-        lane.is_closing = true;
-        let (index, side, is_connecting) = (lane.connection, lane.side, lane.is_connecting);
-        let sending = lane.sending.take_if(|_| !lane.send_is_over);
-        let receiving = lane.receiving.take_if(|_| !lane.receive_is_over);
-        let is_cut_short = sending.is_some();
-        if let Some(chunk) = sending {
-            self.report_sent(host, key, &chunk, Err(cancelled()));
-        }
-        if let Some(chunk) = receiving {
-            let event = Event::ChunkReceived { lane: key, result: Err(cancelled()) };
-            let (what, releases) = (What::Event(event), Some(chunk.spans));
-            self.tell(host, Some(key), News { what, releases, scribbles: true });
-        }
-        let connection = &mut self.connections[index];
-        connection.ends[side].is_closed = true;
-        let is_unread = connection.pipes[1 - side].has_arrived();
-        if mode == CloseMode::Reset || is_cut_short || is_unread || is_connecting {
-            self.reset_peer(index, side);
-        } else if !connection.pipes[side].is_ended() {
-            self.end_stream(index, side);
-        }
-        self.tell(host, Some(key), Event::Closed { lane: key });
     }
 }

@@ -7,7 +7,7 @@ use super::super::net::Net;
 use super::Datagram;
 use crate::wire::packet::{PACKET_TAG_BYTES, Packet};
 
-/// What one host has sent for one session.
+/// What one host has sent by one path of a session.
 #[derive(Debug)]
 struct Sender {
     /// Number of its last packet.
@@ -19,7 +19,7 @@ struct Sender {
 /// Remembers what was sent: a run has fewer packets than numbers have low halves.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    senders: HashMap<(u64, usize), Sender>,
+    senders: HashMap<(u64, u16, usize), Sender>,
     /// Questions to addresses that the peer does not have: the datagram, and who asked where.
     questions: HashMap<Vec<u8>, (u64, usize, SocketAddr)>,
     /// Addresses that such a question came back from: somebody passes packets on there, as a
@@ -57,9 +57,10 @@ impl Net {
         let length = datagram.length.saturating_sub(PACKET_TAG_BYTES);
         let packet = Packet::decode(&datagram.bytes[..length]).map_err(|it| it.to_string())?;
         let (number, session) = (packet.header.number.get(), packet.header.session.get());
-        let target = self.air.routes.get(&datagram.to).map(|route| route.host);
-        let Some(before) = judge.senders.get_mut(&(session, host)) else {
-            judge.senders.insert((session, host), Sender { number, target });
+        let path = packet.header.path.get();
+        let target = self.air.routes.get(&datagram.to).map(|route| route.at.host);
+        let Some(before) = judge.senders.get_mut(&(session, path, host)) else {
+            judge.senders.insert((session, path, host), Sender { number, target });
             return Ok(());
         };
         if number <= before.number {

@@ -1,6 +1,6 @@
 //! Datagrams of the simulated network.
 //!
-//! Each host has one socket, at its locator. A datagram waits in the driver's queue, in the
+//! Each host has one socket, for all of its links. A datagram waits in the driver's queue, in the
 //! sender's kernel and for its link, is on its way, waits in the receiver's kernel, and may come
 //! to an end in each of these places. Nothing is planned for an arrival: whoever looks finds what
 //! has arrived by then, and only who sleeps is woken.
@@ -23,6 +23,7 @@ pub(crate) use self::watcher::Sighting;
 use self::watcher::{Sieve, Watcher};
 pub(crate) use self::weather::DatagramWeather;
 use super::net::{Item, Net};
+use super::rails::{At, Trip};
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
 
 /// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
@@ -63,7 +64,7 @@ pub(crate) struct DatagramCounts {
 /// Whom an address reaches, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Route {
-    host: usize,
+    at: At,
     until_ns: u64,
 }
 
@@ -90,28 +91,31 @@ impl Net {
         self.air.counts
     }
 
-    fn hits(&mut self, ppm: u64) -> bool {
+    pub(super) fn hits(&mut self, ppm: u64) -> bool {
         ppm > 0 && self.random.within(1_000_000) < ppm
     }
 
     // ---- The socket of a process ----
 
-    /// The locator of a new host reaches it.
-    pub(super) fn add_route(&mut self, host: usize) {
-        let locator = self.hosts[host].locator;
-        self.air.routes.insert(locator, Route { host, until_ns: u64::MAX });
+    /// The address of a new link reaches it.
+    pub(super) fn add_route(&mut self, host: usize, link: usize) {
+        let (address, at) = (self.hosts[host].links[link].address, At { host, link });
+        self.air.routes.insert(address, Route { at, until_ns: u64::MAX });
     }
 
-    /// A process receives from now on; its outgoing address is its locator.
+    /// A process receives from now on; its outgoing addresses are those of its links.
     pub(super) fn open_datagrams(&mut self, host: usize) -> io::Result<()> {
         if self.draw(self.datagram_weather.unsupported_one_in) {
             return Err(ErrorKind::Unsupported.into());
         }
         // What arrived before found nobody.
         self.let_arrive(host);
-        let locator = self.hosts[host].locator;
-        if self.hosts[host].socket.public != locator {
-            self.change_address(host, locator);
+        for link in 0..self.hosts[host].links.len() {
+            let known = &self.hosts[host].links[link];
+            let (address, public) = (known.address, known.public);
+            if public != address {
+                self.change_address(At { host, link }, address);
+            }
         }
         self.hosts[host].socket.is_open = true;
         Ok(())
@@ -162,18 +166,22 @@ impl Net {
         socket.queue.push_back(datagram);
     }
 
-    /// Bytes that wait for the link of a host, or are on it.
-    fn backlog_bytes(&self, host: usize) -> u64 {
+    /// Bytes that wait for a link of a host, or are on it.
+    fn backlog_bytes(&self, host: usize, link: usize) -> u64 {
+        if let Some(bytes) = self.link_backlog(At { host, link }) {
+            return bytes;
+        }
         let wait_ns = self.hosts[host].socket.free_ns.saturating_sub(self.now_ns());
         (wait_ns << 10).checked_div(self.datagram_weather.ns_per_kib).unwrap_or(0)
     }
 
     /// The kernel of `host` takes what is queued, as far as there is room; the rest later.
     pub(super) fn flush_datagrams(&mut self, host: usize) {
-        while !self.hosts[host].socket.queue.is_empty() {
+        while let Some(first) = self.hosts[host].socket.queue.front() {
+            let link = first.link;
             let room_bytes = self.datagram_weather.send_room_bytes;
-            if room_bytes > 0 && self.backlog_bytes(host) >= room_bytes {
-                self.await_room(host);
+            if room_bytes > 0 && self.backlog_bytes(host, link) >= room_bytes {
+                self.await_room(host, link);
                 return;
             }
             if let Some(datagram) = self.hosts[host].socket.queue.pop_front() {
@@ -183,14 +191,17 @@ impl Net {
     }
 
     /// Goes on with the queue as soon as the kernel has room.
-    fn await_room(&mut self, host: usize) {
+    fn await_room(&mut self, host: usize, link: usize) {
         let weather = &self.datagram_weather;
-        let room_ns = (weather.send_room_bytes * weather.ns_per_kib) >> 10;
+        let room_bytes = weather.send_room_bytes;
+        let room_ns = (room_bytes * weather.ns_per_kib) >> 10;
+        let own_ns = self.link_room_ns(At { host, link }, room_bytes);
         let known = &mut self.hosts[host];
         if !known.socket.awaits_room {
             known.socket.awaits_room = true;
             self.air.counts.blocked += 1;
-            let at_ns = known.socket.free_ns.saturating_sub(room_ns) + 1;
+            let shared_ns = known.socket.free_ns.saturating_sub(room_ns);
+            let at_ns = own_ns.unwrap_or(shared_ns) + 1;
             let process = known.process;
             self.plan(at_ns, Item::DatagramRoom { host, process });
         }
@@ -216,10 +227,18 @@ impl Net {
         if self.hits(self.datagram_weather.rebind_ppm) {
             self.rebind(host);
         }
+        if let Some(to) = self.reached_by(datagram.to) {
+            let from = At { host, link: datagram.link };
+            let bytes = datagram.length as u64 + FRAMING_BYTES;
+            if let Some(trip) = self.datagram_trip(from, to, bytes) {
+                self.launch_by_link(from, to, datagram, trip);
+                return;
+            }
+        }
         let now_ns = self.now_ns();
         let weather = &self.datagram_weather;
         let bytes = datagram.length as u64 + FRAMING_BYTES;
-        let backlog = self.backlog_bytes(host);
+        let backlog = self.backlog_bytes(host, datagram.link);
         let has_room = weather.queue_bytes == 0 || backlog == 0;
         if !has_room && backlog + bytes > weather.queue_bytes {
             self.air.counts.queue_drops += 1;
@@ -230,17 +249,48 @@ impl Net {
         let socket = &mut self.hosts[host].socket;
         socket.free_ns = socket.free_ns.max(now_ns) + cost_ns;
         datagram.left_ns = socket.free_ns;
-        datagram.from = socket.public;
+        self.pass_on(host, datagram, None);
+    }
+
+    /// The same by links with weather of their own; `trip` is `None` where there is no room.
+    fn launch_by_link(
+        &mut self,
+        from: At,
+        to: At,
+        mut datagram: Box<Datagram>,
+        trip: Option<Trip>,
+    ) {
+        let Some(Trip { left_ns, arrival_ns }) = trip else {
+            self.air.counts.queue_drops += 1;
+            self.recycle(datagram);
+            return;
+        };
+        datagram.left_ns = left_ns;
+        self.hosts[from.host].socket.free_ns = left_ns;
+        if self.hits(self.way_loss_ppm(from, to)) {
+            self.air.counts.lost += 1;
+            self.recycle(datagram);
+            return;
+        }
+        self.pass_on(from.host, datagram, Some(arrival_ns));
+    }
+
+    /// A datagram is on the way, where it may be seen and lost.
+    fn pass_on(&mut self, host: usize, mut datagram: Box<Datagram>, arrival_ns: Option<u64>) {
+        datagram.from = self.hosts[host].links[datagram.link].public;
         datagram.sender = Some(host);
         let target = self.reached_by(datagram.to);
         let is_sieved =
             self.air.sieve.as_mut().is_some_and(|sieve| sieve.holds(host, datagram.content()));
         if let Some(watcher) = &mut self.air.watcher {
-            watcher.see(host, target, &datagram);
+            watcher.see(host, target.map(|at| at.host), &datagram);
         }
+        let from = At { host, link: datagram.link };
         match target {
-            Some(target) if !is_sieved && !self.loses(host, target, datagram.length) => {
-                self.send_off(host, target, datagram);
+            Some(target) if !is_sieved && !self.loses(from, target, datagram.length) => {
+                datagram.link_in = target.link;
+                let arrival_ns = arrival_ns.unwrap_or_else(|| datagram.left_ns + self.delay_ns());
+                self.send_off(target, datagram, arrival_ns);
             }
             _ => {
                 self.air.counts.lost += 1;
@@ -249,29 +299,33 @@ impl Net {
         }
     }
 
-    /// The host that has an address.
-    fn reached_by(&self, address: SocketAddr) -> Option<usize> {
+    /// The link that has an address.
+    fn reached_by(&self, address: SocketAddr) -> Option<At> {
         let route = self.air.routes.get(&address)?;
-        (route.until_ns > self.now_ns()).then_some(route.host)
+        (route.until_ns > self.now_ns()).then_some(route.at)
     }
 
-    fn loses(&mut self, from: usize, to: usize, length: usize) -> bool {
+    fn loses(&mut self, from: At, to: At, length: usize) -> bool {
         let weather = &self.datagram_weather;
         let is_too_long = weather.bytes_max > 0 && length > weather.bytes_max;
         is_too_long
-            || self.is_cut(from, to)
-            || self.air.cuts.contains(&(from, to))
+            || self.is_cut(from.host, to.host)
+            || self.is_way_cut(from, to)
+            || self.air.cuts.contains(&(from.host, to.host))
             || self.hits(self.datagram_weather.loss_ppm)
     }
 
     /// A datagram is on its way, and perhaps a copy of it.
-    fn send_off(&mut self, host: usize, target: usize, mut datagram: Box<Datagram>) {
-        let mut arrival_ns = datagram.left_ns + self.delay_ns();
+    fn send_off(&mut self, to: At, mut datagram: Box<Datagram>, mut arrival_ns: u64) {
+        let target = to.host;
         if self.hits(self.datagram_weather.late_ppm) {
             self.air.counts.late += 1;
             arrival_ns += self.random.within(self.datagram_weather.late_ns);
         } else {
-            arrival_ns = self.hosts[host].socket.keep_order(target, arrival_ns);
+            if let Some(sender) = datagram.sender {
+                let socket = &mut self.hosts[sender].socket;
+                arrival_ns = socket.keep_order(datagram.link, to, arrival_ns);
+            }
         }
         if self.hits(self.datagram_weather.duplicate_ppm) {
             self.air.counts.duplicates += 1;

@@ -1,9 +1,11 @@
 //! One host's datagram socket: what its driver and its kernel hold.
 
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+
+use super::super::rails::At;
 
 use crate::progress::lanes::DATAGRAM_BYTES_MAX;
 
@@ -17,6 +19,9 @@ pub(in super::super) struct Datagram {
     /// Where it seems to come from.
     pub(in super::super) from: SocketAddr,
     pub(in super::super) to: SocketAddr,
+    /// The link of its host that it leaves by, and the one that it comes in by.
+    pub(in super::super) link: usize,
+    pub(super) link_in: usize,
     /// The host that sent it; `None`: somebody forged it.
     pub(super) sender: Option<usize>,
     /// When the sender's link is done with it.
@@ -31,6 +36,8 @@ impl Datagram {
             length: 0,
             from: nowhere,
             to: nowhere,
+            link: 0,
+            link_in: 0,
             sender: None,
             left_ns: 0,
         }
@@ -40,6 +47,7 @@ impl Datagram {
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.bytes[..other.length].copy_from_slice(other.content());
         (self.length, self.from, self.to) = (other.length, other.from, other.to);
+        (self.link, self.link_in) = (other.link, other.link_in);
         (self.sender, self.left_ns) = (other.sender, other.left_ns);
     }
 
@@ -87,8 +95,6 @@ impl Ord for UnderWay {
 pub(in super::super) struct Socket {
     /// A process receives.
     pub(super) is_open: bool,
-    /// Where its datagrams seem to come from.
-    pub(super) public: SocketAddr,
     /// Queued by the driver, for the kernel to take.
     pub(super) queue: VecDeque<Box<Datagram>>,
     /// The loop was told that there is no room in the queue.
@@ -97,8 +103,8 @@ pub(in super::super) struct Socket {
     pub(super) awaits_room: bool,
     /// When the link has sent all that the kernel took.
     pub(super) free_ns: u64,
-    /// The last arrival at each host of a datagram that keeps its place.
-    pub(super) last_ns: Vec<u64>,
+    /// The last arrival of a datagram that keeps its place: by link here, host and link there.
+    last_ns: BTreeMap<(usize, usize, usize), u64>,
     /// On their way here.
     pub(super) under_way: BinaryHeap<UnderWay>,
     /// Arrived and not received yet.
@@ -111,15 +117,14 @@ pub(in super::super) struct Socket {
 }
 
 impl Socket {
-    pub(in super::super) fn new(locator: SocketAddr) -> Self {
+    pub(in super::super) fn new() -> Self {
         Self {
             is_open: false,
-            public: locator,
             queue: VecDeque::new(),
             wants_room: false,
             awaits_room: false,
             free_ns: 0,
-            last_ns: Vec::new(),
+            last_ns: BTreeMap::new(),
             under_way: BinaryHeap::new(),
             inbox: VecDeque::new(),
             inbox_bytes: 0,
@@ -133,12 +138,10 @@ impl Socket {
         self.under_way.peek().map_or(u64::MAX, |first| first.arrival_ns)
     }
 
-    /// Arrival at host `to` at `at_ns`, or right after what was sent there before.
-    pub(super) fn keep_order(&mut self, to: usize, at_ns: u64) -> u64 {
-        if self.last_ns.len() <= to {
-            self.last_ns.resize(to + 1, 0);
-        }
-        self.last_ns[to] = self.last_ns[to].max(at_ns);
-        self.last_ns[to]
+    /// Arrival by way of `link` at `to` at `at_ns`, or right after what was sent that way before.
+    pub(super) fn keep_order(&mut self, link: usize, to: At, at_ns: u64) -> u64 {
+        let last_ns = self.last_ns.entry((link, to.host, to.link)).or_default();
+        *last_ns = (*last_ns).max(at_ns);
+        *last_ns
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use super::super::net::Net;
+use super::super::rails::At;
 use super::{Air, DATAGRAM_BYTES_MAX, Datagram, Route};
 
 /// A datagram that was seen on the way, whether or not it arrived.
@@ -111,14 +112,16 @@ impl Net {
         let count = self.air.counts.rebinds;
         let address = [127, 88, (count >> 8) as u8, count as u8];
         let port = 30_000 + (count % 20_000) as u16;
-        self.change_address(host, SocketAddr::from((address, port)));
+        let links = self.hosts[host].links.len();
+        let link = if links > 1 { self.random.below(links) } else { 0 };
+        self.change_address(At { host, link }, SocketAddr::from((address, port)));
     }
 
-    pub(super) fn change_address(&mut self, host: usize, address: SocketAddr) {
+    pub(super) fn change_address(&mut self, at: At, address: SocketAddr) {
         let until_ns = self.now_ns() + self.datagram_weather.rebind_keeps_ns;
-        let old = std::mem::replace(&mut self.hosts[host].socket.public, address);
-        self.air.routes.insert(old, Route { host, until_ns });
-        self.air.routes.insert(address, Route { host, until_ns: u64::MAX });
+        let old = std::mem::replace(&mut self.hosts[at.host].links[at.link].public, address);
+        self.air.routes.insert(old, Route { at, until_ns });
+        self.air.routes.insert(address, Route { at, until_ns: u64::MAX });
     }
 
     // ---- Cuts ----
@@ -140,6 +143,19 @@ impl Net {
     /// Loses what is on its way from one host to another.
     pub(in super::super) fn lose_datagrams(&mut self, from: usize, to: usize) {
         self.lose_under_way(to, |datagram| datagram.sender == Some(from));
+    }
+
+    /// Loses what a link that is cut has not sent, and what is on its way there: outward, inward.
+    pub(in super::super) fn lose_datagrams_of(&mut self, at: At, [outward, inward]: [bool; 2]) {
+        let now_ns = self.now_ns();
+        for to in 0..self.hosts.len() {
+            self.lose_under_way(to, |datagram| {
+                let is_unsent = (datagram.sender, datagram.link) == (Some(at.host), at.link)
+                    && datagram.left_ns > now_ns;
+                let comes_there = (to, datagram.link_in) == (at.host, at.link);
+                outward && is_unsent || inward && comes_there
+            });
+        }
     }
 
     /// Loses what the link of a host that has no power any more has not sent.

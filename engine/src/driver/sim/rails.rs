@@ -1,0 +1,468 @@
+//! Rails of the simulated network: the links of each host, their rates, and what befalls them.
+//!
+//! A host begins with one link, at its locator, which behaves as [`Weather`](super::net::Weather)
+//! and [`DatagramWeather`](super::datagrams::DatagramWeather) say. With [`Net::set_link`] it, and
+//! each further one, has a rate of its own that everything on it shares: what connections carry
+//! and datagrams leave, and arrive, one after the other. A switch between the links passes each
+//! packet on as it comes.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+
+use super::datagrams::FRAMING_BYTES;
+use super::net::{Item, Net};
+use crate::progress::lanes::Event;
+use crate::types::Rail;
+
+/// Bytes of a stream in one packet.
+const SEGMENT_BYTES: u64 = 1448;
+/// Of TCP with time stamps more than of UDP.
+const TCP_BYTES: u64 = 24;
+/// The first time that a kernel waits for an acknowledgement, at the least; each further time is
+/// twice as long (Linux: `TCP_RTO_MIN`).
+const RETRANSMIT_NS: u64 = 200_000_000;
+/// Times that one loss follows another, at the most: 6.2 s in all.
+const LOSSES_MAX: u32 = 5;
+/// Loss beyond which a stream does not recover by acknowledgements of what came later.
+const HEAVY_LOSS_PPM: u64 = 50_000;
+
+/// How a link behaves, both ways alike. 0: there is no such thing.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct LinkWeather {
+    /// Time that it takes per KiB, headers included.
+    pub(crate) ns_per_kib: u64,
+    /// Its share of the time on the way; the link at the other end adds its own.
+    pub(crate) delay_ns: u64,
+    /// How much of that varies.
+    pub(crate) jitter_ns: u64,
+    /// Packets that it loses each way, of a million.
+    pub(crate) loss_ppm: u64,
+    /// Bytes that wait for it at the most, headers included. Datagrams without room are lost;
+    /// streams, whose kernels hold back, are not.
+    pub(crate) queue_bytes: u64,
+}
+
+/// What befalls a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RailFault {
+    /// What leaves by it, or comes in, vanishes; nobody is told.
+    Blackhole { outward: bool, inward: bool },
+    /// So many packets of a million vanish, each way.
+    BrownOut { loss_ppm: u64 },
+    /// Everything takes so much longer, each way.
+    Delay { extra_ns: u64 },
+    /// It has no carrier: nothing passes, and its host is told.
+    Down,
+}
+
+impl RailFault {
+    /// Nothing passes, neither way.
+    pub(crate) const BLACKHOLE: Self = Self::Blackhole { outward: true, inward: true };
+}
+
+/// A link of a host, by its place in the host's list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct At {
+    pub(super) host: usize,
+    pub(super) link: usize,
+}
+
+/// See [`LinkWeather`].
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) address: SocketAddr,
+    /// Where its datagrams seem to come from.
+    pub(super) public: SocketAddr,
+    weather: Option<LinkWeather>,
+    fault: Option<RailFault>,
+    /// Names the fault.
+    epoch: u64,
+    /// When it has sent, and received, all that there was.
+    free_ns: [u64; 2],
+    /// Bytes that it has carried, headers included.
+    carried: [u64; 2],
+}
+
+const OUTWARD: usize = 0;
+const INWARD: usize = 1;
+
+impl Link {
+    pub(super) fn new(address: SocketAddr) -> Self {
+        let (weather, fault, epoch) = (None, None, 0);
+        let public = address;
+        Self { address, public, weather, fault, epoch, free_ns: [0; 2], carried: [0; 2] }
+    }
+
+    fn is_cut(&self, way: usize) -> bool {
+        match self.fault {
+            Some(RailFault::Blackhole { outward, inward }) => [outward, inward][way],
+            Some(RailFault::Down) => true,
+            _ => false,
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        self.fault == Some(RailFault::Down)
+    }
+
+    fn loss_ppm(&self) -> u64 {
+        let always = self.weather.map_or(0, |weather| weather.loss_ppm);
+        match self.fault {
+            Some(RailFault::BrownOut { loss_ppm }) => always.max(loss_ppm),
+            _ => always,
+        }
+    }
+
+    fn extra_ns(&self) -> u64 {
+        match self.fault {
+            Some(RailFault::Delay { extra_ns }) => extra_ns,
+            _ => 0,
+        }
+    }
+
+    fn cost_ns(&self, bytes: u64) -> u64 {
+        (bytes * self.weather.map_or(0, |weather| weather.ns_per_kib)) >> 10
+    }
+}
+
+/// When something that leaves now is through.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trip {
+    /// The link of the sender is done with it.
+    pub(super) left_ns: u64,
+    pub(super) arrival_ns: u64,
+}
+
+impl Net {
+    // ---- Plans ----
+
+    /// One more link of a host, at another address and the same port; its place.
+    pub(crate) fn add_rail(&mut self, host: usize, ip: IpAddr, weather: LinkWeather) -> usize {
+        let known = &mut self.hosts[host];
+        let link = known.links.len();
+        known.links.push(Link::new(SocketAddr::new(ip, known.locator.port())));
+        self.set_link(host, link, weather);
+        self.add_route(host, link);
+        link
+    }
+
+    /// From now on a link has this weather, and no other.
+    pub(crate) fn set_link(&mut self, host: usize, link: usize, weather: LinkWeather) {
+        self.hosts[host].links[link].weather = Some(weather);
+    }
+
+    /// Links lose nothing from now on, and have room for all.
+    pub(crate) fn calm_links(&mut self) {
+        for link in self.hosts.iter_mut().flat_map(|host| &mut host.links) {
+            if let Some(weather) = &mut link.weather {
+                (weather.loss_ppm, weather.queue_bytes) = (0, 0);
+            }
+        }
+    }
+
+    /// How many links a host has.
+    pub(crate) fn link_count(&self, host: usize) -> usize {
+        self.hosts[host].links.len()
+    }
+
+    /// Address of a link.
+    pub(crate) fn rail_address(&self, host: usize, link: usize) -> SocketAddr {
+        self.hosts[host].links[link].address
+    }
+
+    /// Bytes that a link has carried outward and inward, headers included.
+    #[cfg(test)]
+    pub(crate) fn carried_bytes(&self, host: usize, link: usize) -> [u64; 2] {
+        self.hosts[host].links[link].carried
+    }
+
+    /// At `at_ns` a fault befalls a link, or the one that there is ends.
+    pub(crate) fn plan_rail_fault(
+        &mut self,
+        at_ns: u64,
+        host: usize,
+        link: usize,
+        fault: Option<RailFault>,
+    ) {
+        self.plan(at_ns, Item::RailFault { host, link, fault });
+    }
+
+    /// A fault comes and goes `times` times from `at_ns` on: it is there for half of each
+    /// `period_ns`.
+    pub(crate) fn plan_flapping(
+        &mut self,
+        at_ns: u64,
+        (host, link): (usize, usize),
+        fault: RailFault,
+        period_ns: u64,
+        times: u64,
+    ) {
+        for turn in 0..times {
+            let begin_ns = at_ns + turn * period_ns;
+            self.plan_rail_fault(begin_ns, host, link, Some(fault));
+            self.plan_rail_fault(begin_ns + period_ns / 2, host, link, None);
+        }
+    }
+
+    // ---- Faults ----
+
+    /// A fault befalls a link from now on, in the place of the one that there was; `None`: it is
+    /// whole again, and kernels repeat what was lost when their timers say so.
+    pub(crate) fn set_rail_fault(&mut self, host: usize, link: usize, fault: Option<RailFault>) {
+        self.epoch += 1;
+        let epoch = self.epoch;
+        let known = &mut self.hosts[host].links[link];
+        let was_down = known.is_down();
+        let was_cut = [OUTWARD, INWARD].map(|way| known.is_cut(way));
+        (known.fault, known.epoch) = (fault, epoch);
+        let is_cut = [OUTWARD, INWARD].map(|way| known.is_cut(way));
+        let is_down = known.is_down();
+        if is_cut != [false; 2] {
+            let at_ns = self.now_ns() + self.weather.keep_alive_ns;
+            self.plan(at_ns, Item::RailSilence { host, link, epoch });
+            self.lose_datagrams_of(At { host, link }, is_cut);
+        }
+        if (0..2).any(|way| was_cut[way] && !is_cut[way]) {
+            self.resume_streams(At { host, link });
+        }
+        if was_down != is_down {
+            self.tell_of_link(host, link);
+        }
+    }
+
+    /// Every link is whole, and stays so.
+    pub(super) fn heal_rails(&mut self) {
+        self.forget_rail_faults();
+        for host in 0..self.hosts.len() {
+            for link in 0..self.hosts[host].links.len() {
+                if self.hosts[host].links[link].fault.is_some() {
+                    self.set_rail_fault(host, link, None);
+                }
+            }
+        }
+    }
+
+    /// The process of a host hears whether a link is up, if it has a choice.
+    fn tell_of_link(&mut self, host: usize, link: usize) {
+        let known = &self.hosts[host];
+        let is_up = !known.links[link].is_down();
+        let rail = known.rails.iter().position(|&at| at == link);
+        if let Some(rail) = rail.filter(|_| known.is_running && known.rails.len() > 1) {
+            self.tell(host, None, Event::RailChanged { rail: rail as u8, is_up });
+        }
+    }
+
+    /// Kernels repeat on connections of a link what was not acknowledged.
+    fn resume_streams(&mut self, at: At) {
+        for index in 0..self.connections.len() {
+            let ends = &self.connections[index].ends;
+            if !ends.iter().any(|end| end.at() == Some(at)) {
+                continue;
+            }
+            for side in 0..2 {
+                let pipe = &self.connections[index].pipes[side];
+                let at_ns = self.repeat_ns(pipe.unacknowledged_since_ns());
+                self.plan(at_ns, Item::Arrive { connection: index, side });
+                if self.connections[index].ends[side].is_forgotten {
+                    self.plan(at_ns, Item::Reset { connection: index, side: 1 - side });
+                }
+            }
+        }
+    }
+
+    /// When a kernel repeats next what it has sent at `since_ns`.
+    fn repeat_ns(&mut self, since_ns: Option<u64>) -> u64 {
+        let now_ns = self.now_ns();
+        let mut at_ns = since_ns.unwrap_or(now_ns);
+        let mut pause_ns = RETRANSMIT_NS;
+        while at_ns <= now_ns {
+            at_ns += pause_ns;
+            pause_ns *= 2;
+        }
+        at_ns + 2 * self.delay_ns()
+    }
+
+    /// A link has been cut for as long as kernels wait: they give its connections up.
+    pub(super) fn handle_rail_silence(&mut self, host: usize, link: usize, epoch: u64) {
+        if self.hosts[host].links[link].epoch != epoch {
+            return;
+        }
+        for index in 0..self.connections.len() {
+            let connection = &self.connections[index];
+            let is_hit = connection.ends.iter().any(|end| end.at() == Some(At { host, link }));
+            if is_hit && !connection.is_mute {
+                for side in 0..2 {
+                    self.break_end(index, side);
+                }
+            }
+        }
+    }
+
+    // ---- Ways ----
+
+    /// The link that has an address.
+    pub(super) fn link_at(&self, address: SocketAddr) -> Option<At> {
+        self.hosts.iter().enumerate().find_map(|(host, known)| {
+            let link = known.links.iter().position(|link| link.address == address)?;
+            Some(At { host, link })
+        })
+    }
+
+    /// Whether nothing comes from one link to another.
+    pub(super) fn is_way_cut(&self, from: At, to: At) -> bool {
+        self.link(from).is_cut(OUTWARD) || self.link(to).is_cut(INWARD)
+    }
+
+    /// Whether a link has no carrier.
+    pub(super) fn is_link_down(&self, at: At) -> bool {
+        self.link(at).is_down()
+    }
+
+    fn link(&self, at: At) -> &Link {
+        &self.hosts[at.host].links[at.link]
+    }
+
+    /// Packets that one of two links loses, of a million.
+    pub(super) fn way_loss_ppm(&self, from: At, to: At) -> u64 {
+        let (from, to) = (self.link(from).loss_ppm(), self.link(to).loss_ppm());
+        from + to - from * to / 1_000_000
+    }
+
+    /// Bytes that wait for a link that has a rate, outward; `None`: it has no weather of its own.
+    pub(super) fn link_backlog(&self, at: At) -> Option<u64> {
+        let link = self.link(at);
+        let weather = link.weather?;
+        let wait_ns = link.free_ns[OUTWARD].saturating_sub(self.now_ns());
+        Some((wait_ns << 10).checked_div(weather.ns_per_kib).unwrap_or(0))
+    }
+
+    /// When a link that has a rate will have sent what waits, but for so many bytes.
+    pub(super) fn link_room_ns(&self, at: At, bytes: u64) -> Option<u64> {
+        let link = self.link(at);
+        link.weather?;
+        Some(link.free_ns[OUTWARD].saturating_sub(link.cost_ns(bytes)))
+    }
+
+    /// Whether a datagram finds no room before a link.
+    fn is_full(&self, at: At, way: usize, from_ns: u64, bytes: u64) -> bool {
+        let link = self.link(at);
+        let Some(LinkWeather { ns_per_kib, queue_bytes, .. }) = link.weather else { return false };
+        if queue_bytes == 0 || ns_per_kib == 0 {
+            return false;
+        }
+        let backlog = (link.free_ns[way].saturating_sub(from_ns) << 10) / ns_per_kib;
+        backlog > 0 && backlog + bytes > queue_bytes
+    }
+
+    /// Takes `bytes`, headers included, from one link to another; `None`: neither has weather of
+    /// its own. One that has none costs no time.
+    fn travel(&mut self, from: At, to: At, bytes: u64) -> Option<Trip> {
+        let weather = [self.link(from).weather, self.link(to).weather];
+        if weather == [None, None] {
+            return None;
+        }
+        let now_ns = self.now_ns();
+        let [near, far] = weather.map(Option::unwrap_or_default);
+        let jitter_ns = self.random.within(near.jitter_ns + far.jitter_ns);
+        let extra_ns = self.link(from).extra_ns() + self.link(to).extra_ns();
+        let out = &mut self.hosts[from.host].links[from.link];
+        let out_cost_ns = out.cost_ns(bytes);
+        let left_ns = out.free_ns[OUTWARD].max(now_ns) + out_cost_ns;
+        out.free_ns[OUTWARD] = left_ns;
+        out.carried[OUTWARD] += bytes;
+        let way_ns = near.delay_ns + far.delay_ns + jitter_ns + extra_ns;
+        let begins_ns = left_ns - out_cost_ns + way_ns;
+        let into = &mut self.hosts[to.host].links[to.link];
+        // The switch passes on what comes as it comes, as far as the link is free and as fast.
+        let through_ns = into.free_ns[INWARD].max(begins_ns) + into.cost_ns(bytes);
+        let arrival_ns = through_ns.max(left_ns + way_ns);
+        into.free_ns[INWARD] = arrival_ns;
+        into.carried[INWARD] += bytes;
+        Some(Trip { left_ns, arrival_ns })
+    }
+
+    /// When `count` bytes of a stream that leave now have arrived, what the kernel repeats
+    /// included; `None`: neither link has weather of its own.
+    pub(super) fn stream_arrival_ns(&mut self, from: At, to: At, count: usize) -> Option<u64> {
+        let segments = (count as u64).div_ceil(SEGMENT_BYTES).max(1);
+        let bytes = count as u64 + segments * (FRAMING_BYTES + TCP_BYTES);
+        let Trip { left_ns, arrival_ns } = self.travel(from, to, bytes)?;
+        let loss_ppm = self.way_loss_ppm(from, to);
+        if loss_ppm == 0 {
+            return Some(arrival_ns);
+        }
+        // One loss among many packets is repaired within a round trip, others by the timer.
+        let mut late_ns = 0;
+        let mut pause_ns =
+            if loss_ppm > HEAVY_LOSS_PPM { RETRANSMIT_NS } else { 2 * (arrival_ns - left_ns) };
+        let all_ppm = (segments * loss_ppm).min(1_000_000);
+        let mut chance_ppm = if loss_ppm > HEAVY_LOSS_PPM { loss_ppm } else { all_ppm };
+        for _ in 0..LOSSES_MAX {
+            if self.random.within(1_000_000) >= chance_ppm {
+                break;
+            }
+            late_ns += pause_ns;
+            pause_ns = (2 * pause_ns).max(RETRANSMIT_NS);
+            chance_ppm = loss_ppm;
+        }
+        Some(arrival_ns + late_ns)
+    }
+
+    /// A datagram of `bytes`, headers included, that leaves now. `Some(None)`: no room before a
+    /// link. `None`: neither link has weather of its own.
+    pub(super) fn datagram_trip(&mut self, from: At, to: At, bytes: u64) -> Option<Option<Trip>> {
+        if self.link(from).weather.is_none() && self.link(to).weather.is_none() {
+            return None;
+        }
+        let now_ns = self.now_ns();
+        if self.is_full(from, OUTWARD, now_ns, bytes) {
+            return Some(None);
+        }
+        let left_ns = self.link(from).free_ns[OUTWARD].max(now_ns);
+        if self.is_full(to, INWARD, left_ns, bytes) {
+            return Some(None);
+        }
+        self.travel(from, to, bytes).map(Some)
+    }
+
+    // ---- What a process has of them ----
+
+    /// See [`crate::progress::lanes::Driver::set_rails`].
+    pub(super) fn set_rails(&mut self, host: usize, rails: &[Rail]) -> io::Result<()> {
+        let known = &self.hosts[host];
+        let link_of = |rail: &Rail| {
+            known.links.iter().position(|link| link.address.ip() == rail.address).ok_or_else(|| {
+                let address = rail.address;
+                io::Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("no link has the address {address}"),
+                )
+            })
+        };
+        let numbers: Vec<usize> = rails.iter().map(link_of).collect::<io::Result<_>>()?;
+        let down: Vec<usize> =
+            numbers.iter().copied().filter(|&link| known.links[link].is_down()).collect();
+        self.hosts[host].rails = numbers;
+        for link in down {
+            self.tell_of_link(host, link);
+        }
+        Ok(())
+    }
+
+    /// The link of a rail.
+    pub(super) fn link_of(&self, host: usize, rail: u8) -> Option<usize> {
+        match &self.hosts[host].rails[..] {
+            [] => (rail == 0).then_some(0),
+            rails => rails.get(usize::from(rail)).copied(),
+        }
+    }
+
+    /// The rail that a link is to the process of its host; `None`: to none, and what comes there
+    /// is turned away.
+    pub(super) fn rail_of(&self, at: At) -> Option<u8> {
+        match &self.hosts[at.host].rails[..] {
+            [] | [_] => Some(0),
+            rails => rails.iter().position(|&link| link == at.link).map(|rail| rail as u8),
+        }
+    }
+}

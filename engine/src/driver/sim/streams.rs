@@ -1,0 +1,273 @@
+//! Byte streams of the simulated network: how connections begin, carry bytes, break and end.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
+use super::connection::{Connection, End, Pipe};
+use super::lane::{News, What, cancelled};
+use super::net::{Item, Net};
+use super::rails::At;
+use crate::progress::lanes::{CloseMode, Event, LaneKey};
+
+/// A new socket takes a greeting of so many bytes whole.
+const GREETING_BYTES_MAX: usize = 256;
+/// Time after which a connection attempt that was not answered is repeated by the kernel.
+const SYN_REPEAT_NS: u64 = 1_000_000_000;
+
+impl Net {
+    pub(super) fn connect(&mut self, from: At, remote: SocketAddr) -> LaneKey {
+        let host = from.host;
+        let process = self.hosts[host].process;
+        let target = self.link_at(remote);
+        let mut far = End::new(target.map(|at| at.host), 0);
+        far.link = target.map_or(0, |at| at.link);
+        let mut near = End::new(Some(host), process);
+        near.link = from.link;
+        let index = self.connections.len();
+        self.connections.push(Connection {
+            ends: [near, far],
+            pipes: [Pipe::default(), Pipe::default()],
+            is_bulk: false,
+            stalled_until_ns: 0,
+            is_broken: false,
+            is_mute: false,
+        });
+        let key = self.hosts[host].add_lane(index, 0);
+        self.connections[index].ends[0].lane = Some((key.index, key.generation));
+        let at_ns = self.now_ns + self.delay_ns();
+        // What a firewall swallows may pass when the kernel repeats it.
+        let is_swallowed = self.draw(self.weather.swallowed_one_in);
+        let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + self.random.within(8)) } else { 0 };
+        self.plan(at_ns + late_ns, Item::Syn(index));
+        key
+    }
+
+    pub(super) fn handle_syn(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        let key = connection.ends[0].lane;
+        let (Some(origin), Some((lane, generation))) = (connection.ends[0].host, key) else {
+            return;
+        };
+        let key = LaneKey { index: lane, generation };
+        if connection.ends[0].is_closed || connection.ends[0].has_heard {
+            return;
+        }
+        if connection.ends[0].at().is_some_and(|at| self.is_link_down(at)) {
+            self.fail_attempt(origin, key, ErrorKind::NetworkUnreachable);
+            return;
+        }
+        let back_ns = self.delay_ns();
+        let is_refused = self.draw(self.weather.refused_one_in);
+        let is_lost = self.loses_handshake(index);
+        let target = match self.connections[index].ends[1].host {
+            Some(_) if is_lost => {
+                self.plan(self.now_ns + SYN_REPEAT_NS, Item::Syn(index));
+                return;
+            }
+            Some(target) if self.hosts[target].is_running && !is_refused => target,
+            _ => {
+                self.fail_attempt(origin, key, ErrorKind::ConnectionRefused);
+                return;
+            }
+        };
+        self.connections[index].ends[1].process = self.hosts[target].process;
+        if self.connections[index].ends[1].at().is_some_and(|at| self.rail_of(at).is_none()) {
+            // To an address that is no rail's: closed as soon as it is accepted.
+            self.connections[index].ends[1].is_closed = true;
+            self.reset_peer(index, 1);
+        } else {
+            let accept = News { what: What::Accept(index), releases: None, scribbles: false };
+            self.tell(target, None, accept);
+        }
+        // The answer is on its way as long as the request was.
+        let lane = self.hosts[origin].lane_mut(key).expect("an open end has its lane");
+        lane.last_event_ns = lane.last_event_ns.max(self.now_ns + back_ns);
+        self.tell(origin, Some(key), Event::Connected { lane: key });
+    }
+
+    /// Whether a handshake does not get through, there or back.
+    fn loses_handshake(&mut self, index: usize) -> bool {
+        let ends = &self.connections[index].ends;
+        let (Some(near), Some(far)) = (ends[0].at(), ends[1].at()) else { return false };
+        if self.is_path_cut(index, 0) || self.is_path_cut(index, 1) {
+            return true;
+        }
+        let loss_ppm = self.way_loss_ppm(near, far) + self.way_loss_ppm(far, near);
+        self.hits(loss_ppm)
+    }
+
+    fn fail_attempt(&mut self, host: usize, key: LaneKey, kind: ErrorKind) {
+        self.tell(host, Some(key), Event::ConnectFailed { lane: key, error: kind.into() });
+        self.tell_closed(host, key);
+    }
+
+    fn tell_closed(&mut self, host: usize, key: LaneKey) {
+        let Some(lane) = self.hosts[host].lane_mut(key) else { return };
+        lane.is_closing = true;
+        let (connection, side) = (lane.connection, lane.side);
+        self.connections[connection].ends[side].is_closed = true;
+        self.tell(host, Some(key), Event::Closed { lane: key });
+    }
+
+    pub(super) fn mark_bulk(&mut self, connection: usize) {
+        self.connections[connection].is_bulk = true;
+    }
+
+    pub(super) fn write(&mut self, index: usize, side: usize, bytes: &[u8]) -> io::Result<usize> {
+        let delay_ns = self.delay_ns();
+        let connection = &mut self.connections[index];
+        if connection.ends[side].has_heard {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        if connection.is_mute {
+            connection.pipes[side].write_nowhere(self.now_ns);
+            return Ok(bytes.len());
+        }
+        let pipe = &mut connection.pipes[side];
+        let room = pipe.room(self.weather.capacity).min(bytes.len());
+        pipe.wants_room = room < bytes.len();
+        if room == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let is_short = self.random.one_in(self.weather.partial_one_in);
+        // A greeting goes out whole, as a new socket's buffer lets it.
+        let count =
+            if is_short && room > GREETING_BYTES_MAX { 1 + self.random.below(room) } else { room };
+        let now_ns = self.now_ns;
+        let way = connection.ends[side].at().zip(connection.ends[1 - side].at());
+        let arrival_ns = way.and_then(|(from, to)| self.stream_arrival_ns(from, to, count));
+        let pipe = &mut self.connections[index].pipes[side];
+        let at_ns = match arrival_ns {
+            Some(arrival_ns) => pipe.write_until(now_ns, &bytes[..count], arrival_ns),
+            None => {
+                let cost_ns = (count as u64 * self.weather.ns_per_kib) >> 10;
+                pipe.write(now_ns, &bytes[..count], cost_ns, delay_ns)
+            }
+        };
+        self.plan(at_ns, Item::Arrive { connection: index, side });
+        Ok(count)
+    }
+
+    pub(super) fn read(&mut self, index: usize, side: usize, into: &mut [u8]) -> io::Result<usize> {
+        let connection = &mut self.connections[index];
+        let pipe = &mut connection.pipes[1 - side];
+        if pipe.has_arrived() {
+            let is_short = self.random.one_in(self.weather.partial_one_in);
+            let most = if is_short { 1 + self.random.below(into.len()) } else { into.len() };
+            let count = pipe.read(&mut into[..most]);
+            if std::mem::take(&mut pipe.wants_room) {
+                let at_ns = self.now_ns + self.weather.delay_ns;
+                self.plan(at_ns, Item::Room { connection: index, side: 1 - side });
+            }
+            return Ok(count);
+        }
+        if connection.ends[side].has_heard {
+            Err(ErrorKind::ConnectionReset.into())
+        } else if pipe.is_over() {
+            Ok(0)
+        } else {
+            Err(ErrorKind::WouldBlock.into())
+        }
+    }
+
+    pub(super) fn handle_arrival(&mut self, index: usize, side: usize) {
+        let connection = &self.connections[index];
+        if connection.is_mute || self.is_path_cut(index, side) {
+            // What is held comes when the way is open again.
+            return;
+        }
+        let until_ns = connection.stalled_until_ns;
+        if until_ns > self.now_ns {
+            self.plan(until_ns, Item::Arrive { connection: index, side });
+            return;
+        }
+        let is_acknowledged = !self.is_path_cut(index, 1 - side);
+        let is_way_back_cut = self.is_rail_path_cut(index, 1 - side);
+        let connection = &mut self.connections[index];
+        if connection.is_broken || connection.ends[1 - side].has_heard {
+            // A stream has no holes: what comes after a loss is lost as well.
+            connection.pipes[side].lose(true);
+            return;
+        }
+        let now_ns = self.now_ns;
+        let makes_room = connection.pipes[side].arrive(now_ns, is_acknowledged, is_way_back_cut);
+        if makes_room {
+            self.plan(now_ns, Item::Room { connection: index, side });
+        }
+        let connection = &mut self.connections[index];
+        let far = &connection.ends[1 - side];
+        if far.is_closed || far.is_forgotten {
+            // Nobody reads there any more.
+            if connection.pipes[side].has_arrived() {
+                connection.pipes[side].lose(false);
+                let at_ns = self.now_ns + self.delay_ns();
+                self.plan(at_ns, Item::Reset { connection: index, side });
+            }
+            return;
+        }
+        self.look_at(index, 1 - side);
+    }
+
+    /// Tells the other side that the connection is broken.
+    pub(super) fn reset_peer(&mut self, index: usize, side: usize) {
+        let connection = &mut self.connections[index];
+        connection.ends[side].is_forgotten = true;
+        connection.pipes[side].lose(true);
+        let at_ns = self.now_ns + self.delay_ns();
+        self.plan(at_ns, Item::Reset { connection: index, side: 1 - side });
+    }
+
+    pub(super) fn end_stream(&mut self, index: usize, side: usize) {
+        let delay_ns = self.delay_ns();
+        let pipe = &mut self.connections[index].pipes[side];
+        pipe.end();
+        let at_ns = pipe.write(self.now_ns, &[], 0, delay_ns);
+        self.plan(at_ns, Item::Arrive { connection: index, side });
+    }
+
+    pub(super) fn handle_reset(&mut self, index: usize, side: usize) {
+        let connection = &self.connections[index];
+        let is_held = !connection.is_broken && self.is_path_cut(index, 1 - side);
+        if connection.is_mute || is_held {
+            return;
+        }
+        self.break_end(index, side);
+    }
+
+    /// The kernel of `side` knows that the connection is broken.
+    pub(super) fn break_end(&mut self, index: usize, side: usize) {
+        let keeps_arrived = self.draw(2);
+        let connection = &mut self.connections[index];
+        connection.ends[side].has_heard = true;
+        connection.pipes[1 - side].lose(keeps_arrived);
+        connection.pipes[side].lose(true);
+        self.look_at(index, side);
+    }
+
+    pub(super) fn close(&mut self, host: usize, key: LaneKey, mode: CloseMode) {
+        // After `ConnectFailed` the lane may be gone already.
+        let Some(lane) = self.find_lane(host, key).filter(|lane| !lane.is_closing) else { return };
+        lane.is_closing = true;
+        let (index, side, is_connecting) = (lane.connection, lane.side, lane.is_connecting);
+        let sending = lane.sending.take_if(|_| !lane.send_is_over);
+        let receiving = lane.receiving.take_if(|_| !lane.receive_is_over);
+        let is_cut_short = sending.is_some();
+        if let Some(chunk) = sending {
+            self.report_sent(host, key, &chunk, Err(cancelled()));
+        }
+        if let Some(chunk) = receiving {
+            let event = Event::ChunkReceived { lane: key, result: Err(cancelled()) };
+            let (what, releases) = (What::Event(event), Some(chunk.spans));
+            self.tell(host, Some(key), News { what, releases, scribbles: true });
+        }
+        let connection = &mut self.connections[index];
+        connection.ends[side].is_closed = true;
+        let is_unread = connection.pipes[1 - side].has_arrived();
+        if mode == CloseMode::Reset || is_cut_short || is_unread || is_connecting {
+            self.reset_peer(index, side);
+        } else if !connection.pipes[side].is_ended() {
+            self.end_stream(index, side);
+        }
+        self.tell(host, Some(key), Event::Closed { lane: key });
+    }
+}
