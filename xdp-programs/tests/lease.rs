@@ -16,7 +16,7 @@ use common::{FRAMES, LIMIT, Xsk, eventually, lock_files, program_on};
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
-use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_ipv6_v6only, set_socket_linger, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
@@ -53,7 +53,16 @@ impl Running {
 
     /// A client that does as it should.
     fn lease(&self, udp: impl AsFd) -> Result<(Bound, Xsk), LeaseError> {
-        let (mut offer, socket) = Offer::ask(&self.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT)?;
+        self.lease_for(udp, None)
+    }
+
+    fn lease_for(
+        &self,
+        udp: impl AsFd,
+        address: Option<IpAddr>,
+    ) -> Result<(Bound, Xsk), LeaseError> {
+        let nic = ifindex(NIC);
+        let (mut offer, socket) = Offer::ask(&self.path, nic, udp.as_fd(), address, FRAMES, LIMIT)?;
         let xsk = Xsk::over_rings(socket).unwrap();
         let deadline = std::time::Instant::now() + LIMIT;
         loop {
@@ -72,7 +81,7 @@ impl Running {
     /// The words of its refusal.
     #[track_caller]
     fn refusal(&self, ifindex: u32, udp: impl AsFd) -> String {
-        Offer::ask(&self.path, ifindex, udp.as_fd(), FRAMES, LIMIT)
+        Offer::ask(&self.path, ifindex, udp.as_fd(), None, FRAMES, LIMIT)
             .expect_err("refused")
             .to_string()
     }
@@ -283,6 +292,41 @@ fn an_address_with_a_label_is_one_of_its_nic() {
 }
 
 #[test]
+fn a_port_of_all_addresses_is_lent_for_one_of_them() {
+    require_lab!();
+    with_daemon(|lab, running, local| {
+        let refusal = |udp: &dyn AsFd, address: IpAddr| {
+            running.lease_for(udp, Some(address)).map(drop).expect_err("refused").to_string()
+        };
+        let all = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
+        let words = refusal(&all, lab.addr(Host::B, 1));
+        assert!(words.contains("is no address of interface"), "{words}");
+        let words = refusal(&all, "0.0.0.0".parse().unwrap());
+        assert!(words.contains("not one address and port"), "{words}");
+        let words = refusal(&all, "::1".parse().unwrap());
+        assert!(words.contains("has no port of"), "{words}");
+        // Somebody else's port of this address is not that of those.
+        let elsewhere = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+        let words = refusal(&elsewhere, local);
+        assert!(words.contains("has no port of"), "{words}");
+        let family = AddressFamily::INET6;
+        let apart = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
+        set_ipv6_v6only(&apart, true).unwrap();
+        rustix::net::bind(&apart, &SocketAddr::new("::".parse().unwrap(), PORT)).unwrap();
+        let words = refusal(&apart, local);
+        assert!(words.contains("has no port of"), "{words}");
+        drop(apart);
+        let (bound, _xsk) = running.lease_for(&all, Some(local)).unwrap();
+        assert_eq!(bound.lease.check(), Ok(()));
+        // It is not its port any more.
+        all.connect((lab.addr(Host::A, 0), PORT)).unwrap();
+        eventually("the lease is over", || bound.lease.check().is_err());
+        let words = bound.lease.check().unwrap_err();
+        assert!(words.contains("was bound to 0.0.0.0"), "{words}");
+    });
+}
+
+#[test]
 fn a_lent_socket_is_good_for_its_nic_and_port_alone() {
     require_lab!();
     with_daemon(|_, running, local| {
@@ -324,7 +368,7 @@ fn a_socket_without_root_takes_no_other_nic_or_queue() {
     with_daemon(|_, running, local| {
         let udp = UdpSocket::bind((local, PORT)).unwrap();
         let (offer, socket) =
-            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT).unwrap();
+            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), None, FRAMES, LIMIT).unwrap();
         // Its rings are what was asked for, for good.
         for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING] {
             let error = common::set(socket.as_raw_fd(), ring, &(1_u32 << 20)).unwrap_err();
@@ -339,7 +383,7 @@ fn a_socket_without_root_takes_no_other_nic_or_queue() {
         assert!(error.to_string().contains("no queue 7"), "{error}");
         // Without memory there is nothing to bind.
         let (offer, _socket) =
-            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT).unwrap();
+            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), None, FRAMES, LIMIT).unwrap();
         let (_, error) = offer.try_bind(0).expect_err("no memory");
         assert!(error.to_string().contains("registered first"), "{error}");
     });
@@ -353,8 +397,9 @@ fn nobody_has_more_than_the_limits() {
             (0..3).map(|at| UdpSocket::bind((local, PORT + at)).unwrap()).collect();
         // Those who say nothing are in nobody's way.
         let silent: Vec<OwnedFd> = (0..32).map(|_| running.connect()).collect();
-        let ask =
-            |udp: &UdpSocket| Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT);
+        let ask = |udp: &UdpSocket| {
+            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), None, FRAMES, LIMIT)
+        };
         let first = running.lease(&sockets[0]).unwrap();
         let second = ask(&sockets[1]).unwrap();
         let error = ask(&sockets[2]).unwrap_err();
@@ -554,7 +599,7 @@ fn a_user_of_no_group_is_told_so() {
                 rustix::thread::set_thread_groups(&[]).unwrap();
                 rustix::thread::set_thread_res_gid(group, group, group).unwrap();
                 rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-                Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), FRAMES, LIMIT).map(drop)
+                Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), None, FRAMES, LIMIT).map(drop)
             };
             scope.spawn(ask).join().unwrap()
         });

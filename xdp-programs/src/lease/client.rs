@@ -1,6 +1,7 @@
 //! Asking the daemon for a socket.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -139,9 +140,10 @@ pub struct Bound {
 
 impl Offer {
     /// Asks the daemon at `path` for a socket on the NIC numbered `ifindex`, for datagrams to the
-    /// address that the UDP socket `udp` is bound to, with four rings of `entries` each, a power of
-    /// two up to [`RING_ENTRIES_MAX`](super::RING_ENTRIES_MAX). Each answer is waited for as long
-    /// as `patience` and no longer.
+    /// address that the UDP socket `udp` is bound to; to `address`, if that is given and the socket
+    /// is bound to the port of all addresses. It has four rings of `entries` each, a power of two
+    /// up to [`RING_ENTRIES_MAX`](super::RING_ENTRIES_MAX). Each answer is waited for as long as
+    /// `patience` and no longer.
     ///
     /// The socket is to have its memory registered before [`try_bind`](Self::try_bind).
     ///
@@ -152,6 +154,7 @@ impl Offer {
         path: &Path,
         ifindex: u32,
         udp: BorrowedFd<'_>,
+        address: Option<IpAddr>,
         entries: u32,
         patience: Duration,
     ) -> Result<(Self, OwnedFd), LeaseError> {
@@ -161,8 +164,8 @@ impl Offer {
         for which in [Timeout::Send, Timeout::Recv] {
             set_socket_timeout(&connection, which, Some(patience)).map_err(LeaseError::os)?;
         }
-        let address = SocketAddrUnix::new(path).map_err(LeaseError::os)?;
-        connect(&connection, &address).map_err(|error| match error {
+        let daemon = SocketAddrUnix::new(path).map_err(LeaseError::os)?;
+        connect(&connection, &daemon).map_err(|error| match error {
             Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => {
                 LeaseError::Absent { path: path.to_owned() }
             }
@@ -173,7 +176,11 @@ impl Offer {
             error => LeaseError::os(error),
         })?;
         let talk = Talk { connection, patience };
-        talk.say(Request::Ask { ifindex, entries }, Some(udp))?;
+        let request = match address {
+            None => Request::Ask { ifindex, entries },
+            Some(address) => Request::AskFor { ifindex, entries, address },
+        };
+        talk.say(request, Some(udp))?;
         let (Reply::Offer { queues, mode, nic }, descriptors) = talk.hear()? else {
             return Err(LeaseError::Garbled { what: "an answer to something else".to_owned() });
         };

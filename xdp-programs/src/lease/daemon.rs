@@ -24,7 +24,7 @@ use super::channel::{Packet, is_silence, receive, send};
 use super::grant::{Port, Refusal, bind_and_claim, check_copies, check_entries, new_socket};
 use super::nics::Nics;
 use super::usage::{Share, Usage};
-use super::wire::{Code, Garbled, REQUEST_BYTES, Reply, Request};
+use super::wire::{Code, Garbled, REQUEST_BYTES_MAX, Reply, Request};
 use crate::sweep::sweep;
 use crate::sys::socket::{netns_cookie, peer, peer_groups};
 use crate::{Claim, Nic};
@@ -371,7 +371,7 @@ impl Visit<'_> {
                 return Err(Some((Code::Protocol, "too slow".to_owned())));
             }
             wait(self.connection, LOOK_EVERY.min(deadline - now));
-            let mut bytes = [0; REQUEST_BYTES + 1];
+            let mut bytes = [0; REQUEST_BYTES_MAX + 1];
             let packet = match receive(self.connection, &mut bytes, RecvFlags::DONTWAIT) {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return Err(None),
@@ -392,12 +392,13 @@ impl Visit<'_> {
     /// Checks what is asked for, and offers a socket.
     fn offer(&self, deadline: Instant) -> Result<Offered, Option<Refusal>> {
         let (request, packet) = self.request(deadline)?;
-        let (Request::Ask { ifindex, entries }, Ok([udp])) =
-            (request, <[OwnedFd; 1]>::try_from(packet.descriptors))
-        else {
-            let text = "first a NIC is asked for, with one UDP socket".to_owned();
-            return Err(Some((Code::Protocol, text)));
+        let wrong = || (Code::Protocol, "first a NIC is asked for, with one UDP socket".to_owned());
+        let (ifindex, entries, address) = match request {
+            Request::Ask { ifindex, entries } => (ifindex, entries, None),
+            Request::AskFor { ifindex, entries, address } => (ifindex, entries, Some(address)),
+            Request::Bind { .. } => return Err(Some(wrong())),
         };
+        let [udp] = <[OwnedFd; 1]>::try_from(packet.descriptors).map_err(|_| Some(wrong()))?;
         check_entries(entries)?;
         let usage = &self.shared.usage;
         if !usage.may_ask(self.user, Instant::now()) {
@@ -408,7 +409,7 @@ impl Visit<'_> {
             let text = format!("user {} has its {most} queues already", self.user);
             return Err(Some((Code::Limit, text)));
         };
-        let port = Port::check(udp, self.shared.cookie)?;
+        let port = Port::check(udp, self.shared.cookie, address)?;
         self.shared.check_lent(&port.check_nic(ifindex)?)?;
         let nic = self.shared.nics.join(ifindex)?;
         if !self.shared.config.trusts_clients {

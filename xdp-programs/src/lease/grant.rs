@@ -21,16 +21,23 @@ pub const RING_ENTRIES_MAX: u32 = 8192;
 /// Why not, for the client.
 pub(crate) type Refusal = (Code, String);
 
-/// A UDP socket of the daemon's network, bound to one address and port.
+/// A UDP socket of the daemon's network, and the address and port that it has to itself.
 #[derive(Debug)]
 pub(crate) struct Port {
     socket: OwnedFd,
+    /// What it is bound to: `addr`, or its port of all addresses.
+    bound: SocketAddr,
     addr: SocketAddr,
 }
 
 impl Port {
-    /// Checks a descriptor that came from anybody. `cookie` is that of the daemon's network.
-    pub(crate) fn check(socket: OwnedFd, cookie: u64) -> Result<Self, Refusal> {
+    /// Checks a descriptor that came from anybody. `cookie` is that of the daemon's network;
+    /// `wanted` is the address that a socket is asked for which is bound to none.
+    pub(crate) fn check(
+        socket: OwnedFd,
+        cookie: u64,
+        wanted: Option<IpAddr>,
+    ) -> Result<Self, Refusal> {
         let no = |text: &str| (Code::Address, text.to_owned());
         let is_udp = || -> rustix::io::Result<bool> {
             let family = sockopt::socket_domain(&socket)?;
@@ -51,7 +58,18 @@ impl Port {
             }
             Err(error) => return Err((Code::Nic, format!("asking for the namespace: {error}"))),
         }
-        let addr = address_of(socket.as_fd())?;
+        let bound = address_of(socket.as_fd())?;
+        let addr = match wanted {
+            Some(wanted) if has_port_of(socket.as_fd(), bound.ip(), wanted)? => {
+                SocketAddr::new(wanted, bound.port())
+            }
+            Some(wanted) => {
+                let text =
+                    format!("the UDP socket is bound to {bound}: it has no port of {wanted}");
+                return Err((Code::Address, text));
+            }
+            None => bound,
+        };
         if addr.port() == 0 || addr.ip().is_unspecified() {
             return Err((
                 Code::Address,
@@ -61,7 +79,7 @@ impl Port {
                 ),
             ));
         }
-        Ok(Self { socket, addr })
+        Ok(Self { socket, bound, addr })
     }
 
     /// Its address, an IPv4 one also where the socket calls it an IPv6 one.
@@ -74,9 +92,9 @@ impl Port {
     pub(crate) fn check_again(&self, ifindex: u32) -> Result<(), Refusal> {
         self.check_device(ifindex)?;
         match address_of(self.socket.as_fd()) {
-            Ok(addr) if addr == self.addr => Ok(()),
+            Ok(addr) if addr == self.bound => Ok(()),
             Ok(addr) => {
-                let (was, now) = (self.addr, addr);
+                let (was, now) = (self.bound, addr);
                 Err((Code::Address, format!("the UDP socket was bound to {was}, and is to {now}")))
             }
             Err(refusal) => Err(refusal),
@@ -117,6 +135,24 @@ impl Port {
         let device = Device::find(self.socket.as_fd(), ifindex)
             .map_err(|error| (Code::Nic, format!("asking for interface {ifindex}: {error}")))?;
         Ok(device.name())
+    }
+}
+
+/// Whether a socket that is bound to the address `bound` has its port of `wanted`.
+///
+/// The wildcard address takes the port of all addresses of its family: the kernel gives none of
+/// them to anybody else, unless both sides allow it (`SO_REUSEADDR`), and then anybody may bind the
+/// very address as well, and gets what comes there. IPv6's takes those of IPv4 if it is for both.
+fn has_port_of(socket: BorrowedFd<'_>, bound: IpAddr, wanted: IpAddr) -> Result<bool, Refusal> {
+    if !bound.is_unspecified() {
+        return Ok(bound == wanted);
+    }
+    match (bound, wanted) {
+        (IpAddr::V6(_), IpAddr::V4(_)) => match sockopt::ipv6_v6only(socket) {
+            Ok(is_v6_only) => Ok(!is_v6_only),
+            Err(error) => Err((Code::Address, format!("asking for the socket's family: {error}"))),
+        },
+        (bound, wanted) => Ok(bound.is_ipv4() == wanted.is_ipv4()),
     }
 }
 

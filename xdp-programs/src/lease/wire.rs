@@ -8,18 +8,22 @@
 //! +-------+---------+-------+----------+-----------+---------------------+
 //! ```
 //!
+//! One request has an IPv6 address, or an IPv4 one mapped, in the place of text.
+//!
 //! Every version keeps this header and the refusal, so that each can tell another what is wrong.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::Mode;
 
 const MAGIC: [u8; 4] = *b"RRXL";
 /// The version that both sides must have.
 pub(crate) const VERSION: u16 = 2;
-/// A request has so many bytes, and never another number of them.
-pub(crate) const REQUEST_BYTES: usize = 16;
 const HEADER_BYTES: usize = 16;
+const ADDRESS_BYTES: usize = 16;
+/// The longest request.
+pub(crate) const REQUEST_BYTES_MAX: usize = HEADER_BYTES + ADDRESS_BYTES;
 /// Text beyond this is cut.
 const TEXT_BYTES_MAX: usize = 512;
 /// The longest reply.
@@ -31,6 +35,8 @@ pub(crate) enum Request {
     /// A socket on this NIC, for the address of the UDP socket that comes along, with rings of so
     /// many entries each.
     Ask { ifindex: u32, entries: u32 },
+    /// The same for this address; the UDP socket is bound to none.
+    AskFor { ifindex: u32, entries: u32, address: IpAddr },
     /// The socket is to be bound to this queue, and its datagrams are to come.
     Bind { queue: u32 },
 }
@@ -81,6 +87,7 @@ const MODES: [(u32, Mode); 3] = [(0, Mode::Native), (1, Mode::Generic), (2, Mode
 
 const ASK: u16 = 1;
 const BIND: u16 = 2;
+const ASK_FOR: u16 = 3;
 const OFFER: u16 = 1;
 const BOUND: u16 = 2;
 const REFUSED: u16 = 3;
@@ -136,10 +143,17 @@ fn parse_header(packet: &[u8]) -> Result<(Header, &[u8]), Garbled> {
 }
 
 impl Request {
-    pub(crate) fn to_bytes(self) -> [u8; REQUEST_BYTES] {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         match self {
-            Self::Ask { ifindex, entries } => header(ASK, [ifindex, entries]),
-            Self::Bind { queue } => header(BIND, [queue, 0]),
+            Self::Ask { ifindex, entries } => header(ASK, [ifindex, entries]).to_vec(),
+            Self::Bind { queue } => header(BIND, [queue, 0]).to_vec(),
+            Self::AskFor { ifindex, entries, address } => {
+                let address = match address {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                    IpAddr::V6(v6) => v6,
+                };
+                [header(ASK_FOR, [ifindex, entries]), address.octets()].concat()
+            }
         }
     }
 
@@ -151,6 +165,11 @@ impl Request {
         match (kind, numbers, rest) {
             (ASK, [ifindex, entries], []) => Ok(Self::Ask { ifindex, entries }),
             (BIND, [queue, 0], []) => Ok(Self::Bind { queue }),
+            (ASK_FOR, [ifindex, entries], address) => {
+                let octets: [u8; ADDRESS_BYTES] = address.try_into().map_err(|_| Garbled::Other)?;
+                let address = Ipv6Addr::from(octets).to_canonical();
+                Ok(Self::AskFor { ifindex, entries, address })
+            }
             _ => Err(Garbled::Other),
         }
     }
@@ -223,8 +242,13 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        for request in [Request::Ask { ifindex: 7, entries: 64 }, Request::Bind { queue: u32::MAX }]
-        {
+        let requests = [
+            Request::Ask { ifindex: 7, entries: 64 },
+            Request::Bind { queue: u32::MAX },
+            Request::AskFor { ifindex: 7, entries: 64, address: [192, 0, 2, 1].into() },
+            Request::AskFor { ifindex: 7, entries: 1, address: Ipv6Addr::LOCALHOST.into() },
+        ];
+        for request in requests {
             assert_eq!(Request::from_bytes(&request.to_bytes()), Ok(request));
         }
         let replies = [
@@ -273,7 +297,11 @@ mod tests {
                 prop_assert_eq!(&request.to_bytes()[..], &bytes[..]);
             }
             let _ = Reply::from_bytes(&bytes);
-            let mut near = Request::Bind { queue: 1 }.to_bytes().to_vec();
+            let address = Ipv6Addr::LOCALHOST.into();
+            let mut near = Request::AskFor { ifindex: 1, entries: 1, address }.to_bytes();
+            near.extend_from_slice(&bytes);
+            prop_assert_eq!(Request::from_bytes(&near).is_ok(), bytes.is_empty());
+            let mut near = Request::Bind { queue: 1 }.to_bytes();
             near.extend_from_slice(&bytes);
             prop_assert_eq!(Request::from_bytes(&near).is_ok(), bytes.is_empty());
         }

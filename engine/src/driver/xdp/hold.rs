@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
 use ringrail_xdp::{AttachMode, Claim, ClaimError, JoinError, Missing, Nic};
+use socket2::SockRef;
 
 use super::exchange::Exchange;
 use super::headers::BYTES_MAX;
@@ -106,7 +107,7 @@ pub(super) enum Long {
 #[derive(Clone, Copy)]
 pub(super) struct Wish<'a> {
     pub(super) nic: u32,
-    /// What `socket`, the UDP socket, is bound to.
+    /// What `socket`, the UDP socket, is bound to, if only to all addresses.
     pub(super) local: SocketAddr,
     pub(super) socket: BorrowedFd<'a>,
     pub(super) source: &'a Source,
@@ -226,9 +227,12 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
 fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     let is_patient = wish.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };
+    let bound = SockRef::from(&wish.socket).local_addr().ok().and_then(|bound| bound.as_socket());
+    let has_all = bound.is_some_and(|bound| bound.ip().to_canonical().is_unspecified());
+    let address = has_all.then(|| wish.local.ip());
     let frames = wish.source.frames.min(RING_ENTRIES_MAX);
     let entries = frames.next_power_of_two();
-    let (mut offer, lent) = Offer::ask(helper, wish.nic, wish.socket, entries, patience)?;
+    let (mut offer, lent) = Offer::ask(helper, wish.nic, wish.socket, address, entries, patience)?;
     let os = |source| LeaseError::Os { source };
     let (memory, frames) = register_most(&lent, frames).map_err(os)?;
     let rings = LentRings::new(&lent, entries, memory).map_err(os)?;
