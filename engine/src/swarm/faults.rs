@@ -1,7 +1,7 @@
 //! Faults strike, and pass.
 
 use super::plan::Fault;
-use super::{FAULT, FIREWALL, FIREWALL_DOWN, Process, Run, UNDO};
+use super::{FAULT, FIREWALL, FIREWALL_DOWN, Process, RAIL, Run, UNDO};
 use crate::types::PeerFailure;
 
 /// Processes of one run, one after the other or at the same time.
@@ -186,6 +186,8 @@ impl Run {
             self.world.net.borrow_mut().open_datagrams_way(from, to);
         } else if name == FIREWALL {
             self.raise_firewall();
+        } else if name == RAIL {
+            self.strike_rail();
         }
     }
 
@@ -200,6 +202,25 @@ impl Run {
                 self.world.net.borrow_mut().cut_datagrams_way(from, to);
             }
         }
+    }
+
+    /// A fault befalls a link for a while, or some times in a row. Nothing may fail but by the first
+    /// link: connections that sessions begin with go there, and kernels are slow to repeat.
+    fn strike_rail(&mut self) {
+        let Some(rails) = &self.plan.rails else { return };
+        let host = self.random.below(self.residents.len());
+        let link = self.random.below(self.world.net.borrow().link_count(host));
+        let fault_ns = rails.fault_ns;
+        let Some((fault, outage_ns, times)) = rails.fault(&mut self.random) else { return };
+        self.faults += 1;
+        if link == 0 {
+            self.taint_all(host);
+        }
+        let now_ns = self.world.now_ns();
+        let way = (host, link);
+        self.world.net.borrow_mut().plan_flapping(now_ns, way, fault, 2 * outage_ns, times);
+        let next_ns = 1 + self.random.within(2 * fault_ns);
+        self.world.plan(next_ns, RAIL);
     }
 
     /// No datagram comes from one host to another for a while; streams do. Nothing may fail.

@@ -27,6 +27,7 @@ mod parting;
 #[cfg(test)]
 mod paths;
 pub(crate) mod plan;
+mod rail_plan;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
@@ -96,6 +97,8 @@ const REOPEN: u64 = 1 << 35;
 const FIREWALL: u64 = 1 << 36;
 /// It goes down, from one host to another.
 const FIREWALL_DOWN: u64 = 1 << 37;
+/// A fault befalls a link.
+const RAIL: u64 = 1 << 38;
 
 /// One run.
 struct Run {
@@ -198,7 +201,10 @@ impl Run {
         oracle.all_tainted = plan.connects_fail();
         oracle.has_datagrams = plan.datagrams.is_some();
         let fair_ns = crate::driver::sim::net::Weather::fair().delay_ns;
-        oracle.delay_ns = plan.weather.delay_ns.min(fair_ns);
+        oracle.delay_ns = match &plan.rails {
+            Some(rails) => rails.delay_ns(),
+            None => plan.weather.delay_ns.min(fair_ns),
+        };
         let mut run = Self {
             world,
             random: Random::new(seed ^ 0x5eed),
@@ -221,7 +227,9 @@ impl Run {
 
     /// A new host with a process.
     fn join(&mut self) -> Result<(), String> {
-        let host = self.world.add_host();
+        let rails = self.plan.rails.as_ref();
+        let links = rails.map_or(Vec::new(), |rails| rails.links_of(self.residents.len()));
+        let host = self.world.add_host_with(&links);
         self.residents.push(Resident::default());
         self.start(host)?;
         let first_ns = self.random.within(self.plan.think_ns);
@@ -271,6 +279,9 @@ impl Run {
             if let Some((pause_ns, _)) = datagrams.firewall_ns {
                 self.world.plan(pause_ns, FIREWALL);
             }
+        }
+        if let Some(rails) = self.plan.rails.as_ref().filter(|rails| rails.fault_ns > 0) {
+            self.world.plan(rails.fault_ns, RAIL);
         }
         self.begin_garbling();
         let limit_ns = self.plan.actions as u64 * self.plan.think_ns * 4 + self.plan.outage_ns * 4;
@@ -340,6 +351,7 @@ impl Run {
             net.weather = crate::driver::sim::net::Weather::fair();
             net.weather.keep_alive_ns = keep_alive_ns;
             net.datagram_weather = crate::driver::sim::datagrams::DatagramWeather::fair();
+            net.calm_links();
             net.heal();
         }
         self.keep_firewalls();

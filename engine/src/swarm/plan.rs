@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::datagram_plan::DatagramPlan;
 use super::garble::GarblePlan;
+use super::rail_plan::RailPlan;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
@@ -105,6 +106,8 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     /// Datagrams beside the streams; `None`: engines have none.
     pub(crate) datagrams: Option<DatagramPlan>,
+    /// Several rails; `None`: one per host, which is as the weather says.
+    pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
     pub(crate) bulk_in_datagrams: bool,
     pub(crate) garble: GarblePlan,
@@ -165,6 +168,7 @@ impl Plan {
             backlog_max: random.pick(&[4, 20, 60]),
             weather,
             datagrams: DatagramPlan::new(seed),
+            rails: RailPlan::new(seed),
             bulk_in_datagrams: has_bulk_in_datagrams(seed),
             garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
             faults,
@@ -196,6 +200,7 @@ impl Plan {
             backlog_max: 60,
             weather: Weather::fair(),
             datagrams: by_datagrams.then(DatagramPlan::fair),
+            rails: None,
             bulk_in_datagrams: false,
             garble: GarblePlan::default(),
             faults: Vec::new(),

@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 
 use super::attacker::Attacker;
 use crate::driver::sim::net::{Item, Net, Weather};
+use crate::driver::sim::rails::LinkWeather;
 use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
 use crate::progress::datagram::Datagrams;
@@ -15,7 +16,7 @@ use crate::progress::engine::{Clock, Engine, LoopConfig, State};
 use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
-use crate::types::{Completion, Error};
+use crate::types::{Completion, Error, Rail, RailRole};
 
 /// What the world plans for itself; the rest of the name says which attacker is meant.
 const ATTACK: u64 = 1 << 63;
@@ -102,12 +103,41 @@ impl World {
     }
 
     /// A new host, without a process; its number.
+    #[cfg(test)]
     pub(crate) fn add_host(&mut self) -> usize {
+        self.add_host_with(&[])
+    }
+
+    /// A new host with these links; none: with one, which is as the weather says.
+    pub(crate) fn add_host_with(&mut self, links: &[LinkWeather]) -> usize {
         let number = self.places.len();
         let low = [(number >> 8) as u8, number as u8];
-        let locator = SocketAddr::from(([127, 77, low[0], low[1]], 20_000));
+        let ip = |link: usize| [127, 77 + link as u8, low[0], low[1]];
         self.places.push(Place { engine: None, idle_turns: 0, absent_until_ns: 0 });
-        self.net.borrow_mut().add_host(locator)
+        let net = &mut *self.net.borrow_mut();
+        let host = net.add_host(SocketAddr::from((ip(0), 20_000)));
+        for (link, weather) in links.iter().enumerate() {
+            match link {
+                0 => net.set_link(host, 0, *weather),
+                _ => assert_eq!(net.add_rail(host, ip(link).into(), *weather), link),
+            }
+        }
+        host
+    }
+
+    /// What the engine of a host knows of its links.
+    fn rails_of(&self, host: usize) -> Vec<Rail> {
+        let net = self.net.borrow();
+        let links = net.link_count(host);
+        let rail = |link: usize| Rail {
+            nic: format!("sim{link}"),
+            nic_index: link as u32 + 1,
+            address: net.rail_address(host, link).ip(),
+            speed_mbps: None,
+            mtu: None,
+            role: RailRole::Ordinary,
+        };
+        if links > 1 { (0..links).map(rail).collect() } else { Vec::new() }
     }
 
     /// How many hosts there are.
@@ -139,7 +169,7 @@ impl World {
             arena,
             listener,
             locator,
-            Vec::new(),
+            self.rails_of(host),
         );
         if let Some(socket) = &self.datagrams {
             let socket = socket.try_clone().map_err(failed)?;
