@@ -73,9 +73,9 @@ pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
             }
         }
         // Both ways: the answer comes to the address of the rail.
-        for rail in 0..2 {
-            outside[rail].send_to(&pattern(7, 300), from[rail]).unwrap();
-            assert!(host.expect_datagram() == (to[rail], pattern(7, 300)));
+        for ((outside, from), to) in outside.iter().zip(from).zip(to) {
+            outside.send_to(&pattern(7, 300), from).unwrap();
+            assert!(host.expect_datagram() == (to, pattern(7, 300)));
         }
         let before = host.driver.counters();
         assert_eq!(before.datagrams_refused, 0);
