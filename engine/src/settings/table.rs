@@ -143,7 +143,8 @@ settings_table! {
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of
-    /// preference; `!` before one leaves it out. Auto, and exclusions alone: all that are no detour.
+    /// preference; `!` before one leaves it out. Auto, or exclusions alone: all that are neither
+    /// virtual nor, beside private addresses, public.
     nics -> &[NicPattern]: Nics<true> = Vec::new(), Range::Any;
     /// The most NICs used at the same time; of more, the slowest are left out.
     rails_max -> usize: Count = 4, Range::Numbers(1..=RAILS_MAX);

@@ -76,14 +76,10 @@ pub(crate) fn is_public(address: &IpAddr) -> bool {
             !(v4.is_private()
                 || v4.is_loopback()
                 || v4.is_link_local()
-                || v4.is_documentation()
                 || is_shared
                 || is_for_tests)
         }
-        // Global unicast is 2000::/3, of which 2001:db8::/32 is for documents.
-        IpAddr::V6(v6) => {
-            let segments = v6.segments();
-            segments[0] & 0xe000 == 0x2000 && segments[..2] != [0x2001, 0xdb8]
-        }
+        // Global unicast is 2000::/3.
+        IpAddr::V6(v6) => v6.segments()[0] & 0xe000 == 0x2000,
     }
 }

@@ -104,7 +104,8 @@ pub enum SelectionError {
     /// `listen_address` belongs to a NIC that `nics` does not name.
     #[error(
         "the setting listen_address is {address}, which belongs to {owner}, but the setting nics \
-         does not name {owner} or leaves that address out; drop one of the two settings or make them agree"
+         does not name {owner} or leaves that address out; drop one of the two settings, \
+         or make them agree"
     )]
     Disagreement {
         /// The address asked for.

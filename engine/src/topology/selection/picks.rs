@@ -98,7 +98,13 @@ impl<'a> Picking<'a> {
         }
         self.leave_out(nic, &mut groups)?;
         self.put_listen_address(nic, &mut groups);
-        if groups.iter().all(|group| group.addresses.is_empty()) {
+        let is_detour = tier_of(nic, &nic.addresses) >= Tier::Virtual;
+        let is_bare = groups.iter().all(|group| group.addresses.is_empty());
+        if is_detour && !wishes.names_some() && (is_bare || !nic.up) {
+            // Nobody wants it mended.
+            return Err(detour_reason(nic));
+        }
+        if is_bare {
             return Err(format!(
                 "has no IP address; cure: ip address add ADDRESS/BITS dev {}",
                 nic.name

@@ -110,6 +110,8 @@ fn decoys() -> Vec<Nic> {
         detour("virbr0", "192.168.122.1", "a bridge, by its name of libvirt"),
         detour("flannel.1", "10.244.0.0", "a vxlan"),
         detour("tun0", "10.8.0.2", "a tunnel or tap device"),
+        Nic { up: false, ..detour("br-0", "172.18.0.1", "a bridge") },
+        Nic { addresses: vec![], ..detour("vnet0", "10.1.1.1", "by its name made by libvirt") },
         down("eth0", "10.9.0.1"),
         nic("eth1", &[]),
         nic("eth2", &["169.254.7.7", "fe80::7"]),
@@ -137,6 +139,8 @@ fn all_ordinary_nics_are_rails_and_decoys_are_not() {
             ("virbr0", "virtual (a bridge, by its name of libvirt); set nics = virbr0"),
             ("flannel.1", "virtual (a vxlan)"),
             ("tun0", "virtual (a tunnel or tap device)"),
+            ("br-0", "virtual (a bridge)"),
+            ("vnet0", "virtual (by its name made by libvirt)"),
             ("eth0", "down; cure: ip link set eth0 up"),
             ("eth1", "no IP address; cure: ip address add"),
             ("eth2", "link-local addresses only"),
@@ -204,11 +208,11 @@ fn only_public_addresses_are_taken_where_there_are_no_others() {
     let list = [nic("eth0", &["8.8.4.4", "10.0.0.1"]), nic("eth1", &["8.8.8.8"])];
     assert_eq!(rails(&list, &settings), "eth0 10.0.0.1");
     assert_eq!(rails(&list, &named("eth*")), "eth0 10.0.0.1, eth1 8.8.8.8");
-    for private in ["172.31.0.1", "192.168.9.9", "100.64.0.1", "198.18.0.1", "192.0.2.1"] {
+    for private in ["172.31.0.1", "192.168.9.9", "100.64.0.1", "198.18.0.1"] {
         let list = [nic("eth0", &["8.8.4.4"]), nic("eth1", &[private])];
         assert_eq!(rails(&list, &settings), format!("eth1 {private}"));
     }
-    for public in ["100.128.0.1", "172.32.0.1", "198.20.0.1", "11.0.0.1"] {
+    for public in ["203.0.113.1", "100.128.0.1", "172.32.0.1", "198.20.0.1", "11.0.0.1"] {
         let list = [nic("eth0", &[public]), nic("eth1", &["10.0.0.1"])];
         assert_eq!(rails(&list, &settings), "eth1 10.0.0.1");
     }
@@ -400,7 +404,9 @@ proptest! {
     #[test]
     fn any_host_and_settings_give_rails_that_add_up(
         nics in vec(any_nic(), 0..7),
-        names in vec("!?(lo|rail[0-2*]|\\*|docker0|10\\.0\\.(0\\.0/16|0\\.1|1\\.0/24)|fd00::/8)", 0..4),
+        names in vec(
+            "!?(lo|rail[0-2*]|\\*|docker0|10\\.0\\.(0\\.0/16|0\\.1|1\\.0/24)|fd00::/8)", 0..4,
+        ),
         listen in proptest::option::weighted(0.3, any_address()),
         backup in proptest::option::weighted(0.3, "rail[01*]"),
         rails_max in 1..=RAILS_MAX,
