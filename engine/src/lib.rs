@@ -19,6 +19,7 @@ pub mod bootstrap;
 mod counting;
 mod driver;
 mod memory;
+mod netlink;
 mod progress;
 mod proto;
 mod secret;

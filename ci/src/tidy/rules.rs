@@ -54,12 +54,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("secret", &[]),
     ("proto", &["wire", "secret", "hooks"]),
     ("telemetry", &[]),
+    ("netlink", &[]),
     ("memory", &["telemetry"]),
     // The simulated network looks into packets, as somebody on the way may.
-    ("driver", &["progress::lanes", "memory", "settings", "telemetry", "hooks", "wire::packet"]),
+    (
+        "driver",
+        &["progress::lanes", "memory", "netlink", "settings", "telemetry", "hooks", "wire::packet"],
+    ),
     ("settings", &["wire", "secret", "types::rail"]),
     ("bootstrap", &["settings"]),
-    ("topology", &["settings", "types::rail"]),
+    ("topology", &["settings", "types::rail", "netlink"]),
     ("types", &["wire", "proto", "memory"]),
     ("progress", &["proto", "wire", "types", "memory", "telemetry", "hooks", "topology"]),
 ];

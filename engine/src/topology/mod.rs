@@ -2,15 +2,18 @@
 
 mod cores;
 mod discovery;
+mod routes;
 mod selection;
 
 use std::net::IpAddr;
 
 use crate::settings::nics::is_same_network;
 
+pub use crate::netlink::Route;
 pub(crate) use cores::unpin_current_thread;
 pub use cores::{PinError, cores, pin_current_thread};
 pub use discovery::{DiscoveryError, nics};
+pub use routes::Routes;
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};
 
 /// A network interface of this host (of this network namespace).
@@ -66,7 +69,8 @@ pub(crate) fn address_rank(address: &IpAddr) -> u8 {
     }
 }
 
-/// Whether an address is one that the whole internet could reach.
+/// Whether an address is one that the whole internet could reach. Those for documents stand for
+/// such ones.
 pub(crate) fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -1,29 +1,18 @@
 //! What the kernel knows of NICs, routes and neighbours, by netlink.
 //!
 //! Frames pass the kernel's routing and neighbour tables by, so that both are asked here: before
-//! the first frame to a destination and every few seconds after. The kernel answers these requests
-//! while it takes them, so that nothing is waited for: two short system calls each.
+//! the first frame to a destination and every few seconds after.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd as _;
 
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
+use netlink_packet_route::route::RouteType;
 
 use super::headers::Mac;
-
-/// Room for one answer. Those about NICs are the longest, a few KiB.
-const ANSWER_BYTES: usize = 32 * 1024;
-/// Answers to earlier requests that are passed over.
-const STALE_ANSWERS_MAX: usize = 16;
+use crate::netlink::{Door, Question, family, is_no_way, look_up, odd_answer};
 
 /// What is known of a NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,25 +46,18 @@ pub(super) enum Way {
     Elsewhere,
 }
 
-/// A door to the kernel's tables.
-pub(super) struct Routes {
-    socket: Socket,
-    sequence: u32,
-    answer: Vec<u8>,
-}
+/// Questions about the ways of frames.
+#[derive(Debug)]
+pub(super) struct Routes(Door);
 
 impl Routes {
-    /// Opens it, in the network namespace of the calling thread.
+    /// Opens the door to the tables, in the network namespace of the calling thread.
     ///
     /// # Errors
     ///
     /// No descriptor is left.
     pub(super) fn open() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&NetlinkAddr::new(0, 0))?;
-        socket.set_non_blocking(true)?;
-        Ok(Self { socket, sequence: 0, answer: Vec::with_capacity(ANSWER_BYTES) })
+        Door::open().map(Self)
     }
 
     /// Asks about the NIC with this index.
@@ -86,7 +68,7 @@ impl Routes {
     pub(super) fn link(&mut self, nic: u32) -> io::Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = nic;
-        let answer = self.ask(RouteNetlinkMessage::GetLink(message))?;
+        let answer = self.0.ask(RouteNetlinkMessage::GetLink(message))?;
         let RouteNetlinkMessage::NewLink(link) = answer else { return Err(odd_answer()) };
         let (mut mac, mut mtu) = (None, None);
         for attribute in &link.attributes {
@@ -130,40 +112,15 @@ impl Routes {
         from: IpAddr,
         to: SocketAddr,
     ) -> io::Result<Option<(IpAddr, Option<u32>)>> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(to.ip());
-        message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
-        message.header.source_prefix_length = message.header.destination_prefix_length;
-        message.attributes.push(RouteAttribute::Destination(to.ip().into()));
-        message.attributes.push(RouteAttribute::Source(from.into()));
-        if let SocketAddr::V6(to) = to
-            && to.scope_id() != 0
-        {
-            message.attributes.push(RouteAttribute::Oif(to.scope_id()));
-        }
-        let answer = self.ask(RouteNetlinkMessage::GetRoute(message))?;
-        let RouteNetlinkMessage::NewRoute(route) = answer else { return Err(odd_answer()) };
-        if route.header.kind != RouteType::Unicast {
-            return Ok(None);
-        }
-        let (mut hop, mut mtu, mut leaves_by) = (to.ip(), None, None);
-        for attribute in route.attributes {
-            match attribute {
-                RouteAttribute::Oif(index) => leaves_by = Some(index),
-                RouteAttribute::Gateway(RouteAddress::Inet(ip)) => hop = ip.into(),
-                RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => hop = ip.into(),
-                // A gateway of another family, or something around the packet: for the kernel.
-                RouteAttribute::Via(_) | RouteAttribute::Encap(_) => return Ok(None),
-                RouteAttribute::Metrics(metrics) => {
-                    mtu = metrics.into_iter().find_map(|metric| match metric {
-                        RouteMetric::Mtu(bytes) if bytes > 0 => Some(bytes),
-                        _ => None,
-                    });
-                }
-                _ => {}
-            }
-        }
-        Ok((leaves_by == Some(nic)).then_some((hop, mtu)))
+        let bound_to = match to {
+            SocketAddr::V6(to) if to.scope_id() != 0 => Some(to.scope_id()),
+            _ => None,
+        };
+        let question = Question { from, to: to.ip(), bound_to, is_strict: false };
+        let found = look_up(&mut self.0, question)?;
+        // What is odd is for the kernel.
+        let goes = found.kind == RouteType::Unicast && found.leaves_by == Some(nic);
+        Ok((goes && !found.is_odd).then(|| (found.gateway.unwrap_or(to.ip()), found.mtu)))
     }
 
     /// The Ethernet address of a neighbour and whether it is stale, if the kernel knows it.
@@ -172,7 +129,7 @@ impl Routes {
         message.header.family = family(hop);
         message.header.ifindex = nic;
         message.attributes.push(NeighbourAttribute::Destination(hop.into()));
-        let answer = self.ask(RouteNetlinkMessage::GetNeighbour(message))?;
+        let answer = self.0.ask(RouteNetlinkMessage::GetNeighbour(message))?;
         let RouteNetlinkMessage::NewNeighbour(neighbour) = answer else {
             return Err(odd_answer());
         };
@@ -187,62 +144,6 @@ impl Routes {
         });
         Ok(mac.map(|mac| (mac, is_stale)))
     }
-
-    /// One request and its answer.
-    fn ask(&mut self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
-        self.sequence = self.sequence.wrapping_add(1).max(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.socket.send(&bytes, libc::MSG_DONTWAIT)?;
-        for _ in 0..STALE_ANSWERS_MAX {
-            self.answer.clear();
-            let length = self.socket.recv(&mut self.answer, libc::MSG_DONTWAIT)?;
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&self.answer[..length])
-                .map_err(io::Error::other)?;
-            if answer.header.sequence_number != self.sequence {
-                continue;
-            }
-            return match answer.payload {
-                NetlinkPayload::InnerMessage(answer) => Ok(answer),
-                NetlinkPayload::Error(error) => Err(error.to_io()),
-                _ => Err(odd_answer()),
-            };
-        }
-        Err(odd_answer())
-    }
-}
-
-impl std::fmt::Debug for Routes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Routes").field("fd", &self.socket.as_raw_fd()).finish_non_exhaustive()
-    }
-}
-
-fn family(ip: IpAddr) -> AddressFamily {
-    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
-}
-
-fn is_no_way(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ENETUNREACH
-                | libc::EHOSTUNREACH
-                | libc::EACCES
-                | libc::EINVAL
-                | libc::ESRCH
-                | libc::EADDRNOTAVAIL
-        )
-    )
-}
-
-fn odd_answer() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel answered something else (netlink)")
 }
 
 #[cfg(test)]

@@ -1,0 +1,95 @@
+//! What the kernel's tables say, by netlink.
+//!
+//! The kernel answers these requests while it takes them, so that nothing is waited for: two short
+//! system calls each. They need no privileges.
+
+mod routes;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+pub use routes::Route;
+pub(crate) use routes::find;
+#[cfg(feature = "xdp")]
+pub(crate) use routes::{Question, is_no_way, look_up};
+
+/// Room for one answer. Those about NICs are the longest, a few KiB.
+const ANSWER_BYTES: usize = 32 * 1024;
+/// Answers to earlier requests that are passed over.
+const STALE_ANSWERS_MAX: usize = 16;
+
+/// A door to the kernel's tables, those of one network namespace.
+pub(crate) struct Door {
+    socket: Socket,
+    sequence: u32,
+    answer: Vec<u8>,
+}
+
+impl Door {
+    /// Opens it, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub(crate) fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        socket.set_non_blocking(true)?;
+        Ok(Self { socket, sequence: 0, answer: Vec::with_capacity(ANSWER_BYTES) })
+    }
+
+    /// One request and its answer.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub(crate) fn ask(&mut self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, libc::MSG_DONTWAIT)?;
+        for _ in 0..STALE_ANSWERS_MAX {
+            self.answer.clear();
+            let length = self.socket.recv(&mut self.answer, libc::MSG_DONTWAIT)?;
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&self.answer[..length])
+                .map_err(io::Error::other)?;
+            if answer.header.sequence_number != self.sequence {
+                continue;
+            }
+            return match answer.payload {
+                NetlinkPayload::InnerMessage(answer) => Ok(answer),
+                NetlinkPayload::Error(error) => Err(error.to_io()),
+                _ => Err(odd_answer()),
+            };
+        }
+        Err(odd_answer())
+    }
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door").field("fd", &self.socket.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+/// The family of an address, as messages have it.
+pub(crate) fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// The kernel answered another question.
+pub(crate) fn odd_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel answered something else (netlink)")
+}

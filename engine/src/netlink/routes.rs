@@ -1,0 +1,255 @@
+//! Which way packets to an address go.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
+};
+
+use super::{Door, family, odd_answer};
+
+/// How an address is reached from a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Route {
+    /// It is an address of this NIC.
+    Local,
+    /// It is on a network of the NIC.
+    Direct {
+        /// Longest packet that the route takes, in bytes; `None`: as long as the NIC takes.
+        mtu: Option<u32>,
+        /// The NIC by which the kernel sends to it where a socket is not bound to one, if that is
+        /// another one.
+        usual_nic: Option<u32>,
+    },
+    /// A router is between.
+    Routed {
+        /// The next router.
+        gateway: IpAddr,
+        /// Longest packet that the route takes, in bytes; `None`: as long as the NIC takes.
+        mtu: Option<u32>,
+        /// As for [`Self::Direct`].
+        usual_nic: Option<u32>,
+    },
+    /// It is reached by this other NIC, and not from the one that was asked about.
+    OtherNic {
+        /// Index of that NIC.
+        nic_index: u32,
+    },
+    /// No route leads there, or one that forbids it.
+    Unreachable {
+        /// What the kernel says.
+        cause: String,
+    },
+}
+
+impl Route {
+    /// Whether packets from the NIC get on their way.
+    pub fn leaves(&self) -> bool {
+        matches!(self, Self::Local | Self::Direct { .. } | Self::Routed { .. })
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => out.write_str("local"),
+            Self::Direct { .. } => out.write_str("direct"),
+            Self::Routed { gateway, .. } => write!(out, "via {gateway}"),
+            Self::OtherNic { nic_index } => write!(out, "by NIC {nic_index}"),
+            Self::Unreachable { cause } => write!(out, "none ({cause})"),
+        }
+    }
+}
+
+/// What a look-up is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    pub(crate) from: IpAddr,
+    pub(crate) to: IpAddr,
+    /// For a socket that is bound to this NIC; `None`: to none.
+    pub(crate) bound_to: Option<u32>,
+    /// The entry of the table itself. Without it the kernel says "direct" of any address when asked
+    /// for a bound socket; with it nothing is said of what was learned since (path MTU).
+    pub(crate) is_strict: bool,
+}
+
+/// What the kernel answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) kind: RouteType,
+    /// Index of the NIC.
+    pub(crate) leaves_by: Option<u32>,
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) mtu: Option<u32>,
+    /// The gateway is of another family, or something goes around the packet.
+    pub(crate) is_odd: bool,
+}
+
+/// Asks the kernel.
+///
+/// # Errors
+///
+/// What it says, also that there is no way ([`is_no_way`]).
+pub(crate) fn look_up(door: &mut Door, question: Question) -> io::Result<Found> {
+    let Question { from, to, bound_to, is_strict } = question;
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(to);
+    message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
+    message.header.source_prefix_length = message.header.destination_prefix_length;
+    if is_strict {
+        message.header.flags |= RouteFlags::FibMatch;
+    }
+    message.attributes.push(RouteAttribute::Destination(to.into()));
+    message.attributes.push(RouteAttribute::Source(from.into()));
+    if let Some(nic) = bound_to {
+        message.attributes.push(RouteAttribute::Oif(nic));
+    }
+    let answer = door.ask(RouteNetlinkMessage::GetRoute(message))?;
+    let RouteNetlinkMessage::NewRoute(route) = answer else { return Err(odd_answer()) };
+    let mut found =
+        Found { kind: route.header.kind, leaves_by: None, gateway: None, mtu: None, is_odd: false };
+    for attribute in route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => found.leaves_by = Some(index),
+            RouteAttribute::Gateway(RouteAddress::Inet(ip)) => found.gateway = Some(ip.into()),
+            RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => found.gateway = Some(ip.into()),
+            RouteAttribute::Via(via) => {
+                found.is_odd = true;
+                found.gateway = match via {
+                    RouteVia::Inet(ip) => Some(ip.into()),
+                    RouteVia::Inet6(ip) => Some(ip.into()),
+                    _ => None,
+                };
+            }
+            RouteAttribute::Encap(_) => found.is_odd = true,
+            RouteAttribute::Metrics(metrics) => {
+                found.mtu = metrics.into_iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(bytes) if bytes > 0 => Some(bytes),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// How `to` is reached from the NIC numbered `nic`, by sockets that are bound to it where they may
+/// be, sending from its address `from`.
+///
+/// # Errors
+///
+/// What the kernel says, other than that there is no way.
+pub(crate) fn find(door: &mut Door, nic: u32, from: IpAddr, to: IpAddr) -> io::Result<Route> {
+    let usual = Question { from, to, bound_to: None, is_strict: false };
+    let bound = Question { bound_to: Some(nic), ..usual };
+    // A link-local address means nothing without a link.
+    let needs_link = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let (usual_nic, cause) = match no_way(look_up(door, if needs_link { bound } else { usual }))? {
+        Ok(found) if !matches!(found.kind, RouteType::Unicast | RouteType::Local) => {
+            return Ok(Route::Unreachable { cause: format!("{:?} route", found.kind) });
+        }
+        Ok(found) if found.kind == RouteType::Unicast && found.leaves_by == Some(nic) => {
+            return Ok(route_of(found, None));
+        }
+        Ok(found) => (found.leaves_by, "no NIC is named".to_owned()),
+        Err(error) => (None, error.to_string()),
+    };
+    let entry = no_way(look_up(door, Question { is_strict: true, ..bound }))?;
+    match entry {
+        // One of another NIC's is out of reach for who is bound to this one.
+        Ok(entry) if entry.kind == RouteType::Local => return Ok(Route::Local),
+        Ok(entry) if entry.kind == RouteType::Unicast && entry.leaves_by == Some(nic) => {
+            if let Ok(found) = no_way(look_up(door, bound))?
+                && found.leaves_by == Some(nic)
+            {
+                return Ok(route_of(found, usual_nic));
+            }
+        }
+        _ => {}
+    }
+    Ok(match usual_nic {
+        Some(nic_index) => Route::OtherNic { nic_index },
+        None => Route::Unreachable { cause },
+    })
+}
+
+fn route_of(Found { gateway, mtu, .. }: Found, usual_nic: Option<u32>) -> Route {
+    match gateway {
+        Some(gateway) => Route::Routed { gateway, mtu, usual_nic },
+        None => Route::Direct { mtu, usual_nic },
+    }
+}
+
+/// Tells that there is no way from what went wrong otherwise.
+fn no_way(found: io::Result<Found>) -> io::Result<Result<Found, io::Error>> {
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(error) if is_no_way(&error) => Ok(Err(error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the kernel says that there is no way.
+pub(crate) fn is_no_way(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ENETUNREACH
+                | libc::EHOSTUNREACH
+                | libc::EACCES
+                | libc::EINVAL
+                | libc::ESRCH
+                | libc::EADDRNOTAVAIL
+                | libc::ENODEV
+                | libc::ENETDOWN
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(nic: u32, from: &str, to: &str) -> Route {
+        let mut door = Door::open().unwrap();
+        find(&mut door, nic, from.parse().unwrap(), to.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn addresses_of_a_nic_are_local_to_it() {
+        assert_eq!(route(1, "127.0.0.1", "127.0.0.2"), Route::Local);
+        // Who is bound to another NIC does not get there.
+        let other = route(0x7fff_fff0, "127.0.0.1", "127.0.0.2");
+        assert_eq!(other, Route::OtherNic { nic_index: 1 });
+    }
+
+    #[test]
+    fn what_nobody_has_is_unreachable() {
+        // Class E, and a source that is none of ours.
+        for (from, to) in [("127.0.0.1", "240.0.0.1"), ("192.0.2.77", "192.0.2.78")] {
+            let route = route(0x7fff_fff0, from, to);
+            assert!(matches!(route, Route::Unreachable { .. }), "{route:?}");
+            assert!(!route.leaves() && route.to_string().starts_with("none ("), "{route}");
+        }
+    }
+
+    #[test]
+    fn questions_of_two_families_by_one_door() {
+        let mut door = Door::open().unwrap();
+        let mut is_local = |from: &str, to: &str| {
+            let found = find(&mut door, 1, from.parse().unwrap(), to.parse().unwrap());
+            found.unwrap() == Route::Local
+        };
+        assert!(is_local("127.0.0.1", "127.0.0.1"));
+        // A host may have no IPv6.
+        if std::fs::read_to_string("/proc/net/if_inet6").is_ok_and(|text| text.contains(" lo")) {
+            assert!(is_local("::1", "::1"));
+        }
+        assert!(is_local("127.0.0.1", "127.0.0.1"));
+    }
+}

@@ -1,0 +1,188 @@
+//! Which NICs of a host are rails, and how peers are reached by them.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use ringrail::settings::Settings;
+use ringrail::topology::{self, Candidate, Nic, Route, Routes, Selection, Verdict};
+use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab};
+use ringrail_tests::require_lab;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn lab(spec: &str) -> Lab {
+    Lab::build(&spec.parse().unwrap()).unwrap()
+}
+
+/// Runs `ip` in a host.
+fn ip(host: HostHandle<'_>, arguments: &str) {
+    let done = host.command("ip").args(arguments.split(' ')).output(LIMIT).unwrap();
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn nics(host: HostHandle<'_>) -> Vec<Nic> {
+    host.enter(|| topology::nics().unwrap()).unwrap()
+}
+
+fn select(host: HostHandle<'_>, settings: &[(&str, &str)]) -> Selection {
+    let settings = settings
+        .iter()
+        .fold(Settings::isolated(), |builder, (name, value)| builder.set(name, value));
+    topology::select(&nics(host), &settings.build().unwrap()).unwrap()
+}
+
+fn rails(selection: &Selection) -> Vec<(&str, IpAddr)> {
+    selection.rails.iter().map(|rail| (rail.nic.as_str(), rail.address)).collect()
+}
+
+fn candidate<'a>(selection: &'a Selection, name: &str) -> &'a Candidate {
+    selection.candidates.iter().find(|candidate| candidate.nic.name == name).unwrap()
+}
+
+/// The way from `rail` of host a to an address.
+fn route(lab: &Lab, rail: u8, to: IpAddr) -> Route {
+    let from = lab.addr(Host::A, rail);
+    let index = index(lab, rail);
+    let find = || Routes::open().unwrap().find(index, from, to).unwrap();
+    lab.host(Host::A).enter(find).unwrap()
+}
+
+/// The index of a rail's NIC in host a.
+fn index(lab: &Lab, rail: u8) -> u32 {
+    let nics = nics(lab.host(Host::A));
+    nics.iter().find(|nic| nic.name == lab.nic(rail)).unwrap().index
+}
+
+fn direct(usual_nic: Option<u32>) -> Route {
+    Route::Direct { mtu: None, usual_nic }
+}
+
+#[test]
+fn decoys_are_no_rails_and_it_is_said_why() {
+    require_lab!();
+    let lab = lab("rails=2,decoys");
+    for host in [Host::A, Host::B] {
+        let selection = select(lab.host(host), &[]);
+        let wanted = [("rail0", lab.addr(host, 0)), ("rail1", lab.addr(host, 1))];
+        assert_eq!(rails(&selection), wanted);
+        for name in DECOYS.into_iter().chain(["lo"]) {
+            let candidate = candidate(&selection, name);
+            assert_eq!(candidate.verdict, Verdict::Rejected, "{candidate}");
+            let wanted = match name {
+                "lo" => "this host only",
+                "down0" => "ip link set down0 up",
+                "stray0" => "is public, and rail",
+                bridge => &format!(
+                    "virtual (a bridge, by its name of {}",
+                    match bridge {
+                        "docker0" => "Docker",
+                        _ => "libvirt",
+                    }
+                ),
+            };
+            assert!(candidate.reason.contains(wanted), "{candidate}");
+        }
+        // They are taken by who asks for them.
+        let named = select(lab.host(host), &[("nics", "rail1,virbr0,stray0")]);
+        let names: Vec<_> = named.rails.iter().map(|rail| rail.nic.as_str()).collect();
+        assert_eq!(names, ["rail1", "virbr0", "stray0"]);
+    }
+    // Nor does a route lead from one to the other.
+    let to = "198.51.100.2".parse().unwrap();
+    assert!(matches!(route(&lab, 0, to), Route::Unreachable { .. }));
+}
+
+#[test]
+fn selection_follows_addresses_and_links() {
+    require_lab!();
+    let lab = lab("rails=3");
+    let a = lab.host(Host::A);
+    let address = |rail| lab.addr(Host::A, rail);
+    let mut wanted = vec![("rail0", address(0)), ("rail1", address(1)), ("rail2", address(2))];
+    assert_eq!(rails(&select(a, &[])), wanted);
+    ip(a, "link set dev rail1 down");
+    wanted.remove(1);
+    let begin = Instant::now();
+    while rails(&select(a, &[])) != wanted {
+        assert!(begin.elapsed() < LIMIT, "{:?}", select(a, &[]));
+    }
+    ip(a, &format!("addr del {}/24 dev rail0", address(0)));
+    ip(a, "addr add 8.8.4.4/24 dev rail0");
+    let selection = select(a, &[]);
+    assert_eq!(rails(&selection), wanted[1..]);
+    let reason = candidate(&selection, "rail0").to_string();
+    assert!(reason.contains("8.8.4.4 is public, and rail2 has a private one"), "{reason}");
+    // A second network of a NIC is a rail of its own where both are named.
+    ip(a, "addr add 10.88.0.1/24 dev rail2");
+    let both = select(a, &[("nics", "10.88.0.0/16,10.77.0.0/16"), ("backup_nics", "10.88.0.0/16")]);
+    let second = "10.88.0.1".parse().unwrap();
+    assert_eq!(rails(&both), [("rail2", address(2)), ("rail2", second)]);
+    assert_eq!(candidate(&both, "rail2").nic.prefix_of(second), Some(24));
+}
+
+#[test]
+fn only_ipv6_is_enough() {
+    require_lab!();
+    let lab = lab("rails=2");
+    let a = lab.host(Host::A);
+    for rail in 0..2 {
+        ip(a, &format!("addr flush dev rail{rail}"));
+        ip(a, &format!("addr add fd00:77:{rail}::1/64 dev rail{rail} nodad"));
+    }
+    let wanted: [IpAddr; 2] = ["fd00:77:0::1", "fd00:77:1::1"].map(|text| text.parse().unwrap());
+    let selection = select(a, &[]);
+    assert_eq!(rails(&selection), [("rail0", wanted[0]), ("rail1", wanted[1])]);
+    let index = candidate(&selection, "rail1").nic.index;
+    let (on_link, elsewhere) = ("fd00:77:1::2".parse().unwrap(), "fd00:77:0::2".parse().unwrap());
+    let find =
+        |to| a.enter(|| Routes::open().unwrap().find(index, wanted[1], to).unwrap()).unwrap();
+    assert_eq!(find(on_link), direct(None));
+    assert_eq!(find(elsewhere), Route::OtherNic { nic_index: selection.rails[0].nic_index });
+    assert!(matches!(find("fd00:99::1".parse().unwrap()), Route::Unreachable { .. }));
+}
+
+#[test]
+fn routes_lead_by_one_nic_or_another() {
+    require_lab!();
+    let lab = lab("rails=2");
+    let [first, second] = [0, 1].map(|rail| lab.addr(Host::B, rail));
+    assert_eq!(route(&lab, 0, first), direct(None));
+    assert_eq!(route(&lab, 1, second), direct(None));
+    assert_eq!(route(&lab, 0, second), Route::OtherNic { nic_index: index(&lab, 1) });
+    assert_eq!(route(&lab, 0, lab.addr(Host::A, 0)), Route::Local);
+    // Somewhere else: by a router, whose route is narrower, and only from the NIC it is at.
+    let far = "10.99.0.1".parse().unwrap();
+    assert!(matches!(route(&lab, 0, far), Route::Unreachable { .. }));
+    ip(lab.host(Host::A), &format!("route add 10.99.0.0/16 via {first} mtu 1400"));
+    let routed = Route::Routed { gateway: first, mtu: Some(1400), usual_nic: None };
+    assert_eq!(route(&lab, 0, far), routed);
+    assert_eq!(route(&lab, 1, far), Route::OtherNic { nic_index: index(&lab, 0) });
+    ip(lab.host(Host::A), "route add unreachable 10.99.0.0/24");
+    assert!(matches!(route(&lab, 0, far), Route::Unreachable { .. }));
+}
+
+#[test]
+fn one_subnet_is_reached_from_each_of_its_nics() {
+    require_lab!();
+    let lab = lab("rails=2,same-subnet");
+    let [first, second] = [0, 1].map(|rail| lab.addr(Host::B, rail));
+    assert_eq!(rails(&select(lab.host(Host::A), &[])).len(), 2);
+    // One of the two has the route; from the other one it takes a socket that is bound to it.
+    let usual = index(&lab, 0);
+    for to in [first, second] {
+        assert_eq!(route(&lab, 0, to), direct(None));
+        assert_eq!(route(&lab, 1, to), direct(Some(usual)));
+    }
+}
+
+#[test]
+fn routers_are_named() {
+    require_lab!();
+    let lab = lab("rails=2,routed");
+    for rail in 0..2 {
+        let found = route(&lab, rail, lab.addr(Host::B, rail));
+        assert!(matches!(found, Route::Routed { usual_nic: None, .. }), "{found:?}");
+    }
+    let crossed = route(&lab, 1, lab.addr(Host::B, 0));
+    assert!(!crossed.leaves() && crossed.to_string().starts_with("by NIC"), "{crossed}");
+}
