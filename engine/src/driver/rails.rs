@@ -8,7 +8,8 @@ use std::os::fd::{OwnedFd, RawFd};
 
 use super::links::Links;
 use super::tcp::{self, Binding};
-use crate::progress::lanes::{DriverCounters, Event};
+use crate::netlink::{Door, Route, find};
+use crate::progress::lanes::{DriverCounters, Event, Reach};
 use crate::types::{RAILS_MAX, Rail};
 
 /// See the module.
@@ -21,6 +22,8 @@ pub(super) struct Rails {
     are_up: Vec<bool>,
     /// Open since there were several.
     links: Option<Links>,
+    /// To the kernel's routes, as soon as one was asked for.
+    routes: Option<Door>,
 }
 
 impl Rails {
@@ -105,6 +108,31 @@ impl Rails {
     pub(super) fn listening(&mut self, listener: &TcpListener) {
         let local = listener.local_addr();
         self.listens_everywhere |= local.is_ok_and(|local| local.ip().is_unspecified());
+    }
+
+    /// See [`crate::progress::lanes::Driver::reach`]. One rail alone is used as routes decide.
+    pub(super) fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        if !self.has_several() {
+            return Reach::Unknown;
+        }
+        let Some(rail) = self.list.get(usize::from(rail)) else { return Reach::Unreachable };
+        if rail.nic_index == 0 {
+            return Reach::Unknown;
+        }
+        let found = match &mut self.routes {
+            Some(door) => find(door, rail.nic_index, rail.address, remote),
+            none => Door::open()
+                .and_then(|door| find(none.insert(door), rail.nic_index, rail.address, remote)),
+        };
+        match found {
+            Ok(Route::Local | Route::Direct { .. }) => Reach::Direct,
+            Ok(Route::Routed { .. }) => Reach::Routed,
+            Ok(Route::OtherNic { .. } | Route::Unreachable { .. }) => Reach::Unreachable,
+            Err(error) => {
+                tracing::debug!(%remote, %error, "the kernel does not tell the route");
+                Reach::Unknown
+            }
+        }
     }
 
     fn has_several(&self) -> bool {

@@ -36,6 +36,7 @@ use std::time::Duration;
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
+pub(crate) use crate::proto::rails::pairing::Reach;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::FrameState;
@@ -163,21 +164,6 @@ pub(crate) enum Event {
     },
 }
 
-/// How a host is reached by a rail.
-#[allow(dead_code, reason = "one rail is taken as it is")]
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Reach {
-    /// Nobody knows but by trying.
-    #[default]
-    Unknown,
-    /// It is on the network of the rail.
-    Direct,
-    /// By a router.
-    Routed,
-    /// No route leads there by this rail.
-    Unreachable,
-}
-
 /// What a driver counts. Plain numbers, owned by the engine's thread.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct DriverCounters {
@@ -225,7 +211,6 @@ pub(crate) trait Driver {
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
 
     /// How `remote` is reached by a rail, as far as the system tells without trying.
-    #[allow(dead_code, reason = "one rail is taken as it is")]
     fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         let _ = (rail, remote);
         Reach::Unknown

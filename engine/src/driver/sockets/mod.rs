@@ -10,7 +10,7 @@ mod lane;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,10 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
-use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::progress::lanes::{FrameState, Reach};
 use crate::types::Rail;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
@@ -301,6 +301,10 @@ impl Driver for SocketsDriver {
             self.epoll.arm(fd, LINKS, libc::EPOLLIN)?;
         }
         Ok(())
+    }
+
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        self.rails.reach(rail, remote)
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {

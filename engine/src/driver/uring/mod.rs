@@ -20,7 +20,7 @@ mod ring;
 mod slots;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -42,10 +42,10 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
-use crate::progress::lanes::FrameState;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
+use crate::progress::lanes::{FrameState, Reach};
 use crate::types::Rail;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
@@ -275,6 +275,10 @@ impl Driver for UringDriver {
             Some(fd) => self.watch_links(fd),
             None => Ok(()),
         }
+    }
+
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        self.rails.reach(rail, remote)
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {

@@ -12,6 +12,7 @@ use crate::progress::engine::{Engine, State};
 use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Path, PathConfig};
 use crate::proto::rails::health::{Cause, Health as RailHealth, Phase, Transition};
+use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::{path_number, rails_of};
 use crate::types::{Address, Event, PathState};
 use crate::wire::packet::PACKET_TAG_BYTES;
@@ -73,9 +74,14 @@ impl Engine {
         if !known.connection.is_initiator() || !known.is_connected() {
             return;
         }
-        let ours = core.rails().len().max(1);
-        for rail in 1..ours.max(theirs.len()) {
-            let number = path_number(rail.min(ours - 1) as u8, rail.min(theirs.len() - 1) as u8);
+        let ours = core.rails();
+        let driver = &mut self.driver;
+        let reach = |our: usize, their: usize| {
+            // No more than 16 each, as frames bound them.
+            driver.reach(our as u8, theirs[their].address)
+        };
+        for (our, their) in pairs(ours, &theirs, reach) {
+            let number = path_number(our as u8, their as u8);
             let Some(at) = self.state.core.add_path(session, number) else { continue };
             if self.control(session).has_contents {
                 self.state.open_other_path(session, number, at);

@@ -7,6 +7,7 @@
 //! healthy paths are, for messages the best of them.
 
 pub(crate) mod health;
+pub(crate) mod pairing;
 pub(crate) mod rate;
 pub(crate) mod schedule;
 
