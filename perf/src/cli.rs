@@ -71,6 +71,10 @@ pub(crate) struct Cli {
     /// A first look: a tenth of the default iterations, and one round.
     #[arg(long)]
     pub(crate) brief: bool,
+    /// For `info`: addresses or names of a peer, with commas between them; for each NIC the way to
+    /// them is told.
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub(crate) peer: Vec<String>,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     pub(crate) settings: Vec<String>,
@@ -114,7 +118,8 @@ pub(crate) enum TestName {
     Failover,
     /// Raw floors.
     Floor,
-    /// What this host can do, and the settings in force.
+    /// What this host can do, which NICs are rails and why, and the settings in force; with --peer
+    /// also how a peer is reached.
     Info,
 }
 

@@ -1,8 +1,11 @@
 //! What this host can do, and the settings in force.
 
 mod nic;
+mod rails;
+mod warnings;
 
 use std::fmt;
+use std::net::{IpAddr, ToSocketAddrs as _};
 
 use ringrail::settings::Settings;
 use ringrail::{DatagramState, Domain, FrameState, kernel_features, topology};
@@ -10,6 +13,7 @@ use ringrail_xdp::{Missing, memlock_bytes};
 use serde::Serialize;
 
 use self::nic::{NicInfo, Target};
+use self::rails::Candidates;
 use crate::cli::Cli;
 use crate::{secret, test};
 
@@ -24,6 +28,7 @@ struct Info {
     /// Why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     io_uring_refused: Option<String>,
+    candidates: Candidates,
     nics: Vec<NicInfo>,
     endpoint: EndpointInfo,
     frames: Frames,
@@ -100,6 +105,7 @@ impl Info {
         };
         let found = topology::nics().map_err(|error| error.to_string())?;
         let selection = topology::select(&found, &settings).map_err(|error| error.to_string())?;
+        let table = Candidates::gather(&selection, &peers(cli)?)?;
         let endpoint = endpoint(cli)?;
         let frames = Frames::of(&settings);
         let target = endpoint.locator.zip(endpoint.datagram_port);
@@ -116,6 +122,7 @@ impl Info {
                 })
                 .collect(),
             io_uring_refused,
+            candidates: table,
             nics: candidates.map(|it| NicInfo::of(it, target)).collect(),
             endpoint,
             frames,
@@ -146,6 +153,8 @@ impl fmt::Display for Info {
         if let Some(cause) = &self.io_uring_refused {
             writeln!(f, "  {cause}; endpoints use plain sockets")?;
         }
+        writeln!(f, "rails and other NICs")?;
+        write!(f, "{}", self.candidates)?;
         writeln!(f, "NICs")?;
         for nic in &self.nics {
             writeln!(f, "{nic}")?;
@@ -211,6 +220,25 @@ impl fmt::Display for Frames {
         }
         write!(f, ", {} for frames (setting xdp_frames)", self.wanted_bytes)
     }
+}
+
+/// The addresses that `--peer` names.
+fn peers(cli: &Cli) -> Result<Vec<IpAddr>, String> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for name in &cli.peer {
+        // A port does no harm.
+        let with_port = name.to_socket_addrs();
+        let addresses = with_port.or_else(|_| (name.as_str(), 0).to_socket_addrs());
+        let addresses = addresses.map_err(|error| {
+            format!("--peer {name}: {error}; give an IP address, or a name that resolves")
+        })?;
+        for address in addresses.map(|address| address.ip()) {
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+    }
+    Ok(found)
 }
 
 fn read(path: &str) -> Option<String> {

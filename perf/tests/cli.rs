@@ -335,6 +335,28 @@ fn info_tells_facts_as_json() {
 }
 
 #[test]
+fn info_tells_rails_and_how_a_peer_is_reached() {
+    let run = ["info", "--nics", "127.0.0.1,127.0.0.2", "--peer", "127.0.0.9:7000,localhost"];
+    let info = &objects(&run)[0]["candidates"];
+    let rows = info["rows"].as_array().unwrap();
+    for (rail, address) in ["127.0.0.1", "127.0.0.2"].into_iter().enumerate() {
+        let row = &rows[rail];
+        assert_eq!((&row["rail"], &row["nic"]), (&Value::from(rail), &Value::from("lo")), "{row}");
+        assert_eq!((&row["address"], &row["role"]), (&address.into(), &"ordinary".into()), "{row}");
+        assert_eq!(row["routes"][0]["kind"], "local", "{row}");
+    }
+    let others = &rows[2..];
+    assert!(others.iter().all(|row| row["reason"].as_str().unwrap().contains("not named")));
+    assert!(info["peers"].as_array().unwrap().iter().any(|peer| peer == "127.0.0.1"), "{info}");
+    let output = perf(&run);
+    let stdout = text(&output.stdout);
+    let row = stdout.lines().find(|line| line.starts_with("  1     lo "));
+    assert!(row.is_some_and(|row| row.contains("127.0.0.2") && row.contains("local")), "{stdout}");
+    let output = perf(&["info", "--peer", "nobody.invalid"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("nobody.invalid"));
+}
+
+#[test]
 fn the_crossover_is_measured_in_three_ways() {
     let run = ["crossover", "--loopback", "--brief", "--iters", "20", "--size", "4096:8192"];
     let reports = objects(&run);

@@ -12,11 +12,15 @@ use serde::Serialize;
 pub(super) struct NicInfo {
     name: String,
     chosen: bool,
+    /// Numbers of the rails that it is.
+    rails: Vec<usize>,
     reason: String,
     addresses: Vec<IpAddr>,
     up: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     speed_mbps: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numa_node: Option<u32>,
     /// `None`: the kernel does not tell.
     #[serde(flatten)]
     details: Option<Details>,
@@ -62,10 +66,12 @@ impl NicInfo {
         Self {
             name: nic.name.clone(),
             chosen: candidate.verdict == Verdict::Chosen,
+            rails: candidate.rails.clone(),
             reason: candidate.reason.clone(),
             addresses: nic.addresses.clone(),
             up: nic.up,
             speed_mbps: nic.speed_mbps,
+            numa_node: nic.numa_node,
             no_frames: no_frames(nic),
             details: facts.map(|facts| Details::of(facts, target)),
         }
@@ -183,8 +189,7 @@ fn no_frames(nic: &Nic) -> Option<String> {
 
 impl fmt::Display for NicInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.chosen { "chosen" } else { "rejected" };
-        write!(f, "  {}: {verdict}: {}", self.name, self.reason)?;
+        write!(f, "  {}", self.name)?;
         let Some(details) = &self.details else { return Ok(()) };
         let driver = if details.driver.is_empty() { "none" } else { &details.driver };
         write!(f, "\n    driver {driver}, MTU {} bytes, ", details.mtu_bytes)?;
@@ -195,6 +200,9 @@ impl fmt::Display for NicInfo {
         }?;
         if let Some(mbps) = self.speed_mbps {
             write!(f, ", {mbps} Mb/s")?;
+        }
+        if let Some(node) = self.numa_node {
+            write!(f, ", NUMA node {node}")?;
         }
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         if !addresses.is_empty() {
