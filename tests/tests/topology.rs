@@ -1,14 +1,21 @@
 //! Which NICs of a host are rails, and how peers are reached by them.
 
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+#[path = "common/books.rs"]
+mod books;
+mod common;
+#[path = "common/traffic.rs"]
+mod traffic;
 
+use std::net::IpAddr;
+use std::time::Instant;
+
+use common::pair;
 use ringrail::settings::Settings;
 use ringrail::topology::{self, Candidate, Nic, Route, Routes, Selection, Verdict};
+use ringrail::{Endpoint, Owned, Peer};
 use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab};
 use ringrail_tests::require_lab;
-
-const LIMIT: Duration = Duration::from_secs(20);
+use traffic::{LIMIT, ping_pong};
 
 fn lab(spec: &str) -> Lab {
     Lab::build(&spec.parse().unwrap()).unwrap()
@@ -90,6 +97,25 @@ fn decoys_are_no_rails_and_it_is_said_why() {
     // Nor does a route lead from one to the other.
     let to = "198.51.100.2".parse().unwrap();
     assert!(matches!(route(&lab, 0, to), Route::Unreachable { .. }));
+}
+
+#[test]
+fn sessions_among_decoys_connect_at_once() {
+    require_lab!();
+    for spec in ["rails=1,decoys", "rails=2,decoys"] {
+        let lab = lab(spec);
+        // Nothing is said of NICs, and a second try would not be forgiven.
+        let settings = [("listen_address", "any"), ("connect_retries", "0")];
+        let side = |host: Host| {
+            let rails: Vec<IpAddr> =
+                (0..lab.spec().rails).map(|rail| lab.addr(host, rail)).collect();
+            move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                assert_eq!(endpoint.address().locator().ip(), rails[0], "the first of equal ones");
+                ping_pong(endpoint, peer, host == Host::A, 0..100);
+            }
+        };
+        pair(&lab, &settings, side(Host::A), side(Host::B));
+    }
 }
 
 #[test]
