@@ -191,18 +191,20 @@ impl Engine {
         if !self.state.completions.has_room() {
             return Err((Error::WouldBlock("cq_entries"), buffer));
         }
-        let peer = request.peer.map(Peer);
-        match self.state.core.new_receive(request) {
-            Ok(id) => {
-                let state = &mut *self.state;
-                let kind = OperationKind::Receive;
-                let envelope = Envelope { context: request.context as u32, tag: request.tag };
-                state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
-                state.core.start_receive(id, &mut state.completions);
-                Ok(id)
-            }
-            Err(refusal) => Err((self.error_of(peer, refusal), buffer)),
+        let (peer, kind) = (request.peer.map(Peer), OperationKind::Receive);
+        let envelope = Envelope { context: request.context as u32, tag: request.tag };
+        let state = &mut *self.state;
+        let straight = state.core.post_straight(request);
+        let made = straight.map_or_else(|| state.core.new_receive(request), Ok);
+        let id = match made {
+            Ok(id) => id,
+            Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
+        };
+        state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        if straight.is_none() {
+            state.core.start_receive(id, &mut state.completions);
         }
+        Ok(id)
     }
 
     /// What a receive would get now.

@@ -458,7 +458,14 @@ impl Core {
         }
     }
 
+    /// Whether nothing would come of [`Self::poll_waiting`] and of what follows it in a turn.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.is_at_rest() && (self.starved.is_empty() || !self.has_lane_room)
+    }
+
     /// Whether there is nothing for the loop to do, as far as the protocol knows.
+    #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         let lists = [&self.dirty, &self.unblocked, &self.granting];
         lists.iter().all(|list| list.is_empty())

@@ -47,7 +47,6 @@ impl Core {
 
     /// Makes an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
     /// in place.
-    #[inline]
     pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
         let (selector, session) = self.selector(request)?;
         let operation = Operation {
@@ -62,8 +61,33 @@ impl Core {
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
-    /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
+    /// [`Self::new_receive`] and [`Self::start_receive`] of a receive for which no message can wait.
+    /// `None`: one may, or there is an error, and nothing happened.
     #[inline]
+    pub(crate) fn post_straight(&mut self, request: &ReceiveRequest) -> Option<Id> {
+        let (selector, session) = self.selector(request).ok()?;
+        let failed = self.sessions.at(session as usize).is_some_and(|it| it.failure.is_some());
+        let matcher = self.endpoints.get_mut(usize::from(request.endpoint))?.as_mut()?;
+        if failed || matcher.unexpected_len() > 0 || planted!(IgnoreSource) || !shortcut!() {
+            return None;
+        }
+        let index = self.operations.vacant()?;
+        let key = matcher.insert_posted(&selector, index as u32);
+        let operation = Operation {
+            endpoint: request.endpoint,
+            session,
+            remote: selector.source.unwrap_or(NO_REMOTE),
+            context: request.context,
+            tag: request.tag,
+            length: request.capacity,
+            state: State::Posted { key: Some(key), ignore: request.ignore },
+        };
+        let inserted = self.operations.insert(operation);
+        debug_assert!(inserted.as_ref().is_ok_and(|id| id.index() == index), "it was vacant");
+        inserted.ok()
+    }
+
+    /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
     pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let State::Posted { ignore, .. } = operation.state else { return };

@@ -122,6 +122,15 @@ impl<T> Table<T> {
         Some(value)
     }
 
+    /// The slot of the next insertion; `None`: it would be refused.
+    #[inline]
+    pub(crate) fn vacant(&self) -> Option<usize> {
+        match self.free {
+            NO_SLOT => (self.slots.len() < self.limit).then_some(self.slots.len()),
+            free => Some(free as usize),
+        }
+    }
+
     /// Drops whoever lives in a slot, and gives the name that it had.
     #[inline]
     pub(crate) fn clear_at(&mut self, index: usize) -> Option<Id> {

@@ -30,7 +30,16 @@ impl State {
             return Ok(());
         }
         let id = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
-        let Some(&session) = self.datagrams.by_session.get(&id) else {
+        // Mostly it is of the session of the one before it.
+        let latest = self.datagrams.latest;
+        let control = self.controls.get(latest as usize);
+        let lane = control.and_then(|control| control.datagram.as_deref());
+        let session = if lane.is_some_and(|lane| lane.session_id == id) {
+            latest
+        } else if let Some(&session) = self.datagrams.by_session.get(&id) {
+            self.datagrams.latest = session;
+            session
+        } else {
             dropped.unknown += 1;
             return Ok(());
         };
@@ -131,8 +140,8 @@ impl State {
                     lane.set_timer(session, &mut self.datagrams.timers);
                 }
             }
-            if was_owed && self.core.waiting_bytes(session) > 0 {
-                self.core.mark_dirty(session);
+            if was_owed {
+                self.core.mark_dirty_if_waiting(session);
             }
         }
     }

@@ -264,6 +264,10 @@ impl Lane {
 
     /// Its path gets a turn when it wants one.
     pub(super) fn set_timer(&mut self, session: u32, timers: &mut Timers) {
+        // Mostly there is a time among the timers that comes before any that it wants.
+        if self.path.rests_until_ns() >= self.timer_ns {
+            return;
+        }
         if let Some(due_ns) = self.path.poll_timeout() {
             self.wake_at(due_ns, session, timers);
         }

@@ -74,6 +74,8 @@ pub(crate) struct Datagrams {
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
+    /// The session of the last datagram of all, if it lives.
+    latest: u32,
     /// When sessions want a turn at the latest.
     timers: Timers,
     is_polled: bool,

@@ -169,15 +169,22 @@ impl ContentPool {
         self.contents.insert(content).expect("the table has no bound of its own")
     }
 
-    /// Takes a content out, unlinked; [`Self::recycle`] takes its memory back.
-    pub(crate) fn remove(&mut self, id: Id) -> Option<Content> {
-        self.contents.remove(id)
+    /// Takes a content out, unlinked: its memory, and what waits for it; [`Self::recycle`] takes
+    /// both back.
+    #[inline]
+    pub(crate) fn take(&mut self, id: Id) -> Option<(Box<[u8]>, Vec<Id>)> {
+        let content = self.contents.get_mut(id)?;
+        let buffer = std::mem::take(&mut content.buffer);
+        let operations = std::mem::take(&mut content.operations);
+        self.contents.clear_at(id.index());
+        Some((buffer, operations))
     }
 
     /// Keeps the memory of a content for the next one.
-    pub(crate) fn recycle(&mut self, mut content: Content) {
-        content.operations.clear();
-        self.idle.push((content.buffer, content.operations));
+    #[inline]
+    pub(crate) fn recycle(&mut self, buffer: Box<[u8]>, mut operations: Vec<Id>) {
+        operations.clear();
+        self.idle.push((buffer, operations));
     }
 
     pub(crate) fn get(&self, id: Id) -> Option<&Content> {

@@ -257,8 +257,8 @@ impl Core {
             if planted!(LeakContents) {
                 continue;
             }
-            if let Some(content) = contents.remove(id) {
-                contents.recycle(content);
+            if let Some((buffer, operations)) = contents.take(id) {
+                contents.recycle(buffer, operations);
             }
         }
         for held in datagram.holding.drain() {

@@ -179,6 +179,15 @@ impl Datagram {
     /// The content to be sent next, lost ones first.
     fn next(&mut self, pool: &mut ContentPool, room_bytes: usize) -> Option<Id> {
         let content_bytes = self.content_bytes;
+        // One that is alone goes without a stay in a queue.
+        if !self.is_queued()
+            && let Some(id) = self.open
+            && pool.get(id).is_some_and(|content| content.bytes <= room_bytes)
+            && shortcut!()
+        {
+            self.open = None;
+            return Some(id);
+        }
         match pick(&mut self.lost, pool, room_bytes, content_bytes) {
             Pick::Found(id) => return Some(id),
             Pick::Wait => return None,
@@ -351,6 +360,15 @@ impl Core {
         }
     }
 
+    /// The session has something to send if anything of it waits.
+    #[inline]
+    pub(crate) fn mark_dirty_if_waiting(&mut self, slot: u32) {
+        let session = self.sessions.at(slot as usize);
+        if session.is_some_and(|session| !session.is_dirty) && self.waiting_bytes(slot) > 0 {
+            self.mark_dirty(slot);
+        }
+    }
+
     /// The packet with this token arrived.
     pub(crate) fn handle_content_acked(
         &mut self,
@@ -436,7 +454,7 @@ impl Core {
             datagram.news_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
-        let Some(mut content) = pool.remove(id) else { return };
+        let Some((buffer, mut operations)) = pool.take(id) else { return };
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
@@ -446,10 +464,10 @@ impl Core {
         if !session.control.is_empty() || datagram.news_due {
             self.mark_dirty(slot);
         }
-        for operation in content.operations.drain(..) {
+        for operation in operations.drain(..) {
             self.handle_delivered(operation, effects);
         }
-        self.datagrams.contents.recycle(content);
+        self.datagrams.contents.recycle(buffer, operations);
     }
 
     /// A content with something of a send in it was acknowledged.

@@ -16,7 +16,7 @@ const EIGHTHS_MAX: u64 = 16;
 const GRANULARITY_NS: u64 = 1_000;
 /// What a probe waits beyond a round trip at least, and above a round trip at most: a lost tail is
 /// to cost no more than two round trips and 200 µs, 25 of these being the peer's delay.
-const PROBE_SLACK_NS: u64 = 100_000;
+pub(super) const PROBE_SLACK_NS: u64 = 100_000;
 /// One sample of a peer that stood still for seconds does not put probes off for longer than this,
 /// unless the path itself is as long.
 const PROBE_BASE_MAX_NS: u64 = 500_000_000;

@@ -26,7 +26,7 @@ const DEAD_PROBES: u32 = 16;
 /// Numbers that a path which is as dead as that waits for at the most.
 const DEAD_NUMBERS: u64 = 128;
 /// Probe timeouts without any answer that make one due, however lately something was sent.
-const PATIENCE_PROBES: u64 = 4;
+pub(super) const PATIENCE_PROBES: u64 = 4;
 /// Room for events from the first content on, before the queue grows.
 const EVENTS: usize = 256;
 

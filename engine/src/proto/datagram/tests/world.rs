@@ -300,9 +300,12 @@ impl World {
             ignore: u64::MAX,
             capacity: capacity as u64,
         };
-        let id = here.core.new_receive(&request).unwrap();
+        let straight = here.core.post_straight(&request);
+        let id = straight.unwrap_or_else(|| here.core.new_receive(&request).unwrap());
         here.memory.bytes.insert(id, vec![0xee; capacity]);
-        here.core.start_receive(id, &mut here.memory);
+        if straight.is_none() {
+            here.core.start_receive(id, &mut here.memory);
+        }
         self.receives.push(Receive { node, endpoint, id });
         id
     }
@@ -492,7 +495,8 @@ impl World {
             }
         }
         let node = &mut self.nodes[number];
-        let ready: Vec<Id> = node.receiving.keys().copied().collect();
+        let mut ready: Vec<Id> = node.receiving.keys().copied().collect();
+        ready.sort_unstable();
         for lane in ready {
             let chunk = node.inbox.get_mut(&lane).and_then(VecDeque::pop_front);
             let Some((header, bytes)) = chunk else { continue };

@@ -192,7 +192,10 @@ impl World {
         }
         let end = &self.ends[at];
         let (_, in_flight, _) = end.path.load();
-        assert!(in_flight == 0 || end.path.poll_timeout().is_some(), "a timer is armed");
+        let due_ns = end.path.poll_timeout();
+        assert!(in_flight == 0 || due_ns.is_some(), "a timer is armed");
+        let rests = end.path.rests_until_ns();
+        assert!(due_ns.is_none_or(|due_ns| rests <= due_ns), "{rests}, and is due at {due_ns:?}");
         let waits = super::super::Content::waiting_bytes(&end.sender) > 0;
         assert!(!waits || end.path.poll_timeout().is_some(), "content waits without a timer");
     }
