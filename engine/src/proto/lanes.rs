@@ -72,6 +72,9 @@ impl Core {
             self.open_missing_lanes(slot, now_ns);
         } else if !is_asked && !self.pulls_by_datagram(slot) {
             self.rest_path(slot, path as u8, now_ns);
+            if let Some(session) = self.sessions.at_mut(slot as usize) {
+                session.lanes_requested = true;
+            }
             self.push_control(slot, Control::lanes_wanted());
         }
     }

@@ -22,6 +22,7 @@ use crate::wire::{
 };
 
 mod checksums;
+mod rails;
 
 const PEER: u64 = 9;
 const SESSION: u64 = 77;

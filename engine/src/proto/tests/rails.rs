@@ -1,0 +1,170 @@
+//! Rails that the peer tells of, and what may go by the paths between them.
+
+use zerocopy::IntoBytes as _;
+
+use super::*;
+use crate::proto::rails::{RailInfo, path_number};
+use crate::wire::rail::{ROLE_BACKUP, Rail};
+
+fn info(last: u8) -> RailInfo {
+    RailInfo { address: [10, 0, last, 1].into(), speed_mbps: 1000, role: 0 }
+}
+
+fn told(index: u8, count: u8) -> Rail {
+    Rail::new(index, count, 0, 1000, [10, 0, index, 2].into())
+}
+
+/// An engine and its peer with two rails each, paired one by one.
+fn two_paths(config: Config) -> Bench {
+    let mut bench = Bench::new(config);
+    bench.core.set_rails(vec![info(0), info(1)]);
+    bench.core.announce_rails(bench.slot);
+    assert_eq!(bench.hear(), [frame::KIND_RAIL; 2]);
+    assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
+    bench.say(told(0, 2).as_bytes()).unwrap();
+    assert_eq!(bench.core.poll_action(), None, "one is missing");
+    bench.say(told(1, 2).as_bytes()).unwrap();
+    assert_eq!(bench.core.poll_action(), Some(Action::PairRails { session: bench.slot }));
+    bench.core.describe_first_path(bench.slot);
+    bench
+}
+
+fn join_path(number: u32, path: u16) -> Hello {
+    let hello = Hello { path: path.into(), ..join(PEER, SESSION, number) };
+    *Initiator::join(&SessionKeys::for_tests(), hello, [2; 16]).hello()
+}
+
+impl Bench {
+    fn lane_of(&mut self, number: u32, path: u16) -> Id {
+        let lane = self.core.handle_lane_hello(&join_path(number, path), 0).unwrap();
+        self.core.lane_ready(lane, 0);
+        lane
+    }
+
+    fn abandoned(&mut self) -> Vec<Id> {
+        let actions = std::iter::from_fn(|| self.core.poll_action());
+        let lanes = actions.filter_map(|action| match action {
+            Action::AbandonLane { lane } => Some(lane),
+            _ => None,
+        });
+        lanes.collect()
+    }
+}
+
+/// RR-RAIL-1
+#[test]
+fn rails_that_make_no_sense_close_the_session() {
+    for second in [told(0, 2), told(1, 3), told(2, 2)] {
+        let mut bench = Bench::new(Config::for_tests());
+        bench.say(told(0, 2).as_bytes()).unwrap();
+        let refused = bench.say(second.as_bytes());
+        assert!(matches!(refused, Err(FrameError::BadRail { .. })), "{second:?}");
+    }
+}
+
+/// RR-RAIL-1
+#[test]
+fn a_single_rail_is_told_to_whoever_has_several() {
+    let mut bench = Bench::new(Config::for_tests());
+    bench.core.set_rails(vec![info(0)]);
+    bench.core.announce_rails(bench.slot);
+    assert!(bench.hear().is_empty());
+    bench.say(told(1, 2).as_bytes()).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_RAIL]);
+    bench.say(told(0, 2).as_bytes()).unwrap();
+    assert!(bench.hear().is_empty(), "once");
+}
+
+/// RR-RAIL-2
+#[test]
+fn paths_are_those_of_rails_that_both_sides_told_of() {
+    let mut bench = two_paths(Config::for_tests());
+    let slot = bench.slot;
+    assert_eq!(bench.core.add_path(slot, path_number(0, 0)), None, "it is there");
+    assert_eq!(bench.core.add_path(slot, path_number(2, 0)), None);
+    assert_eq!(bench.core.add_path(slot, path_number(0, 2)), None);
+    assert_eq!(bench.core.add_path(slot, path_number(1, 1)), Some(1));
+    assert_eq!(bench.core.add_path(slot, path_number(1, 1)), None, "once");
+    let joined = bench.core.handle_lane_hello(&join_path(3, path_number(7, 7)), 0);
+    assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
+    // Without datagrams a lane is the first that is heard of its path.
+    bench.lane_of(4, path_number(1, 0));
+    let known = bench.core.sessions.at(slot as usize).unwrap();
+    let remotes: Vec<_> = known.rails.paths.iter().map(|path| path.remote).collect();
+    assert_eq!(remotes, [None, Some([10, 0, 1, 2].into()), Some([10, 0, 1, 2].into())]);
+}
+
+/// RR-RAIL-3
+#[test]
+fn nothing_is_granted_on_a_path_that_has_not_answered() {
+    let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
+    let at = bench.core.add_path(bench.slot, path_number(1, 1)).unwrap();
+    let lane = bench.lane_of(3, path_number(1, 1));
+    bench.receive(6000);
+    bench.say(&rts(0, 6000)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_LANES_WANTED]);
+    assert!(bench.core.next_receive(lane).is_none());
+    bench.core.path_ready(bench.slot, at, 0);
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    assert!(bench.core.next_receive(lane).is_some());
+}
+
+/// RR-RAIL-5
+#[test]
+fn what_was_granted_on_a_path_that_fails_is_granted_on_another_one() {
+    let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
+    let slot = bench.slot;
+    let at = bench.core.add_path(slot, path_number(1, 1)).unwrap();
+    bench.core.path_ready(slot, at, 0);
+    let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
+    bench.receive(4 * 4096);
+    bench.say(&rts(0, 4 * 4096)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
+    let in_kernel = bench.core.next_receive(lanes[0]).unwrap();
+    bench.core.path_lost(slot, 0);
+    assert_eq!(bench.abandoned(), [lanes[0]]);
+    bench.core.lane_lost(lanes[0], true, "its path fails", 0, &mut bench.ends);
+    // The other path has two chunks already, which is all of its horizon.
+    assert_eq!(bench.hear(), [frame::KIND_LANE_LOST]);
+    let first = bench.core.next_receive(lanes[1]).unwrap();
+    assert_ne!(first.offset, in_kernel.offset, "the kernel may still write there");
+    // The kernel has let go of it.
+    bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.ends);
+    let known = bench.core.sessions.at(slot as usize).unwrap();
+    assert_eq!(known.missing.len(), 2);
+    assert_eq!(known.rails.paths[0].counters.regrants, 2);
+}
+
+/// RR-RAIL-5
+#[test]
+fn a_lane_that_the_peer_gave_up_is_closed() {
+    let mut bench = two_paths(Config::for_tests());
+    let lane = bench.lane_of(3, 0);
+    let word = |lane: u32| [[frame::KIND_LANE_LOST, 0, 0, 0], lane.to_le_bytes()].concat();
+    bench.say(&word(9)).unwrap();
+    assert!(bench.abandoned().is_empty());
+    bench.say(&word(3)).unwrap();
+    assert_eq!(bench.abandoned(), [lane]);
+}
+
+#[test]
+fn a_backup_carries_bulk_data_while_no_other_path_does() {
+    let mut bench = Bench::new(Config { bulk_lanes_max: 4, ..Config::for_tests() });
+    bench.core.set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
+    for index in 0..2 {
+        bench.say(told(index, 2).as_bytes()).unwrap();
+    }
+    let slot = bench.slot;
+    bench.core.describe_first_path(slot);
+    let at = bench.core.add_path(slot, path_number(1, 1)).unwrap();
+    bench.core.path_ready(slot, at, 0);
+    let carries = |bench: &Bench| {
+        let rails = &bench.core.sessions.at(slot as usize).unwrap().rails;
+        [rails.carries_bulk(0), rails.carries_bulk(1)]
+    };
+    assert_eq!(carries(&bench), [true, false]);
+    bench.core.path_lost(slot, 0);
+    assert_eq!(carries(&bench), [false, true]);
+    bench.core.path_ready(slot, 0, 0);
+    assert_eq!(carries(&bench), [true, false]);
+}
