@@ -274,8 +274,8 @@ impl Nic {
         self.joined.mode == Mode::Native && self.joined.features & FEATURE_ZERO_COPY != 0
     }
 
-    /// Whether the NIC may do without copies whatever the program's mode: its driver says so, or the
-    /// kernel does not tell of any (before Linux 6.3).
+    /// Whether the NIC may do without copies whatever the program's mode: its driver says so, or
+    /// the kernel does not tell of any (before Linux 6.3).
     pub fn may_have_zero_copy(&self) -> bool {
         let features = self.joined.features;
         features & FEATURE_ZERO_COPY != 0 || (features == 0 && !tells_features())

@@ -13,8 +13,8 @@ use std::time::Instant;
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameState};
-use crate::types::Rail;
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.

@@ -10,7 +10,7 @@ use super::links::Links;
 use super::tcp::{self, Binding};
 use crate::netlink::{Door, Route, find};
 use crate::progress::lanes::{DriverCounters, Event, Reach};
-use crate::types::{RAILS_MAX, Rail};
+use crate::progress::lanes::{RAILS_MAX, Rail};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -38,6 +38,10 @@ impl Rails {
         }
         self.list = rails.to_vec();
         self.are_up = vec![true; rails.len()];
+        if self.has_several() && self.routes.is_none() {
+            // By the owner: the caretaker may be in another network namespace.
+            self.routes = Door::open().ok();
+        }
         Ok(())
     }
 
@@ -70,6 +74,7 @@ impl Rails {
     }
 
     /// What news of links come by.
+    #[cfg(feature = "uring")]
     pub(super) fn news_fd(&self) -> Option<RawFd> {
         self.links.as_ref().map(Links::fd)
     }
@@ -119,12 +124,8 @@ impl Rails {
         if rail.nic_index == 0 {
             return Reach::Unknown;
         }
-        let found = match &mut self.routes {
-            Some(door) => find(door, rail.nic_index, rail.address, remote),
-            none => Door::open()
-                .and_then(|door| find(none.insert(door), rail.nic_index, rail.address, remote)),
-        };
-        match found {
+        let Some(door) = &mut self.routes else { return Reach::Unknown };
+        match find(door, rail.nic_index, rail.address, remote) {
             Ok(Route::Local | Route::Direct { .. }) => Reach::Direct,
             Ok(Route::Routed { .. }) => Reach::Routed,
             Ok(Route::OtherNic { .. } | Route::Unreachable { .. }) => Reach::Unreachable,

@@ -40,7 +40,7 @@ pub(crate) use crate::proto::rails::pairing::Reach;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::FrameState;
-use crate::types::Rail;
+pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
@@ -200,13 +200,13 @@ pub(crate) trait Driver {
     fn polls_for_free(&self) -> bool;
 
     /// The rails from now on, in the order of their numbers; at most
-    /// [`RAILS_MAX`](crate::types::RAILS_MAX). Comes before [`Self::listen`] and
+    /// [`RAILS_MAX`]. Comes before [`Self::listen`] and
     /// [`Self::open_datagrams`], and again when the list changes: events of
     /// before may still come with numbers of the old list, and open lanes stay as they are. An
     /// empty list, as at the start: rail 0 alone, and routes decide.
     ///
-    /// With one rail listener and datagrams are bound to its address. With several they are bound to
-    /// the wildcard address, each rail sends from its own, and connections to other addresses of
+    /// With one rail listener and datagrams are bound to its address. With several they are bound
+    /// to the wildcard address, each rail sends from its own, and connections to other addresses of
     /// this host are closed ([`DriverCounters::foreign_connections`]).
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
 

@@ -61,8 +61,8 @@ impl Core {
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
-    /// [`Self::new_receive`] and [`Self::start_receive`] of a receive for which no message can wait.
-    /// `None`: one may, or there is an error, and nothing happened.
+    /// [`Self::new_receive`] and [`Self::start_receive`] of a receive for which no message can
+    /// wait. `None`: one may, or there is an error, and nothing happened.
     #[inline]
     pub(crate) fn post_straight(&mut self, request: &ReceiveRequest) -> Option<Id> {
         let (selector, session) = self.selector(request).ok()?;

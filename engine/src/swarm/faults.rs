@@ -204,8 +204,8 @@ impl Run {
         }
     }
 
-    /// A fault befalls a link for a while, or some times in a row. Nothing may fail but by the first
-    /// link: connections that sessions begin with go there, and kernels are slow to repeat.
+    /// A fault befalls a link for a while, or some times in a row. Nothing may fail but by the
+    /// first link: connections that sessions begin with go there, and kernels are slow to repeat.
     fn strike_rail(&mut self) {
         let Some(rails) = &self.plan.rails else { return };
         let host = self.random.below(self.residents.len());

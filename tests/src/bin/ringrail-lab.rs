@@ -13,8 +13,9 @@ use ringrail_tests::lab::{Host, Lab};
 const USAGE: &str = "usage: ringrail-lab SPEC [a|b PROGRAM [ARGUMENT]...], e.g. \
                      `ringrail-lab rails=2 a ip -brief address`";
 
-const FAULTS: &str = "blackhole RAIL | blackhole RAIL a|b (what that host sends) | brown-out RAIL | \
-                      heal RAIL | down RAIL a|b | up RAIL a|b (that host's interface)";
+const FAULTS: &str = "blackhole RAIL | blackhole RAIL a|b (what that host sends) | \
+                      brown-out RAIL | heal RAIL | down RAIL a|b | up RAIL a|b \
+                      (that host's interface)";
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1).collect()) {

@@ -6,7 +6,7 @@
 //! | `docker0` | a bridge without a port; the same address in both hosts |
 //! | `virbr0` | a bridge with a port, carrier and the same address in both hosts |
 //! | `down0` | a NIC that is switched off; both hosts' addresses are in one network |
-//! | `stray0` | a NIC with carrier; the network of the other host's is another one, without a route |
+//! | `stray0` | a NIC with carrier; the other host's is in another network, without a route |
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _};

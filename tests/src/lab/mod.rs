@@ -102,8 +102,8 @@ impl Lab {
     /// # Errors
     ///
     /// [`LabError::Unprivileged`] where network namespaces cannot be made, [`LabError::NoTool`]
-    /// where iproute2 is missing, [`LabError::NoDelay`] where the kernel has no netem, and otherwise
-    /// what `ip`, `tc` or the kernel refused.
+    /// where iproute2 is missing, [`LabError::NoDelay`] where the kernel has no netem, and
+    /// otherwise what `ip`, `tc` or the kernel refused.
     pub fn build(spec: &LabSpec) -> Result<Self, LabError> {
         let hosts = [Arc::new(Namespace::create()?), Arc::new(Namespace::create()?)];
         let inside = spec.has_switch().then(Namespace::create).transpose()?.map(Arc::new);

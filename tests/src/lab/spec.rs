@@ -21,16 +21,18 @@ const TIME_UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)];
 /// What a lab looks like. Parsed from comma-separated `key` or `key=value`; an empty text is the
 /// default.
 ///
+/// Those marked `switch` imply it.
+///
 /// | key | meaning | default |
 /// |---|---|---|
 /// | `rails=N` | NICs that each host has, 1 to 32 | 1 |
 /// | `switch` | a third namespace carries the rails, so that they can be cut at run time | no |
-/// | `rate=R:R…` | bits per second of each rail, either way (`1gbit`, `500mbit`); the last one is for the rails that are left; implies `switch` | as fast as it goes |
-/// | `loss=P` | share of packets that the switch drops, either way, 0 to 1; implies `switch`, and segmentation offload is off | 0 |
-/// | `delay=T` | one-way delay (`200us`, `1ms`), which takes a kernel with netem; implies `switch` | none |
-/// | `same-subnet` | all rails in one IP network on one bridge; implies `switch` | one network per rail |
-/// | `routed` | a router between two networks per rail; implies `switch` | no |
-/// | `decoys` | what is no rail stands beside them: docker0, virbr0, a NIC that is down, and networks without a way to the other host | no |
+/// | `rate=R:R…` | bit/s of each rail, each way (`1gbit`), the last for the rest; `switch` | none |
+/// | `loss=P` | share of packets dropped, each way; `switch`, no segmentation offload | 0 |
+/// | `delay=T` | one-way delay (`200us`, `1ms`), takes a kernel with netem; `switch` | none |
+/// | `same-subnet` | all rails in one IP network on one bridge; `switch` | no |
+/// | `routed` | a router between two networks per rail; `switch` | no |
+/// | `decoys` | what is no rail: docker0, virbr0, a NIC that is down, networks without a way | no |
 #[derive(Clone, PartialEq, Debug)]
 pub struct LabSpec {
     /// NICs that each host has.

@@ -15,7 +15,7 @@ use crate::sys::device::Device;
 use crate::sys::socket::{bind_to_device, bound_device, netns_cookie};
 use crate::{Claim, Nic};
 
-/// Entries of the longest rings that a lent socket has: 384 KiB of the kernel's memory for all four.
+/// Entries of the longest rings that a lent socket has: 384 KiB of the kernel's memory for all.
 pub const RING_ENTRIES_MAX: u32 = 8192;
 
 /// Why not, for the client.

@@ -30,12 +30,12 @@ use self::datagrams::Datagrams;
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
 use crate::memory::Shape;
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameState, Reach};
 use crate::settings::Faults;
-use crate::types::Rail;
 
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.
 const TURNS_MAX: u64 = 16;

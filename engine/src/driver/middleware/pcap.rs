@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
 use crate::memory::Shape;
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
     LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameState, Reach};
-use crate::types::Rail;
 
 /// Bytes of a chunk that are copied out of its memory at a time.
 const COPY_BYTES: usize = 256 * 1024;

@@ -12,11 +12,11 @@ use std::time::Duration;
 use tracing::{Level, enabled, trace};
 
 use crate::memory::Shape;
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameState, Reach};
-use crate::types::Rail;
 
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";

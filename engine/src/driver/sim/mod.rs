@@ -30,10 +30,10 @@ use self::lane::{Chunk, Watch};
 use self::net::Net;
 use self::rails::At;
 use crate::memory::Shape;
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::types::Rail;
 
 /// The network that all drivers of one world share.
 pub(crate) type Shared = Rc<RefCell<Net>>;

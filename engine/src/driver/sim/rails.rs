@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::datagrams::FRAMING_BYTES;
 use super::net::{Item, Net};
 use crate::progress::lanes::Event;
-use crate::types::Rail;
+use crate::progress::lanes::Rail;
 
 /// Bytes of a stream in one packet.
 const SEGMENT_BYTES: u64 = 1448;

@@ -26,11 +26,11 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameState, Reach};
-use crate::types::Rail;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;

@@ -24,8 +24,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{DriverCounters, Event};
-use crate::types::Rail;
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;

@@ -8,8 +8,8 @@ use super::super::calls;
 use super::address::{Family, RawAddress};
 use super::source::Source;
 use super::{BATCH, failed};
+use crate::progress::lanes::Rail;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
-use crate::types::Rail;
 
 /// A datagram and where it goes.
 #[repr(C, align(64))]
@@ -209,9 +209,9 @@ impl Outgoing {
             }
             header.msg_iovlen = 1;
         }
-        // SAFETY: the first `count` headers describe pieces, slots, addresses and sources that stay where
-        // they are during the call; the kernel writes to the headers' lengths only, and reads the
-        // control messages.
+        // SAFETY: the first `count` headers describe pieces, slots, addresses and sources that stay
+        // where they are during the call; the kernel writes to the headers' lengths only, and reads
+        // the control messages.
         let rc = unsafe {
             libc::sendmmsg(
                 socket,

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 
 use super::address::Family;
-use crate::types::Rail;
+use crate::progress::lanes::Rail;
 
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -1,6 +1,6 @@
-//! What acknowledgements mean, once whoever waits for the content beside them has it; and the common
-//! case of what comes in, on a path of its own: the next packet, with an acknowledgement
-//! of the next packet that was sent, where none is missing and none was lost. It leaves everything
+//! What acknowledgements mean, once whoever waits for the content beside them has it; and the
+//! common case of what comes in, on a path of its own: the next packet, with an acknowledgement of
+//! the next packet that was sent, where none is missing and none was lost. It leaves everything
 //! as the general path does; whatever is not as common is left to that path, untouched.
 
 use super::loss::PROBE_SLACK_NS;

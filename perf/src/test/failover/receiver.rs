@@ -155,7 +155,7 @@ impl Receiver<'_, '_> {
                 post.is_done = true;
                 let slot = post.slot;
                 self.operations.retain(|(other, _)| *other != number);
-                self.examine(slot, status?.length);
+                self.examine(number, slot, status?.length);
                 self.advance();
                 self.post(slot)
             }
@@ -163,13 +163,13 @@ impl Receiver<'_, '_> {
     }
 
     /// Looks what has arrived in the memory `slot`, whose receive has ended.
-    fn examine(&mut self, slot: usize, length: usize) {
+    fn examine(&mut self, receive: u64, slot: usize, length: usize) {
         // SAFETY: the only operation that had the memory has ended.
         let bytes = unsafe { self.memory[slot].bytes() };
         let first = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let is_whole = length == bytes.len();
         let verify = self.side.job.verify;
-        self.tally.take(first, |number| {
+        self.tally.take(receive, first, |number| {
             let is_right = stamp::check(bytes, number);
             is_whole && is_right && (!verify || stamp::check_between(bytes, number))
         });
