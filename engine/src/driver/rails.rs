@@ -91,8 +91,13 @@ impl Rails {
         });
     }
 
-    /// What a connection by `rail` is bound to; `None`: routes decide.
-    pub(super) fn binding(&self, rail: u8) -> io::Result<Option<Binding>> {
+    /// What a connection to `remote` by `rail` is bound to; `None`: routes decide.
+    pub(super) fn binding(
+        &self,
+        rail: u8,
+        remote: SocketAddr,
+        counters: &mut DriverCounters,
+    ) -> io::Result<Option<Binding>> {
         if self.list.is_empty() && rail == 0 {
             return Ok(None);
         }
@@ -105,7 +110,13 @@ impl Rails {
         };
         let address = source_of(found);
         // One rail alone leaves the choice of the NIC to the routes of its address.
-        let nic_index = if self.has_several() { found.nic_index } else { 0 };
+        let mut nic_index = if self.has_several() { found.nic_index } else { 0 };
+        if nic_index != 0 {
+            counters.syscalls += LISTING_CALLS;
+            if is_of_this_host(remote.ip()) {
+                nic_index = 0;
+            }
+        }
         Ok(Some(Binding { address, nic_index }))
     }
 
@@ -160,6 +171,17 @@ impl Rails {
         }
         u8::try_from(rail).ok()
     }
+}
+
+/// System calls that listing the addresses of this host takes.
+const LISTING_CALLS: u64 = 7;
+
+/// Whether an address is one of this host's NICs: packets for it go by the loopback, whose answers
+/// a socket that is bound to a NIC does not get. For 127.0.0.0/8 the loopback is the NIC.
+fn is_of_this_host(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    !address.is_loopback()
+        && if_addrs::get_if_addrs().is_ok_and(|all| all.iter().any(|nic| nic.ip() == address))
 }
 
 /// What a socket that sends by a rail is bound to, port 0.

@@ -154,6 +154,7 @@ contract! {
     }
     all_but_late_and_faulty {
         connections::stale_keys_do_nothing,
+        rails::engines_of_one_host_meet_by_any_rail,
         rails::links_that_come_and_go_are_told_of,
         datagrams::watched_once_and_woken,
     }

@@ -3,13 +3,14 @@
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
+use std::process::Command;
 
 use rustix::net::netdevice::name_to_index;
 use rustix::thread::UnshareFlags;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, pattern};
-use crate::progress::lanes::{DriverCounters, Event};
+use crate::progress::lanes::{DriverCounters, Event, Interest};
 use crate::types::{RAILS_MAX, Rail, RailRole};
 
 /// A rail for tests.
@@ -157,12 +158,67 @@ pub(super) fn foreign_addresses_are_not_let_in(variant: &Variant) {
     host.expect_quiet();
 }
 
+/// Has this thread, which ends with the test, in a network of its own, which ends with it, and whose
+/// loopback is off; `false`: that is not allowed here.
+fn enter_new_network(variant: &Variant) -> bool {
+    // SAFETY: no other thread is concerned; sockets that there are stay in their network.
+    let entered = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
+    if let Err(error) = &entered {
+        println!("RINGRAIL-SKIP: driver::tests::{}: no new network: {error}", variant.module);
+    }
+    entered.is_ok()
+}
+
+/// Peers on one host have NICs between them only by name: what they send goes by the loopback.
+pub(super) fn engines_of_one_host_meet_by_any_rail(variant: &Variant) {
+    if !enter_new_network(variant) {
+        return;
+    }
+    switch_loopback(true);
+    let ip = |arguments: &str| {
+        let done = Command::new("ip").args(arguments.split(' ')).status();
+        done.is_ok_and(|status| status.success())
+    };
+    if !ip("link add r0 type veth peer name r1") {
+        println!("RINGRAIL-SKIP: driver::tests::{}: no veth", variant.module);
+        return;
+    }
+    let addresses = ["192.0.2.1", "198.51.100.1"];
+    let mut rails = Vec::new();
+    for (nic, address) in ["r0", "r1"].into_iter().zip(addresses) {
+        assert!(ip(&format!("addr add {address}/24 dev {nic}")));
+        assert!(ip(&format!("link set {nic} up")));
+        let any_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let index = name_to_index(&any_socket, nic).unwrap();
+        rails.push(rail(address.parse().unwrap(), index));
+    }
+    let mut host = Host::new(variant);
+    host.driver.set_rails(&rails).unwrap();
+    let port = listen_everywhere(&mut host);
+    let own = host.open_datagrams("0.0.0.0").port();
+    for (number, from) in (0..).zip(addresses) {
+        for to in addresses {
+            let to: IpAddr = to.parse().unwrap();
+            let near = host.connect_by(SocketAddr::new(to, port), number);
+            host.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
+            let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
+            let Event::Accepted { lane: far, remote, rail } = accepted else { unreachable!() };
+            assert_eq!(remote.ip().to_string(), from);
+            assert_eq!(rails[usize::from(rail)].address, to);
+            assert_eq!(host.driver.send(near, b"x").unwrap(), 1);
+            host.watch(far, Interest::Readable);
+            host.expect("Readable", |e| matches!(e, Event::Readable { lane } if *lane == far));
+        }
+        let to = SocketAddr::new(from.parse().unwrap(), own);
+        host.datagram_by(to, number, b"hello");
+        host.driver.flush_datagrams();
+        assert!(host.expect_datagram() == (to, b"hello".to_vec()));
+    }
+}
+
 /// In a network of its own, whose loopback is off at first.
 pub(super) fn links_that_come_and_go_are_told_of(variant: &Variant) {
-    // This thread ends with the test, and the network with it.
-    // SAFETY: no other thread is concerned: sockets that there are stay in their network.
-    if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
-        println!("RINGRAIL-SKIP: driver::tests::{}: no new network: {error}", variant.module);
+    if !enter_new_network(variant) {
         return;
     }
     let mut host = Host::new(variant);

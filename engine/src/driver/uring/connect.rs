@@ -14,7 +14,8 @@ impl UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        let opening = tcp::open(remote, self.rails.binding(rail)?, &self.options)?;
+        let binding = self.rails.binding(rail, remote, &mut self.counters)?;
+        let opening = tcp::open(remote, binding, &self.options)?;
         self.counters.syscalls += opening.syscalls;
         let key = self.insert(opening.socket, true)?;
         match opening.outcome {
