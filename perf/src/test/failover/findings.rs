@@ -42,11 +42,14 @@ impl Effect {
     }
 }
 
-/// One fault as a curve: time since it began in milliseconds, and since the point before it
-/// what messages and what each NIC got, in bytes per millisecond.
+/// Time since a fault began in milliseconds, and since the point before it what messages and what
+/// each NIC got, in bytes per millisecond.
+pub(super) type Point = (f64, f64, Vec<f64>);
+
+/// One fault as a curve.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Course {
-    pub(super) points: Vec<(f64, f64, Vec<f64>)>,
+    pub(super) points: Vec<Point>,
     pub(super) healed_ms: f64,
 }
 

@@ -4,9 +4,12 @@ use std::fmt::Display;
 
 use plotters::prelude::*;
 
-use super::findings::Course;
+use super::findings::{Course, Point};
 
 const SIZE: (u32, u32) = (1100, 480);
+/// Samples to one point: packets of segmentation offload are a quarter of a millisecond long, and
+/// single samples would show nothing else.
+const SAMPLES: usize = 5;
 /// The gray of what messages got.
 const GRAY: RGBColor = RGBColor(150, 150, 150);
 /// Of the area between the fault and its end.
@@ -24,6 +27,17 @@ fn text(error: impl Display) -> String {
     error.to_string()
 }
 
+/// Means of [`SAMPLES`] at a time.
+fn smooth(points: &[Point], rails: usize) -> Vec<Point> {
+    let mean = |points: &[Point]| {
+        let mean =
+            |of: &dyn Fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
+        let nic = |rail: usize| mean(&|point| point.2.get(rail).copied().unwrap_or(0.0));
+        (mean(&|point| point.0), mean(&|point| point.1), (0..rails).map(nic).collect())
+    };
+    points.chunks(SAMPLES).map(mean).collect()
+}
+
 fn draw_into(
     course: &Course,
     rails: &[String],
@@ -33,9 +47,10 @@ fn draw_into(
     let Some(((first, ..), (last, ..))) = course.points.first().zip(course.points.last()) else {
         return Err("nothing was recorded".to_owned());
     };
+    let points = smooth(&course.points, rails.len());
     // After a hole is filled the frontier jumps: what NICs get sets the scale.
-    let nics = course.points.iter().flat_map(|(_, _, nics)| nics.iter().copied());
-    let top = 1.3 * nics.fold(1.0, f64::max);
+    let all = points.iter().map(|(_, _, nics)| nics.iter().sum::<f64>());
+    let top = 1.2 * all.fold(1.0, f64::max);
     let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(text)?;
     let mut chart = ChartBuilder::on(&area)
@@ -49,11 +64,13 @@ fn draw_into(
         .configure_mesh()
         .x_desc("ms since the fault")
         .y_desc("bytes per ms")
+        .y_label_formatter(&|bytes| format!("{bytes:.0}"))
+        .x_label_formatter(&|ms| format!("{ms:.0}"))
         .draw()
         .map_err(text)?;
     let fault = Rectangle::new([(0.0, 0.0), (course.healed_ms, top)], SHADE.filled());
     chart.draw_series([fault]).map_err(text)?;
-    let frontier = course.points.iter().map(|(at, got, _)| (*at, got.min(top)));
+    let frontier = points.iter().map(|(at, got, _)| (*at, got.min(top)));
     chart
         .draw_series(LineSeries::new(frontier, GRAY.stroke_width(1)))
         .map_err(text)?
@@ -61,10 +78,8 @@ fn draw_into(
         .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], GRAY));
     for (index, name) in rails.iter().enumerate() {
         let color = Palette99::pick(index).to_rgba();
-        let line = course
-            .points
-            .iter()
-            .map(|(at, _, nics)| (*at, nics.get(index).copied().unwrap_or(0.0)));
+        let line =
+            points.iter().map(|(at, _, nics)| (*at, nics.get(index).copied().unwrap_or(0.0)));
         let entry = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2));
         chart
             .draw_series(LineSeries::new(line, color.stroke_width(1)))
@@ -85,6 +100,12 @@ fn draw_into(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn points_are_means() {
+        let points: Vec<Point> = (0..7).map(|at| (f64::from(at), 1.0, vec![10.0])).collect();
+        assert_eq!(smooth(&points, 1), [(2.0, 1.0, vec![10.0]), (5.5, 1.0, vec![10.0])]);
+    }
 
     #[test]
     fn rails_are_named_and_nothing_is_not_drawn() {
