@@ -149,6 +149,7 @@ pub(crate) fn find(door: &mut Door, nic: u32, from: IpAddr, to: IpAddr) -> io::R
     let bound = Question { bound_to: Some(nic), ..usual };
     // A link-local address means nothing without a link.
     let needs_link = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let mut is_ours = false;
     let (usual_nic, cause) = match no_way(look_up(door, if needs_link { bound } else { usual }))? {
         Ok(found) if !matches!(found.kind, RouteType::Unicast | RouteType::Local) => {
             return Ok(Route::Unreachable { cause: format!("{:?} route", found.kind) });
@@ -156,14 +157,27 @@ pub(crate) fn find(door: &mut Door, nic: u32, from: IpAddr, to: IpAddr) -> io::R
         Ok(found) if found.kind == RouteType::Unicast && found.leaves_by == Some(nic) => {
             return Ok(route_of(found, None));
         }
-        Ok(found) => (found.leaves_by, "no NIC is named".to_owned()),
+        // The loopback has all of them.
+        Ok(found) if found.kind == RouteType::Local && found.leaves_by == Some(nic) => {
+            return Ok(Route::Local);
+        }
+        Ok(found) => {
+            is_ours = found.kind == RouteType::Local;
+            (found.leaves_by, "no NIC is named".to_owned())
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            (None, format!("not from {from}"))
+        }
         Err(error) => (None, error.to_string()),
     };
     let entry = no_way(look_up(door, Question { is_strict: true, ..bound }))?;
     match entry {
-        // One of another NIC's is out of reach for who is bound to this one.
+        // One of another NIC's is out of reach for who is bound to this one: packets would leave,
+        // and nobody sends them back.
         Ok(entry) if entry.kind == RouteType::Local => return Ok(Route::Local),
-        Ok(entry) if entry.kind == RouteType::Unicast && entry.leaves_by == Some(nic) => {
+        Ok(entry)
+            if entry.kind == RouteType::Unicast && entry.leaves_by == Some(nic) && !is_ours =>
+        {
             if let Ok(found) = no_way(look_up(door, bound))?
                 && found.leaves_by == Some(nic)
             {
