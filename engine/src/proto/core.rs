@@ -353,7 +353,7 @@ impl Core {
                 continue;
             }
             self.counters.segments_received += 1;
-            if session.handle_header(header)? {
+            if session.handle_header(header)? && !session.waiting.is_empty() {
                 self.unblocked.push(slot);
             }
             while let Some(operation) = session.pop_delivered() {

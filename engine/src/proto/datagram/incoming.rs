@@ -49,7 +49,9 @@ impl Core {
             session.ask_ack(end);
         }
         let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
-        if session.byte_credit.handle_limit(header.byte_limit.get()) || more {
+        let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
+        // Nearly every message brings credit; a turn that delivers one does not end for that.
+        if has_more && !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
         self.counters.segments_received += 1;

@@ -116,6 +116,29 @@ fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
     assert_eq!(world.capture(1, 0), []);
 }
 
+/// A turn ends with the message that it delivers if there is nothing else to do.
+#[test]
+fn credit_that_no_send_waits_for_is_no_work() {
+    let mut world = world();
+    let back = Stream { from: 1, source: 0, to: 0, target: 0, context: 5 };
+    world.receive((1, 0), Some((0, 0)), 5, 8);
+    world.send(stream(5), 8, Level::BufferReusable);
+    for (_, bytes) in world.capture(0, 1) {
+        world.deliver(0, 1, &bytes).unwrap();
+    }
+    let credit = |world: &World| {
+        let session = world.nodes[0].core.sessions.at(0).unwrap();
+        session.envelope_credit.available()
+    };
+    let before = credit(&world);
+    world.send(back, 8, Level::BufferReusable);
+    for (_, bytes) in world.capture(1, 0) {
+        world.deliver(1, 0, &bytes).unwrap();
+    }
+    assert_eq!(credit(&world), before + 1);
+    assert!(world.nodes[0].core.unblocked.is_empty());
+}
+
 #[test]
 fn a_delivered_message_waits_for_no_other() {
     let mut world = world();
