@@ -98,7 +98,7 @@ const FIREWALL: u64 = 1 << 36;
 /// It goes down, from one host to another.
 const FIREWALL_DOWN: u64 = 1 << 37;
 /// A fault befalls a link.
-const RAIL: u64 = 1 << 38;
+const RAIL: u64 = 1 << 39;
 
 /// One run.
 struct Run {

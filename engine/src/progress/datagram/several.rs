@@ -346,7 +346,9 @@ impl State {
         let now_ns = self.now_ns;
         match change.to {
             Phase::Active => self.core.path_ready(session, usize::from(at), now_ns),
-            Phase::Suspect | Phase::Down => self.core.path_lost(session, usize::from(at)),
+            Phase::Suspect | Phase::Down => {
+                self.core.path_lost(session, usize::from(at), now_ns);
+            }
             Phase::Probing => {}
         }
         let Some(known) = self.core.sessions.at(session as usize) else { return };

@@ -551,7 +551,7 @@ impl World {
                 self.core.path_ready(session, at, self.now_ns);
             }
         }
-        self.core.path_lost(session, 0);
+        self.core.path_lost(session, 0, self.now_ns);
         self.core.path_ready(session, 0, self.now_ns);
     }
 

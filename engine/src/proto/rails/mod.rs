@@ -20,6 +20,9 @@ use super::table::Id;
 use crate::wire::rail::{ROLE_BACKUP, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
 
+/// Time after which a path that failed is tried by TCP while no other one is healthy, in
+/// nanoseconds.
+const LAST_RESORT_NS: u64 = 300_000_000;
 /// Paths of a session at the most: each rail of the one side with one or two of the other.
 pub(crate) const PATHS_MAX: usize = 32;
 /// Pauses before a path whose lanes do not come gets another one, in nanoseconds.
@@ -143,9 +146,13 @@ impl Rails {
         path.counters.bytes_sent += u64::from(length);
     }
 
-    /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail.
+    /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail. When
+    /// all have failed any may be tried, for networks may drop datagrams and nothing else.
     pub(crate) fn carries_bulk(&self, at: usize) -> bool {
         let Some(path) = self.paths.get(at) else { return false };
+        if !self.paths.iter().any(|path| path.is_usable) {
+            return true;
+        }
         path.is_usable
             && (!path.is_backup
                 || !self.paths.iter().any(|other| other.is_usable && !other.is_backup))
@@ -297,6 +304,16 @@ impl Core {
         }
         (path.is_usable, path.lanes_from_ns) = (true, now_ns);
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+        // Those that were tried while it was down may wait for a kernel that asks ever more rarely.
+        for &lane in &session.lanes {
+            if self
+                .lanes
+                .get(lane)
+                .is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready)
+            {
+                self.actions.push_back(Action::AbandonLane { lane });
+            }
+        }
         if !session.lanes.is_empty() || session.needs_lane() {
             self.open_missing_lanes(slot, now_ns);
         }
@@ -307,10 +324,11 @@ impl Core {
     /// elsewhere once the kernel has let go of it.
     ///
     /// RR-RAIL-4, RR-RAIL-5.
-    pub(crate) fn path_lost(&mut self, slot: u32, at: usize) {
+    pub(crate) fn path_lost(&mut self, slot: u32, at: usize, now_ns: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(path) = session.rails.paths.get_mut(at) else { return };
         path.is_usable = false;
+        path.lanes_from_ns = now_ns + LAST_RESORT_NS;
         let lanes = session.lanes.clone();
         for lane in lanes {
             let Some(bulk) = self.lanes.get(lane) else { continue };

@@ -121,7 +121,7 @@ fn what_was_granted_on_a_path_that_fails_is_granted_on_another_one() {
     bench.say(&rts(0, 4 * 4096)).unwrap();
     assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
     let in_kernel = bench.core.next_receive(lanes[0]).unwrap();
-    bench.core.path_lost(slot, 0);
+    bench.core.path_lost(slot, 0, 0);
     assert_eq!(bench.abandoned(), [lanes[0]]);
     bench.core.lane_lost(lanes[0], true, "its path fails", 0, &mut bench.ends);
     // The other path has two chunks already, which is all of its horizon.
@@ -163,7 +163,7 @@ fn a_backup_carries_bulk_data_while_no_other_path_does() {
         [rails.carries_bulk(0), rails.carries_bulk(1)]
     };
     assert_eq!(carries(&bench), [true, false]);
-    bench.core.path_lost(slot, 0);
+    bench.core.path_lost(slot, 0, 0);
     assert_eq!(carries(&bench), [false, true]);
     bench.core.path_ready(slot, 0, 0);
     assert_eq!(carries(&bench), [true, false]);
