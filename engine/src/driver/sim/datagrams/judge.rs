@@ -7,19 +7,14 @@ use super::super::net::Net;
 use super::Datagram;
 use crate::wire::packet::{PACKET_TAG_BYTES, Packet};
 
-/// What one host has sent by one path of a session.
-#[derive(Debug)]
-struct Sender {
-    /// Number of its last packet.
-    number: u32,
-    /// The host that its first packet went to.
-    target: Option<usize>,
-}
-
 /// Remembers what was sent: a run has fewer packets than numbers have low halves.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    senders: HashMap<(u64, u16, usize), Sender>,
+    /// Number of the last packet that a host sent by a path of a session.
+    numbers: HashMap<(u64, u16, usize), u32>,
+    /// The host that the first packet of a session went to, which is by the first path: the first
+    /// by another one may be a question to who pretends to be the peer.
+    targets: HashMap<(u64, usize), Option<usize>>,
     /// Questions to addresses that the peer does not have: the datagram, and who asked where.
     questions: HashMap<Vec<u8>, (u64, usize, SocketAddr)>,
     /// Addresses that such a question came back from: somebody passes packets on there, as a
@@ -59,15 +54,13 @@ impl Net {
         let (number, session) = (packet.header.number.get(), packet.header.session.get());
         let path = packet.header.path.get();
         let target = self.air.routes.get(&datagram.to).map(|route| route.at.host);
-        let Some(before) = judge.senders.get_mut(&(session, path, host)) else {
-            judge.senders.insert((session, path, host), Sender { number, target });
-            return Ok(());
-        };
-        if number <= before.number {
-            return Err(format!("packet {number} of its session after {}", before.number));
+        if let Some(before) = judge.numbers.insert((session, path, host), number)
+            && number <= before
+        {
+            return Err(format!("packet {number} of its session after {before}"));
         }
-        before.number = number;
-        if target == before.target {
+        let meant = *judge.targets.entry((session, host)).or_insert(target);
+        if target == meant {
             return Ok(());
         }
         // Questions, which carry nothing, go wherever somebody pretends to be.
@@ -75,10 +68,7 @@ impl Net {
         if packet.content.is_empty() {
             judge.questions.insert(datagram.content().to_vec(), place);
         } else if !judge.relays.contains(&place) {
-            return Err(format!(
-                "content for host {:?} goes to host {target:?} unasked",
-                before.target
-            ));
+            return Err(format!("content for host {meant:?} goes to host {target:?} unasked"));
         }
         Ok(())
     }
