@@ -39,11 +39,11 @@ pub use api::{
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::Level;
 pub use secret::JobSecret;
-pub use telemetry::Counters;
+pub use telemetry::{Counters, Statistics, prometheus};
 pub use types::{
-    Address, Completion, Envelope, Error, Event, FrameFigures, FrameState, OperationId,
-    OperationKind, Outcome, PathState, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Selector,
-    Status,
+    Address, Completion, Envelope, Error, Event, FrameFigures, FrameState, NicCounters,
+    OperationId, OperationKind, Outcome, PathChange, PathState, PathStatistics, Peer, PeerFailure,
+    RAILS_MAX, Rail, RailRole, Selector, Status,
 };
 
 #[cfg(doctest)]

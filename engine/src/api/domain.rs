@@ -175,6 +175,7 @@ impl Domain {
             locator,
             rails,
         );
+        state.rails_chosen = selection.rails;
         state.datagrams = datagrams;
         state.datagrams.socket_window_bytes = window_bytes;
         let endpoint = state.core.open_endpoint();

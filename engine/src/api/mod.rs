@@ -10,6 +10,7 @@ mod options;
 mod queues;
 mod receive;
 mod send;
+mod statistics;
 
 pub use datagrams::{DatagramState, DroppedDatagrams};
 pub use domain::Domain;

@@ -85,33 +85,7 @@ impl Endpoint<Owned> {
 
     /// What the engine has counted.
     pub fn counters(&self) -> Counters {
-        let engine = self.mode.engine.borrow();
-        let driver = engine.driver_counters();
-        let core = engine.state.core.counters;
-        let datagrams = engine.state.datagram_counters();
-        Counters {
-            syscalls: driver.syscalls,
-            copied_bytes: engine.state.completions.copied_bytes,
-            segments_received: core.segments_received,
-            segments_by_datagram: datagrams.segments,
-            frames_received: core.frames_received,
-            unexpected_messages: core.unexpected_messages,
-            zero_copy_sends: driver.zero_copy_sends,
-            zero_copy_copied: driver.zero_copy_copied,
-            registered_sends: driver.registered_sends,
-            stale_completions: driver.stale_completions,
-            cq_overflows: driver.cq_overflows,
-            lane_failures: core.lane_failures,
-            corrupted_chunks: core.corrupted_chunks,
-            dropped_frames: core.stale_frames + core.unknown_endpoint,
-            unexpected_bytes_max: engine.state.core.unexpected.held_bytes().1 as u64,
-            staging_bytes: (engine.state.core.staging.allocated_bytes()
-                + engine.state.core.datagrams.contents.allocated_bytes().0)
-                as u64,
-            datagrams_sent: datagrams.sent,
-            datagrams_lost: datagrams.lost,
-            datagrams_dropped: datagrams.dropped + driver.datagrams_too_long,
-        }
+        self.mode.engine.borrow().counters()
     }
 }
 

@@ -3,6 +3,7 @@
 //! The kernel answers these requests while it takes them, so that nothing is waited for: two short
 //! system calls each. They need no privileges.
 
+mod links;
 mod routes;
 
 use std::io;
@@ -14,6 +15,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
+pub(crate) use links::counters as nic_counters;
 pub use routes::Route;
 pub(crate) use routes::find;
 #[cfg(feature = "xdp")]

@@ -96,6 +96,10 @@ pub(crate) struct State {
     pub(crate) locator: SocketAddr,
     /// What it sends and receives by, the locator's first; empty: as routes decide.
     pub(crate) rails: Vec<Rail>,
+    /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
+    pub(crate) rails_chosen: Vec<Rail>,
+    /// Where statistics are published, if they are.
+    pub(crate) publisher: Option<super::statistics::Publisher>,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
@@ -146,7 +150,9 @@ impl State {
             arena,
             listener,
             locator,
+            rails_chosen: rails.clone(),
             rails,
+            publisher: None,
             datagrams: Datagrams::default(),
             roles: Roles::default(),
             controls: Vec::new(),
@@ -448,6 +454,7 @@ impl Engine {
             self.check_peers();
             self.move_control_lanes();
             self.fit_window();
+            self.publish();
         }
     }
 

@@ -18,4 +18,5 @@ pub(crate) mod lanes;
 pub(crate) mod post;
 mod rehome;
 mod roles;
+pub(crate) mod statistics;
 pub(crate) mod zero_copy;

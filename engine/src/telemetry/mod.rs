@@ -1,4 +1,29 @@
-//! What an engine counts.
+//! What an engine counts, and how it is told.
+
+pub(crate) mod exporter;
+mod prometheus;
+
+use crate::types::address::Address;
+use crate::types::rail::Rail;
+use crate::types::statistics::{NicCounters, PathStatistics};
+
+pub use prometheus::prometheus;
+
+/// Everything that is counted of an engine.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// The first endpoint of the engine.
+    pub endpoint: Address,
+    /// What the engine counted.
+    pub counters: Counters,
+    /// What it sends and receives by, and what those NICs counted, as far as they tell.
+    pub rails: Vec<(Rail, Option<NicCounters>)>,
+    /// The paths of its sessions.
+    pub paths: Vec<PathStatistics>,
+    /// Paths that were left out, as there are too many.
+    pub paths_omitted: usize,
+}
 
 /// What an endpoint's engine has counted. Plain numbers; differences of two readings mean
 /// something.

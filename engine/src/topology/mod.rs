@@ -1,6 +1,7 @@
 //! What the host has: NICs with the ones to use and why, cores and pinning.
 
 mod cores;
+mod counters;
 mod discovery;
 mod routes;
 mod selection;
@@ -12,6 +13,7 @@ use crate::settings::nics::is_same_network;
 pub use crate::netlink::Route;
 pub(crate) use cores::unpin_current_thread;
 pub use cores::{PinError, cores, pin_current_thread};
+pub(crate) use counters::NicReader;
 pub use discovery::{DiscoveryError, nics};
 pub use routes::Routes;
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};

@@ -5,6 +5,7 @@ pub(crate) mod completion;
 pub(crate) mod error;
 pub(crate) mod frames;
 pub(crate) mod rail;
+pub(crate) mod statistics;
 
 pub use address::Address;
 pub use completion::{
@@ -13,3 +14,4 @@ pub use completion::{
 pub use error::{Error, PeerFailure};
 pub use frames::{FrameFigures, FrameState};
 pub use rail::{PathState, RAILS_MAX, Rail, RailRole};
+pub use statistics::{NicCounters, PathChange, PathStatistics};

@@ -9,7 +9,7 @@ use super::timers::Timers;
 use crate::proto::core::Core;
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Content, Event, Filled, Path};
-use crate::proto::rails::health::{Evidence, Health as RailHealth};
+use crate::proto::rails::health::{Evidence, Health as RailHealth, Phase};
 use crate::wire::packet::Packet;
 
 /// Time that a new address of the peer has to answer before another one is asked.
@@ -171,9 +171,19 @@ impl Lane {
         }
     }
 
-    #[cfg(test)]
+    /// What sends and receives its packets.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Position of its path among those of the session.
+    pub(in crate::progress) fn position(&self) -> u8 {
+        self.at
+    }
+
+    /// How it fares among several; `None`: there are no others.
+    pub(in crate::progress) fn phase(&self) -> Option<Phase> {
+        self.rail_health.as_ref().map(RailHealth::phase)
     }
 
     /// Tells the message layer what the path found out.

@@ -35,6 +35,7 @@ use crate::wire::packet::PACKET_TAG_BYTES;
 
 pub(crate) use self::counters::{DatagramCounters, Dropped};
 pub(crate) use self::lane::Lane;
+pub(super) use self::several::state_of;
 pub(crate) use self::window::window_bytes;
 
 /// The first path of a session.

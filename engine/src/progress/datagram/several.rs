@@ -11,7 +11,7 @@ use crate::progress::control::Control;
 use crate::progress::engine::{Engine, State};
 use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Path, PathConfig};
-use crate::proto::rails::health::{Cause, Health as RailHealth, Phase, Transition};
+use crate::proto::rails::health::{Health as RailHealth, Phase, Transition};
 use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::{path_number, rails_of};
 use crate::types::{Address, Event, PathState};
@@ -22,6 +22,16 @@ use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 /// under way, in nanoseconds: a rail that fails is noticed by packets, not by TCP.
 const BUSY_QUESTION_NS: u64 = 2_000_000;
 
+/// A phase as users know it.
+pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
+    match phase {
+        Phase::Probing => PathState::Probing,
+        Phase::Active => PathState::Active,
+        Phase::Suspect => PathState::Suspect,
+        Phase::Down => PathState::Down,
+    }
+}
+
 impl Control {
     /// Puts the lane that stands by at `at` in the carrier's place; the same call undoes it.
     pub(super) fn exchange(&mut self, at: usize) {
@@ -31,7 +41,7 @@ impl Control {
     }
 
     /// All lanes, the carrier first.
-    pub(super) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    pub(in crate::progress) fn lanes(&self) -> impl Iterator<Item = &Lane> {
         self.datagram.iter().chain(&self.standby).map(|lane| &**lane)
     }
 
@@ -351,30 +361,18 @@ impl State {
             }
             Phase::Probing => {}
         }
-        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(known) = self.core.sessions.at_mut(session as usize) else { return };
+        known.rails.note_change(usize::from(at), change.cause, now_ns);
         let remote = known.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
         let (initiators, acceptors) = rails_of(number);
         let rail = if known.connection.is_initiator() { initiators } else { acceptors };
-        let cause = match change.cause {
-            Cause::Answered => "it answered",
-            Cause::OthersAnswer => "other paths answer, this one does not",
-            Cause::ProbesLost => "its probes are not answered",
-            Cause::OneWay => {
-                "it works one way only: datagrams of the peer arrive, ours are not answered"
-            }
-            Cause::NoLink => "its NIC has no link",
-        };
+        let cause = change.cause.text();
         tracing::info!(session, path = number, from = ?change.from, to = ?change.to, "{cause}");
         let event = Event::PathChanged {
             address: Address::new(known.engine, known.locator, 0),
             rail: usize::from(rail),
             remote: remote.unwrap_or(known.locator.ip()),
-            state: match change.to {
-                Phase::Probing => PathState::Probing,
-                Phase::Active => PathState::Active,
-                Phase::Suspect => PathState::Suspect,
-                Phase::Down => PathState::Down,
-            },
+            state: state_of(change.to),
             cause,
         };
         self.completions.push_event(event);

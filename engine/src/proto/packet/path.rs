@@ -556,8 +556,7 @@ impl Path {
         [records, lost, self.received.capacity(), self.events.capacity() as u64]
     }
 
-    /// The round trip as it is reckoned with.
-    #[cfg(test)]
+    /// The round trip as it is reckoned with, in nanoseconds.
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
     }

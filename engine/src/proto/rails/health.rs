@@ -66,6 +66,21 @@ pub(crate) enum Cause {
     NoLink,
 }
 
+impl Cause {
+    /// For people.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Answered => "it answered",
+            Self::OthersAnswer => "other paths answer, this one does not",
+            Self::ProbesLost => "its probes are not answered",
+            Self::OneWay => {
+                "it works one way only: datagrams of the peer arrive, ours are not answered"
+            }
+            Self::NoLink => "its NIC has no link",
+        }
+    }
+}
+
 /// A change of state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transition {
@@ -139,6 +154,11 @@ impl Health {
             probe_at_ns: now_ns,
             probe_pause_ns: PROBE_PAUSE_MIN_NS,
         }
+    }
+
+    /// How it fares.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Whether it carries what it is given.

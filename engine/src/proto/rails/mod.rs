@@ -13,6 +13,7 @@ pub(crate) mod schedule;
 
 use std::net::{IpAddr, SocketAddr};
 
+use self::health::Cause;
 use self::rate::Rate;
 use super::core::{Action, Core};
 use super::session::Control;
@@ -58,8 +59,14 @@ pub(crate) struct PathCounters {
     pub(crate) bytes_sent: u64,
     /// Chunks that arrived.
     pub(crate) chunks_received: u64,
+    /// Chunks that were handed to the kernel.
+    pub(crate) chunks_sent: u64,
     /// Ranges that were granted on it and had to be granted again.
     pub(crate) regrants: u64,
+    /// Changes of its state.
+    pub(crate) changes: u64,
+    /// Why and when the last one was.
+    pub(crate) last_change: Option<(Cause, u64)>,
 }
 
 /// A path as the protocol sees it.
@@ -144,6 +151,14 @@ impl Rails {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
         path.counters.bytes_sent += u64::from(length);
+        path.counters.chunks_sent += 1;
+    }
+
+    /// The path at `at` fares otherwise than before.
+    pub(crate) fn note_change(&mut self, at: usize, cause: Cause, now_ns: u64) {
+        let Some(path) = self.paths.get_mut(at) else { return };
+        path.counters.changes += 1;
+        path.counters.last_change = Some((cause, now_ns));
     }
 
     /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail. When

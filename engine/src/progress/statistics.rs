@@ -1,0 +1,189 @@
+//! What an engine counted, put together on demand: nothing here is done for a message.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control::Control;
+use super::datagram::state_of;
+use super::engine::Engine;
+use crate::proto::rails::{PathState as KnownPath, rails_of};
+use crate::proto::session::Session;
+use crate::telemetry::exporter::Slot;
+use crate::telemetry::{Counters, Statistics};
+use crate::topology::NicReader;
+use crate::types::{Address, PathChange, PathState, PathStatistics, Rail};
+
+/// Time between two publications, in nanoseconds.
+const PUBLISH_NS: u64 = 1_000_000_000;
+/// Paths that are published at the most: more would hold the engine up for milliseconds.
+const PUBLISHED_PATHS_MAX: usize = 2048;
+
+/// Where an engine puts its statistics for the exporter.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    slot: Arc<Slot>,
+    /// Of the namespace where the engine was made: a thread may leave it.
+    reader: Option<NicReader>,
+    next_ns: u64,
+}
+
+impl Publisher {
+    /// Called in the network namespace of the engine's NICs.
+    pub(crate) fn new(slot: Arc<Slot>) -> Self {
+        Self { slot, reader: NicReader::open().ok(), next_ns: 0 }
+    }
+}
+
+impl Engine {
+    /// What it has counted.
+    pub(crate) fn counters(&self) -> Counters {
+        let driver = self.driver_counters();
+        let state = &*self.state;
+        let core = state.core.counters;
+        let datagrams = state.datagram_counters();
+        let staging_bytes = state.core.staging.allocated_bytes()
+            + state.core.datagrams.contents.allocated_bytes().0;
+        Counters {
+            syscalls: driver.syscalls,
+            copied_bytes: state.completions.copied_bytes,
+            segments_received: core.segments_received,
+            segments_by_datagram: datagrams.segments,
+            frames_received: core.frames_received,
+            unexpected_messages: core.unexpected_messages,
+            zero_copy_sends: driver.zero_copy_sends,
+            zero_copy_copied: driver.zero_copy_copied,
+            registered_sends: driver.registered_sends,
+            stale_completions: driver.stale_completions,
+            cq_overflows: driver.cq_overflows,
+            lane_failures: core.lane_failures,
+            corrupted_chunks: core.corrupted_chunks,
+            dropped_frames: core.stale_frames + core.unknown_endpoint,
+            unexpected_bytes_max: state.core.unexpected.held_bytes().1 as u64,
+            staging_bytes: staging_bytes as u64,
+            datagrams_sent: datagrams.sent,
+            datagrams_lost: datagrams.lost,
+            datagrams_dropped: datagrams.dropped + driver.datagrams_too_long,
+        }
+    }
+
+    /// The paths of its sessions, `limit` at the most, and how many more there are.
+    pub(crate) fn paths(&mut self, limit: usize) -> (Vec<PathStatistics>, usize) {
+        let state = &mut *self.state;
+        // What the last acknowledgements said counts, too.
+        state.keep_books();
+        let now_ns = state.clock.now_ns();
+        let core = &state.core;
+        let (mut all, mut omitted) = (Vec::new(), 0);
+        for (id, session) in core.sessions.iter() {
+            if !session.is_connected() || session.engine == core.engine {
+                continue;
+            }
+            let control = state.controls.get(id.index());
+            for (at, path) in session.rails.paths.iter().enumerate() {
+                if all.len() >= limit {
+                    omitted += 1;
+                    continue;
+                }
+                let mut statistics = statistics_of(session, path, now_ns);
+                let rail = state.rails_chosen.get(statistics.rail);
+                (statistics.nic, statistics.local) = match rail {
+                    Some(Rail { nic, address, .. }) => (nic.clone(), *address),
+                    None => (String::new(), state.locator.ip()),
+                };
+                if let Some(control) = control {
+                    add_datagrams(&mut statistics, control, at);
+                }
+                all.push(statistics);
+            }
+        }
+        (all, omitted)
+    }
+
+    /// All of that. NICs are asked by `reader`; at most `paths_max` paths are in it.
+    pub(crate) fn statistics(
+        &mut self,
+        mut reader: Option<&mut NicReader>,
+        paths_max: usize,
+    ) -> Statistics {
+        let (paths, paths_omitted) = self.paths(paths_max);
+        let rails = self.state.rails_chosen.iter().map(|rail| {
+            let counters = reader.as_mut().and_then(|reader| reader.read(rail.nic_index).ok());
+            (rail.clone(), counters)
+        });
+        Statistics {
+            endpoint: self.state.address(0),
+            counters: self.counters(),
+            rails: rails.collect(),
+            paths,
+            paths_omitted,
+        }
+    }
+
+    /// Gives the exporter, if there is one, something newer once in a while.
+    pub(super) fn publish(&mut self) {
+        let now_ns = self.state.now_ns;
+        let Some(publisher) = self.state.publisher.as_mut() else { return };
+        if now_ns < publisher.next_ns {
+            return;
+        }
+        publisher.next_ns = now_ns + PUBLISH_NS;
+        let mut reader = publisher.reader.take();
+        let statistics = self.statistics(reader.as_mut(), PUBLISHED_PATHS_MAX);
+        if let Some(publisher) = self.state.publisher.as_mut() {
+            publisher.reader = reader;
+            publisher.slot.put(statistics);
+        }
+    }
+}
+
+/// What the protocol knows of a path; its NIC and its datagrams are for the caller to fill in.
+fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatistics {
+    let (initiators, acceptors) = rails_of(path.number);
+    let rail = if session.connection.is_initiator() { initiators } else { acceptors };
+    let counters = path.counters;
+    PathStatistics {
+        peer: Address::new(session.engine, session.locator, 0),
+        rail: usize::from(rail),
+        nic: String::new(),
+        local: session.locator.ip(),
+        remote: path.remote.unwrap_or(session.locator.ip()),
+        state: if path.is_usable { PathState::Active } else { PathState::Down },
+        carries_messages: false,
+        carries_datagrams: false,
+        bytes_sent: counters.bytes_sent,
+        bytes_received: counters.bytes_received,
+        chunks_sent: counters.chunks_sent,
+        chunks_received: counters.chunks_received,
+        regrants: counters.regrants,
+        datagrams_sent: 0,
+        datagrams_lost: 0,
+        probes: 0,
+        round_trip: None,
+        changes: counters.changes,
+        last_change: counters.last_change.map(|(cause, at_ns)| PathChange {
+            cause: cause.text(),
+            ago: Duration::from_nanos(now_ns.saturating_sub(at_ns)),
+        }),
+    }
+}
+
+/// What the loop knows of the path at `at`.
+fn add_datagrams(statistics: &mut PathStatistics, control: &Control, at: usize) {
+    let carrier = control.carrier().map(usize::from);
+    statistics.carries_datagrams = carrier == Some(at);
+    // Without one messages go by the TCP lane.
+    statistics.carries_messages = carrier.unwrap_or(usize::from(control.lane_at)) == at;
+    let lane = control.lanes().find(|lane| usize::from(lane.position()) == at);
+    let Some(lane) = lane else { return };
+    if let Some(phase) = lane.phase() {
+        statistics.state = state_of(phase);
+    }
+    let path = lane.path();
+    let counted = path.statistics();
+    statistics.datagrams_sent = counted.sent;
+    statistics.datagrams_lost = counted.lost;
+    statistics.probes = counted.probes;
+    if path.is_answered() {
+        statistics.round_trip = Some(Duration::from_nanos(path.round_trip_ns()));
+    }
+}

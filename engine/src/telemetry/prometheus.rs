@@ -1,0 +1,195 @@
+//! The text format of Prometheus, version 0.0.4.
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write as _};
+
+use super::{Counters, Statistics};
+use crate::types::rail::PathState;
+use crate::types::statistics::{NicCounters, PathStatistics};
+
+/// A number that something has: its name, what it is, and how it is read.
+type Number<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const COUNTERS: [Number<Counters>; 17] = [
+    ("syscalls", "System calls", |c| c.syscalls),
+    ("copied_bytes", "Bytes copied in user space", |c| c.copied_bytes),
+    ("segments_received", "Segments received on control lanes", |c| c.segments_received),
+    ("segments_by_datagram", "Segments that came in datagrams", |c| c.segments_by_datagram),
+    ("frames_received", "Frames received", |c| c.frames_received),
+    ("unexpected_messages", "Messages before their receive", |c| c.unexpected_messages),
+    ("zero_copy_sends", "Chunks sent with zero copy", |c| c.zero_copy_sends),
+    ("zero_copy_copied", "Of these, those that the kernel copied", |c| c.zero_copy_copied),
+    ("registered_sends", "Chunks sent from registered memory", |c| c.registered_sends),
+    ("stale_completions", "Completions that belonged to nothing", |c| c.stale_completions),
+    ("cq_overflows", "Overflows of the completion ring", |c| c.cq_overflows),
+    ("lane_failures", "Bulk lanes that failed", |c| c.lane_failures),
+    ("corrupted_chunks", "Chunks with a wrong checksum", |c| c.corrupted_chunks),
+    ("dropped_frames", "Frames for nobody", |c| c.dropped_frames),
+    ("datagrams_sent", "Datagrams sent", |c| c.datagrams_sent),
+    ("datagrams_lost", "Datagrams taken for lost", |c| c.datagrams_lost),
+    ("datagrams_dropped", "Datagrams that came and were dropped", |c| c.datagrams_dropped),
+];
+
+const GAUGES: [Number<Counters>; 2] = [
+    ("unexpected_bytes_max", "Most bytes of unexpected messages", |c| c.unexpected_bytes_max),
+    ("staging_bytes", "Bytes of all staging buffers", |c| c.staging_bytes),
+];
+
+const OF_PATHS: [Number<PathStatistics>; 9] = [
+    ("bulk_bytes_sent", "Bytes of chunks sent on a path", |p| p.bytes_sent),
+    ("bulk_bytes_received", "Bytes of chunks that came by a path", |p| p.bytes_received),
+    ("chunks_sent", "Chunks sent on a path", |p| p.chunks_sent),
+    ("chunks_received", "Chunks that came by a path", |p| p.chunks_received),
+    ("regrants", "Ranges granted again as a lane of the path failed", |p| p.regrants),
+    ("datagrams_sent", "Datagrams sent on a path", |p| p.datagrams_sent),
+    ("datagrams_lost", "Datagrams of a path taken for lost", |p| p.datagrams_lost),
+    ("probes", "Probes sent for want of an answer", |p| p.probes),
+    ("state_changes", "Changes of the state of a path", |p| p.changes),
+];
+
+const OF_NICS: [Number<NicCounters>; 9] = [
+    ("packets_received", "Packets that a NIC received", |n| n.packets_received),
+    ("packets_sent", "Packets that a NIC sent", |n| n.packets_sent),
+    ("bytes_received", "Bytes that a NIC received", |n| n.bytes_received),
+    ("bytes_sent", "Bytes that a NIC sent", |n| n.bytes_sent),
+    ("errors_received", "Packets that came damaged", |n| n.errors_received),
+    ("errors_sent", "Packets that a NIC could not send", |n| n.errors_sent),
+    ("dropped_received", "Packets that came and were dropped", |n| n.dropped_received),
+    ("dropped_sent", "Packets dropped on their way out", |n| n.dropped_sent),
+    ("missed", "Packets that a NIC had no room for", |n| n.missed),
+];
+
+const STATES: [(PathState, &str); 4] = [
+    (PathState::Probing, "probing"),
+    (PathState::Active, "active"),
+    (PathState::Suspect, "suspect"),
+    (PathState::Down, "down"),
+];
+
+/// Statistics of engines as Prometheus reads them: each metric with what it means, and a line for
+/// each engine, path or NIC. NICs are the host's, so one that several engines use is there once.
+///
+/// Each name begins with `ringrail_`; what only grows ends in `_total`. The labels of a path are
+/// `engine`, `peer`, `nic`, `local` and `remote`.
+pub fn prometheus(engines: &[&Statistics]) -> String {
+    let mut text = Text(String::with_capacity(4096));
+    let labels: Vec<String> =
+        engines.iter().map(|engine| label("engine", engine.endpoint)).collect();
+    for (numbers, kind) in [(&COUNTERS[..], Kind::Counter), (&GAUGES[..], Kind::Gauge)] {
+        for (name, help, read) in numbers {
+            let name = text.head("", name, help, kind);
+            for (engine, labels) in engines.iter().zip(&labels) {
+                text.line(&name, labels, read(&engine.counters));
+            }
+        }
+    }
+    let name = text.head("", "paths_omitted", "Paths that are not told of", Kind::Gauge);
+    for (engine, labels) in engines.iter().zip(&labels) {
+        text.line(&name, labels, engine.paths_omitted);
+    }
+    let paths = engines.iter().zip(&labels).flat_map(|(engine, labels)| {
+        engine.paths.iter().map(move |path| (path, labels_of(labels, path)))
+    });
+    write_paths(&mut text, &paths.collect::<Vec<_>>());
+    write_nics(&mut text, engines);
+    text.0
+}
+
+fn labels_of(engine: &str, path: &PathStatistics) -> String {
+    let PathStatistics { peer, nic, local, remote, .. } = path;
+    let (peer, nic) = (label("peer", peer), label("nic", nic));
+    format!("{engine},{peer},{nic},{},{}", label("local", local), label("remote", remote))
+}
+
+fn write_paths(text: &mut Text, paths: &[(&PathStatistics, String)]) {
+    if paths.is_empty() {
+        return;
+    }
+    for (name, help, read) in OF_PATHS {
+        let name = text.head("path_", name, help, Kind::Counter);
+        for (path, labels) in paths {
+            text.line(&name, labels, read(path));
+        }
+    }
+    let name = text.head("path_", "state", "1 for the state that a path is in", Kind::Gauge);
+    for (path, labels) in paths {
+        for (state, state_name) in STATES {
+            let labels = format!("{labels},{}", label("state", state_name));
+            text.line(&name, &labels, u8::from(path.state == state));
+        }
+    }
+    let help = "1 for the path that messages go by";
+    let name = text.head("path_", "carries_messages", help, Kind::Gauge);
+    for (path, labels) in paths {
+        text.line(&name, labels, u8::from(path.carries_messages));
+    }
+    let help = "1 for a path that messages go by in datagrams";
+    let name = text.head("path_", "carries_datagrams", help, Kind::Gauge);
+    for (path, labels) in paths {
+        text.line(&name, labels, u8::from(path.carries_datagrams));
+    }
+    let help = "Smoothed round trip of the datagrams of a path";
+    let name = text.head("path_", "round_trip_seconds", help, Kind::Gauge);
+    for (path, labels) in paths {
+        if let Some(round_trip) = path.round_trip {
+            text.line(&name, labels, round_trip.as_secs_f64());
+        }
+    }
+    let help = "Time since the state of a path changed, and why it did";
+    let name = text.head("path_", "last_change_age_seconds", help, Kind::Gauge);
+    for (path, labels) in paths {
+        if let Some(change) = path.last_change {
+            let labels = format!("{labels},{}", label("cause", change.cause));
+            text.line(&name, &labels, change.ago.as_secs_f64());
+        }
+    }
+}
+
+fn write_nics(text: &mut Text, engines: &[&Statistics]) {
+    let mut seen = BTreeSet::new();
+    let rails = engines.iter().flat_map(|engine| &engine.rails);
+    let nics = rails.filter_map(|(rail, counters)| Some((&rail.nic, counters.as_ref()?)));
+    let nics: Vec<_> = nics.filter(|(name, _)| seen.insert(*name)).collect();
+    if nics.is_empty() {
+        return;
+    }
+    for (name, help, read) in OF_NICS {
+        let name = text.head("nic_", name, help, Kind::Counter);
+        for (nic, counters) in &nics {
+            text.line(&name, &label("nic", nic), read(counters));
+        }
+    }
+}
+
+/// A label, its value escaped.
+fn label(name: &str, value: impl Display) -> String {
+    let value = value.to_string().replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+    format!("{name}=\"{value}\"")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Only grows.
+    Counter,
+    Gauge,
+}
+
+/// What was written so far. Writing to a string does not fail.
+struct Text(String);
+
+impl Text {
+    /// Begins a metric; gives its whole name.
+    fn head(&mut self, prefix: &str, name: &str, help: &str, kind: Kind) -> String {
+        let (suffix, kind) = match kind {
+            Kind::Counter => ("_total", "counter"),
+            Kind::Gauge => ("", "gauge"),
+        };
+        let name = format!("ringrail_{prefix}{name}{suffix}");
+        let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+        name
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+    }
+}
