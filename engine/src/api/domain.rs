@@ -19,11 +19,13 @@ use crate::progress::engine::{LoopConfig, State};
 use crate::progress::lanes::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, SendMode,
 };
+use crate::progress::statistics::Publisher;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::settings::{BulkLane, ControlLane, Settings, ZeroCopy};
+use crate::telemetry::exporter::Exporter;
 use crate::topology;
 use crate::types::Error;
 
@@ -39,6 +41,7 @@ struct Inner {
     keys: Arc<JobKeys>,
     /// Tells domains apart; never used twice.
     id: u64,
+    exporter: Option<Exporter>,
     /// Threads that were given a core so far.
     pinned: AtomicUsize,
 }
@@ -81,7 +84,16 @@ impl Domain {
         tracing::debug!("arena of {} KiB, {} pages", arena.len() / 1024, arena.kind());
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner { settings, arena, keys, id, pinned: AtomicUsize::new(0) })))
+        let exporter = settings.prometheus_address().map(open_exporter).transpose()?;
+        let pinned = AtomicUsize::new(0);
+        Ok(Self(Arc::new(Inner { settings, arena, keys, id, exporter, pinned })))
+    }
+
+    /// Where statistics are told as Prometheus reads them, if the setting `prometheus_address` asks
+    /// for it: by HTTP, at the path `/metrics`, up to a second old while an endpoint makes
+    /// progress. Asked for port 0, this has the one that was free.
+    pub fn prometheus_address(&self) -> Option<SocketAddr> {
+        self.0.exporter.as_ref().map(Exporter::address)
     }
 
     /// The settings in force.
@@ -176,6 +188,7 @@ impl Domain {
             rails,
         );
         state.rails_chosen = selection.rails;
+        state.publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
         state.datagrams = datagrams;
         state.datagrams.socket_window_bytes = window_bytes;
         let endpoint = state.core.open_endpoint();
@@ -231,6 +244,18 @@ impl Domain {
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.0.arena
     }
+}
+
+fn open_exporter(address: SocketAddr) -> Result<Exporter, Error> {
+    let exporter = Exporter::open(address).map_err(|error| {
+        let text = format!(
+            "cannot tell statistics at {address} (setting prometheus_address; each process needs \
+             a port of its own, and port 0 takes a free one)"
+        );
+        Error::system(text, error)
+    })?;
+    tracing::info!("statistics for Prometheus: http://{}/metrics", exporter.address());
+    Ok(exporter)
 }
 
 /// A socket for datagrams, and its port.

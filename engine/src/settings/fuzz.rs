@@ -8,7 +8,7 @@ use super::*;
 const TEST_TIME: Duration = Duration::from_millis(700);
 
 /// What stands in files: random bytes alone hardly ever make a line.
-const WORDS: [&str; 28] = [
+const WORDS: [&str; 29] = [
     "spin",
     "nics",
     "backup_nics",
@@ -20,6 +20,7 @@ const WORDS: [&str; 28] = [
     "cores",
     "listen_address",
     "port_range",
+    "prometheus_address",
     "lanes",
     "eager_limit_bytes",
     "host",

@@ -47,6 +47,7 @@
 //! ```
 
 mod error;
+mod exporter;
 mod faults;
 #[cfg(test)]
 mod fuzz;

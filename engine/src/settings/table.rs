@@ -1,11 +1,12 @@
 //! The table of settings: everything else about a setting is generated from its row here.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use super::exporter::ExportAddress;
 use super::faults::{FaultSet, Faults};
 use super::nics::NicPattern;
 use super::secret::{FilePath, Secret};
@@ -238,6 +239,9 @@ settings_table! {
     /// A file for what the lanes carry, as Wireshark opens it; further engines of the process add
     /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is written.
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
+    /// Where a thread tells Prometheus by HTTP what is counted: an address and a port, or a port of
+    /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.
+    prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control, and for datagrams of lose, repeat, reorder,
     /// flip and truncate.
