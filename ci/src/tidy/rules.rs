@@ -53,7 +53,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("secret", &[]),
     ("proto", &["wire", "secret", "hooks"]),
-    ("telemetry", &[]),
+    ("telemetry", &["types"]),
     ("netlink", &[]),
     ("memory", &["telemetry"]),
     // The simulated network looks into packets, as somebody on the way may.

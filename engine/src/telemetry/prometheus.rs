@@ -193,3 +193,35 @@ impl Text {
         let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        assert_eq!(label("nic", "a\\b\"c\nd"), r#"nic="a\\b\"c\nd""#);
+    }
+
+    #[test]
+    fn each_metric_is_one_group_with_its_type() {
+        let engine = |number: u64| Statistics {
+            endpoint: crate::types::Address::new(number, "127.0.0.1:1".parse().unwrap(), 0),
+            counters: Counters { syscalls: number, ..Counters::default() },
+            rails: Vec::new(),
+            paths: Vec::new(),
+            paths_omitted: 0,
+        };
+        let text = prometheus(&[&engine(7), &engine(8)]);
+        let expected = "# HELP ringrail_syscalls_total System calls.\n\
+            # TYPE ringrail_syscalls_total counter\n\
+            ringrail_syscalls_total{engine=\"127.0.0.1:1/0000000000000007.0\"} 7\n\
+            ringrail_syscalls_total{engine=\"127.0.0.1:1/0000000000000008.0\"} 8\n";
+        assert!(text.starts_with(expected), "{text}");
+        let mut seen = BTreeSet::new();
+        for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
+            assert!(seen.insert(line), "twice: {line}");
+        }
+        assert_eq!(seen.len(), COUNTERS.len() + GAUGES.len() + 1, "none without anything in it");
+    }
+}
