@@ -1,5 +1,7 @@
 //! Results, as tables, JSON or CSV.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Cli;
@@ -17,6 +19,9 @@ pub(crate) struct Report {
     pub(crate) iterations: u64,
     pub(crate) threads: usize,
     pub(crate) lanes: Vec<String>,
+    /// With several paths: bytes that bulk lanes carried, both ways, by NIC of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rails: Option<BTreeMap<String, u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_us_min: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

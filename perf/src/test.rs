@@ -6,6 +6,7 @@ pub(crate) mod failover;
 mod latency;
 mod load;
 mod mr;
+mod rails;
 
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use ringrail::{
 use serde::de::DeserializeOwned;
 
 use self::counted::Counted;
+use self::rails::PathsUsed;
 use crate::cli::{Buffers, Lanes, TestName};
 use crate::link::{Job, Link};
 use crate::output::Report;
@@ -40,6 +42,8 @@ pub(crate) struct Side<'a> {
     completions: Vec<Completion>,
     /// [`Self::frames`] when this round began.
     frames_before: u64,
+    /// The paths when this round began.
+    paths_before: PathsUsed,
 }
 
 /// Whether rails that nobody named have this address among them: then all of them are used.
@@ -115,7 +119,9 @@ pub(crate) fn run(
     let address = Address::from_bytes(&address).map_err(message)?;
     let peer = endpoint.insert(&address).map_err(message)?;
     let completions = Vec::with_capacity(4096);
-    let mut side = Side { link, job, endpoint, peer, is_server, completions, frames_before: 0 };
+    let (frames_before, paths_before) = (0, PathsUsed::default());
+    let mut side =
+        Side { link, job, endpoint, peer, is_server, completions, frames_before, paths_before };
     if is_server {
         side.greet()?;
     } else {
@@ -131,6 +137,7 @@ pub(crate) fn run(
     for round in 0..=job.rounds {
         side.barrier()?;
         side.frames_before = side.frames();
+        side.paths_before = PathsUsed::of(&side.endpoint.paths());
         let report = match job.test {
             TestName::Bw => bw::run(&mut side, false)?,
             TestName::Bibw => bw::run(&mut side, true)?,
@@ -208,7 +215,6 @@ impl Side<'_> {
 
     /// An empty report of this job.
     fn report(&self) -> Report {
-        let nic = self.endpoint.address().locator().ip();
         Report {
             test: serde_json::to_value(self.job.test)
                 .ok()
@@ -217,12 +223,11 @@ impl Side<'_> {
             size_bytes: self.job.size,
             iterations: self.job.iters,
             threads: 1,
-            lanes: vec![format!("{}:{nic}", self.endpoint.driver())],
             ..Report::default()
         }
     }
 
-    /// Fills in what both sides counted: verification, system calls, datagrams, zero copy.
+    /// Fills in what both sides counted and which lanes it went by: verification, system calls, datagrams, zero copy.
     fn conclude(
         &mut self,
         report: &mut Report,
@@ -239,7 +244,10 @@ impl Side<'_> {
         report.verified = verified && their_verified;
         report.eager_limit_bytes = self.endpoint.eager_limit_bytes(self.peer);
         let asked = self.endpoint.domain().settings().control_lane();
-        counted::control_lane(report, asked, &ours, &theirs);
+        let paths = PathsUsed::of(&self.endpoint.paths()).since(&self.paths_before);
+        report.lanes = paths.lanes(self.endpoint.driver());
+        report.rails = paths.bytes();
+        counted::control_lane(report, asked, &ours, &theirs, paths.carrier());
         if self.job.lanes.is_datagrams_only() {
             // There is no other lane.
             report.lanes.truncate(1);

@@ -40,12 +40,14 @@ impl Counted {
     }
 }
 
-/// Says in `report` which control lane messages went by, whatever was asked for.
+/// Says in `report` which control lane messages went by, whatever was asked for; at the end by
+/// `nic`.
 pub(super) fn control_lane(
     report: &mut Report,
     asked: ControlLane,
     ours: &Counted,
     theirs: &Counted,
+    nic: &str,
 ) {
     let segments = ours.segments + theirs.segments;
     let by_datagram = ours.segments_by_datagram + theirs.segments_by_datagram;
@@ -60,9 +62,7 @@ pub(super) fn control_lane(
         return;
     }
     // The other lanes follow: those of bulk.
-    let nic = report.lanes.first().and_then(|lane| lane.split_once(':'));
-    let lane = format!("{used}:{}", nic.map_or("", |(_, nic)| nic));
-    report.lanes.insert(0, lane);
+    report.lanes.insert(0, format!("{used}:{nic}"));
     report.datagram_share = Some(by_datagram as f64 / segments.max(1) as f64);
     (report.datagrams_sent, report.datagrams_sent_peer) = (Some(ours.sent), Some(theirs.sent));
     (report.datagrams_lost, report.datagrams_lost_peer) = (Some(ours.lost), Some(theirs.lost));
@@ -108,9 +108,9 @@ mod tests {
             sent,
             ..Counted::default()
         };
-        let lanes = vec!["uring:10.0.0.1".to_owned()];
+        let lanes = vec!["uring:rail1".to_owned()];
         let mut report = Report { lanes, ..Report::default() };
-        control_lane(&mut report, asked, &counted(ours), &counted(theirs));
+        control_lane(&mut report, asked, &counted(ours), &counted(theirs), "rail0");
         report
     }
 
@@ -126,9 +126,9 @@ mod tests {
             let report = report(asked, ours, theirs, 1);
             assert_eq!(report.control_lane.as_deref(), Some(lane));
             assert_eq!(report.datagram_share, share, "{lane}");
-            let first = if share.is_some() { lane } else { "uring" };
-            assert_eq!(report.lanes[0], format!("{first}:10.0.0.1"));
-            assert_eq!(report.lanes.last().unwrap(), "uring:10.0.0.1");
+            let first = share.map_or("uring:rail1".to_owned(), |_| format!("{lane}:rail0"));
+            assert_eq!(report.lanes[0], first);
+            assert_eq!(report.lanes.last().unwrap(), "uring:rail1");
         }
     }
 
