@@ -227,7 +227,8 @@ impl Side<'_> {
         }
     }
 
-    /// Fills in what both sides counted and which lanes it went by: verification, system calls, datagrams, zero copy.
+    /// Fills in which lanes it went by and what both sides counted: verification, system calls,
+    /// datagrams, zero copy.
     fn conclude(
         &mut self,
         report: &mut Report,

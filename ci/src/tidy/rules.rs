@@ -63,7 +63,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("settings", &["wire", "secret", "types::rail"]),
     ("bootstrap", &["settings"]),
-    ("topology", &["settings", "types::rail", "netlink"]),
+    ("topology", &["settings", "types::rail", "types::statistics", "netlink"]),
     ("types", &["wire", "proto", "memory"]),
     ("progress", &["proto", "wire", "types", "memory", "telemetry", "hooks", "topology"]),
 ];
