@@ -158,7 +158,7 @@ pub(super) fn foreign_addresses_are_not_let_in(variant: &Variant) {
     host.expect_quiet();
 }
 
-/// Has this thread, which ends with the test, in a network of its own, which ends with it, and whose
+/// Has this thread, which ends with the test, in a network of its own, which ends with it and whose
 /// loopback is off; `false`: that is not allowed here.
 fn enter_new_network(variant: &Variant) -> bool {
     // SAFETY: no other thread is concerned; sockets that there are stay in their network.
