@@ -77,7 +77,7 @@ pub(crate) fn check_all(bytes: &[u8], message: u64) -> bool {
     bytes.iter().enumerate().all(|(offset, &byte)| byte == filling(message, offset))
 }
 
-/// Whether every byte between the stamps is as [`fill`] wrote it, before [`write`] came.
+/// Whether every byte between the stamps is as [`fill`] wrote it, before [`write()`] came.
 pub(crate) fn check_between(bytes: &[u8], message: u64) -> bool {
     let last = bytes.len().saturating_sub(8);
     let between = |offset: usize| offset % STRIDE >= 8 && offset < last;
