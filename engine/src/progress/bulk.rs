@@ -14,6 +14,8 @@ pub(super) enum LaneEnd<'a> {
     Unused,
     /// The peer does not need it now.
     ByPeer,
+    /// Its path is not to be relied on, which is no failure of the lane.
+    Abandoned,
     /// What was under way has to go by another lane.
     Failed(&'a str),
 }
@@ -174,13 +176,14 @@ impl Engine {
                 LaneEnd::Unused => CloseMode::Graceful,
                 // A peer that closed reads no more: what it left in the socket would keep memory
                 // from being released for as long as the path holds the bytes back.
-                LaneEnd::ByPeer | LaneEnd::Failed(_) => CloseMode::Reset,
+                LaneEnd::ByPeer | LaneEnd::Abandoned | LaneEnd::Failed(_) => CloseMode::Reset,
             };
             self.driver.close(key, mode);
         }
         let (is_failure, cause) = match end {
             LaneEnd::Unused => (false, "not used for long"),
             LaneEnd::ByPeer => (false, "closed by the peer"),
+            LaneEnd::Abandoned => (false, "its path fails"),
             LaneEnd::Failed(cause) => (true, cause),
         };
         tracing::debug!(is_failure, "a bulk lane ends: {cause}");

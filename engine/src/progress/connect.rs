@@ -4,6 +4,7 @@ use rand::RngExt;
 use zerocopy::IntoBytes;
 
 use super::control::Control;
+use super::datagram::scoped;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
@@ -35,6 +36,7 @@ impl Engine {
 
     pub(super) fn connect_lane(&mut self, lane: Id) {
         let Some((remote, rail)) = self.state.core.way_of(lane) else { return };
+        let remote = scoped(&self.state.rails, rail, remote);
         match self.driver.connect(remote, rail) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));

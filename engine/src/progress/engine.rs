@@ -324,6 +324,7 @@ impl Engine {
         happened |= self.read_datagrams();
         if self.state.completions.finished > finished
             && self.state.core.is_at_rest()
+            && !self.state.datagrams.has_more
             && !std::mem::replace(&mut self.state.owes_rest, true)
         {
             // Whoever waits for the message gets it first; the next turn does the rest of this one.
@@ -425,7 +426,7 @@ impl Engine {
                     self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
                 Action::AbandonLane { lane } => {
-                    self.close_lane(lane, LaneEnd::Failed("its path fails"));
+                    self.close_lane(lane, LaneEnd::Abandoned);
                 }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),

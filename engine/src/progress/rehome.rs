@@ -9,6 +9,7 @@ use std::io;
 
 use rand::RngExt;
 
+use super::datagram::scoped;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
@@ -40,6 +41,7 @@ impl Engine {
     /// RR-RAIL-7.
     pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
         let control = self.control(session);
+        // The peer ends the old one when it has accepted another.
         let may_go_on = is_of_network(error) || control.moving.is_some();
         if may_go_on && control.has_active_path() {
             self.drop_control_lane(session);
@@ -78,7 +80,8 @@ impl Engine {
             }
             let control = self.control(session);
             let is_needed = control.lane.is_none() || control.is_path_down(control.lane_at);
-            let carrier = control.carrier().filter(|&at| is_needed && at != control.lane_at);
+            let is_other = |&at: &u8| control.lane.is_none() || at != control.lane_at;
+            let carrier = control.carrier().filter(|at| is_needed && is_other(at));
             let is_late = now_ns.saturating_sub(control.moving_since_ns) > PAUSE_NS;
             let Some(at) = carrier.filter(|_| is_late && control.moving.is_none()) else {
                 continue;
@@ -89,6 +92,7 @@ impl Engine {
             }
             let Some((remote, rail)) = self.state.core.way_of_path(session, at) else { continue };
             self.control(session).moving_since_ns = now_ns;
+            let remote = scoped(&self.state.rails, rail, remote);
             match self.driver.connect(remote, rail) {
                 Ok(key) => {
                     self.control(session).moving = Some((key, at));
@@ -140,9 +144,16 @@ impl Engine {
         if let Some(&mut Role::MoveConnecting { session }) = self.state.roles.get_mut(key)
             && error.kind() == io::ErrorKind::ConnectionRefused
             && self.control(session).lane.is_none()
+            && !self.has_answered_move(session)
         {
             self.lose(session, "its host says that its process is gone");
         }
+    }
+
+    /// Whether the peer has answered anything since the attempt to move began.
+    fn has_answered_move(&mut self, session: u32) -> bool {
+        let control = self.control(session);
+        control.has_answered_since(control.moving_since_ns)
     }
 
     /// An attempt to move failed. Another one follows.

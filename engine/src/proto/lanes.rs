@@ -6,8 +6,8 @@ use super::effects::Effects;
 use super::failure::PeerFailure;
 use super::handshake::is_of_session;
 use super::keys::SessionKeys;
-use super::session::Control;
-use super::table::Id;
+use super::session::{Control, Session};
+use super::table::{Id, Table};
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;
 use crate::wire::{Hello, Refused};
@@ -155,12 +155,16 @@ impl Core {
         self.keys_of_join(hello)?;
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        // Also not one that was held up on the way while a later one came.
+        let number = hello.lane.get();
+        let is_late = session.last_move.is_some_and(|last| number <= last);
+        if !session.joins.use_up(number) || is_late {
+            return Err(HelloStatus::StaleEpoch);
+        }
         // In stream mode a lane that ends takes with it what it carried.
         let at = session.rails.position(hello.path.get()).filter(|_| session.datagram.is_some());
         let at = at.ok_or(HelloStatus::Malformed)?;
-        if !session.joins.use_up(hello.lane.get()) {
-            return Err(HelloStatus::StaleEpoch);
-        }
+        session.last_move = Some(number);
         Ok((slot, at as u8))
     }
 
@@ -188,7 +192,6 @@ impl Core {
         let number = hello.lane.get();
         let keys = keys.lane(number, false);
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
-        let path = self.path_to_join(slot, hello.path.get()).ok_or(HelloStatus::Malformed)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
         if session.bulk_in_datagrams || number == DATAGRAM_LANE {
             return Err(HelloStatus::Malformed);
@@ -197,6 +200,8 @@ impl Core {
         if !session.joins.use_up(number) {
             return Err(HelloStatus::StaleEpoch);
         }
+        let path = self.path_to_join(slot, hello.path.get()).ok_or(HelloStatus::Malformed)?;
+        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
         // Twice the usual number leaves room for lanes that replace dying ones.
         let lanes_max = 2 * self.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
         if session.lanes.len() >= lanes_max {
@@ -245,7 +250,11 @@ impl Core {
             if session.lanes.is_empty() {
                 self.request_lanes_later(bulk.session, Wait::Room);
             } else {
+                let has_lane = has_bulk_lane(session, &self.lanes);
                 self.rest_path(bulk.session, bulk.path, now_ns);
+                if !has_lane {
+                    self.request_lanes_later(bulk.session, Wait::Time);
+                }
             }
         }
     }
@@ -358,7 +367,7 @@ impl Core {
             let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
             if !is_served(wait, session.lane_failures) {
                 self.starved.push((slot, wait));
-            } else if session.is_connected() && session.lanes.is_empty() {
+            } else if session.is_connected() && !has_bulk_lane(session, &self.lanes) {
                 session.lanes_requested = false;
                 // What it was for may be over.
                 if session.needs_lane() {
@@ -402,4 +411,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Whether a session has a lane, or waits for one, on a path that carries bulk data.
+fn has_bulk_lane(session: &Session, lanes: &Table<BulkLane>) -> bool {
+    session.lanes.iter().any(|&lane| {
+        lanes.get(lane).is_some_and(|bulk| session.rails.carries_bulk(usize::from(bulk.path)))
+    })
 }

@@ -221,6 +221,8 @@ pub(crate) struct Session {
     /// When the first of them was lost.
     pub(super) lanes_fail_since_ns: u64,
     pub(crate) next_lane: u32,
+    /// Number of the connection that last took the place of its control lane.
+    pub(crate) last_move: Option<u32>,
     /// It is in the list of sessions that may grant.
     pub(crate) is_granting: bool,
     /// The goodbye is staged.
@@ -276,6 +278,7 @@ impl Session {
             lane_failures: 0,
             lanes_fail_since_ns: 0,
             next_lane: 0,
+            last_move: None,
             is_granting: false,
             is_leaving: false,
             datagram: None,
@@ -326,7 +329,7 @@ impl Session {
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
         (self.lanes_requested, self.lanes_wanted) = (false, false);
-        self.lane_failures = 0;
+        (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
         self.is_leaving = false;
     }

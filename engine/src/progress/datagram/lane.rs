@@ -148,8 +148,8 @@ impl Lane {
     }
 
     /// Whether it is one of several and healthy among them.
-    fn is_relied_on(&self) -> bool {
-        self.rail_health.as_ref().is_some_and(RailHealth::is_active)
+    pub(super) fn is_active(&self) -> bool {
+        self.rail_health.as_ref().is_some_and(RailHealth::is_active) && !self.is_off
     }
 
     /// Whether contents go by it now.
@@ -204,7 +204,7 @@ impl Lane {
         let (_, _, probes) = self.path.load();
         match self.health {
             // With several paths it is silent when it is down: the TCP lane may be so, too.
-            Health::Good if self.path.is_silent() && !self.is_relied_on() => {
+            Health::Good if self.path.is_silent() && !self.is_active() => {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
                 self.health = Health::Silent;
                 if !self.is_held {

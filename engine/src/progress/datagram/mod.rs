@@ -35,6 +35,7 @@ use crate::wire::packet::PACKET_TAG_BYTES;
 
 pub(crate) use self::counters::{DatagramCounters, Dropped};
 pub(crate) use self::lane::Lane;
+pub(super) use self::several::scoped;
 pub(super) use self::several::state_of;
 pub(crate) use self::window::window_bytes;
 
@@ -75,12 +76,16 @@ pub(crate) struct Datagrams {
     /// What this engine announces.
     pub(super) announced: Announced,
     by_session: HashMap<u64, u32, RandomState>,
+    /// Lanes of sessions besides one each.
+    standing_by: usize,
     /// The session of the last datagram of all, if it lives.
     latest: u32,
     /// When sessions want a turn at the latest.
     timers: Timers,
     is_polled: bool,
     is_watched: bool,
+    /// The last turn read as many as one may.
+    pub(super) has_more: bool,
     idle_turns: u32,
     /// Sessions that wait for room in the driver.
     blocked: Vec<u32>,
@@ -303,6 +308,8 @@ impl Engine {
         self.driver.flush_datagrams();
         let control = self.control(session);
         let others = std::mem::take(&mut control.standby);
+        self.state.datagrams.standing_by -= others.len();
+        let control = self.control(session);
         let lanes = control.datagram.take().into_iter().chain(others);
         for lane in lanes {
             let datagrams = &mut self.state.datagrams;
@@ -347,6 +354,7 @@ impl Engine {
                 }
             }
         }
+        self.state.datagrams.has_more = count == DATAGRAMS_PER_TURN;
         if count > 0 {
             self.state.datagrams.idle_turns = 0;
             return true;
@@ -436,8 +444,8 @@ impl Engine {
         }
         if fired {
             let State { datagrams, controls, .. } = &mut *self.state;
-            let sessions = datagrams.by_session.len();
-            datagrams.timers.sweep(sessions, |at_ns, session| stands(controls, at_ns, session));
+            let lanes = datagrams.by_session.len() + datagrams.standing_by;
+            datagrams.timers.sweep(lanes, |at_ns, session| stands(controls, at_ns, session));
             self.driver.flush_datagrams();
         }
     }

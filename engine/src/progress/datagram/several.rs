@@ -14,7 +14,7 @@ use crate::proto::packet::{Path, PathConfig};
 use crate::proto::rails::health::{Health as RailHealth, Phase, Transition};
 use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::{path_number, rails_of};
-use crate::types::{Address, Event, PathState};
+use crate::types::{Address, Event, PathState, Rail};
 use crate::wire::packet::PACKET_TAG_BYTES;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
@@ -30,6 +30,18 @@ pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
         Phase::Suspect => PathState::Suspect,
         Phase::Down => PathState::Down,
     }
+}
+
+/// An address of a peer as it is reached by a rail: a link-local one means nothing without its NIC.
+pub(in crate::progress) fn scoped(rails: &[Rail], rail: u8, remote: SocketAddr) -> SocketAddr {
+    let mut remote = remote;
+    if let SocketAddr::V6(v6) = &mut remote
+        && v6.ip().is_unicast_link_local()
+        && v6.scope_id() == 0
+    {
+        v6.set_scope_id(rails.get(usize::from(rail)).map_or(0, |rail| rail.nic_index));
+    }
+    remote
 }
 
 impl Control {
@@ -51,7 +63,15 @@ impl Control {
 
     /// Whether any of its paths is healthy, where there are several.
     pub(in crate::progress) fn has_active_path(&self) -> bool {
-        self.lanes().any(|lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_active))
+        self.lanes().any(Lane::is_active)
+    }
+
+    /// Whether anything sent later than that was answered by any path.
+    pub(in crate::progress) fn has_answered_since(&mut self, since_ns: u64) -> bool {
+        self.lanes_mut().any(|lane| {
+            lane.path.settle();
+            lane.path.answered_sent_ns().is_some_and(|sent_ns| sent_ns > since_ns)
+        })
     }
 
     /// Whether the path at a position does not answer.
@@ -193,12 +213,12 @@ impl State {
         let is_initiator = known.connection.is_initiator();
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let Some(carrier) = control.datagram.as_deref_mut() else { return };
-        let mut remote = SocketAddr::new(path.remote.unwrap_or(known.locator.ip()), carrier.port);
-        if let (SocketAddr::V6(remote), SocketAddr::V6(locator)) = (&mut remote, known.locator) {
-            remote.set_scope_id(locator.scope_id());
-        }
         let (initiators, acceptors) = rails_of(number);
         let rail = if is_initiator { initiators } else { acceptors };
+        let remote = match path.remote {
+            Some(address) => scoped(&self.rails, rail, SocketAddr::new(address, carrier.port)),
+            None => SocketAddr::new(known.locator.ip(), carrier.port),
+        };
         let config = PathConfig {
             session: known.id,
             path: number,
@@ -217,6 +237,7 @@ impl State {
             carrier.rail_health = Some(RailHealth::new(now_ns));
         }
         control.standby.push(Box::new(lane));
+        self.datagrams.standing_by += 1;
         control.is_doubtful = true;
     }
 
@@ -235,7 +256,10 @@ impl State {
         if !keys.path(number, false).receive.open_packet(&mut bytes.to_vec(), first) {
             return false;
         }
-        let Some(at) = self.core.add_path(session, number) else { return false };
+        // A bulk lane of it may have come before.
+        let known = self.core.sessions.at(session as usize);
+        let at = known.and_then(|known| known.rails.position(number));
+        let Some(at) = at.or_else(|| self.core.add_path(session, number)) else { return false };
         self.open_other_path(session, number, at);
         true
     }
@@ -296,9 +320,9 @@ impl State {
             return;
         }
         let mut changes = Vec::new();
+        let was_open = control.carrier().is_some();
         control.is_doubtful = false;
-        let is_active = |lane: &&Lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_active);
-        let mut active = control.lanes().filter(is_active).count();
+        let mut active = control.lanes().filter(|lane| lane.is_active()).count();
         for index in 0..=control.standby.len() {
             let witness = control
                 .lanes()
@@ -311,8 +335,10 @@ impl State {
             let Some(health) = &mut lane.rail_health else { continue };
             let is_needed = active == 0;
             if let Some(change) = health.observe(now_ns, &evidence, witness, is_needed) {
-                active += usize::from(change.to == Phase::Active);
-                active -= usize::from(change.from == Phase::Active);
+                if !lane.is_off {
+                    active += usize::from(change.to == Phase::Active);
+                    active -= usize::from(change.from == Phase::Active);
+                }
                 changes.push((lane.at, lane.number, change));
                 lane.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
             }
@@ -350,6 +376,11 @@ impl State {
             self.path_changed(session, at, number, change);
         }
         self.choose_carrier(session);
+        let control = self.controls.get(session as usize);
+        if was_open && control.is_some_and(|control| control.carrier().is_none()) {
+            // By TCP, as far as that passes: what was under way may have gone with the path.
+            self.core.resend_all(session);
+        }
     }
 
     fn path_changed(&mut self, session: u32, at: u8, number: u16, change: Transition) {
@@ -399,11 +430,7 @@ impl State {
             (is_backup, !roles.contains(&ROLE_PREFERRED), lane.at)
         };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let is_fit = |lane: &Lane| {
-            lane.rail_health.as_ref().is_some_and(RailHealth::is_active)
-                && lane.health == Health::Good
-                && !lane.is_off
-        };
+        let is_fit = |lane: &Lane| lane.is_active() && lane.health == Health::Good;
         let best = control.standby.iter().enumerate().filter(|(_, lane)| is_fit(lane));
         let best = best.map(|(at, lane)| (rank(lane), at)).min();
         let carrier = control.datagram.as_deref();

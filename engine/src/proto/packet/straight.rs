@@ -41,6 +41,8 @@ impl Path {
             self.handle_ack(owed.at_ns, Words::none(), owed.delay_ns, owed.cumulative);
         }
         self.late_ns = late_ns;
+        // What is outstanding now may have been sent long after that answer came.
+        self.unanswered_since_ns = self.unanswered_since_ns.max(self.asked_at_ns);
     }
 
     /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.

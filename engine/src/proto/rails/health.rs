@@ -242,6 +242,8 @@ impl Health {
     fn handle_answer(&mut self, now_ns: u64, evidence: &Evidence) {
         self.seen_sent_ns = evidence.answered_sent_ns;
         (self.came_ns, self.arrived_then) = (now_ns, evidence.arrived);
+        // Whatever was said of its link.
+        self.has_link = true;
         if self.phase == Phase::Active {
             return;
         }

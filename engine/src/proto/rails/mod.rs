@@ -281,8 +281,8 @@ impl Core {
         Some(session.rails.paths.len() - 1)
     }
 
-    /// Position of the path that a lane wants to join. Without datagrams lanes are the first that
-    /// is heard of a path, and show that it carries them.
+    /// Position of the path that a lane wants to join. It may be the first that is heard of the path;
+    /// without datagrams it also shows that the path carries something.
     ///
     /// RR-RAIL-2.
     pub(super) fn path_to_join(&mut self, slot: u32, number: u16) -> Option<usize> {
@@ -290,11 +290,9 @@ impl Core {
         if let Some(at) = session.rails.position(number) {
             return Some(at);
         }
-        if session.datagram.is_some() {
-            return None;
-        }
+        let has_datagrams = session.datagram.is_some();
         let at = self.add_path(slot, number)?;
-        self.sessions.at_mut(slot as usize)?.rails.paths[at].is_usable = true;
+        self.sessions.at_mut(slot as usize)?.rails.paths[at].is_usable = !has_datagrams;
         Some(at)
     }
 
@@ -386,7 +384,8 @@ impl Core {
         let path = session.rails.paths.get(usize::from(at))?;
         let mut remote = session.locator;
         if let Some(address) = path.remote {
-            remote.set_ip(address);
+            // Of another NIC than the locator's: the loop knows its scope.
+            remote = SocketAddr::new(address, remote.port());
         }
         Some((remote, rails_of(path.number).0))
     }

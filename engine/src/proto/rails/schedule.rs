@@ -127,11 +127,18 @@ impl Core {
 
     fn candidates(&self, session: &Session, now_ns: u64) -> impl Iterator<Item = Candidate> {
         let lanes = &self.lanes;
+        let carries = move |lane: &Id| {
+            lanes.get(*lane).is_some_and(|bulk| {
+                bulk.is_ready && session.rails.carries_bulk(usize::from(bulk.path))
+            })
+        };
+        // The peer may take paths for failed that look well here, and have lanes on others only. A
+        // lane that has joined is a connection that came about.
+        let has_some = session.lanes.iter().any(carries);
         session.lanes.iter().filter_map(move |&lane| {
             let bulk = lanes.get(lane)?;
-            let at = usize::from(bulk.path);
-            let path = session.rails.paths.get(at)?;
-            if !bulk.is_ready || !session.rails.carries_bulk(at) {
+            let path = session.rails.paths.get(usize::from(bulk.path))?;
+            if !bulk.is_ready || !(carries(&lane) || !has_some) {
                 return None;
             }
             let rate = match (bulk.rate.hoped_for(now_ns), path.expected_rate()) {

@@ -99,14 +99,15 @@ fn paths_are_those_of_rails_that_both_sides_told_of() {
 fn nothing_is_granted_on_a_path_that_has_not_answered() {
     let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     let at = bench.core.add_path(bench.slot, path_number(1, 1)).unwrap();
-    let lane = bench.lane_of(3, path_number(1, 1));
-    bench.receive(6000);
-    bench.say(&rts(0, 6000)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_LANES_WANTED]);
-    assert!(bench.core.next_receive(lane).is_none());
+    let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
+    bench.receive(4 * 4096);
+    bench.say(&rts(0, 4 * 4096)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    assert!(bench.core.next_receive(lanes[0]).is_some());
+    assert!(bench.core.next_receive(lanes[1]).is_none());
     bench.core.path_ready(bench.slot, at, 0);
     assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
-    assert!(bench.core.next_receive(lane).is_some());
+    assert!(bench.core.next_receive(lanes[1]).is_some());
 }
 
 /// RR-RAIL-5
