@@ -138,7 +138,7 @@ impl Core {
         session.lanes.iter().filter_map(move |&lane| {
             let bulk = lanes.get(lane)?;
             let path = session.rails.paths.get(usize::from(bulk.path))?;
-            if !bulk.is_ready || !(carries(&lane) || !has_some) {
+            if !bulk.is_ready || (has_some && !carries(&lane)) {
                 return None;
             }
             let rate = match (bulk.rate.hoped_for(now_ns), path.expected_rate()) {
