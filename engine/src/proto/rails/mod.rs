@@ -281,7 +281,7 @@ impl Core {
         Some(session.rails.paths.len() - 1)
     }
 
-    /// Position of the path that a lane wants to join. It may be the first that is heard of the path;
+    /// Position of the path that a lane wants to join. It may be the first that is heard of it;
     /// without datagrams it also shows that the path carries something.
     ///
     /// RR-RAIL-2.
