@@ -23,13 +23,14 @@ local PACKET_ACK, PACKET_FLOOR, PACKET_ELICITS, PACKET_ACK_NOW, PACKET_PROBE = 1
 local PACKET_FLAGS_MAX = 31
 local TAG_BYTES = 8
 
-local KINDS = { [1] = "control", [2] = "bulk" }
+local KINDS = { [1] = "control", [2] = "bulk", [3] = "move" }
 local STATUS = {
   [0] = "accepted", "election lost", "already connected", "wrong engine", "wrong version",
   "unknown session", "busy", "leaving", "malformed", "wrong secret", "stale epoch",
 }
 local DONE_STATUS = { [0] = "ok", "abandoned" }
 local REASONS = { [0] = "closed", "protocol", "corrupted" }
+local ROLES = { [0] = "ordinary", "preferred", "backup" }
 local FAMILIES = { [4] = "IPv4", [6] = "IPv6" }
 
 -- Kinds of fields: "text", "bytes", "dec", "hex", or a table of names for the values.
@@ -44,7 +45,8 @@ local LAYOUTS = {
     { "address_family", 1, FAMILIES }, { "address_reserved", 1, "hex" },
     { "address_ip", 16, "bytes" }, { "address_scope", 4, "dec" },
     { "address_reserved_2", 4, "hex" }, { "address_engine", 8, "hex" },
-    { "epoch", 4, "dec" }, { "reserved", 4, "hex" }, { "nonce", 16, "bytes" },
+    { "epoch", 4, "dec" }, { "datagram_port", 2, "dec" }, { "datagram_bytes", 2, "dec" },
+    { "path", 2, "hex" }, { "reserved", 2, "hex" }, { "nonce", 16, "bytes" },
     { "tag", 16, "bytes" },
   },
   reply = {
@@ -98,6 +100,18 @@ local LAYOUTS = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" },
     { "reserved_2", 4, "hex" },
   },
+  data = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "length", 4, "dec" },
+    { "receive_operation", 8, "hex" }, { "offset", 8, "dec" },
+  },
+  rail = {
+    { "kind", 1, "dec" }, { "index", 1, "dec" }, { "count", 1, "dec" }, { "role", 1, ROLES },
+    { "speed_mbps", 4, "dec" }, { "ip", 16, "bytes" }, { "family", 1, FAMILIES },
+    { "reserved", 1, "hex" }, { "reserved_2", 2, "hex" }, { "reserved_3", 4, "hex" },
+  },
+  lane_lost = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
+  },
   part = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "message", 4, "dec" },
     { "offset", 4, "dec" }, { "length", 4, "dec" },
@@ -129,6 +143,9 @@ local FRAMES = {
   [7] = { layout = "lanes_wanted" },
   [8] = { layout = "goodbye" },
   [9] = { layout = "part", payload = "length" },
+  [10] = { layout = "data", payload = "length" },
+  [11] = { layout = "rail" },
+  [12] = { layout = "lane_lost" },
 }
 
 -- ---- Fields, out of the tables ----

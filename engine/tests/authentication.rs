@@ -257,7 +257,7 @@ fn an_impostor_gets_no_message() {
             let mut stream = stream.unwrap();
             let mut hello = [0; 140];
             stream.read_exact(&mut hello).unwrap();
-            let mut reply = b"RINGRAIL\x03\0\0\0".to_vec();
+            let mut reply = b"RINGRAIL\x04\0\0\0".to_vec();
             reply.resize(80, 0);
             reply[24..32].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();

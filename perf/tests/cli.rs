@@ -106,7 +106,7 @@ fn engine_test(test: &str, more: &[&str], sizes: &[u64], iters: u64, fields: &[&
         let control = report["control_lane"].as_str().unwrap();
         assert!(["udp", "tcp", "udp+tcp"].contains(&control), "{report}");
         assert_eq!(report["lanes"].as_array().unwrap().len(), 2, "{report}");
-        assert_eq!(report["lanes"][0], format!("{control}:127.0.0.1"), "{report}");
+        assert_eq!(report["lanes"][0], format!("{control}:lo"), "{report}");
         assert_counted(report);
     }
 }
@@ -122,7 +122,7 @@ fn latency_runs_without_io_uring() {
     let arguments = ["latency", "--loopback", "--lanes", "sockets", "--iters", "10"];
     let reports = objects(&arguments);
     assert_report(&reports[0], "latency", 8, 10, &LATENCIES);
-    assert_eq!(reports[0]["lanes"][0], "sockets:127.0.0.1");
+    assert_eq!(reports[0]["lanes"][0], "sockets:lo");
 }
 
 /// The test of the tool with datagrams as control lane; the reports, which have what all have.
@@ -147,13 +147,13 @@ fn datagram_test(test: &str, lanes: &str, iters: u64, fields: &[&str]) -> Vec<Va
 /// On a busy machine a path may go silent for a while, and then TCP takes over: both are named.
 #[test]
 fn control_lanes_of_datagrams_are_named_and_counted() {
-    for (lanes, bulk) in [("udp", None), ("udp-sockets", Some("sockets:127.0.0.1"))] {
+    for (lanes, bulk) in [("udp", None), ("udp-sockets", Some("sockets:lo"))] {
         let fields = [&LATENCIES[..], &["datagrams_sent", "datagrams_sent_peer"]].concat();
         let report = &datagram_test("latency", lanes, 200, &fields)[0];
         let control = report["control_lane"].as_str().unwrap();
         assert!(["udp", "udp+tcp"].contains(&control), "{report}");
         assert_eq!(report["datagram_share"] == 1.0, control == "udp", "{report}");
-        assert_eq!(report["lanes"][0], format!("{control}:127.0.0.1"), "{report}");
+        assert_eq!(report["lanes"][0], format!("{control}:lo"), "{report}");
         assert_eq!(report["lanes"].as_array().unwrap().len(), 2, "{report}");
         if let Some(bulk) = bulk {
             assert_eq!(report["lanes"][1], bulk, "{report}");
@@ -169,7 +169,7 @@ fn control_lanes_of_datagrams_are_named_and_counted() {
 fn control_lanes_of_tcp_are_named() {
     let run = ["latency", "--loopback", "--lanes", "sockets", "--rounds", "1", "--iters", "10"];
     let report = &objects(&run)[0];
-    assert_eq!(report["lanes"], serde_json::json!(["sockets:127.0.0.1"]), "{report}");
+    assert_eq!(report["lanes"], serde_json::json!(["sockets:lo"]), "{report}");
     assert_eq!(report["control_lane"], "tcp", "{report}");
     assert!(report["datagram_share"].is_null() && report["datagrams_sent"].is_null(), "{report}");
 }
@@ -179,7 +179,7 @@ fn tables_show_datagrams() {
     let run = ["latency", "--loopback", "--lanes", "udp-sockets", "--rounds", "1", "--iters"];
     let table = text(&perf(&[&run[..], &["200"]].concat()).stdout);
     let lines: Vec<&str> = table.lines().collect();
-    assert!(lines[0].contains("udp") && lines[0].contains("sockets:127.0.0.1"), "{table}");
+    assert!(lines[0].contains("udp") && lines[0].contains("sockets:lo"), "{table}");
     for column in ["By datagram (%)", "Datagrams", "Lost", "Dropped"] {
         assert!(lines[1].contains(column), "{table}");
     }
@@ -189,18 +189,19 @@ fn tables_show_datagrams() {
 #[test]
 fn a_fallback_to_tcp_is_an_error() {
     let cases = [
-        ("control_lane=tcp", "no datagram was sent"),
-        // Probes are sent, and none is answered.
-        ("inject_faults=seed=1 lose=1", "none carried a message"),
+        ("control_lane=tcp", &["no datagram was sent"][..]),
+        // Probes are sent now and then, and none is answered.
+        ("inject_faults=seed=1 lose=1", &["none carried a message", "no datagram was sent"]),
     ];
-    for (setting, cause) in cases {
+    for (setting, causes) in cases {
         let run = ["latency", "--loopback", "--lanes", "udp-sockets", "--rounds", "1"];
         let output = perf(&[&run[..], &["--iters", "2000", "--set", setting]].concat());
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{setting}: {stderr}");
         assert_eq!(text(&output.stdout), "", "{setting}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
-        assert!(stderr.contains(cause) && stderr.contains("went by TCP"), "{setting}: {stderr}");
+        assert!(causes.iter().any(|cause| stderr.contains(cause)), "{setting}: {stderr}");
+        assert!(stderr.contains("went by TCP"), "{setting}: {stderr}");
     }
 }
 
