@@ -170,6 +170,21 @@ fn played(
     disturb: impl FnOnce(&Lab, &Shared) + Send,
 ) -> [Seen; 2] {
     let lab = Lab::build(&spec.parse().unwrap()).unwrap();
+    if spec.contains("same-subnet") {
+        // Otherwise any NIC answers for all addresses of its host, and the first answer counts:
+        // `ringrail-perf info` says so.
+        for host in [Host::A, Host::B] {
+            let set = |name: &str, value: &str| {
+                std::fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value).unwrap();
+            };
+            lab.host(host)
+                .enter(|| {
+                    set("arp_ignore", "1");
+                    set("arp_announce", "2");
+                })
+                .unwrap();
+        }
+    }
     let shared = Shared::default();
     let mut all = vec![("nics", "rail*")];
     all.extend_from_slice(settings);
@@ -205,6 +220,8 @@ fn assert_moves(shared: &Shared, what: &str) {
     }
 }
 
+/// Bytes that a rail in use carries: many times what its probes are.
+const CARRIED: u64 = 2 << 20;
 const TWO: &str = "rails=2,rate=2gbit:2gbit";
 
 /// RR-RAIL-4, RR-RAIL-5, RR-RAIL-6
@@ -309,22 +326,21 @@ fn a_session_outlives_the_rail_that_it_was_set_up_by() {
 
 /// RR-RAIL-3
 #[test]
-fn bulk_data_goes_by_all_rails_and_as_fast_as_they_are() {
+fn bulk_data_goes_by_all_rails() {
     require_lab!();
     for spec in ["rails=3,rate=1gbit:2gbit:500mbit", "rails=2,same-subnet,switch"] {
         let mut shares = Vec::new();
         played(spec, &[], |lab, _| {
             let rails = lab.spec().rails;
-            let before: Vec<_> =
-                (0..rails).map(|rail| lab.passage(rail, Host::A).unwrap()).collect();
-            thread::sleep(Duration::from_millis(1500));
-            for (rail, before) in (0..rails).zip(before) {
-                let after = lab.passage(rail, Host::A).unwrap();
-                shares.push(after.bytes - before.bytes);
+            // A busy machine takes its time until all paths have answered.
+            let start = Instant::now();
+            let carried = |rail| lab.passage(rail, Host::A).unwrap().bytes;
+            while start.elapsed() < STALLED && (0..rails).any(|rail| carried(rail) < CARRIED) {
+                thread::sleep(Duration::from_millis(10));
             }
+            shares.extend((0..rails).map(carried));
         });
         eprintln!("{spec}: bytes by rail {shares:?}");
-        let most = shares.iter().max().unwrap();
-        assert!(shares.iter().all(|&bytes| bytes > most / 50), "{spec}: {shares:?}");
+        assert!(shares.iter().all(|&bytes| bytes >= CARRIED), "{spec}: {shares:?}");
     }
 }

@@ -87,6 +87,10 @@ fn tagged_part(header: &ChunkHeader) -> &[u8] {
     &header.as_bytes()[..CHUNK_HEADER_BYTES - CHUNK_TAG_BYTES]
 }
 
+/// Room for chunks that are granted and not moved yet, before the queues grow: the horizon of the
+/// settings in short chunks, as a slow moment leads to, and again in long ones.
+const CHUNKS_USUAL: usize = 32;
+
 /// One bulk lane of a session.
 #[derive(Debug)]
 pub(crate) struct BulkLane {
@@ -141,13 +145,13 @@ impl BulkLane {
             keys,
             is_ready: false,
             is_fresh: true,
-            incoming: VecDeque::new(),
+            incoming: VecDeque::with_capacity(CHUNKS_USUAL),
             is_receiving: false,
             incoming_bytes: 0,
             rate: Rate::default(),
             is_refilling: false,
             next_chunk: 0,
-            outgoing: VecDeque::new(),
+            outgoing: VecDeque::with_capacity(CHUNKS_USUAL),
             is_sending: false,
             expected_chunk: 0,
             early: VecDeque::new(),
