@@ -193,10 +193,11 @@ impl State {
         }
         let handled = self.handle_on_path(session, from, bytes, length);
         let Some(control) = self.controls.get_mut(session as usize) else { return handled };
+        let is_active = control.datagram.as_deref().is_some_and(Lane::is_active);
         if let Some(at) = at {
             control.exchange(at);
         }
-        if control.is_doubtful {
+        if control.is_doubtful || !is_active {
             self.judge_paths(session);
         }
         handled
@@ -353,8 +354,12 @@ impl State {
                 let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
                 lane.wake_at(soon_ns, session, timers);
             }
-            let is_active = lane.rail_health.as_ref().is_some_and(RailHealth::is_active);
-            control.is_doubtful |= !is_active || evidence.probes > 0;
+            // One that is down says so by its own packets and timers: those of others need not ask.
+            let health = lane.rail_health.as_ref();
+            let is_settled = health.is_some_and(|health| {
+                health.is_down() || (health.is_active() && evidence.probes == 0)
+            });
+            control.is_doubtful |= !is_settled;
         }
         control.silent_since_ns = match control.silent_since_ns {
             _ if active > 0 => None,
