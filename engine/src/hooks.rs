@@ -87,6 +87,8 @@ pub(crate) mod simulated {
         SkipDeduplication,
         /// A message that may go at once overtakes those that wait.
         OvertakeWaiting,
+        /// A send whose hint passes others that wait passes those of its own stream, too.
+        OvertakeStream,
         /// A receive whose peer failed ends while the kernel still writes its memory.
         EndBeforeReap,
         /// Windows count only once their session is there.
@@ -156,6 +158,7 @@ pub(crate) mod simulated {
         Bug::ForgetEpoch,
         Bug::SkipDeduplication,
         Bug::OvertakeWaiting,
+        Bug::OvertakeStream,
         Bug::EndBeforeReap,
         Bug::ForgetOffers,
         Bug::RepeatNumber,
@@ -165,7 +168,6 @@ pub(crate) mod simulated {
         Bug::StealByProbe,
         Bug::BelieveAnyTag,
         Bug::MoveUnasked,
-        Bug::LoseLimits,
         Bug::MatchOutOfTurn,
         Bug::ForgetStream,
         Bug::ForgetResend,

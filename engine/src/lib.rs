@@ -41,9 +41,9 @@ pub use proto::effects::Level;
 pub use secret::JobSecret;
 pub use telemetry::{Counters, Statistics, prometheus};
 pub use types::{
-    Address, Completion, Envelope, Error, Event, FrameFigures, FrameState, NicCounters,
-    OperationId, OperationKind, Outcome, PathChange, PathState, PathStatistics, Peer, PeerFailure,
-    RAILS_MAX, Rail, RailRole, Selector, Status,
+    Address, Completion, Envelope, Error, Event, FrameDrops, FrameFigures, FrameState, Hint,
+    LaneStatistics, NicCounters, OperationId, OperationKind, Outcome, PathChange, PathState,
+    PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Selector, Status,
 };
 
 #[cfg(doctest)]

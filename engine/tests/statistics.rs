@@ -48,7 +48,12 @@ fn check_paths(endpoint: &Endpoint<Owned>, sends: bool) {
     let (there, back) = (path.chunks_sent, path.chunks_received);
     let (chunks, none) = if sends { (there, back) } else { (back, there) };
     assert!(chunks > 10 && none == 0, "{path:?}");
+    // The control lane, and the bulk lane that the message went by; nothing is lost here.
+    let numbers: Vec<_> = path.lanes.iter().map(|lane| lane.number).collect();
+    assert!(matches!(numbers[..], [None, Some(_)]), "{numbers:?}");
+    assert!(path.lanes.iter().all(|lane| lane.round_trip > Duration::ZERO), "{:?}", path.lanes);
     let nic = rail.nic_counters().unwrap();
+    assert_eq!(nic.pauses, None, "the loopback has none");
     assert!(nic.bytes_sent >= BYTES as u64 && nic.packets_received > 0, "{nic:?}");
 }
 
@@ -63,6 +68,9 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
         let text = endpoint.prometheus();
         let all = value(&text, "ringrail_path_bulk_bytes_sent_total{");
         assert_eq!(all, Some(BYTES as f64), "{text}");
+        let again = value(&text, "ringrail_lane_retransmits_total{");
+        assert!(again.is_some_and(|count| count < 1000.0), "{text}");
+        assert!(text.contains(",lane=\"control\"} ") && !text.contains("_pauses_"), "{text}");
         let address = endpoint.domain().prometheus_address().unwrap();
         assert!(address.ip().is_loopback());
         let started = Instant::now();

@@ -12,7 +12,7 @@ use crate::types::{Envelope, Error, Peer, Selector, Status};
 
 impl Endpoint<Owned> {
     /// Sends bytes and waits until the send has come as far as `level` asks; they can be reused
-    /// then in any case.
+    /// then in any case. The message has the endpoint's hint.
     ///
     /// If the driver fails for good meanwhile, the process is aborted: the kernel may hold the
     /// borrowed memory and nothing can be returned to.
@@ -29,7 +29,7 @@ impl Endpoint<Owned> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request =
-            self.send_request(peer, context_of(envelope), envelope.tag, bytes.len(), level);
+            self.send_request(peer, context_of(envelope), envelope.tag, bytes.len(), (level, None));
         self.block_on(|engine, route| {
             let memory = Memory { buffer: None, shape };
             let posted = engine.post_send(&request, memory, route, false);

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use super::domain::Domain;
+use super::hints::Hints;
 use crate::driver::{self, ArenaRange, DriverChoice};
 use crate::progress::caretaker::Home;
 use crate::progress::engine::{Engine, State};
@@ -24,6 +25,7 @@ pub struct Owned {
     pub(super) engine: Rc<Home>,
     pub(super) endpoint: u16,
     pub(super) queue: u32,
+    pub(super) hints: Hints,
     _sibling: Option<Sibling>,
 }
 
@@ -127,7 +129,9 @@ impl Endpoint<Detached> {
         let driver = unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }
             .map_err(|error| Error::system("cannot attach the endpoint", error))?;
         let engine = Rc::new(Home::new(mode.state, driver, mode.sockets)?);
-        Ok(Endpoint { domain, mode: Owned { engine, endpoint: 0, queue: 0, _sibling: None } })
+        let hints = Hints::new(domain.settings().hint());
+        let mode = Owned { engine, endpoint: 0, queue: 0, hints, _sibling: None };
+        Ok(Endpoint { domain, mode })
     }
 }
 
@@ -166,7 +170,8 @@ impl Endpoint<Owned> {
         };
         let owner = Rc::clone(&self.mode.engine);
         let sibling = Sibling { engine: Rc::clone(&owner), endpoint };
-        let mode = Owned { engine: owner, endpoint, queue, _sibling: Some(sibling) };
+        let hints = Hints::new(self.domain.settings().hint());
+        let mode = Owned { engine: owner, endpoint, queue, hints, _sibling: Some(sibling) };
         Ok(Self { domain: self.domain.clone(), mode })
     }
 
@@ -182,11 +187,11 @@ impl Endpoint<Owned> {
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
-        let (endpoint, queue) = (mode.endpoint, mode.queue);
+        let (endpoint, queue, hints) = (mode.endpoint, mode.queue, mode.hints);
         let engine = match Rc::try_unwrap(mode.engine) {
             Ok(engine) => engine.into_engine(),
             Err(engine) => {
-                let mode = Owned { engine, endpoint, queue, _sibling: None };
+                let mode = Owned { engine, endpoint, queue, hints, _sibling: None };
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };
@@ -194,7 +199,7 @@ impl Endpoint<Owned> {
             Ok((state, sockets)) => Ok(Endpoint { domain, mode: Detached { state, sockets } }),
             Err((engine, error)) => {
                 let engine = Rc::new(Home::again(engine));
-                let mode = Owned { engine, endpoint, queue, _sibling: None };
+                let mode = Owned { engine, endpoint, queue, hints, _sibling: None };
                 Err((Self { domain, mode }, error))
             }
         }

@@ -4,6 +4,7 @@ mod blocking;
 mod datagrams;
 mod domain;
 mod endpoint;
+mod hints;
 mod kernel;
 mod operation;
 mod options;

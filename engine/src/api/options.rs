@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::memory::Buffer;
 use crate::proto::effects::Level;
-use crate::types::Error;
+use crate::types::{Error, Hint};
 
 /// How a send is posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,12 +15,24 @@ pub struct SendOptions {
     pub silent: bool,
     /// More sends follow at once (`FI_MORE`): do not hurry this one.
     pub more: bool,
+    /// What it is for; `None`: what the endpoint says ([`Endpoint::set_hint`],
+    /// [`Endpoint::set_context_hint`]), at first the setting `hint`.
+    ///
+    /// [`Endpoint::set_hint`]: crate::Endpoint::set_hint
+    /// [`Endpoint::set_context_hint`]: crate::Endpoint::set_context_hint
+    pub hint: Option<Hint>,
 }
 
 impl SendOptions {
     /// Completes at `level`.
     pub const fn level(level: Level) -> Self {
-        Self { level, silent: false, more: false }
+        Self { level, silent: false, more: false, hint: None }
+    }
+
+    /// As before, and it says what the message is for.
+    #[must_use]
+    pub const fn hint(self, hint: Hint) -> Self {
+        Self { hint: Some(hint), ..self }
     }
 }
 

@@ -95,12 +95,5 @@ fn take_completions(
     into: &mut Vec<Completion>,
     limit: usize,
 ) -> usize {
-    let mut taken = 0;
-    while taken < limit
-        && let Some(completion) = engine.state.completions.pop(queue)
-    {
-        into.push(completion);
-        taken += 1;
-    }
-    taken
+    engine.state.completions.take(queue, into, limit)
 }

@@ -14,6 +14,7 @@ use crate::proto::receive::ReceiveRequest;
 use crate::types::{Error, OperationId, Peer, Selector};
 
 impl Endpoint<Owned> {
+    #[inline]
     pub(super) fn receive_request(
         &self,
         source: Option<Peer>,
@@ -26,6 +27,7 @@ impl Endpoint<Owned> {
         ReceiveRequest { endpoint, peer, context, tag, ignore, capacity: capacity as u64 }
     }
 
+    #[inline]
     fn post_receive_owned(
         &self,
         source: Option<Peer>,
@@ -134,6 +136,7 @@ impl Endpoint<Owned> {
     }
 }
 
+#[inline]
 pub(super) fn label_of(selector: &Selector) -> (u64, u64, u64) {
     (context_of(selector.envelope), selector.envelope.tag, selector.ignore)
 }

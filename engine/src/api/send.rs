@@ -11,19 +11,22 @@ use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
 use crate::proto::effects::Level;
 use crate::proto::send::SendRequest;
-use crate::types::{Envelope, Error, OperationId, Outcome, Peer};
+use crate::types::{Envelope, Error, Hint, OperationId, Outcome, Peer};
 
 impl Endpoint<Owned> {
+    #[inline]
     pub(super) fn send_request(
         &self,
         peer: Peer,
         context: u64,
         tag: u64,
         length: usize,
-        level: Level,
+        (level, said): (Level, Option<Hint>),
     ) -> SendRequest {
-        let endpoint = self.mode.endpoint;
-        SendRequest { endpoint, peer: peer.0, context, tag, length: length as u64, level }
+        let (endpoint, length) = (self.mode.endpoint, length as u64);
+        // What has no tag has no context either.
+        let hint = self.mode.hints.of(u32::try_from(context).ok(), said);
+        SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint }
     }
 
     fn post_owned(
@@ -38,7 +41,8 @@ impl Endpoint<Owned> {
             Ok(shape) => shape,
             Err(error) => return Err(Rejected { error: error.into(), buffer }),
         };
-        let request = self.send_request(peer, context, tag, shape.len(), options.level);
+        let request =
+            self.send_request(peer, context, tag, shape.len(), (options.level, options.hint));
         let memory = Memory { buffer: Some(buffer), shape };
         let mut engine = self.mode.engine.borrow_mut();
         engine.post_send(&request, memory, route, options.more).map_err(rejected)
@@ -148,7 +152,7 @@ impl Endpoint<Owned> {
     /// longer than `inject_limit_bytes`, [`Error::Peer`] when the peer has failed.
     #[inline]
     pub fn inject(&self, peer: Peer, envelope: Envelope, bytes: &[u8]) -> Result<(), Error> {
-        self.inject_with(peer, envelope, bytes, false)
+        self.inject_posted(peer, envelope, bytes, (None, false))
     }
 
     /// Like [`Self::inject`]; `more`: others follow at once, do not hurry this one.
@@ -164,9 +168,38 @@ impl Endpoint<Owned> {
         bytes: &[u8],
         more: bool,
     ) -> Result<(), Error> {
+        self.inject_posted(peer, envelope, bytes, (None, more))
+    }
+
+    /// Like [`Self::inject_with`], of a message that says what it is for. The bytes of one of
+    /// [`Hint::Bulk`], too, are copied at once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::inject`].
+    #[inline]
+    pub fn inject_hinted(
+        &self,
+        peer: Peer,
+        envelope: Envelope,
+        bytes: &[u8],
+        hint: Hint,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.inject_posted(peer, envelope, bytes, (Some(hint), more))
+    }
+
+    #[inline]
+    fn inject_posted(
+        &self,
+        peer: Peer,
+        envelope: Envelope,
+        bytes: &[u8],
+        (hint, more): (Option<Hint>, bool),
+    ) -> Result<(), Error> {
         let context = context_of(envelope);
-        let level = Level::BufferReusable;
-        let request = self.send_request(peer, context, envelope.tag, bytes.len(), level);
+        let posted = (Level::BufferReusable, hint);
+        let request = self.send_request(peer, context, envelope.tag, bytes.len(), posted);
         let mut engine = self.mode.engine.borrow_mut();
         let route = Route::Queue { queue: self.mode.queue, context: 0, on_error_only: true };
         engine.inject(&request, bytes, route, more)
@@ -193,7 +226,13 @@ impl Endpoint<Owned> {
         // SAFETY: the caller promises that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let label = context_of(envelope);
-        let request = self.send_request(peer, label, envelope.tag, shape.len(), options.level);
+        let request = self.send_request(
+            peer,
+            label,
+            envelope.tag,
+            shape.len(),
+            (options.level, options.hint),
+        );
         let route = self.queue_route(context, options);
         let memory = Memory { buffer: None, shape };
         let posted = self
@@ -206,6 +245,7 @@ impl Endpoint<Owned> {
     }
 }
 
+#[inline]
 pub(super) fn context_of(envelope: Envelope) -> u64 {
     u64::from(envelope.context)
 }

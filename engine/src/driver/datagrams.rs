@@ -14,7 +14,7 @@ use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::progress::lanes::Rail;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameState};
+use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameDrops, FrameState};
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
@@ -141,7 +141,15 @@ impl Datagrams {
         self.frames.as_ref().map_or_else(|| self.refusal.clone(), Frames::state)
     }
 
+    /// See [`crate::progress::lanes::Driver::frame_drops`].
+    pub(super) fn frame_drops(&self, counters: &mut DriverCounters) -> Option<FrameDrops> {
+        let frames = self.frames.as_ref()?;
+        counters.syscalls += 1;
+        Some(frames.drops())
+    }
+
     /// See [`crate::progress::lanes::Driver::datagram_room`].
+    #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
         // Also for a frame: it may turn out that none goes to the destination.
@@ -158,6 +166,7 @@ impl Datagrams {
     }
 
     /// See [`crate::progress::lanes::Driver::send_datagram`].
+    #[inline]
     pub(super) fn send(
         &mut self,
         to: SocketAddr,
@@ -194,6 +203,7 @@ impl Datagrams {
     }
 
     /// See [`crate::progress::lanes::Driver::recv_datagram`].
+    #[inline]
     pub(super) fn receive(
         &mut self,
         counters: &mut DriverCounters,

@@ -1,11 +1,14 @@
 //! News of links: which NICs are up and have a carrier, by a netlink socket.
 //!
 //! The kernel tells of every change (`RTNLGRP_LINK`) without being asked, to anybody. What there is
-//! at the start is asked for once by the same socket, and again when news were lost.
+//! at the start is asked for once by the same socket, and again when news were lost. One list of
+//! all links is under way at a time: asked for another one meanwhile the kernel says `EBUSY`, so
+//! that has to wait for the end of the first one.
 
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// What the kernel sends at once, at the most, where it is asked for all links.
 const ROOM_BYTES: usize = 32 * 1024;
@@ -14,14 +17,48 @@ const HEADER_BYTES: usize = 16;
 const LINK_BYTES: usize = 16;
 /// Messages are padded to this.
 const ALIGN: usize = 4;
+/// `struct rtattr`.
+const ATTRIBUTE_BYTES: usize = 4;
+/// From `linux/netlink.h`: links changed while the kernel told of them, and it may have left some
+/// out.
+const IS_TORN: u16 = 0x10;
 /// From `linux/if.h`: switched on, and with a carrier.
 const IS_UP: u32 = libc::IFF_UP as u32 | 1 << 16;
+
+/// A question that the kernel had no room for is asked again so much later.
+const RETRY: Duration = Duration::from_millis(100);
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Links {
     socket: OwnedFd,
     room: Box<[u8]>,
+    /// A list of all links is under way.
+    is_listing: bool,
+    /// News were lost since it began: another one is to be asked for.
+    is_incomplete: bool,
+    /// When the kernel refused the last question.
+    refused: Option<Instant>,
+}
+
+/// What the kernel says of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link<'a> {
+    pub(super) index: u32,
+    pub(super) name: &'a [u8],
+    /// It is on and has a carrier.
+    pub(super) is_up: bool,
+    /// It is no more, at least in this network namespace.
+    pub(super) is_gone: bool,
+}
+
+/// What is not about one link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mark {
+    /// The list is complete, or the kernel refuses to go on with it.
+    End,
+    /// Something may be missing in it.
+    Torn,
 }
 
 impl Links {
@@ -48,7 +85,9 @@ impl Links {
         if unsafe { libc::bind(fd, (&raw const address).cast(), bytes) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let links = Self { socket, room: vec![0; ROOM_BYTES].into() };
+        let room = vec![0; ROOM_BYTES].into();
+        let mut links =
+            Self { socket, room, is_listing: false, is_incomplete: false, refused: None };
         links.ask()?;
         Ok(links)
     }
@@ -58,8 +97,44 @@ impl Links {
         self.socket.as_raw_fd()
     }
 
-    /// Asks for the state of all links, which then can be read. One system call.
-    pub(super) fn ask(&self) -> io::Result<()> {
+    /// Asks for the state of all links, which then can be read; while a list is under way, as soon
+    /// as that has ended. One system call at the most.
+    ///
+    /// # Errors
+    ///
+    /// The kernel has no room for the question now; whoever reads after [`Self::owed_in`] asks
+    /// again.
+    pub(super) fn ask(&mut self) -> io::Result<()> {
+        if self.is_listing {
+            self.is_incomplete = true;
+            return Ok(());
+        }
+        let asked = self.request();
+        (self.is_listing, self.is_incomplete) = (asked.is_ok(), asked.is_err());
+        self.refused = asked.is_err().then(Instant::now);
+        asked
+    }
+
+    /// How long until a question is to be asked that the kernel refused, by reading; `None`: there
+    /// is none.
+    pub(super) fn owed_in(&self) -> Option<Duration> {
+        (self.is_incomplete && !self.is_listing).then(|| {
+            self.refused.map_or(Duration::ZERO, |refused| RETRY.saturating_sub(refused.elapsed()))
+        })
+    }
+
+    /// Asks what is owed by now. Returns the number of system calls.
+    fn ask_if_owed(&mut self) -> u64 {
+        if self.owed_in() != Some(Duration::ZERO) {
+            return 0;
+        }
+        if let Err(error) = self.ask() {
+            tracing::debug!("the state of links is not known: {error}");
+        }
+        1
+    }
+
+    fn request(&self) -> io::Result<()> {
         const BYTES: usize = HEADER_BYTES + LINK_BYTES;
         let mut request = [0u8; BYTES];
         request[..4].copy_from_slice(&(BYTES as u32).to_ne_bytes());
@@ -71,37 +146,37 @@ impl Links {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Tells of each link that the kernel has news of: its index, and whether it is up. Returns the
-    /// number of system calls.
-    pub(super) fn read(&mut self, mut tell: impl FnMut(u32, bool)) -> u64 {
-        let mut syscalls = 0;
+    /// Tells of each link that the kernel has news of, with a socket to ask about others of the
+    /// same network by. Returns the number of system calls.
+    pub(super) fn read(&mut self, mut tell: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
+        let mut syscalls = self.ask_if_owed();
         loop {
             syscalls += 1;
             let (room, bytes) = (self.room.as_mut_ptr(), self.room.len());
             // SAFETY: pointer and length describe the room, which is borrowed exclusively.
             let received = unsafe { libc::recv(self.fd(), room.cast(), bytes, 0) };
             if let Ok(received) = usize::try_from(received) {
-                parse(&self.room[..received], &mut tell);
-                continue;
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EINTR) => {}
-                // There was more news than room for it.
-                Some(libc::ENOBUFS) => {
-                    syscalls += 1;
-                    if let Err(error) = self.ask() {
-                        tracing::debug!("the state of links is not known: {error}");
-                    }
+                let (is_listing, is_incomplete) = (&mut self.is_listing, &mut self.is_incomplete);
+                let tell = |link: Link<'_>| tell(link, &self.socket);
+                parse(&self.room[..received], tell, |mark| match mark {
+                    Mark::End => *is_listing = false,
+                    Mark::Torn => *is_incomplete = true,
+                });
+            } else {
+                match io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EINTR) => continue,
+                    // There was more news than room for it.
+                    Some(libc::ENOBUFS) => self.is_incomplete = true,
+                    _ => return syscalls,
                 }
-                _ => return syscalls,
             }
+            syscalls += self.ask_if_owed();
         }
     }
 }
 
 /// Goes through messages as the kernel wrote them.
-fn parse(mut bytes: &[u8], mut tell: impl FnMut(u32, bool)) {
+fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(Mark)) {
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
     };
@@ -111,71 +186,161 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(u32, bool)) {
             return;
         }
         let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
+        if u16::from_ne_bytes([bytes[6], bytes[7]]) & IS_TORN != 0 {
+            mark(Mark::Torn);
+        }
         let link = &bytes[HEADER_BYTES..length.min(bytes.len())];
-        let is_link = kind == libc::RTM_NEWLINK || kind == libc::RTM_DELLINK;
+        let is_gone = kind == libc::RTM_DELLINK;
         // Bridges tell of their ports in a family of their own.
-        if is_link
+        if (kind == libc::RTM_NEWLINK || is_gone)
             && link.first() == Some(&(libc::AF_UNSPEC as u8))
             && let (Some(index), Some(flags)) = (word(link, 4), word(link, 8))
         {
-            tell(index, kind == libc::RTM_NEWLINK && flags & IS_UP == IS_UP);
+            let is_up = !is_gone && flags & IS_UP == IS_UP;
+            tell(Link { index, name: name_in(link), is_up, is_gone });
+        } else if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
+            mark(Mark::End);
         }
         bytes = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or_default();
     }
+}
+
+/// The name among the attributes of a link; empty: there is none.
+fn name_in(link: &[u8]) -> &[u8] {
+    let mut attributes = link.get(LINK_BYTES..).unwrap_or_default();
+    while let [low, high, kind_low, kind_high, ..] = *attributes {
+        let length = usize::from(u16::from_ne_bytes([low, high]));
+        let Some(value) = attributes.get(ATTRIBUTE_BYTES..length) else { break };
+        if u16::from_ne_bytes([kind_low, kind_high]) == libc::IFLA_IFNAME {
+            return value.split(|&byte| byte == 0).next().unwrap_or_default();
+        }
+        attributes = attributes.get(length.next_multiple_of(ALIGN)..).unwrap_or_default();
+    }
+    &[]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn message(kind: u16, family: u8, index: u32, flags: u32) -> Vec<u8> {
-        let mut bytes = vec![0; HEADER_BYTES + LINK_BYTES + 3];
+    fn message(kind: u16, family: u8, index: u32, flags: u32, name: &str) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES + LINK_BYTES];
+        // An attribute that nobody asks for stands before the name.
+        for (attribute, value) in [(libc::IFLA_MTU, "mtu "), (libc::IFLA_IFNAME, name)] {
+            bytes.extend_from_slice(&((ATTRIBUTE_BYTES + value.len() + 1) as u16).to_ne_bytes());
+            bytes.extend_from_slice(&attribute.to_ne_bytes());
+            bytes.extend_from_slice(value.as_bytes());
+            bytes.resize((bytes.len() + 1).next_multiple_of(ALIGN), 0);
+        }
         let length = bytes.len() as u32;
         bytes[..4].copy_from_slice(&length.to_ne_bytes());
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
         bytes[16] = family;
         bytes[20..24].copy_from_slice(&index.to_ne_bytes());
         bytes[24..28].copy_from_slice(&flags.to_ne_bytes());
-        bytes.push(0);
         bytes
     }
 
-    fn parsed(bytes: &[u8]) -> Vec<(u32, bool)> {
-        let mut told = Vec::new();
-        parse(bytes, |index, is_up| told.push((index, is_up)));
-        told
+    /// Index, name, whether it is up, and whether it is gone.
+    type Told = (u32, String, bool, bool);
+
+    fn parsed(bytes: &[u8]) -> (Vec<Told>, Vec<Mark>) {
+        let (mut told, mut marks) = (Vec::new(), Vec::new());
+        let name = |link: Link<'_>| String::from_utf8(link.name.to_vec()).unwrap();
+        let tell = |link: Link<'_>| told.push((link.index, name(link), link.is_up, link.is_gone));
+        parse(bytes, tell, |mark| marks.push(mark));
+        (told, marks)
     }
 
     #[test]
     fn a_link_is_up_when_it_is_on_and_has_a_carrier() {
         let bytes = [
-            message(libc::RTM_NEWLINK, 0, 2, 1 << 16 | 1),
-            message(libc::RTM_NEWLINK, 0, 3, 1),
-            message(libc::RTM_NEWLINK, 0, 4, 1 << 16),
-            message(libc::RTM_NEWLINK, libc::AF_BRIDGE as u8, 5, 1),
-            message(libc::RTM_NEWADDR, 0, 6, 0),
-            message(libc::RTM_DELLINK, 0, 7, 1 << 16 | 1),
+            message(libc::RTM_NEWLINK, 0, 2, 1 << 16 | 1, "eth0"),
+            message(libc::RTM_NEWLINK, 0, 3, 1, "rail3"),
+            message(libc::RTM_NEWLINK, 0, 4, 1 << 16, ""),
+            message(libc::RTM_NEWLINK, libc::AF_BRIDGE as u8, 5, 1, "br0"),
+            message(libc::RTM_NEWADDR, 0, 6, 0, "lo"),
+            message(libc::RTM_DELLINK, 0, 7, 1 << 16 | 1, "gone"),
         ]
         .concat();
-        assert_eq!(parsed(&bytes), [(2, true), (3, false), (4, false), (7, false)]);
+        let (told, marks) = parsed(&bytes);
+        let expected = [
+            (2, "eth0", true, false),
+            (3, "rail3", false, false),
+            (4, "", false, false),
+            (7, "gone", false, true),
+        ];
+        assert_eq!(told, expected.map(|(index, name, up, gone)| (index, name.into(), up, gone)));
+        assert_eq!(marks, []);
         for end in 0..bytes.len() {
-            assert!(parsed(&bytes[..end]).len() <= 4);
+            assert!(parsed(&bytes[..end]).0.len() <= 4);
         }
-        assert_eq!(parsed(&[0; 64]), []);
+        assert_eq!(parsed(&[0; 64]), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn the_end_of_a_list_and_what_may_be_missing_in_it_are_seen() {
+        let mut torn = message(libc::RTM_NEWLINK, 0, 2, 1, "eth0");
+        torn[6..8].copy_from_slice(&(IS_TORN | 2).to_ne_bytes());
+        let done = message(libc::NLMSG_DONE as u16, 0, 0, 0, "");
+        let refused = message(libc::NLMSG_ERROR as u16, 0, 0, 0, "");
+        let (told, marks) = parsed(&[torn, done, refused].concat());
+        assert_eq!(told.len(), 1);
+        assert_eq!(marks, [Mark::Torn, Mark::End, Mark::End]);
+    }
+
+    /// Reads until the list of all links has come to its end, and no other one is owed.
+    fn complete(links: &mut Links) -> Vec<(u32, bool)> {
+        let mut told = Vec::new();
+        let until = Instant::now() + Duration::from_secs(30);
+        while links.is_listing || links.is_incomplete {
+            assert!(Instant::now() < until, "{told:?}");
+            assert!(links.read(|link, _| told.push((link.index, link.is_up))) > 0);
+        }
+        told
     }
 
     #[test]
     fn the_state_of_every_link_is_told_at_the_start() {
         let mut links = Links::open().unwrap();
-        let mut told = Vec::new();
         let nics = crate::topology::nics().unwrap();
         let lo = nics.iter().find(|nic| nic.loopback).unwrap();
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while !told.iter().any(|&(index, _)| index == lo.index) {
-            assert!(std::time::Instant::now() < until, "{told:?}");
-            assert!(links.read(|index, is_up| told.push((index, is_up))) > 0);
-        }
+        let told = complete(&mut links);
         let (_, is_up) = told.iter().find(|(index, _)| *index == lo.index).unwrap();
         assert_eq!(*is_up, lo.up);
+    }
+
+    #[test]
+    fn a_question_during_a_list_is_asked_after_it() {
+        let mut links = Links::open().unwrap();
+        // The kernel would refuse it now, as the first part of the list has not been read.
+        links.ask().unwrap();
+        links.ask().unwrap();
+        assert!(links.is_listing && links.is_incomplete);
+        let count = crate::topology::nics().unwrap().len();
+        let told = complete(&mut links);
+        assert!(told.len() >= 2 * count, "{told:?} of {count}, twice");
+        // Whoever lost news asks again.
+        links.is_incomplete = true;
+        links.ask().unwrap();
+        assert!(complete(&mut links).len() >= count);
+    }
+
+    #[test]
+    fn a_question_that_is_refused_is_asked_again() {
+        let mut links = Links::open().unwrap();
+        complete(&mut links);
+        // A socket that goes nowhere takes none.
+        let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        deaf.set_nonblocking(true).unwrap();
+        let socket = mem::replace(&mut links.socket, deaf.into());
+        assert_eq!(links.owed_in(), None);
+        links.ask().unwrap_err();
+        assert!(links.owed_in().unwrap() <= RETRY);
+        links.socket = socket;
+        std::thread::sleep(RETRY);
+        assert_eq!(links.owed_in(), Some(Duration::ZERO));
+        assert!(!complete(&mut links).is_empty());
+        assert_eq!(links.owed_in(), None);
     }
 }

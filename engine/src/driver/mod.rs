@@ -3,6 +3,7 @@
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
 //! contract of [`crate::progress::lanes`].
 
+mod announce;
 mod calls;
 mod datagrams;
 mod links;

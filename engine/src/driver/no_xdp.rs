@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::progress::lanes::DriverCounters;
-use crate::progress::lanes::FrameState;
+use crate::progress::lanes::{FrameDrops, FrameState};
 
 /// What frames are wanted, and from whom they may be had.
 #[derive(Clone, Debug)]
@@ -82,6 +82,10 @@ impl Frames {
     }
 
     pub(super) fn state(&self) -> FrameState {
+        match *self {}
+    }
+
+    pub(super) fn drops(&self) -> FrameDrops {
         match *self {}
     }
 }

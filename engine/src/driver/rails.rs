@@ -1,15 +1,21 @@
 //! The rails of a driver: what its connections are bound to, and at which addresses it lets peers
 //! in.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::mem;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
 use std::os::fd::{OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
-use super::links::Links;
+use rustix::io::Errno;
+use rustix::net::netdevice::index_to_name_inlined;
+
+use super::announce::Announcer;
+use super::links::{Link, Links};
 use super::tcp::{self, Binding};
 use crate::netlink::{Door, Route, find};
-use crate::progress::lanes::{DriverCounters, Event, Reach};
+use crate::progress::lanes::{DriverCounters, Event, LaneKey, Reach};
 use crate::progress::lanes::{RAILS_MAX, Rail};
 
 /// See the module.
@@ -20,11 +26,46 @@ pub(super) struct Rails {
     listens_everywhere: bool,
     /// Whether the link of each is up, as far as is known.
     are_up: Vec<bool>,
+    /// Whether the NIC of each is no more.
+    are_gone: Vec<bool>,
     /// Open since there were several.
     links: Option<Links>,
     /// To the kernel's routes, as soon as one was asked for.
     routes: Option<Door>,
+    /// Where rails share a network.
+    announcer: Option<Announcer>,
+    strays: Vec<Stray>,
+    /// How often connections of a rail with an address were bound late.
+    bound_late: BTreeMap<(u8, IpAddr), u8>,
 }
+
+/// An accepted connection that came by another NIC than its rail's, which its peer took for the
+/// right one. It is bound to the right one when the peer knows better.
+#[derive(Clone, Copy, Debug)]
+struct Stray {
+    lane: LaneKey,
+    rail: u8,
+    remote: IpAddr,
+    since: Instant,
+    /// It has carried a chunk: those of control never do.
+    is_bulk: bool,
+}
+
+/// A connection that is let in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guest {
+    /// The rail that it came to.
+    pub(super) rail: u8,
+    stray_from: Option<IpAddr>,
+}
+
+/// Times that connections with an address are bound late: where that ends them, the network has a
+/// mind of its own.
+const BOUND_LATE_MAX: u8 = 3;
+/// Strays that are kept an eye on.
+const STRAYS_MAX: usize = 256;
+/// Entries of [`Rails::bound_late`].
+const BOUND_LATE_ENTRIES_MAX: usize = 1024;
 
 impl Rails {
     /// See [`crate::progress::lanes::Driver::set_rails`].
@@ -38,9 +79,16 @@ impl Rails {
         }
         self.list = rails.to_vec();
         self.are_up = vec![true; rails.len()];
+        self.are_gone = vec![false; rails.len()];
+        self.bound_late.clear();
         if self.has_several() && self.routes.is_none() {
             // By the owner: the caretaker may be in another network namespace.
             self.routes = Door::open().ok();
+        }
+        self.announcer = if self.has_several() { Announcer::of(rails) } else { None };
+        if let Some(announcer) = &mut self.announcer {
+            // What somebody knows from the process before this one.
+            announcer.announce(Instant::now());
         }
         Ok(())
     }
@@ -51,7 +99,7 @@ impl Rails {
         if !self.has_several() || self.list.iter().all(|rail| rail.nic_index == 0) {
             return None;
         }
-        if let Some(links) = &self.links {
+        if let Some(links) = &mut self.links {
             counters.syscalls += 1;
             if let Err(error) = links.ask() {
                 tracing::debug!("the state of links is not known: {error}");
@@ -67,7 +115,7 @@ impl Rails {
             }
             // Rails find out without hints.
             Err(error) => {
-                tracing::debug!("there will be no news of links: {error}");
+                Self::warn_of_silence(&error);
                 None
             }
         }
@@ -79,21 +127,100 @@ impl Rails {
         self.links.as_ref().map(Links::fd)
     }
 
-    /// There is news of links: tells of rails that are concerned.
-    pub(super) fn take_news(&mut self, counters: &mut DriverCounters, events: &mut Vec<Event>) {
-        let Some(links) = &mut self.links else { return };
-        counters.syscalls += links.read(|index, is_up| {
-            for (at, (rail, was_up)) in self.list.iter().zip(&mut self.are_up).enumerate() {
-                if rail.nic_index == index && mem::replace(was_up, is_up) != is_up {
-                    events.push(Event::RailChanged { rail: at as u8, is_up });
-                }
-            }
+    /// There will be no news of links: rails find out without. Comes once per driver.
+    pub(super) fn warn_of_silence(error: &io::Error) {
+        tracing::warn!(
+            "nobody tells of links that go down, so a rail is given up only when packets are lost: \
+             {error}"
+        );
+    }
+
+    /// How long until [`Self::take_news`] is to be called unasked, as the kernel refused a
+    /// question.
+    pub(super) fn news_owed_in(&self) -> Option<Duration> {
+        self.links.as_ref().and_then(Links::owed_in)
+    }
+
+    /// There is news of links: tells of rails that are concerned. `true`: a rail has another NIC
+    /// than before under the same name, which datagrams have to know of.
+    pub(super) fn take_news(
+        &mut self,
+        counters: &mut DriverCounters,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let Some(mut links) = self.links.take() else { return false };
+        let mut has_moved = false;
+        let mut questions = 0;
+        counters.syscalls += links.read(|link, socket| {
+            let is_there = |index| {
+                questions += 1;
+                !matches!(index_to_name_inlined(socket, index), Err(Errno::NXIO | Errno::NODEV))
+            };
+            has_moved |= self.hear(link, is_there, events);
         });
+        counters.syscalls += questions;
+        self.links = Some(links);
+        has_moved
+    }
+
+    /// There is news of one link. `is_there`: whether an index is that of a NIC.
+    fn hear(
+        &mut self,
+        link: Link<'_>,
+        mut is_there: impl FnMut(u32) -> bool,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        let mut has_moved = false;
+        for (at, rail) in self.list.iter_mut().enumerate() {
+            let is_its_nic = rail.nic_index == link.index;
+            if is_its_nic {
+                self.are_gone[at] = link.is_gone;
+                // It may have been renamed.
+                if !link.is_gone
+                    && !link.name.is_empty()
+                    && rail.nic.as_bytes() != link.name
+                    && let Ok(name) = str::from_utf8(link.name)
+                {
+                    rail.nic = name.to_owned();
+                }
+            } else {
+                // Addresses are given to a NIC by its name, and so is the rail: but not as long as
+                // there is the one that has them.
+                let is_same = rail.nic_index != 0 && rail.nic.as_bytes() == link.name;
+                if !is_same || link.is_gone || !self.are_gone[at] && is_there(rail.nic_index) {
+                    continue;
+                }
+                tracing::info!(nic = rail.nic, index = link.index, "a rail's NIC is a new one");
+                if let Some(announcer) = &mut self.announcer {
+                    announcer.moved(rail.nic_index, link.index);
+                }
+                (rail.nic_index, self.are_gone[at], has_moved) = (link.index, false, true);
+            }
+            let was_up = mem::replace(&mut self.are_up[at], link.is_up);
+            if !is_its_nic && was_up && link.is_up {
+                // What went by the old one is lost.
+                events.push(Event::RailChanged { rail: at as u8, is_up: false });
+            }
+            if !is_its_nic || was_up != link.is_up {
+                events.push(Event::RailChanged { rail: at as u8, is_up: link.is_up });
+            }
+        }
+        has_moved
+    }
+
+    /// See [`crate::progress::lanes::Driver::nic_of`].
+    pub(super) fn nic_of(&self, rail: u8) -> Option<u32> {
+        self.list.get(usize::from(rail)).map(|rail| rail.nic_index)
+    }
+
+    /// The rails as they are now.
+    pub(super) fn list(&self) -> &[Rail] {
+        &self.list
     }
 
     /// What a connection to `remote` by `rail` is bound to; `None`: routes decide.
     pub(super) fn binding(
-        &self,
+        &mut self,
         rail: u8,
         remote: SocketAddr,
         counters: &mut DriverCounters,
@@ -115,6 +242,11 @@ impl Rails {
             counters.syscalls += LISTING_CALLS;
             if is_of_this_host(remote.ip()) {
                 nic_index = 0;
+            } else if let Some(announcer) = &mut self.announcer
+                && announcer.concerns(nic_index)
+            {
+                // The answer has to come by this NIC.
+                counters.syscalls += announcer.announce(Instant::now());
             }
         }
         Ok(Some(Binding { address, nic_index }))
@@ -151,25 +283,108 @@ impl Rails {
         self.list.len() > 1
     }
 
-    /// The rail that an accepted connection came to, which it is bound to from now on; `None`: to
-    /// none of them, and it is to be closed.
-    pub(super) fn welcome(&self, socket: &OwnedFd, counters: &mut DriverCounters) -> Option<u8> {
+    /// Lets an accepted connection in that came to a rail, which it is bound to from now on;
+    /// `None`: to none of them, and it is to be closed.
+    pub(super) fn welcome(
+        &mut self,
+        socket: &OwnedFd,
+        counters: &mut DriverCounters,
+    ) -> Option<Guest> {
         if self.list.is_empty() || !self.has_several() && !self.listens_everywhere {
             // The listener is bound to the only address, or routes decide.
-            return Some(0);
+            return Some(Guest { rail: 0, stray_from: None });
         }
         counters.syscalls += 2;
-        let local = tcp::addresses(socket).map(|(local, _)| local.ip().to_canonical());
+        let ends = tcp::addresses(socket);
+        let local = ends.map(|(local, _)| local.ip().to_canonical());
         let came_to = |rail: &Rail| Some(rail.address) == local;
         let Some(rail) = self.list.iter().position(came_to) else {
             tracing::debug!(?local, "closed a connection to an address that is no rail's");
             counters.foreign_connections += 1;
             return None;
         };
+        let mut guest = Guest { rail: u8::try_from(rail).ok()?, stray_from: None };
         if self.has_several() {
-            counters.syscalls += tcp::keep_to_nic(socket, self.list[rail].nic_index);
+            let (syscalls, is_stray) = tcp::keep_to_nic(socket, self.list[rail].nic_index);
+            counters.syscalls += syscalls;
+            guest.stray_from = ends.filter(|_| is_stray).map(|(_, remote)| remote.ip());
         }
-        u8::try_from(rail).ok()
+        if let Some(announcer) = &mut self.announcer {
+            // Whoever came so may have asked for addresses a moment ago.
+            counters.syscalls += announcer.announce(Instant::now());
+        }
+        Some(guest)
+    }
+
+    /// The lane of a connection that was let in.
+    pub(super) fn seated(&mut self, guest: Guest, lane: LaneKey) {
+        // Of what is not announced nobody learns better.
+        let (nic_index, announcer) = (self.nic_of(guest.rail), &self.announcer);
+        let is_announced = announcer
+            .as_ref()
+            .zip(nic_index)
+            .is_some_and(|(announcer, nic)| announcer.concerns(nic));
+        let Some(remote) = guest.stray_from.filter(|_| is_announced) else { return };
+        if self.bound_late.get(&(guest.rail, remote)).is_some_and(|&times| times >= BOUND_LATE_MAX)
+        {
+            return;
+        }
+        let since = Instant::now();
+        self.watch(Stray { lane, rail: guest.rail, remote, since, is_bulk: false });
+    }
+
+    /// Keeps an eye on one more; where they are too many, not on the oldest that may be of control.
+    fn watch(&mut self, stray: Stray) {
+        if self.strays.len() >= STRAYS_MAX {
+            let idle = self.strays.iter().position(|stray| !stray.is_bulk);
+            self.strays.remove(idle.unwrap_or(0));
+        }
+        self.strays.push(stray);
+    }
+
+    /// A lane is closed.
+    pub(super) fn left(&mut self, lane: LaneKey) {
+        self.strays.retain(|stray| stray.lane != lane);
+    }
+
+    /// Whether [`Self::call_home`] has anything to do.
+    pub(super) fn has_strays(&self) -> bool {
+        !self.strays.is_empty()
+    }
+
+    /// A bulk lane is used: if it came by another NIC than its rail's it is bound to that as soon
+    /// as its peer has been told.
+    pub(super) fn call_home(
+        &mut self,
+        lane: LaneKey,
+        socket: &OwnedFd,
+        counters: &mut DriverCounters,
+    ) {
+        let Some(at) = self.strays.iter().position(|stray| stray.lane == lane) else { return };
+        let Some(announcer) = &mut self.announcer else { return };
+        self.strays[at].is_bulk = true;
+        let (stray, now) = (self.strays[at], Instant::now());
+        let Some(nic_index) = self.list.get(usize::from(stray.rail)).map(|rail| rail.nic_index)
+        else {
+            return;
+        };
+        if !announcer.is_heard(nic_index, stray.since, now) {
+            counters.syscalls += announcer.announce(now);
+            return;
+        }
+        self.strays.remove(at);
+        self.count_late(stray.rail, stray.remote);
+        counters.syscalls += tcp::bind_to_nic(socket, nic_index);
+    }
+
+    /// Where there are too many to remember, one of them gets another chance.
+    fn count_late(&mut self, rail: u8, remote: IpAddr) {
+        let key = (rail, remote);
+        if self.bound_late.len() >= BOUND_LATE_ENTRIES_MAX && !self.bound_late.contains_key(&key) {
+            self.bound_late.pop_first();
+        }
+        let times = self.bound_late.entry(key).or_default();
+        *times = times.saturating_add(1);
     }
 }
 
@@ -191,5 +406,90 @@ fn source_of(rail: &Rail) -> SocketAddr {
             SocketAddrV6::new(v6, 0, 0, rail.nic_index).into()
         }
         address => SocketAddr::new(address, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stray(index: u32, is_bulk: bool) -> Stray {
+        let (remote, since) = ([192, 0, 2, 1].into(), Instant::now());
+        Stray { lane: LaneKey { index, generation: 0 }, rail: 0, remote, since, is_bulk }
+    }
+
+    fn rails() -> Rails {
+        let (address, role) = ([127, 0, 0, 1].into(), crate::types::RailRole::Ordinary);
+        let rail =
+            Rail { nic: "eth0".into(), nic_index: 2, address, speed_mbps: None, mtu: None, role };
+        let mut rails = Rails::default();
+        rails.set(&[rail]).unwrap();
+        rails
+    }
+
+    fn link(index: u32, name: &str) -> Link<'_> {
+        Link { index, name: name.as_bytes(), is_up: true, is_gone: false }
+    }
+
+    /// What a rail's link is said to be, in order.
+    fn states(events: &[Event]) -> Vec<bool> {
+        let is_up = |event: &Event| matches!(event, Event::RailChanged { rail: 0, is_up: true });
+        events.iter().map(is_up).collect()
+    }
+
+    #[test]
+    fn a_rail_stays_with_its_nic_as_long_as_that_is_there() {
+        let (mut rails, mut events) = (rails(), Vec::new());
+        // Two NICs change their names; news of the first one were lost.
+        assert!(!rails.hear(link(3, "eth0"), |index| index == 2, &mut events));
+        assert!(!rails.hear(link(2, "eth1"), |_| true, &mut events));
+        assert!(!rails.hear(link(3, "eth0"), |_| false, &mut events));
+        assert_eq!((rails.list[0].nic_index, rails.list[0].nic.as_str()), (2, "eth1"));
+        assert!(events.is_empty());
+        // It is deleted and made anew.
+        let gone = Link { is_up: false, is_gone: true, ..link(2, "eth1") };
+        assert!(!rails.hear(gone, |_| true, &mut events));
+        assert!(rails.hear(link(4, "eth1"), |_| true, &mut events));
+        assert_eq!(rails.nic_of(0), Some(4));
+        assert_eq!(states(&events), [false, true]);
+        // So it is again, but only the new one is told of.
+        assert!(rails.hear(link(5, "eth1"), |_| false, &mut events));
+        assert_eq!(rails.nic_of(0), Some(5));
+        assert_eq!(states(&events), [false, true, false, true]);
+        let down = Link { is_up: false, ..link(6, "eth1") };
+        assert!(rails.hear(down, |_| false, &mut events));
+        let down = Link { is_up: false, ..link(7, "eth1") };
+        assert!(rails.hear(down, |_| false, &mut events));
+        assert_eq!(states(&events[4..]), [false, false]);
+    }
+
+    #[test]
+    fn strays_leave_with_their_lanes_and_idle_ones_make_room() {
+        let mut rails = Rails::default();
+        for index in 0..STRAYS_MAX as u32 {
+            rails.watch(stray(index, index != 7));
+        }
+        for index in [1000, 1001] {
+            rails.watch(stray(index, true));
+            assert_eq!(rails.strays.len(), STRAYS_MAX);
+        }
+        let is_watched = |rails: &Rails, index| rails.strays.iter().any(|s| s.lane.index == index);
+        // The one that carried nothing, then the oldest.
+        assert!(!is_watched(&rails, 7) && !is_watched(&rails, 0) && is_watched(&rails, 1));
+        rails.left(LaneKey { index: 1, generation: 1 });
+        assert!(is_watched(&rails, 1));
+        rails.left(LaneKey { index: 1, generation: 0 });
+        assert!(!is_watched(&rails, 1) && is_watched(&rails, 2));
+    }
+
+    #[test]
+    fn what_was_bound_late_is_bounded_and_forgotten_with_the_rails() {
+        let mut rails = Rails::default();
+        for remote in 0..2 * BOUND_LATE_ENTRIES_MAX as u32 {
+            rails.count_late(0, IpAddr::V4(remote.into()));
+        }
+        assert_eq!(rails.bound_late.len(), BOUND_LATE_ENTRIES_MAX);
+        rails.set(&[]).unwrap();
+        assert!(rails.bound_late.is_empty());
     }
 }

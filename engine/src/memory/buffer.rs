@@ -156,6 +156,7 @@ impl Buffer {
     /// # Errors
     ///
     /// Layouts that leave their buffer or overflow, and lists beyond the limits.
+    #[inline]
     pub(crate) fn shape_for_send(&mut self) -> Result<Shape, MemoryError> {
         self.shape(Purpose::Send)
     }
@@ -165,6 +166,7 @@ impl Buffer {
     /// # Errors
     ///
     /// As there, and [`MemoryError::Overlap`] where two pieces share a byte.
+    #[inline]
     pub(crate) fn shape_for_recv(&mut self) -> Result<Shape, MemoryError> {
         self.shape(Purpose::Recv)
     }

@@ -4,6 +4,7 @@
 //! system calls each. They need no privileges.
 
 mod links;
+mod pauses;
 mod routes;
 
 use std::io;
@@ -16,6 +17,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
 pub(crate) use links::counters as nic_counters;
+pub(crate) use pauses::Ethtool;
 pub use routes::Route;
 pub(crate) use routes::find;
 #[cfg(feature = "xdp")]

@@ -26,10 +26,12 @@ struct Slot {
     route: Route,
     buffer: Option<Buffer>,
     shape: Shape,
-    capacity: u64,
     peer: Option<Peer>,
     envelope: Envelope,
 }
+
+/// What compilers move in line, without a call.
+const _: () = assert!(size_of::<Option<Slot>>() <= 128);
 
 /// A handle's side of an operation.
 #[derive(Debug, Default)]
@@ -102,9 +104,8 @@ impl Completions {
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
-        let capacity = shape.len() as u64;
         self.reserved += 1;
-        self.slots[index] = Some(Slot { kind, route, buffer, shape, capacity, peer, envelope });
+        self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope });
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -156,12 +157,24 @@ impl Completions {
         });
     }
 
-    /// Takes the oldest completion of a queue.
+    /// Takes the oldest completions of a queue, `limit` at the most, and says how many.
     #[inline]
+    pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
+        let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
+        let count = queue.len().min(limit);
+        for _ in 0..count {
+            into.extend(queue.pop_front());
+        }
+        self.reserved -= count;
+        count
+    }
+
+    /// Takes the oldest completion of a queue.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn pop(&mut self, queue: u32) -> Option<Completion> {
-        let completion = self.queues.get_mut(queue as usize)?.pop_front()?;
-        self.reserved -= 1;
-        Some(completion)
+        let mut taken = Vec::new();
+        self.take(queue, &mut taken, 1);
+        taken.pop()
     }
 
     /// Adds an event; the oldest is dropped when nobody reads them.
@@ -173,9 +186,14 @@ impl Completions {
     }
 
     #[inline]
-    fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+    fn finish(
+        &mut self,
+        kind: OperationKind,
+        route: Route,
+        buffer: Option<Buffer>,
+        result: Result<Status, Error>,
+    ) {
         self.finished += 1;
-        let Slot { kind, route, buffer, .. } = slot;
         match route {
             Route::Queue { on_error_only: true, .. } if result.is_ok() => self.reserved -= 1,
             Route::Queue { queue, context, .. } => {
@@ -205,9 +223,11 @@ impl Completions {
 }
 
 impl Completions {
+    #[inline]
     fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
-        if arrival.length > slot.capacity {
-            return Err(Error::Truncated { sent: arrival.length, capacity: slot.capacity });
+        let capacity = slot.shape.len() as u64;
+        if arrival.length > capacity {
+            return Err(Error::Truncated { sent: arrival.length, capacity });
         }
         let envelope = Envelope { context: arrival.context as u32, tag: arrival.tag };
         let peer = Some(Peer(arrival.peer));
@@ -245,26 +265,26 @@ impl Effects for Completions {
 
     #[inline]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
-        let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
-        let Some(slot) = taken else { return };
+        let Some(place) = self.slots.get_mut(operation.index()) else { return };
+        let Some(slot) = place else { return };
         if !bytes.is_empty() {
             // SAFETY: as in `place`.
             unsafe { slot.shape.copy_from(0, bytes) };
             self.copied_bytes += bytes.len() as u64;
         }
-        let result = Self::status_of(&slot, &arrival);
-        self.finish(slot, result);
+        let result = Self::status_of(slot, &arrival);
+        let (kind, route, buffer) = (slot.kind, slot.route, slot.buffer.take());
+        *place = None;
+        self.finish(kind, route, buffer, result);
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
         let Some(slot) = taken else { return };
         let result = match ended {
-            Ended::Sent { .. } => Ok(Status {
-                peer: slot.peer,
-                envelope: slot.envelope,
-                length: slot.capacity as usize,
-            }),
+            Ended::Sent { .. } => {
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length: slot.shape.len() })
+            }
             Ended::Received(arrival) => Self::status_of(&slot, &arrival),
             Ended::Failed(failure, Some(name)) => {
                 let address = Address::new(name.engine, name.locator, name.endpoint);
@@ -273,7 +293,7 @@ impl Effects for Completions {
             Ended::Failed(_, None) => Err(Error::UnknownPeer),
             Ended::Cancelled => Err(Error::Cancelled),
         };
-        self.finish(slot, result);
+        self.finish(slot.kind, slot.route, slot.buffer, result);
     }
 }
 

@@ -197,7 +197,7 @@ impl Engine {
                 state.core.lane_lost(lane, true, cause, now_ns, &mut state.completions);
             }
             Role::MoveConnecting { session } | Role::MoveAwaitReply { session, .. } => {
-                self.handle_move_failed(session, cause);
+                self.handle_move_failed(key, session, cause);
             }
             _ => {}
         }

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
 use crate::proto::failure::PeerFailure;
+use crate::proto::hint::Hint;
 use crate::proto::send::Staged;
 use crate::wire::{FrameError, goodbye};
 
@@ -32,14 +33,24 @@ pub(crate) struct Control {
     /// Those of its other paths.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place for each packet")]
     pub(crate) standby: Vec<Box<super::datagram::Lane>>,
+    /// Which of them contents had best go by.
+    pub(super) preference: crate::proto::rails::preference::Preference,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,
     /// Position of the path that the control lane goes by.
     pub(super) lane_at: u8,
     /// Another control lane that is being opened, and its path.
     pub(super) moving: Option<(LaneKey, u8)>,
-    /// When the last attempt of that began or failed.
+    /// When the last attempt of that began or failed; 0: there was none.
     pub(super) moving_since_ns: u64,
+    /// Attempts of that in a row that failed, and the path of the last one.
+    pub(super) moves_failed: u32,
+    pub(super) moved_by: u8,
+    /// Since when it is in doubt whether the peer is there: its control lane was reset.
+    pub(super) doubted_ns: Option<u64>,
+    /// When the peer's host refused a connection, as it does when the process is gone; others on
+    /// the way may, too.
+    pub(super) refused_ns: Option<u64>,
     /// Since when no path is healthy.
     pub(super) silent_since_ns: Option<u64>,
     /// When the peer was last asked for the sake of hearing from it.
@@ -203,8 +214,8 @@ impl Engine {
     fn handle_control_closed(&mut self, session: u32) {
         let state = &mut *self.state;
         if state.controls[session as usize].moving.is_some() {
-            // The peer has the other one already.
-            self.drop_control_lane(session);
+            // The peer may have the other one already.
+            self.doubt(session);
         } else if state.core.is_goodbye_under_way(session) {
             state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
         } else {
@@ -442,6 +453,25 @@ impl Engine {
         let happened = state.core.turn_around(session, state.now_ns, &mut state.completions);
         state.core.keep_dirty_if_starved(session);
         happened
+    }
+
+    /// Sends what was just staged as soon as its hint wants it to go.
+    #[inline]
+    pub(super) fn flush_posted(&mut self, session: u32, hint: Hint, more: bool) {
+        match hint {
+            Hint::None | Hint::Priority if !more => self.flush_first(session),
+            Hint::None | Hint::Priority | Hint::Bulk => {}
+            Hint::Latency => self.flush_alone(session),
+        }
+    }
+
+    /// Sends at once what was just staged, and nothing that is staged later together with it.
+    #[cold]
+    fn flush_alone(&mut self, session: u32) {
+        self.state.core.clean(session);
+        self.flush(session);
+        self.driver.flush_datagrams();
+        self.state.core.close_content(session);
     }
 
     /// Sends at once what was just staged if no message was since the last turn: a lone message

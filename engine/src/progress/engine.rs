@@ -425,7 +425,10 @@ impl Engine {
                     let failed = LaneEnd::Failed("the session gave it up");
                     self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
-                Action::AbandonLane { lane } => {
+                Action::AbandonLane { lane, is_told } => {
+                    if is_told {
+                        self.state.doubt_path_of(lane);
+                    }
                     self.close_lane(lane, LaneEnd::Abandoned);
                 }
                 Action::PairRails { session } => self.pair_rails(session),
@@ -453,6 +456,7 @@ impl Engine {
             state.core.close_idle_lanes(now_ns);
             self.drop_silent_handshakes();
             self.check_peers();
+            self.ask_idle_paths();
             self.move_control_lanes();
             self.fit_window();
             self.publish();

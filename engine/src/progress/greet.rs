@@ -115,13 +115,24 @@ impl Engine {
             self.greeting_failed(key, cause);
         }
         let (lanes, controls) = (&self.state.core.lanes, &self.state.controls);
+        let peer_ns = self.state.config.peer_timeout.as_nanos() as u64;
         let late = self.state.roles.iter().filter_map(|(key, role)| match role {
             Role::LaneConnecting { lane } | Role::LaneAwaitReply { lane, .. } => {
                 let asked_ns = lanes.get(*lane)?.used_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
-            Role::MoveConnecting { session } | Role::MoveAwaitReply { session, .. } => {
-                let asked_ns = controls.get(*session as usize)?.moving_since_ns;
+            Role::MoveConnecting { session } => {
+                let control = controls.get(*session as usize)?;
+                let asked_ns = control.moving_since_ns;
+                let limit_ns = control.move_connect_limit_ns().min(limit_ns);
+                (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
+            }
+            Role::MoveAwaitReply { session, .. } => {
+                let control = controls.get(*session as usize)?;
+                let asked_ns = control.moving_since_ns;
+                // A process that stands still answers when it goes on.
+                let limit_ns =
+                    if control.doubted_ns.is_some() { limit_ns.max(peer_ns) } else { limit_ns };
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             _ => None,
@@ -231,12 +242,14 @@ impl Engine {
                 if let Ok(hello) = Hello::ref_from_bytes(bytes) {
                     match hello.kind {
                         KIND_BULK => self.handle_join(key, remote, hello),
-                        KIND_MOVE => {
-                            if let Err(status) = self.handle_move(key, hello) {
+                        KIND_MOVE => match self.handle_move(key, hello) {
+                            Ok(()) => {}
+                            Err(HelloStatus::Busy) => self.dismiss(key),
+                            Err(status) => {
                                 let cause = format!("its other control lane: {status:?}");
                                 self.refuse(key, remote, &cause);
                             }
-                        }
+                        },
                         _ => self.handle_hello(key, remote, hello),
                     }
                 }
@@ -388,6 +401,10 @@ impl Engine {
             self.refuse(key, remote, "its proof does not fit this job's secret");
             return;
         };
+        if let Some(outlived) = self.state.core.outlived_by(&admission) {
+            self.lose(outlived, "its process has begun another session");
+            self.carry_out();
+        }
         let Some(session) = self.state.core.admit_peer(admission, ours, theirs, keys) else {
             // Another connection of the two engines is their session by now.
             self.dismiss(key);

@@ -39,7 +39,7 @@ pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
-pub(crate) use crate::types::FrameState;
+pub(crate) use crate::types::{FrameDrops, FrameState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
@@ -164,6 +164,15 @@ pub(crate) enum Event {
     },
 }
 
+/// What the kernel counted of a TCP connection since that was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TcpFigures {
+    /// Segments that were sent again.
+    pub(crate) retransmits: u64,
+    /// Smoothed round trip.
+    pub(crate) round_trip: Duration,
+}
+
 /// What a driver counts. Plain numbers, owned by the engine's thread.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct DriverCounters {
@@ -214,6 +223,14 @@ pub(crate) trait Driver {
     fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         let _ = (rail, remote);
         Reach::Unknown
+    }
+
+    /// Index of the NIC that a rail has now: one that is deleted and made again, or comes back from
+    /// another network namespace, is another one. An [`Event::RailChanged`] says when it is up.
+    /// `None`: that of [`Self::set_rails`].
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        let _ = rail;
+        None
     }
 
     /// Accepts connections from now on. The listener is non-blocking already.
@@ -304,6 +321,13 @@ pub(crate) trait Driver {
     /// counts as answered).
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
 
+    /// What the kernel counted of a connected lane; `None` where it is not connected, or nobody
+    /// counts. One system call: for statistics.
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let _ = lane;
+        None
+    }
+
     /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
     /// non-blocking already. An error leaves the driver without datagrams; a second socket is
     /// refused with `AlreadyExists`, and the first one stays.
@@ -356,6 +380,12 @@ pub(crate) trait Driver {
     /// Whether datagrams go as AF_XDP frames, and how these fare.
     fn frame_state(&self) -> FrameState {
         FrameState::Off
+    }
+
+    /// What the kernel dropped of frames; `None`: there never were any. One system call: for
+    /// statistics.
+    fn frame_drops(&mut self) -> Option<FrameDrops> {
+        None
     }
 
     /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were

@@ -5,6 +5,7 @@
 //! control lanes directly, collects what the driver has to say, moves bulk data, and sends what
 //! is staged.
 
+mod bereaved;
 mod bulk;
 mod care;
 pub(crate) mod caretaker;

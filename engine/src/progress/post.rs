@@ -4,6 +4,7 @@ use super::completions::{Handle, Route};
 use super::engine::Engine;
 use crate::memory::{Buffer, Shape};
 use crate::proto::effects::Level;
+use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
 use crate::proto::table::Id;
@@ -62,9 +63,7 @@ impl Engine {
             fill(room);
             self.state.core.sum_payload(sum);
             self.state.completions.copied_bytes += request.length;
-            if !more {
-                self.flush_first(session);
-            }
+            self.flush_posted(session, request.hint, more);
             return Ok(true);
         }
         // A full staging buffer empties by being sent.
@@ -76,9 +75,7 @@ impl Engine {
                 fill(room);
                 self.state.core.sum_payload(sum);
                 self.state.completions.copied_bytes += request.length;
-                if !more {
-                    self.flush_first(session);
-                }
+                self.flush_posted(session, request.hint, more);
                 return Ok(true);
             }
         }
@@ -106,7 +103,10 @@ impl Engine {
         }
         let sum = |before| crc32c::crc32c_append(before, bytes);
         match self.send_now(request, more, |room| room.copy_from_slice(bytes), sum) {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                self.note_hint(request);
+                Ok(())
+            }
             Ok(false) if self.state.core.needs_operation(request) => {
                 self.inject_by_operation(request, bytes, route, more)
             }
@@ -131,6 +131,15 @@ impl Engine {
         self.post_send(request, memory, route, more).map(drop).map_err(|(error, _)| error)
     }
 
+    /// Takes note of a send that says what it is for.
+    #[inline]
+    fn note_hint(&mut self, request: &SendRequest) {
+        if request.hint != Hint::None {
+            tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
+            self.state.core.hinted.note_send(request.hint);
+        }
+    }
+
     /// Posts a send.
     pub(crate) fn post_send(
         &mut self,
@@ -149,7 +158,8 @@ impl Engine {
         if !self.state.completions.has_room() {
             return Err((Error::WouldBlock("cq_entries"), buffer));
         }
-        if request.level == Level::BufferReusable {
+        let whole_limit = request.hint.eager_limit(u64::MAX);
+        if request.level == Level::BufferReusable && request.length <= whole_limit {
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
@@ -157,6 +167,7 @@ impl Engine {
             let sent = self.send_now(request, more, fill, sum);
             match sent {
                 Ok(true) => {
+                    self.note_hint(request);
                     let length = request.length as usize;
                     return Ok(Posted::Sent(Status { peer, envelope, length }, buffer));
                 }
@@ -170,7 +181,13 @@ impl Engine {
                 let kind = OperationKind::Send;
                 state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
                 state.core.enqueue(id, state.now_ns);
-                if !more {
+                self.note_hint(request);
+                let waits = match request.hint {
+                    Hint::Latency => false,
+                    Hint::Bulk => true,
+                    Hint::None | Hint::Priority => more,
+                };
+                if !waits {
                     self.work();
                 }
                 Ok(Posted::Pending(id))

@@ -1,15 +1,16 @@
 //! The TCP lane of a session moves to another rail when its own fails.
 //!
 //! In a session with several paths that connection is not what messages depend on, but it tells of
-//! the peer's end and carries contents while no path is fit. When its path is down, the side that
-//! opened the session opens another one on the path that carries the contents, which joins the
+//! the peer's end and carries contents while no path is fit. When its path is down, or it is gone,
+//! the side that opened the session opens another one on a path that is healthy, which joins the
 //! session as bulk lanes do and takes the place of the old one. What that had swallowed goes again.
 
-use std::io;
+use std::net::IpAddr;
 
 use rand::RngExt;
 
-use super::datagram::scoped;
+use super::control::Control;
+use super::datagram::{Lane, scoped};
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
@@ -18,58 +19,25 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, HelloReply};
 
-/// Pause after an attempt that failed, in nanoseconds.
-const PAUSE_NS: u64 = 200_000_000;
-/// Time between two questions to a peer that no TCP lane would tell the end of, in nanoseconds.
-const QUESTION_NS: u64 = 1_000_000_000;
+/// Pause after an attempt, in nanoseconds. Doubles with some that fail, unless the peer is in
+/// doubt.
+const PAUSE_NS: u64 = 90_000_000;
+/// Time for TCP to connect before another path is tried, in nanoseconds. Doubles with each attempt
+/// that fails, for there may be long ways.
+const CONNECT_NS: u64 = 250_000_000;
 
-/// Whether an error is one of the network, not of the peer.
-fn is_of_network(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::TimedOut
-            | io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
-            | io::ErrorKind::NetworkDown
-    )
+impl Control {
+    /// Time that the attempt under way has for TCP to connect, in nanoseconds.
+    pub(super) fn move_connect_limit_ns(&self) -> u64 {
+        CONNECT_NS << self.moves_failed.min(10)
+    }
 }
 
 impl Engine {
-    /// The control lane of a session failed: the session with it, unless another path answers and
-    /// the failure is that of a rail.
-    ///
-    /// RR-RAIL-7.
-    pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
-        let control = self.control(session);
-        // The peer ends the old one when it has accepted another.
-        let may_go_on = is_of_network(error) || control.moving.is_some();
-        if may_go_on && control.has_active_path() {
-            self.drop_control_lane(session);
-        } else {
-            self.lose(session, &error.to_string());
-        }
-    }
-
-    /// A session goes on without its control lane, until it has another one.
-    pub(super) fn drop_control_lane(&mut self, session: u32) {
-        self.state.hot.retain(|&hot| hot != session);
-        let control = self.control(session);
-        (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
-        control.is_owed_answer = false;
-        control.partial.clear();
-        control.unsent.clear();
-        if let Some(lane) = control.lane.take() {
-            self.state.roles.insert(lane, CLOSING);
-            self.driver.close(lane, CloseMode::Reset);
-        }
-        self.state.core.resend_all(session);
-    }
-
     /// Sessions whose control lane is gone, or on a path that is down, get another one.
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
-        let now_ns = self.state.now_ns;
         for session in 0..self.state.controls.len() as u32 {
             let control = self.control(session);
             if control.standby.is_empty() {
@@ -78,50 +46,77 @@ impl Engine {
             if control.lane.is_none() {
                 self.ask_without_lane(session);
             }
-            let control = self.control(session);
-            let is_needed = control.lane.is_none() || control.is_path_down(control.lane_at);
-            let is_other = |&at: &u8| control.lane.is_none() || at != control.lane_at;
-            let carrier = control.carrier().filter(|at| is_needed && is_other(at));
-            let is_late = now_ns.saturating_sub(control.moving_since_ns) > PAUSE_NS;
-            let Some(at) = carrier.filter(|_| is_late && control.moving.is_none()) else {
-                continue;
-            };
-            let Some(known) = self.state.core.sessions.at(session as usize) else { continue };
-            if !known.connection.is_initiator() || !known.is_connected() {
-                continue;
+            self.move_control_lane(session);
+        }
+    }
+
+    /// The same of one session, if none is under way and the last one is not of just now.
+    ///
+    /// RR-RAIL-7, RR-RAIL-8.
+    pub(super) fn move_control_lane(&mut self, session: u32) {
+        let now_ns = self.state.now_ns;
+        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
+        let (is_initiator, is_connected) = (known.connection.is_initiator(), known.is_connected());
+        let control = self.control(session);
+        let since_ns = control.moving_since_ns;
+        let doublings = if control.doubted_ns.is_some() { 0 } else { control.moves_failed.min(3) };
+        let is_late = since_ns == 0 || now_ns.saturating_sub(since_ns) > PAUSE_NS << doublings;
+        // The other side asks whether the peer is there, and waits for what that one opens.
+        let is_asking = control.lane.is_none() && control.is_anxious();
+        let may_move = is_connected && (is_initiator || is_asking);
+        if !may_move || !is_late || control.moving.is_some() {
+            return;
+        }
+        let Some(at) = self.path_to_move_by(session, is_initiator) else { return };
+        let Some((remote, rail)) = self.state.core.way_of_path(session, at) else { return };
+        let control = self.control(session);
+        (control.moving_since_ns, control.moved_by) = (now_ns, at);
+        let remote = scoped(&self.state.rails, rail, remote);
+        match self.driver.connect(remote, rail) {
+            Ok(key) => {
+                self.control(session).moving = Some((key, at));
+                self.state.roles.insert(key, Role::MoveConnecting { session });
             }
-            let Some((remote, rail)) = self.state.core.way_of_path(session, at) else { continue };
-            self.control(session).moving_since_ns = now_ns;
-            let remote = scoped(&self.state.rails, rail, remote);
-            match self.driver.connect(remote, rail) {
-                Ok(key) => {
-                    self.control(session).moving = Some((key, at));
-                    self.state.roles.insert(key, Role::MoveConnecting { session });
-                }
-                Err(error) => tracing::debug!(session, "no control lane on another rail: {error}"),
+            Err(error) => {
+                self.control(session).moves_failed += 1;
+                tracing::debug!(session, "no control lane on another rail: {error}");
             }
         }
     }
 
-    /// Nothing but answers to questions shows that the peer is there.
-    fn ask_without_lane(&mut self, session: u32) {
-        let now_ns = self.state.now_ns;
-        let limit = self.state.config.peer_timeout;
+    /// Position of the path that the next control lane is to go by, if one is needed: that of the
+    /// contents in the place of one that is down. Without a lane each has its turn, those that are
+    /// healthy first, and that of the last lane or attempt last.
+    ///
+    /// RR-RAIL-8.
+    fn path_to_move_by(&mut self, session: u32, is_initiator: bool) -> Option<u8> {
         let control = self.control(session);
-        let silent_ns = control.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
-        if u128::from(silent_ns) > limit.as_nanos() {
-            let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
-            self.lose(session, &cause);
-        } else if now_ns.saturating_sub(control.questioned_ns) > QUESTION_NS {
-            control.questioned_ns = now_ns;
-            self.state.ask_all_paths(session);
+        let (at, before) = (control.lane_at, control.moved_by);
+        if control.lane.is_some() {
+            let carrier = control.carrier().filter(|&carrier| carrier != at);
+            return carrier.filter(|_| control.is_path_down(at));
         }
+        // Behind a translation of addresses the peer's own is anybody's, and one that it was never
+        // heard at may be.
+        let heard = |lane: &Lane| lane.path().is_answered().then(|| lane.ip());
+        let paths: Vec<_> =
+            control.lanes().map(|lane| (lane.is_active(), lane.position(), heard(lane))).collect();
+        let is_there = |&&(_, at, from): &&(bool, u8, Option<IpAddr>)| {
+            let way = self.state.core.way_of_path(session, at);
+            is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == from)
+        };
+        let turn = |at: u8| at.wrapping_sub(before).wrapping_sub(1);
+        let next = paths.iter().filter(is_there).min_by_key(|path| (!path.0, turn(path.1)));
+        next.map(|&(_, at, _)| at)
     }
 
     /// TCP is connected on the other rail: say what for.
     pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32) {
         let nonce = self.state.random.random();
-        let at = self.control(session).moving.map_or(0, |(_, at)| at);
+        let moving = self.control(session).moving.filter(|&(moving, _)| moving == key);
+        let Some((_, at)) = moving else {
+            return self.handle_connect_failed(key, "nobody waits for it any more");
+        };
         let Some((number, path)) = self.state.core.number_of_move(session, at) else {
             return self.handle_connect_failed(key, "its session is over");
         };
@@ -138,30 +133,16 @@ impl Engine {
         }
     }
 
-    /// A connection failed. Where nothing but a new one would tell of the peer's end, a refusal
-    /// does: its host answers, and nobody listens there any more.
-    pub(super) fn handle_refused_move(&mut self, key: LaneKey, error: &io::Error) {
-        if let Some(&mut Role::MoveConnecting { session }) = self.state.roles.get_mut(key)
-            && error.kind() == io::ErrorKind::ConnectionRefused
-            && self.control(session).lane.is_none()
-            && !self.has_answered_move(session)
-        {
-            self.lose(session, "its host says that its process is gone");
-        }
-    }
-
-    /// Whether the peer has answered anything since the attempt to move began.
-    fn has_answered_move(&mut self, session: u32) -> bool {
-        let control = self.control(session);
-        control.has_answered_since(control.moving_since_ns)
-    }
-
     /// An attempt to move failed. Another one follows.
-    pub(super) fn handle_move_failed(&mut self, session: u32, cause: &str) {
+    pub(super) fn handle_move_failed(&mut self, key: LaneKey, session: u32, cause: &str) {
         tracing::debug!(session, "no control lane on another rail: {cause}");
         let now_ns = self.state.now_ns;
         let control = self.control(session);
+        if control.moving.is_none_or(|(moving, _)| moving != key) {
+            return;
+        }
         (control.moving, control.moving_since_ns) = (None, now_ns);
+        control.moves_failed += 1;
     }
 
     /// The peer opened another control lane.
@@ -177,7 +158,8 @@ impl Engine {
         let reply = self.reply(moved.err().unwrap_or(HelloStatus::Accepted), NOTHING);
         let nonce = self.state.random.random();
         let state = &*self.state;
-        let session = state.core.keys_to_join(hello).filter(|_| moved.is_ok());
+        let depends_on_session = matches!(moved, Ok(_) | Err(HelloStatus::Busy));
+        let session = state.core.keys_to_join(hello).filter(|_| depends_on_session);
         let reply = answer_join(&state.keys, session, hello, reply, nonce);
         let is_sent = self.send_reply(key, &reply);
         let (session, at) = moved?;
@@ -203,10 +185,14 @@ impl Engine {
         let Some(keys) = known.and_then(|known| known.keys.as_ref()) else {
             return self.handle_connect_failed(key, "its session is over");
         };
+        let is_initiator = known.is_some_and(|known| known.connection.is_initiator());
         let at = state.controls.get(session as usize).and_then(|control| control.moving);
         match (initiator.handle_join_reply(&state.keys, keys, reply), at) {
-            (Ok(HelloStatus::Accepted), Some((_, at))) => self.control_moved(session, key, at),
-            (Ok(_), _) => self.handle_connect_failed(key, "the peer refused another control lane"),
+            (Ok(HelloStatus::Accepted), Some((_, at))) if is_initiator => {
+                self.control_moved(session, key, at);
+            }
+            (Ok(status), Some(_)) => self.handle_move_refused(key, session, status),
+            (Ok(_), None) => self.handle_connect_failed(key, "nobody waits for it any more"),
             (Err(_), _) => self.handle_connect_failed(key, "the reply to a move is not the peer's"),
         }
     }
@@ -215,8 +201,17 @@ impl Engine {
     fn control_moved(&mut self, session: u32, key: LaneKey, at: u8) {
         tracing::info!(session, path = at, "its control lane is on another rail");
         self.drop_control_lane(session);
+        self.set_bereaved(session, false);
+        if let Some((asking, _)) = self.control(session).moving.filter(|&(other, _)| other != key) {
+            // The answer has come by the peer's own connection.
+            self.state.roles.insert(asking, CLOSING);
+            self.driver.close(asking, CloseMode::Reset);
+        }
+        let now_ns = self.state.now_ns;
         let control = self.control(session);
         (control.lane, control.lane_at, control.moving) = (Some(key), at, None);
+        (control.doubted_ns, control.refused_ns) = (None, None);
+        (control.moves_failed, control.moving_since_ns) = (0, now_ns);
         self.state.roles.insert(key, Role::Control { session });
         self.heat(session);
     }

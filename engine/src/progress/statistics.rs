@@ -6,12 +6,14 @@ use std::time::Duration;
 use super::control::Control;
 use super::datagram::state_of;
 use super::engine::Engine;
+use super::lanes::{LaneKey, TcpFigures};
+use crate::proto::core::Core;
 use crate::proto::rails::{PathState as KnownPath, rails_of};
 use crate::proto::session::Session;
 use crate::telemetry::exporter::Slot;
 use crate::telemetry::{Counters, Statistics};
 use crate::topology::NicReader;
-use crate::types::{Address, PathChange, PathState, PathStatistics, Rail};
+use crate::types::{Address, LaneStatistics, PathChange, PathState, PathStatistics, Rail};
 
 /// Time between two publications, in nanoseconds.
 const PUBLISH_NS: u64 = 1_000_000_000;
@@ -55,6 +57,10 @@ impl Engine {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
+            latency_sends: state.core.hinted.latency_sends,
+            bulk_sends: state.core.hinted.bulk_sends,
+            priority_sends: state.core.hinted.priority_sends,
+            grants_ahead: state.core.hinted.grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
@@ -66,14 +72,15 @@ impl Engine {
         }
     }
 
-    /// The paths of its sessions, `limit` at the most, and how many more there are.
+    /// The paths of its sessions, `limit` at the most, and how many more there are. The kernel is
+    /// asked of a quarter as many connections.
     pub(crate) fn paths(&mut self, limit: usize) -> (Vec<PathStatistics>, usize) {
         let state = &mut *self.state;
         // What the last acknowledgements said counts, too.
         state.keep_books();
         let now_ns = state.clock.now_ns();
         let core = &state.core;
-        let (mut all, mut omitted) = (Vec::new(), 0);
+        let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);
         for (id, session) in core.sessions.iter() {
             if !session.is_connected() || session.engine == core.engine {
                 continue;
@@ -92,6 +99,13 @@ impl Engine {
                 };
                 if let Some(control) = control {
                     add_datagrams(&mut statistics, control, at);
+                }
+                let lanes = lanes_of(core, session, control, &state.lane_keys, at);
+                for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
+                    asked += 1;
+                    let Some(figures) = self.driver.tcp_figures(key) else { continue };
+                    let TcpFigures { retransmits, round_trip } = figures;
+                    statistics.lanes.push(LaneStatistics { number, retransmits, round_trip });
                 }
                 all.push(statistics);
             }
@@ -116,6 +130,7 @@ impl Engine {
             rails: rails.collect(),
             paths,
             paths_omitted,
+            frame_drops: self.driver.frame_drops(),
         }
     }
 
@@ -134,6 +149,23 @@ impl Engine {
             publisher.slot.put(statistics);
         }
     }
+}
+
+/// The connections that go by the path at `at`: their numbers, and what the driver calls them.
+fn lanes_of<'a>(
+    core: &'a Core,
+    session: &'a Session,
+    control: Option<&'a Control>,
+    keys: &'a [Option<LaneKey>],
+    at: usize,
+) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
+    let control = control.filter(|control| usize::from(control.lane_at) == at);
+    let control = control.and_then(|control| control.lane).map(|key| (None, key));
+    let bulk = session.lanes.iter().filter_map(move |&id| {
+        let lane = core.lanes.get(id).filter(|lane| usize::from(lane.path) == at)?;
+        Some((Some(lane.number), keys.get(id.index()).copied().flatten()?))
+    });
+    control.into_iter().chain(bulk)
 }
 
 /// What the protocol knows of a path; its NIC and its datagrams are for the caller to fill in.
@@ -159,6 +191,7 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
         datagrams_lost: 0,
         probes: 0,
         round_trip: None,
+        lanes: Vec::new(),
         changes: counters.changes,
         last_change: counters.last_change.map(|(cause, at_ns)| PathChange {
             cause: cause.text(),

@@ -15,7 +15,9 @@
 //! ```
 //!
 //! Election: when both sides connect at once, the connection made by the engine with the higher id
-//! is kept. The loser's hello is rejected and the loser waits for the other one.
+//! is kept. The loser's hello is rejected and the loser waits for the other one. An attempt takes
+//! part once TCP is connected: one that a firewall or a translator of addresses swallows never will
+//! be, and must not keep the peer's out.
 
 use std::sync::Arc;
 
@@ -218,9 +220,7 @@ impl Connection {
     pub(crate) fn judge_hello(&self, own_engine: u64, peer_engine: u64) -> HelloStatus {
         match self.phase {
             Phase::Connected if !planted!(SkipDeduplication) => HelloStatus::AlreadyConnected,
-            Phase::Connecting | Phase::ConnectAck if own_engine > peer_engine => {
-                HelloStatus::ElectionLost
-            }
+            Phase::ConnectAck if own_engine > peer_engine => HelloStatus::ElectionLost,
             _ => HelloStatus::Accepted,
         }
     }
@@ -323,6 +323,7 @@ mod tests {
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Line {
+        Tcp,
         Hello,
         Reply(HelloStatus),
         Proof,
@@ -335,15 +336,20 @@ mod tests {
             let mut ends = [Connection::new(RETRY), Connection::new(RETRY)];
             for end in &mut ends {
                 end.want(0);
-                end.handle_connected();
             }
-            Self { ids: [1, 2], ends, lines: [Line::Hello; 2] }
+            Self { ids: [1, 2], ends, lines: [Line::Tcp; 2] }
         }
 
         /// What is next on the line that `from` opened arrives; `false`: nothing is.
         fn deliver(&mut self, from: usize) -> bool {
             let to = 1 - from;
             self.lines[from] = match self.lines[from] {
+                // The attempt is dropped when the other one is in use.
+                Line::Tcp if self.ends[from].phase() == Phase::Connected => Line::Closed,
+                Line::Tcp => {
+                    self.ends[from].handle_connected();
+                    Line::Hello
+                }
                 Line::Hello => {
                     let status = self.ends[to].judge_hello(self.ids[to], self.ids[from]);
                     if status == HelloStatus::Accepted {
@@ -378,13 +384,13 @@ mod tests {
     /// RR-CONN-4
     #[test]
     fn exactly_one_of_two_crossing_connections_survives_in_every_order() {
-        // Each line has three arrivals; bit by bit, the order says whose is next.
-        for order in 0..64u32 {
+        // Each line has four arrivals; bit by bit, the order says whose is next.
+        for order in 0..256u32 {
             let mut crossing = Crossing::new();
-            for step in 0..6 {
+            for step in 0..8 {
                 crossing.deliver((order >> step & 1) as usize);
             }
-            for _ in 0..3 {
+            for _ in 0..4 {
                 crossing.deliver(0);
                 crossing.deliver(1);
             }
@@ -398,6 +404,20 @@ mod tests {
             let in_use = crossing.lines.iter().filter(|line| **line == Line::InUse).count();
             assert_eq!(in_use, 1, "{order}: {:?}", crossing.lines);
             assert_eq!((low.due, high.due), (0, 0), "{order}");
+        }
+    }
+
+    /// RR-CONN-4
+    #[test]
+    fn an_attempt_that_never_gets_through_keeps_nobody_out() {
+        for through in [0, 1] {
+            let mut crossing = Crossing::new();
+            while crossing.deliver(through) {}
+            assert_eq!(crossing.lines[through], Line::InUse);
+            assert!(crossing.ends.iter().all(|end| end.phase() == Phase::Connected), "{through}");
+            assert!(
+                crossing.ends[through].is_initiator() && !crossing.ends[1 - through].is_initiator()
+            );
         }
     }
 

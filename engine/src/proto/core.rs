@@ -28,7 +28,7 @@ use super::operation::Operation;
 use super::outbox::StagingPool;
 use super::session::{Control, Session};
 use super::table::{Id, Table};
-use super::unexpected::{Kind, Message, Unexpected};
+use super::unexpected::{Message, Unexpected};
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 
 /// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
@@ -147,8 +147,8 @@ pub(crate) enum Action {
     OpenLane { session: u32, lane: Id },
     /// Close a bulk lane; whatever it carried is lost.
     CloseLane { lane: Id, is_failure: bool },
-    /// Close a bulk lane at once: its path is not to be relied on, or the peer gave it up.
-    AbandonLane { lane: Id },
+    /// Close a bulk lane at once: its path is not to be relied on, or the peer (`is_told`) says so.
+    AbandonLane { lane: Id, is_told: bool },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
     /// What the peer sends cannot be used: tell it why and fail the session.
@@ -196,6 +196,7 @@ pub(crate) struct Core {
     pub(crate) lanes: Table<BulkLane>,
     /// Those of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
+    pub(super) shares: super::rails::shares::Shares,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(crate) actions: VecDeque<Action>,
@@ -214,6 +215,8 @@ pub(crate) struct Core {
     /// A lane went since they last tried.
     pub(super) has_lane_room: bool,
     pub(crate) counters: CoreCounters,
+    /// What has been done about hints.
+    pub(crate) hinted: super::hint::Hinted,
     pub(super) offers: super::offers::Offers,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_envelopes: u64,
@@ -239,6 +242,7 @@ impl Core {
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
             rails: Vec::new(),
+            shares: super::rails::shares::Shares::default(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
             unsummed: None,
@@ -249,6 +253,7 @@ impl Core {
             starved: Vec::new(),
             has_lane_room: false,
             counters: CoreCounters::default(),
+            hinted: super::hint::Hinted::default(),
             offers: super::offers::Offers::default(),
             reserved_bytes: 0,
             reserved_envelopes: 0,
@@ -266,62 +271,6 @@ impl Core {
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_envelopes(&self) -> u64 {
         self.reserved_envelopes
-    }
-
-    /// Opens an endpoint and returns its id; `None` at the limit.
-    pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
-        let seed = self.config.hash_seed;
-        let index = self.endpoints.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.endpoints.push(None);
-            self.endpoints.len() - 1
-        });
-        if index >= ENDPOINTS_MAX {
-            self.endpoints.truncate(ENDPOINTS_MAX);
-            return None;
-        }
-        self.endpoints[index] = Some(Matcher::new(seed));
-        Some(index as u16)
-    }
-
-    /// Closes an endpoint: its receives end as cancelled, its unexpected messages are dropped.
-    pub(crate) fn close_endpoint(&mut self, endpoint: u16, effects: &mut impl Effects) {
-        let Some(Some(mut matcher)) =
-            self.endpoints.get_mut(usize::from(endpoint)).map(Option::take)
-        else {
-            return;
-        };
-        let mut receives = Vec::new();
-        matcher.drain_all_posted(|receive| receives.push(receive));
-        for receive in receives {
-            if let Some(id) = self.operations.id_at(receive as usize) {
-                self.operations.remove(id);
-                effects.complete(id, Ended::Cancelled);
-            }
-        }
-        let mut messages = Vec::new();
-        matcher.drain_all_unexpected(|message| messages.push(message));
-        for message in messages {
-            self.abandon(message);
-        }
-    }
-
-    /// Drops an unexpected message and tells its sender if that one still waits.
-    pub(super) fn abandon(&mut self, message: u32) {
-        let Some(message) = self.unexpected.take(message) else { return };
-        self.return_credit_of(&message);
-        let operation = match message.kind {
-            Kind::Eager { report } => report,
-            Kind::Rendezvous { send_operation } => send_operation,
-            Kind::Parts { report, assembly } => {
-                self.drop_assembly(assembly);
-                report
-            }
-        };
-        if operation != 0 {
-            let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(message.session, Control::done(operation, status, 0));
-        }
-        self.unexpected.recycle(message);
     }
 
     // ---- Incoming bytes ----

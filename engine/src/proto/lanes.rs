@@ -9,7 +9,7 @@ use super::keys::SessionKeys;
 use super::session::{Control, Session};
 use super::table::{Id, Table};
 use crate::wire::data::DATAGRAM_LANE;
-use crate::wire::hello::HelloStatus;
+use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, Refused};
 
 /// Lanes that may fail in a row at once. More of them are tried only now and then, and when that
@@ -25,6 +25,9 @@ pub(crate) enum Wait {
     /// What is in the way of lanes to go, for its last one failed.
     Time,
 }
+
+/// A lane that was used so shortly ago is in use, in nanoseconds.
+const IN_USE_NS: u64 = 100_000_000;
 
 impl Core {
     pub(super) fn request_lanes(&mut self, slot: u32, now_ns: u64) {
@@ -128,13 +131,14 @@ impl Core {
         }
     }
 
-    /// The keys of the session that a connection wants to join, if there is such a one.
+    /// The keys of the session that a connection wants to join, if there is such a one. Bulk lanes
+    /// are opened by the side that opened the session; the other one asks whether it is there.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
         let slot = self.session_of(hello.source.get())?;
         let session = self.sessions.at(slot as usize)?;
         let is_it = session.is_connected()
             && session.id == hello.session.get()
-            && !session.connection.is_initiator();
+            && (hello.kind == KIND_MOVE || !session.connection.is_initiator());
         session.keys.as_ref().filter(|_| is_it)
     }
 
@@ -148,9 +152,10 @@ impl Core {
     }
 
     /// A connection wants to take the place of its session's control lane, on the path whose
-    /// position comes back. Otherwise as [`Self::handle_lane_hello`].
+    /// position comes back. Otherwise as [`Self::handle_lane_hello`]. Whoever did not open the
+    /// session only wants to know whether it lives: [`HelloStatus::Busy`] says so.
     ///
-    /// RR-RAIL-7.
+    /// RR-RAIL-7, RR-RAIL-8.
     pub(crate) fn handle_move_hello(&mut self, hello: &Hello) -> Result<(u32, u8), HelloStatus> {
         self.keys_of_join(hello)?;
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
@@ -160,6 +165,9 @@ impl Core {
         let is_late = session.last_move.is_some_and(|last| number <= last);
         if !session.joins.use_up(number) || is_late {
             return Err(HelloStatus::StaleEpoch);
+        }
+        if session.connection.is_initiator() {
+            return Err(HelloStatus::Busy);
         }
         // In stream mode a lane that ends takes with it what it carried.
         let at = session.rails.position(hello.path.get()).filter(|_| session.datagram.is_some());
@@ -391,9 +399,26 @@ impl Core {
         (bits ^ bits >> 31) & 1 == 0
     }
 
+    /// A session that this side opened, whose lanes are in use and of whose paths one has none: the
+    /// attempt failed, and the peer need not know that there is such a path.
+    fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
+        self.lanes.iter().find_map(|(_, bulk)| {
+            let session = self.sessions.at(bulk.session as usize)?;
+            let is_in_use = bulk.is_ready && now_ns.saturating_sub(bulk.used_ns) < IN_USE_NS;
+            let is_short = is_in_use
+                && session.rails.are_many()
+                && session.connection.is_initiator()
+                && self.path_without_lane(bulk.session, now_ns).is_some();
+            is_short.then_some(bulk.session)
+        })
+    }
+
     /// Lanes that this side opened and that nobody has used for a while; sessions that found no
-    /// room for theirs try again.
+    /// room for theirs try again, and so do those with lanes on some of their paths only.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
+        if let Some(slot) = self.session_short_of_lanes(now_ns) {
+            self.open_missing_lanes(slot, now_ns);
+        }
         let is_own_turn = self.is_own_turn(now_ns);
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.lanes.iter() {

@@ -99,6 +99,7 @@ mod tests {
 
     use super::super::core::Config;
     use super::super::effects::Level;
+    use super::super::hint::Hint;
     use super::super::receive::ReceiveRequest;
     use super::super::send::{SendRequest, Staged};
     use super::*;
@@ -188,8 +189,8 @@ mod tests {
 
         fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: Level) -> Id {
             let length = bytes.len() as u64;
-            let (endpoint, peer) = (0, self.own[to]);
-            let request = SendRequest { endpoint, peer, context: 5, tag, length, level };
+            let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
+            let request = SendRequest { endpoint, peer, context: 5, tag, length, level, hint };
             let id = self.core.new_send(&request).unwrap();
             self.memory.bytes.insert(id, bytes.to_vec());
             self.core.enqueue(id, 0);

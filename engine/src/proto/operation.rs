@@ -2,6 +2,7 @@
 
 use super::effects::Level;
 use super::failure::PeerFailure;
+use super::hint::Hint;
 use super::matching::PostedKey;
 
 /// One send or receive that has not completed.
@@ -20,6 +21,10 @@ pub(crate) struct Operation {
     pub(crate) tag: u64,
     /// Length of the message (send) or capacity (receive), in bytes.
     pub(crate) length: u64,
+    /// What its sender said of the message; of a receive: once it has matched one to be pulled.
+    pub(crate) hint: Hint,
+    /// Sends that have passed this one while it waited.
+    pub(crate) passed: u8,
     /// What it waits for.
     pub(crate) state: State,
 }

@@ -168,7 +168,10 @@ impl Core {
     /// A hello for a control lane came in, made by somebody who knows the secret, but perhaps a
     /// replay: nothing is changed that others would notice. With `Ok` the loop accepts, and calls
     /// [`Self::admit_peer`] or [`Self::withdraw`] when it knows; these end what [`Self::offer_to`]
-    /// offered in the reply.
+    /// offered in the reply. A session that has lost its control lane lives until then
+    /// ([`Self::outlived_by`]).
+    ///
+    /// RR-RAIL-9.
     pub(crate) fn judge_hello(
         &mut self,
         engine: u64,
@@ -188,7 +191,7 @@ impl Core {
                     return Err(HelloStatus::StaleEpoch);
                 }
                 let status = session.connection.judge_hello(own_engine, engine);
-                if status != HelloStatus::Accepted {
+                if status != HelloStatus::Accepted && !session.is_outlived() {
                     return Err(status);
                 }
                 session.connection.expect_peer(engine > own_engine);
@@ -201,6 +204,16 @@ impl Core {
             }
         }
         Ok(Admission { engine, locator, epoch, is_new: slot.is_none() })
+    }
+
+    /// The session that is over when the sender of an accepted hello has proved itself: its peer
+    /// has ended it, and what told of that did not come.
+    ///
+    /// RR-RAIL-9.
+    pub(crate) fn outlived_by(&self, admission: &Admission) -> Option<u32> {
+        let slot = self.session_of(admission.engine)?;
+        let session = self.sessions.at(slot as usize)?;
+        (session.is_outlived() && admission.epoch > session.epoch_seen).then_some(slot)
     }
 
     /// The sender of an accepted hello has proved itself: the session is established, unless there

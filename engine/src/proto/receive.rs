@@ -2,8 +2,10 @@
 
 use super::core::{Core, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
+use super::hint::Hint;
 use super::matching::{Envelope, Selector};
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, State};
+use super::rendezvous::Offered;
 use super::send::SendRefusal;
 use super::session::Control;
 use super::table::Id;
@@ -56,6 +58,8 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.capacity,
+            hint: Hint::None,
+            passed: 0,
             state: State::Posted { key: None, ignore: request.ignore },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
@@ -80,6 +84,8 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.capacity,
+            hint: Hint::None,
+            passed: 0,
             state: State::Posted { key: Some(key), ignore: request.ignore },
         };
         let inserted = self.operations.insert(operation);
@@ -145,9 +151,10 @@ impl Core {
                 }
                 effects.complete(id, Ended::Received(arrival));
             }
-            Kind::Rendezvous { send_operation } => {
+            Kind::Rendezvous { send_operation, hint } => {
                 let first = message.payload().len() as u64;
-                self.pull(id, message.session, send_operation, arrival, first, effects);
+                let offered = Offered { send_operation, hint, first };
+                self.pull(id, message.session, offered, arrival, effects);
             }
             Kind::Parts { .. } => {}
         }
@@ -321,12 +328,13 @@ impl Core {
         };
         let context = context_of(header.context.get(), header.flags);
         let (tag, length) = (header.tag.get(), header.length.get());
+        let hint = Hint::of_flags(header.flags);
         let envelope = Envelope { source: remote, context, tag };
         let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
             return Ok(());
         };
         let Some(receive) = matcher.take_posted(&envelope) else {
-            let kind = Kind::Rendezvous { send_operation };
+            let kind = Kind::Rendezvous { send_operation, hint };
             let came_by = (slot, epoch);
             let message =
                 self.unexpected.insert(came_by, remote, context, tag, length, kind, first);
@@ -342,7 +350,8 @@ impl Core {
         effects.place(id, 0, &first[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length };
-        self.pull(id, slot, send_operation, arrival, first.len() as u64, effects);
+        let offered = Offered { send_operation, hint, first: first.len() as u64 };
+        self.pull(id, slot, offered, arrival, effects);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ use super::bulk::{Incoming, Outgoing};
 use super::core::{Action, Core};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
+use super::hint::{Hint, Hinted};
 use super::lanes::Wait;
 use super::operation::{Pulling, State};
 use super::rails::schedule::{Choice, Next};
@@ -30,6 +31,9 @@ use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
+
+/// Chunks granted ahead of messages that give way to others.
+const YIELDING_CHUNKS: u32 = 2;
 
 /// Ranges that are granted in datagrams are no shorter for want of room: a grant has 40 bytes.
 const SHARE_MIN: u64 = 4096;
@@ -55,21 +59,32 @@ pub(crate) struct ChunkReceive {
     pub(crate) length: u32,
 }
 
+/// What a request to send says besides its envelope.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    /// The sender's name for the message.
+    pub(crate) send_operation: u64,
+    /// What the sender said of it.
+    pub(crate) hint: Hint,
+    /// Bytes that came with it.
+    pub(crate) first: u64,
+}
+
 impl Core {
     // ---- The receiver ----
 
-    /// A receive has matched a rendezvous message; `first` of its bytes are in place.
+    /// A receive has matched a rendezvous message, whose first bytes are in place.
     ///
-    /// RR-RDV-7.
+    /// RR-RDV-7, RR-RDV-8.
     pub(crate) fn pull(
         &mut self,
         id: Id,
         slot: u32,
-        send_operation: u64,
+        offered: Offered,
         arrival: Arrival,
-        first: u64,
         effects: &mut impl Effects,
     ) {
+        let Offered { send_operation, hint, first } = offered;
         let Some(operation) = self.operations.get_mut(id) else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
@@ -78,6 +93,7 @@ impl Core {
         operation.remote = arrival.peer.index() as u32;
         operation.context = arrival.context;
         operation.tag = arrival.tag;
+        operation.hint = hint;
         operation.state = State::Pulling(Pulling {
             send_operation,
             length: arrival.length,
@@ -99,12 +115,7 @@ impl Core {
         }
         let chunk = u64::from(self.config.chunk_bytes);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        // Short ones first: they cost the long ones one chunk's time.
-        if wanted - in_place <= chunk {
-            session.pulls.push_front(id);
-        } else {
-            session.pulls.push_back(id);
-        }
+        session.pulls.push(id, hint, wanted - in_place <= chunk);
         self.mark_granting(slot);
     }
 
@@ -122,6 +133,9 @@ impl Core {
     pub(crate) fn poll_grants(&mut self, now_ns: u64) {
         if self.has_lane_room && !self.starved.is_empty() {
             self.serve_starved(now_ns);
+        }
+        if !self.granting.is_empty() {
+            self.refresh_shares(now_ns);
         }
         while let Some(slot) = self.granting.pop() {
             if let Some(session) = self.sessions.at_mut(slot as usize) {
@@ -145,27 +159,31 @@ impl Core {
                 return;
             }
             let is_busy = session.message_ns != 0 && now_ns < session.message_ns + BUSY_NS;
-            let chunk_bytes =
-                if is_busy { self.config.busy_chunk_bytes } else { self.config.chunk_bytes };
+            let yields = session.pulls.are_last() && self.hinted.is_granting(now_ns, BUSY_NS);
+            let chunk_bytes = match is_busy || yields {
+                true => self.config.busy_chunk_bytes,
+                false => self.config.chunk_bytes,
+            };
             let chunk_bytes = if rare!(10) { 1 } else { chunk_bytes };
-            let horizon = u64::from(self.config.horizon_chunks) * u64::from(chunk_bytes);
+            let chunks = if yields { YIELDING_CHUNKS } else { self.config.horizon_chunks };
+            let chunks = chunks.min(self.config.horizon_chunks);
+            let horizon = u64::from(chunks) * u64::from(chunk_bytes);
             if self.pulls_by_datagram(slot) {
-                if !self.grant_by_datagram(slot, chunk_bytes, horizon) {
+                if !self.grant_by_datagram(slot, chunk_bytes, horizon, now_ns) {
                     return;
                 }
                 continue;
             }
-            let Choice { lane, chunk_bytes, is_last } = match self.choose(slot, chunk_bytes, now_ns)
-            {
-                Next::Now(choice) => choice,
-                Next::Later => return,
-                Next::NoLane => return self.request_lanes(slot, now_ns),
-            };
+            let Choice { lane, chunk_bytes, is_last } =
+                match self.choose(slot, (chunk_bytes, chunks), now_ns) {
+                    Next::Now(choice) => choice,
+                    Next::Later => return,
+                    Next::NoLane => return self.request_lanes(slot, now_ns),
+                };
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-            let Some((id, offset, length)) = next_range(session, &mut self.operations, chunk_bytes)
-            else {
-                return;
-            };
+            let range = next_range(session, &mut self.operations, &mut self.hinted, chunk_bytes);
+            let Some((id, offset, length)) = range else { return };
+            self.note_granted(id, now_ns);
             let send_operation = match self.operations.get(id).map(|operation| &operation.state) {
                 Some(State::Pulling(pulling)) => pulling.send_operation,
                 _ => continue,
@@ -197,15 +215,26 @@ impl Core {
     }
 
     /// To which lane a session grants next.
-    fn choose(&self, slot: u32, longest: u32, now_ns: u64) -> Next {
-        let longest = u64::from(longest);
-        self.sessions
-            .at(slot as usize)
-            .map_or(Next::Later, |it| self.choose_lane(it, longest, now_ns))
+    fn choose(&self, slot: u32, (longest, chunks): (u32, u32), now_ns: u64) -> Next {
+        let most = (u64::from(longest), u64::from(chunks));
+        self.sessions.at(slot as usize).map_or(Next::Later, |it| self.choose_lane(it, most, now_ns))
+    }
+
+    /// A range of a message is granted: those that can wait give way for a while.
+    fn note_granted(&mut self, id: Id, now_ns: u64) {
+        if self.operations.get(id).is_some_and(|operation| operation.hint != Hint::Bulk) {
+            self.hinted.granted_ns = Some(now_ns);
+        }
     }
 
     /// Grants the next range of a session in datagrams. `false`: not now.
-    fn grant_by_datagram(&mut self, slot: u32, chunk_bytes: u32, horizon: u64) -> bool {
+    fn grant_by_datagram(
+        &mut self,
+        slot: u32,
+        chunk_bytes: u32,
+        horizon: u64,
+        now_ns: u64,
+    ) -> bool {
         // Several sessions share the window, and a long chunk would take it whole.
         let share = (self.config.datagram_window_bytes / 8).max(SHARE_MIN);
         let chunk_bytes = u64::from(chunk_bytes).min(share);
@@ -213,8 +242,9 @@ impl Core {
             return false;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
-        let range = next_range(session, &mut self.operations, chunk_bytes);
+        let range = next_range(session, &mut self.operations, &mut self.hinted, chunk_bytes);
         let Some((id, offset, length)) = range else { return false };
+        self.note_granted(id, now_ns);
         let found = self.operations.get(id).map(|operation| &operation.state);
         if let Some(State::Pulling(pulling)) = found {
             let send_operation = pulling.send_operation;
@@ -275,11 +305,13 @@ impl Core {
                 bulk.incoming_bytes -= u64::from(length);
                 let (slot, path) = (bulk.session, usize::from(bulk.path));
                 let rate = bulk.rate;
+                let arrival = (length, incoming.granted_ns);
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.lane_failures = 0;
                     session.rails.handle_arrival(path, length, rate);
                     sent_sum = checksum.filter(|_| has_checksums);
                 }
+                self.note_chunk_of_rail(slot, path as u8, arrival, now_ns);
                 if is_first {
                     self.note_lanes_in_use(lane);
                 }
@@ -521,10 +553,13 @@ impl Core {
     }
 }
 
-/// The next range to grant: lost ones first, then the frontier of the first message.
+/// The next range to grant: lost ones first, then the frontier of the message whose turn it is.
+///
+/// RR-RDV-8.
 fn next_range(
     session: &mut Session,
     operations: &mut super::table::Table<super::operation::Operation>,
+    hinted: &mut Hinted,
     chunk_bytes: u64,
 ) -> Option<(Id, u64, u32)> {
     while let Some((id, offset, length)) = session.missing.pop_front() {
@@ -536,19 +571,20 @@ fn next_range(
         }
         return Some((id, offset, length.min(chunk_bytes) as u32));
     }
-    while let Some(&id) = session.pulls.front() {
+    while let Some((class, id)) = session.pulls.next() {
         if let Some(State::Pulling(pulling)) = operations.get_mut(id).map(|op| &mut op.state) {
             let left = pulling.wanted - pulling.granted;
             if left > 0 {
                 let (offset, length) = (pulling.granted, left.min(chunk_bytes));
                 pulling.granted += length;
+                hinted.grants_ahead += u64::from(session.pulls.note_grant(class));
                 if length == left {
-                    session.pulls.pop_front();
+                    session.pulls.pop(class);
                 }
                 return Some((id, offset, length as u32));
             }
         }
-        session.pulls.pop_front();
+        session.pulls.pop(class);
     }
     None
 }

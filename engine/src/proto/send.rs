@@ -1,15 +1,24 @@
 //! Sending: eager where it fits and credit allows, otherwise a request to send.
 
+use std::collections::VecDeque;
+
 use zerocopy::IntoBytes;
 
 use super::core::{Core, UNTAGGED};
+use super::datagram::stage_in_content;
 use super::effects::{Effects, Ended, Level};
 use super::failure::PeerFailure;
+use super::hint::Hint;
 use super::operation::{Operation, Serving, State};
-use super::table::Id;
+use super::table::{Id, Table};
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::{EAGER_BYTES_MAX, Eager, Rts, eager, frame};
+
+/// Sends that wait and are passed by another one at the most: looking at them takes time.
+const LOOK_BACK: usize = 256;
+/// Sends that one lets pass by their hints at the most.
+const PASSED_MAX: u8 = 16;
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +35,8 @@ pub(crate) struct SendRequest {
     pub(crate) length: u64,
     /// When it completes.
     pub(crate) level: Level,
+    /// What it is for.
+    pub(crate) hint: Hint,
 }
 
 /// Why a send was not taken.
@@ -79,10 +90,16 @@ impl Core {
     #[inline]
     pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
         let target = self.remotes.get(request.peer)?.endpoint;
-        if self.sessions.at(session as usize)?.datagram.is_some() {
-            return self.stage_in_content(session, request, target);
-        }
         let known = self.sessions.at_mut(session as usize)?;
+        if known.datagram.is_some() {
+            let (pool, limit) = (&mut self.datagrams.contents, self.config.eager_limit);
+            let staged = stage_in_content(known, pool, session, request, target, limit);
+            let (room, is_first) = staged?;
+            if is_first {
+                self.dirty.push(session);
+            }
+            return Some(room);
+        }
         let eager_limit = self.config.eager_limit.min(EAGER_BYTES_MAX as u32);
         if rare!(20) || !known.may_send_now(request.length, eager_limit) {
             return None;
@@ -137,6 +154,8 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.length,
+            hint: request.hint,
+            passed: 0,
             state: State::New { level: request.level },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
@@ -149,7 +168,13 @@ impl Core {
         operation.state = State::Queued { level };
         let slot = operation.session;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.waiting.push_back(id);
+        let at = place_in_line(&session.waiting, &self.operations, id);
+        session.waiting.insert(at, id);
+        for &passed in session.waiting.range(at + 1..) {
+            if let Some(passed) = self.operations.get_mut(passed) {
+                passed.passed += 1;
+            }
+        }
         if session.is_connected() {
             self.unblocked.push(slot);
         } else {
@@ -191,6 +216,7 @@ impl Core {
             tag: operation.tag,
             length: operation.length,
             level,
+            hint: operation.hint,
         };
         Some((request, self.remotes.at(remote)?.endpoint))
     }
@@ -211,8 +237,9 @@ impl Core {
         let eager_limit = self.config.eager_limit.min(session.eager_limit);
         let eager_limit = u64::from(eager_limit).min(EAGER_BYTES_MAX as u64);
         let bytes_left = u64::from(session.byte_credit.available());
+        let whole_limit = request.hint.eager_limit(eager_limit);
         // A peer may pull what could have gone at once.
-        let is_eager = length <= eager_limit && length <= bytes_left && !rare!(20);
+        let is_eager = length <= whole_limit && length <= bytes_left && !rare!(20);
         let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left).min(eager_limit);
         let (header, payload) = if is_eager {
             (EAGER_HEADER_BYTES, length as usize)
@@ -276,8 +303,13 @@ impl Core {
         if !matches!(operation.state, State::Queued { .. } | State::New { .. }) {
             return false;
         }
-        if let Some(session) = self.sessions.at_mut(operation.session as usize) {
+        let slot = operation.session;
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.waiting.retain(|&waiting| waiting != id);
+            // What stands first now may have what that one lacked.
+            if session.is_connected() && !session.waiting.is_empty() {
+                self.unblocked.push(slot);
+            }
         }
         self.operations.remove(id);
         effects.complete(id, Ended::Cancelled);
@@ -303,6 +335,29 @@ impl Core {
             _ => self.counters.stale_frames += 1,
         }
     }
+}
+
+/// Where a send stands among those that wait: behind the last one of its own stream, and of those
+/// that its hint does not pass; it passes [`LOOK_BACK`] at the most. Nobody passes one of which a
+/// part has gone, since its receiver waits for the rest, nor one that [`PASSED_MAX`] have passed:
+/// those that pass take credit that may only come back when it is received.
+///
+/// RR-MATCH-1, RR-DGRAM-6.
+fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {
+    let Some(new) = operations.get(id).filter(|new| new.hint != Hint::Bulk) else {
+        return waiting.len();
+    };
+    let stream = |it: &Operation| (it.endpoint, it.remote, it.context);
+    let stays = |&other: &Id| {
+        operations.get(other).is_some_and(|other| {
+            (stream(other) == stream(new) && !planted!(OvertakeStream))
+                || !new.hint.passes(other.hint)
+                || other.passed >= PASSED_MAX
+                || matches!(other.state, State::Parting(_))
+        })
+    };
+    let from = waiting.len().saturating_sub(LOOK_BACK);
+    waiting.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
 
 fn flags_of(context: u64) -> u8 {
@@ -332,7 +387,7 @@ pub(super) fn rts_header(
 ) -> Rts {
     Rts {
         kind: frame::KIND_RTS,
-        flags: flags_of(request.context),
+        flags: flags_of(request.context) | request.hint.flags(),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
         follows: 0.into(),
@@ -341,5 +396,54 @@ pub(super) fn rts_header(
         tag: request.tag.into(),
         operation: operation.to_u64().into(),
         length: request.length.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::datagram::Parting;
+
+    struct Line(VecDeque<Id>, Table<Operation>);
+
+    impl Line {
+        fn post(&mut self, context: u64, hint: Hint) -> usize {
+            let state = State::Queued { level: Level::Delivered };
+            let (endpoint, session, remote, tag, length, passed) = (0, 0, 1, 0, 8, 0);
+            let operation =
+                Operation { endpoint, session, remote, context, tag, length, hint, passed, state };
+            let id = self.1.insert(operation).unwrap();
+            let at = place_in_line(&self.0, &self.1, id);
+            self.0.insert(at, id);
+            for &passed in self.0.range(at + 1..) {
+                self.1.get_mut(passed).unwrap().passed += 1;
+            }
+            at
+        }
+    }
+
+    /// RR-MATCH-1
+    #[test]
+    fn hints_pass_other_streams_so_often_and_no_more() {
+        let mut line = Line(VecDeque::new(), Table::new(1000));
+        assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Bulk)], [0, 1]);
+        for number in 0..usize::from(PASSED_MAX) {
+            assert_eq!(line.post(2, Hint::Priority), number);
+        }
+        let behind = usize::from(PASSED_MAX) + 2;
+        assert_eq!(line.post(3, Hint::Priority), behind, "all of them have waited enough");
+        let mut line = Line(VecDeque::new(), Table::new(1000));
+        assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Priority)], [0, 1]);
+    }
+
+    /// RR-DGRAM-6
+    #[test]
+    fn nobody_passes_what_is_half_way() {
+        let mut line = Line(VecDeque::new(), Table::new(1000));
+        line.post(1, Hint::None);
+        let first = line.0[0];
+        let parting = Parting::new(Level::Delivered, 7);
+        line.1.get_mut(first).unwrap().state = State::Parting(parting);
+        assert_eq!(line.post(2, Hint::Priority), 1);
     }
 }

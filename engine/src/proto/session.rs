@@ -203,8 +203,8 @@ pub(crate) struct Session {
     pub(crate) message_ns: u64,
 
     // Rendezvous.
-    /// Receives with bytes that were never granted, in order.
-    pub(crate) pulls: VecDeque<Id>,
+    /// Receives with bytes that were never granted.
+    pub(crate) pulls: super::pulls::Pulls,
     /// Ranges that were granted and lost with their lane.
     pub(crate) missing: VecDeque<(Id, u64, u64)>,
     /// Its bulk lanes.
@@ -223,6 +223,8 @@ pub(crate) struct Session {
     pub(crate) next_lane: u32,
     /// Number of the connection that last took the place of its control lane.
     pub(crate) last_move: Option<u32>,
+    /// It has lost its control lane, and has no other one yet.
+    pub(crate) is_bereaved: bool,
     /// It is in the list of sessions that may grant.
     pub(crate) is_granting: bool,
     /// The goodbye is staged.
@@ -269,7 +271,7 @@ impl Session {
             announced_ack: 0,
             ack_wanted: false,
             message_ns: 0,
-            pulls: VecDeque::new(),
+            pulls: super::pulls::Pulls::default(),
             missing: VecDeque::new(),
             lanes: Vec::new(),
             lanes_requested: false,
@@ -279,6 +281,7 @@ impl Session {
             lanes_fail_since_ns: 0,
             next_lane: 0,
             last_move: None,
+            is_bereaved: false,
             is_granting: false,
             is_leaving: false,
             datagram: None,
@@ -303,6 +306,12 @@ impl Session {
             && length <= u64::from(eager_limit.min(self.eager_limit))
             && self.envelope_credit.available() > 0
             && length <= u64::from(self.byte_credit.available())
+    }
+
+    /// Whether it lives on without a control lane, so that another session with its peer would be
+    /// news of its end.
+    pub(crate) fn is_outlived(&self) -> bool {
+        self.is_connected() && self.is_bereaved
     }
 
     /// Whether this side has something to pull, or the peer said that it has.
@@ -331,7 +340,7 @@ impl Session {
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
-        self.is_leaving = false;
+        (self.is_leaving, self.is_bereaved) = (false, false);
     }
 
     /// The epoch of the next hello to the remote engine.

@@ -25,10 +25,12 @@ impl Id {
         Self(value)
     }
 
+    #[inline]
     fn new(index: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(index))
     }
 
+    #[inline]
     fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -60,6 +62,7 @@ pub(crate) struct Table<T> {
 
 impl<T> Table<T> {
     /// Holds `limit` entries at the most.
+    #[inline]
     pub(crate) fn new(limit: usize) -> Self {
         Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit: limit.min(NO_SLOT as usize) }
     }

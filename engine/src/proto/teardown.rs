@@ -206,7 +206,7 @@ impl Core {
         if is_sent {
             session.awaiting_delivery.retain(|&(_, waiting)| waiting != id);
         }
-        session.pulls.retain(|&pull| pull != id);
+        session.pulls.retain(|pull| pull != id);
         session.missing.retain(|&(pull, ..)| pull != id);
     }
 }

@@ -8,6 +8,7 @@ use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
 use super::failure::PeerFailure;
 use super::handshake::Initiator;
+use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::send::{SendRequest, Staged};
@@ -157,8 +158,12 @@ impl Bench {
     }
 
     fn send(&mut self, length: u64, level: Level) -> Id {
-        let request =
-            SendRequest { endpoint: 0, peer: self.peer, context: 5, tag: 1, length, level };
+        self.send_hinted(length, level, Hint::None)
+    }
+
+    fn send_hinted(&mut self, length: u64, level: Level, hint: Hint) -> Id {
+        let (peer, context) = (self.peer, 5);
+        let request = SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint };
         let id = self.core.new_send(&request).unwrap();
         self.core.enqueue(id, 0);
         id

@@ -4,6 +4,7 @@
 //! nothing. How much can be here is bounded by the credits that sessions were given: a payload
 //! takes less than twice its length, or 64 bytes.
 
+use super::hint::Hint;
 use super::table::{Id, Table};
 
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
@@ -30,6 +31,8 @@ pub(crate) enum Kind {
     Rendezvous {
         /// The sender's operation.
         send_operation: u64,
+        /// What the sender said of it.
+        hint: Hint,
     },
     /// Some of its parts are here.
     Parts {

@@ -16,6 +16,7 @@ use super::value::{
 };
 use super::{Builder, Origin, Settings};
 use crate::secret::JobSecret;
+use crate::types::hint::Hint;
 use crate::types::rail::RAILS_MAX;
 use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
 
@@ -169,10 +170,10 @@ settings_table! {
     /// whole 64 KiB packets of the kernel, or a short one more is paid for each chunk.
     chunk_bytes -> usize: Bytes = 127 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// The largest chunk while short messages arrive, which have to wait behind it.
-    busy_chunk_bytes -> usize: Bytes = 63 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
+    busy_chunk_bytes -> usize: Bytes = 111 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// Chunks granted ahead on each bulk lane; half of them at a time.
     grant_horizon_chunks -> usize: Count = 8, Range::Numbers(1..=1024);
-    /// Bulk lanes of a session.
+    /// Bulk lanes of a session on each pair of rails: TCP streams, which networks may limit each.
     bulk_lanes -> usize: Count = 1, Range::Numbers(1..=64);
     /// Bulk lanes of an engine, all sessions together; the least recently used close first.
     bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M);
@@ -180,6 +181,10 @@ settings_table! {
     bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
+    /// What messages are for that say nothing of it themselves: none, latency (they go at
+    /// once), bulk (they go together, are pulled from 1 KiB on, and give way to others) or
+    /// priority (they are asked for before others). Neither their order nor matching changes.
+    hint -> Hint: OneOf<Hint> = Hint::None, Range::Any;
     /// CRC32C over what control lanes and chunks carry, checked on arrival: against memory and NICs
     /// that corrupt what TCP's checksum lets pass. Used with a peer if either side has it on.
     checksum -> bool: OneOf<bool> = false, Range::Any;
@@ -216,7 +221,8 @@ settings_table! {
     connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);
     /// The pause before the first retry; it doubles with each.
     connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR);
-    /// A peer that was silent for this long is dead.
+    /// A peer that was silent for this long is dead. Idle ones are asked by the kernel, which
+    /// counts whole seconds and needs four at the least.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// How long closing waits for what was sent to be delivered.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);

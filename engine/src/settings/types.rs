@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::types::hint::Hint;
+
 /// A type whose values are known by name.
 pub(crate) trait NameSet: Copy + fmt::Debug + PartialEq + 'static {
     /// Every value with its name.
@@ -19,6 +21,15 @@ pub(crate) trait NameSet: Copy + fmt::Debug + PartialEq + 'static {
 
 impl NameSet for bool {
     const NAMES: &'static [(&'static str, Self)] = &[("false", false), ("true", true)];
+}
+
+impl NameSet for Hint {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("latency", Self::Latency),
+        ("bulk", Self::Bulk),
+        ("priority", Self::Priority),
+    ];
 }
 
 /// Which kinds of lanes an engine uses.

@@ -11,6 +11,8 @@ mod absence;
 mod at_rest;
 mod attacker;
 #[cfg(test)]
+mod bereaved;
+#[cfg(test)]
 mod checksums;
 mod datagram_plan;
 mod faults;
@@ -201,7 +203,11 @@ impl Run {
         oracle.all_tainted = plan.connects_fail();
         oracle.has_datagrams = plan.datagrams.is_some();
         let fair_ns = crate::driver::sim::net::Weather::fair().delay_ns;
+        let is_attacked =
+            plan.datagrams.as_ref().is_some_and(|datagrams| datagrams.attack_ns.is_some());
         oracle.delay_ns = match &plan.rails {
+            // Whoever reads along may send copies that overtake.
+            _ if is_attacked => 0,
             Some(rails) => rails.delay_ns(),
             None => plan.weather.delay_ns.min(fair_ns),
         };

@@ -235,7 +235,10 @@ impl Oracle {
             }
             _ => false,
         };
-        if is_never || !(self.is_pardoned || self.is_tainted(process, peer)) {
+        // The peer's end of that session was judged where it ended first.
+        let is_outlived =
+            matches!(failure, PeerFailure::Lost(cause) if cause.contains("another session"));
+        if is_never || !(is_outlived || self.is_pardoned || self.is_tainted(process, peer)) {
             return Err(format!("process {process} has no reason for {peer}: {failure}"));
         }
         Ok(())

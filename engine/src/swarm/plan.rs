@@ -118,6 +118,8 @@ pub(crate) struct Plan {
     pub(crate) outage_ns: u64,
     pub(crate) turn_ns: u64,
     pub(crate) idle_turns_max: u32,
+    /// Messages have hints.
+    pub(crate) hints: bool,
     /// Rare branches of the engine are taken.
     pub(crate) rare: bool,
     /// Settings are about the defaults.
@@ -176,6 +178,7 @@ impl Plan {
             outage_ns: random.pick(&[1, 20, 300, 3000]) * MILLISECOND,
             turn_ns: random.pick(&[200, 1000, 5000, 20_000]),
             idle_turns_max: random.pick(&[1, 2, 8, 80]),
+            hints: (seed / 2).is_multiple_of(2),
             rare: random.one_in(2),
             is_ample: random.one_in(10),
             retry,
@@ -207,6 +210,7 @@ impl Plan {
             fault_ns: 0,
             turn_ns: 1000,
             idle_turns_max: 2,
+            hints: false,
             rare: false,
             is_ample: true,
             ..Self::new(seed)

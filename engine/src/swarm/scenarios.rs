@@ -16,6 +16,7 @@ use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
+use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -110,7 +111,9 @@ pub(super) fn send(
     length: usize,
     level: Level,
 ) -> bool {
-    let request = SendRequest { endpoint: 0, peer, context: 0, tag, length: length as u64, level };
+    let (length_bytes, hint) = (length as u64, Hint::None);
+    let request =
+        SendRequest { endpoint: 0, peer, context: 0, tag, length: length_bytes, level, hint };
     let mut buffer = Buffer::Heap(content(tag, length));
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };

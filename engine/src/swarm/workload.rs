@@ -2,17 +2,30 @@
 
 use super::form::{Form, content};
 use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
+use super::plan::Plan;
 use super::{Run, SERIAL_SHIFT};
+use crate::driver::sim::random::Random;
 use crate::progress::completions::Route;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
 use crate::proto::effects::Level;
+use crate::proto::hint::Hint;
 use crate::proto::operation::State;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::{Error, OperationKind, Peer, Status};
+
+/// What message `index` of a run is for. Not out of the run's own random numbers, which so say the
+/// same with hints and without.
+fn hint_of(plan: &Plan, index: usize) -> Hint {
+    if !plan.hints {
+        return Hint::None;
+    }
+    let mut random = Random::new(plan.seed.rotate_left(32) ^ index as u64);
+    random.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority])
+}
 
 /// Completions of sends and receives alike are reported with the name of the operation.
 fn route(context: u64, on_error_only: bool) -> Route {
@@ -151,7 +164,8 @@ impl Run {
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let config = &engine.state.core.config;
-        let is_long = length > config.eager_limit as usize;
+        let hint = hint_of(&self.plan, index);
+        let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let may_inject = inject && length <= config.inject_limit as usize;
         let context = context_of(number);
         let request = SendRequest {
@@ -161,6 +175,7 @@ impl Run {
             tag,
             length: length as u64,
             level: if may_inject { Level::BufferReusable } else { level },
+            hint,
         };
         let bytes = content(index as u64, length);
         let name = Oracle::name_of_send(index);

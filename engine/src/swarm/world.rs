@@ -70,6 +70,8 @@ pub(crate) struct World {
     pub(crate) idle_turns_max: u32,
     /// Turns of all engines so far.
     pub(crate) turns: u64,
+    /// Engines that are started know how fast their links are, as NICs say it.
+    pub(crate) tells_speed: bool,
 }
 
 impl World {
@@ -90,6 +92,7 @@ impl World {
             connection_ns: 0,
             idle_turns_max: 2,
             turns: 0,
+            tells_speed: false,
         })
     }
 
@@ -133,7 +136,7 @@ impl World {
             nic: format!("sim{link}"),
             nic_index: link as u32 + 1,
             address: net.rail_address(host, link).ip(),
-            speed_mbps: None,
+            speed_mbps: net.link_mbps(host, link).filter(|_| self.tells_speed),
             mtu: None,
             role: RailRole::Ordinary,
         };

@@ -4,6 +4,7 @@ pub(crate) mod exporter;
 mod prometheus;
 
 use crate::types::address::Address;
+use crate::types::frames::FrameDrops;
 use crate::types::rail::Rail;
 use crate::types::statistics::{NicCounters, PathStatistics};
 
@@ -23,6 +24,8 @@ pub struct Statistics {
     pub paths: Vec<PathStatistics>,
     /// Paths that were left out, as there are too many.
     pub paths_omitted: usize,
+    /// What the kernel dropped of AF_XDP frames; `None`: there were none.
+    pub frame_drops: Option<FrameDrops>,
 }
 
 /// What an endpoint's engine has counted. Plain numbers; differences of two readings mean
@@ -52,6 +55,15 @@ pub struct Counters {
     pub stale_completions: u64,
     /// Overflows of the completion ring; more than 0 asks for a larger `ring_entries`.
     pub cq_overflows: u64,
+    /// Messages that were sent with [`Hint::Latency`](crate::Hint::Latency).
+    pub latency_sends: u64,
+    /// Messages that were sent with [`Hint::Bulk`](crate::Hint::Bulk).
+    pub bulk_sends: u64,
+    /// Messages that were sent with [`Hint::Priority`](crate::Hint::Priority).
+    pub priority_sends: u64,
+    /// Ranges of long messages that were asked for before those of others, which had come before
+    /// or not, as the hints of their senders say.
+    pub grants_ahead: u64,
     /// Bulk lanes that failed.
     pub lane_failures: u64,
     /// Chunks that arrived whole but not as they were sent (setting `checksum`), and were asked for

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 
 use super::{Counters, Statistics};
+use crate::types::frames::FrameDrops;
 use crate::types::rail::PathState;
-use crate::types::statistics::{NicCounters, PathStatistics};
+use crate::types::statistics::{NicCounters, PathStatistics, PauseCounters};
 
 /// A number that something has: its name, what it is, and how it is read.
 type Number<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const COUNTERS: [Number<Counters>; 17] = [
+const COUNTERS: [Number<Counters>; 21] = [
     ("syscalls", "System calls", |c| c.syscalls),
     ("copied_bytes", "Bytes copied in user space", |c| c.copied_bytes),
     ("segments_received", "Segments received on control lanes", |c| c.segments_received),
@@ -22,6 +23,10 @@ const COUNTERS: [Number<Counters>; 17] = [
     ("registered_sends", "Chunks sent from registered memory", |c| c.registered_sends),
     ("stale_completions", "Completions that belonged to nothing", |c| c.stale_completions),
     ("cq_overflows", "Overflows of the completion ring", |c| c.cq_overflows),
+    ("latency_sends", "Messages sent with the hint latency", |c| c.latency_sends),
+    ("bulk_sends", "Messages sent with the hint bulk", |c| c.bulk_sends),
+    ("priority_sends", "Messages sent with the hint priority", |c| c.priority_sends),
+    ("grants_ahead", "Ranges asked for before others for their hint", |c| c.grants_ahead),
     ("lane_failures", "Bulk lanes that failed", |c| c.lane_failures),
     ("corrupted_chunks", "Chunks with a wrong checksum", |c| c.corrupted_chunks),
     ("dropped_frames", "Frames for nobody", |c| c.dropped_frames),
@@ -59,6 +64,20 @@ const OF_NICS: [Number<NicCounters>; 9] = [
     ("missed", "Packets that a NIC had no room for", |n| n.missed),
 ];
 
+const OF_PAUSES: [Number<PauseCounters>; 2] = [
+    ("pauses_sent", "Pause frames that a NIC sent", |p| p.sent),
+    ("pauses_received", "Pause frames that a NIC received", |p| p.received),
+];
+
+const OF_FRAMES: [Number<FrameDrops>; 6] = [
+    ("dropped_received", "Packets dropped for want of a frame", |f| f.dropped_received),
+    ("receive_ring_full", "Packets that found the ring full", |f| f.receive_ring_full),
+    ("fill_ring_empty", "Times without a frame to receive", |f| f.fill_ring_empty),
+    ("transmit_ring_empty", "Times without a packet to send", |f| f.transmit_ring_empty),
+    ("invalid_filled", "Frames to receive that were refused", |f| f.invalid_filled),
+    ("invalid_sent", "Packets to send that were refused", |f| f.invalid_sent),
+];
+
 const STATES: [(PathState, &str); 4] = [
     (PathState::Probing, "probing"),
     (PathState::Active, "active"),
@@ -91,6 +110,7 @@ pub fn prometheus(engines: &[&Statistics]) -> String {
         engine.paths.iter().map(move |path| (path, labels_of(labels, path)))
     });
     write_paths(&mut text, &paths.collect::<Vec<_>>());
+    write_frames(&mut text, engines.iter().map(|engine| engine.frame_drops).zip(&labels));
     write_nics(&mut text, engines);
     text.0
 }
@@ -143,6 +163,46 @@ fn write_paths(text: &mut Text, paths: &[(&PathStatistics, String)]) {
             text.line(&name, &labels, change.ago.as_secs_f64());
         }
     }
+    write_lanes(text, paths);
+}
+
+fn write_lanes(text: &mut Text, paths: &[(&PathStatistics, String)]) {
+    let lanes = paths.iter().flat_map(|(path, labels)| {
+        path.lanes.iter().map(move |lane| {
+            let name = lane.number.map_or("control".to_owned(), |number| number.to_string());
+            (lane, format!("{labels},{}", label("lane", name)))
+        })
+    });
+    let lanes: Vec<_> = lanes.collect();
+    if lanes.is_empty() {
+        return;
+    }
+    let help = "Segments that the kernel sent again, of connections that are there";
+    let name = text.head("lane_", "retransmits", help, Kind::Counter);
+    for (lane, labels) in &lanes {
+        text.line(&name, labels, lane.retransmits);
+    }
+    let help = "Smoothed round trip of a connection as the kernel has it";
+    let name = text.head("lane_", "round_trip_seconds", help, Kind::Gauge);
+    for (lane, labels) in &lanes {
+        text.line(&name, labels, lane.round_trip.as_secs_f64());
+    }
+}
+
+fn write_frames<'a>(
+    text: &mut Text,
+    engines: impl Iterator<Item = (Option<FrameDrops>, &'a String)>,
+) {
+    let engines: Vec<_> = engines.filter_map(|(drops, labels)| Some((drops?, labels))).collect();
+    if engines.is_empty() {
+        return;
+    }
+    for (name, help, read) in OF_FRAMES {
+        let name = text.head("frames_", name, help, Kind::Counter);
+        for (drops, labels) in &engines {
+            text.line(&name, labels, read(drops));
+        }
+    }
 }
 
 fn write_nics(text: &mut Text, engines: &[&Statistics]) {
@@ -156,6 +216,17 @@ fn write_nics(text: &mut Text, engines: &[&Statistics]) {
     for (name, help, read) in OF_NICS {
         let name = text.head("nic_", name, help, Kind::Counter);
         for (nic, counters) in &nics {
+            text.line(&name, &label("nic", nic), read(counters));
+        }
+    }
+    let pauses = nics.iter().filter_map(|(nic, counters)| Some((nic, counters.pauses?)));
+    let pauses: Vec<_> = pauses.collect();
+    if pauses.is_empty() {
+        return;
+    }
+    for (name, help, read) in OF_PAUSES {
+        let name = text.head("nic_", name, help, Kind::Counter);
+        for (nic, counters) in &pauses {
             text.line(&name, &label("nic", nic), read(counters));
         }
     }
@@ -211,6 +282,7 @@ mod tests {
             rails: Vec::new(),
             paths: Vec::new(),
             paths_omitted: 0,
+            frame_drops: None,
         };
         let text = prometheus(&[&engine(7), &engine(8)]);
         let expected = "# HELP ringrail_syscalls_total System calls.\n\

@@ -2,23 +2,29 @@
 
 use std::io;
 
-use crate::netlink::{self, Door};
+use crate::netlink::{self, Door, Ethtool};
 use crate::types::rail::Rail;
-use crate::types::statistics::NicCounters;
+use crate::types::statistics::{NicCounters, PauseCounters};
 
 /// Reads the counters of NICs, those of one network namespace.
 #[derive(Debug)]
-pub(crate) struct NicReader(Door);
+pub(crate) struct NicReader {
+    door: Door,
+    /// `None`: this kernel has none.
+    ethtool: Option<Ethtool>,
+}
 
 impl NicReader {
     /// For the network namespace of the calling thread.
     pub(crate) fn open() -> io::Result<Self> {
-        Door::open().map(Self)
+        Ok(Self { door: Door::open()?, ethtool: Ethtool::open().ok() })
     }
 
-    /// Two system calls.
+    /// Four system calls.
     pub(crate) fn read(&mut self, nic_index: u32) -> io::Result<NicCounters> {
-        let counters = netlink::nic_counters(&mut self.0, nic_index)?;
+        let counters = netlink::nic_counters(&mut self.door, nic_index)?;
+        // Whether pauses are told of is the driver's affair.
+        let pauses = self.ethtool.as_mut().and_then(|it| it.pauses(nic_index).ok().flatten());
         Ok(NicCounters {
             packets_received: counters.rx_packets,
             packets_sent: counters.tx_packets,
@@ -29,6 +35,7 @@ impl NicReader {
             dropped_received: counters.rx_dropped,
             dropped_sent: counters.tx_dropped,
             missed: counters.rx_missed_errors,
+            pauses: pauses.map(|it| PauseCounters { sent: it.sent, received: it.received }),
         })
     }
 }

@@ -65,3 +65,23 @@ pub struct FrameFigures {
     /// fragments, other protocols, for others.
     pub unfit: u64,
 }
+
+/// What the kernel dropped of an AF_XDP socket's frames, and why (`XDP_STATISTICS`), of all sockets
+/// that the engine had. Counts of reasons that an old kernel does not know stay 0.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct FrameDrops {
+    /// Packets that came and were dropped for a reason that is none of the next two: no frame for
+    /// them where frames are copied, mostly.
+    pub dropped_received: u64,
+    /// Packets that came and found the ring full: the engine did not look for too long.
+    pub receive_ring_full: u64,
+    /// Times that a packet came and no frame was there to receive it: more `xdp_frames` help.
+    pub fill_ring_empty: u64,
+    /// Times that the kernel looked for a packet to send and there was none; no loss.
+    pub transmit_ring_empty: u64,
+    /// Frames handed over to receive that the kernel did not take; more than 0 is a bug.
+    pub invalid_filled: u64,
+    /// Packets handed over to be sent that the kernel did not take; more than 0 is a bug.
+    pub invalid_sent: u64,
+}

@@ -4,6 +4,7 @@ pub(crate) mod address;
 pub(crate) mod completion;
 pub(crate) mod error;
 pub(crate) mod frames;
+pub(crate) mod hint;
 pub(crate) mod rail;
 pub(crate) mod statistics;
 
@@ -12,6 +13,7 @@ pub use completion::{
     Completion, Envelope, Event, OperationId, OperationKind, Outcome, Peer, Selector, Status,
 };
 pub use error::{Error, PeerFailure};
-pub use frames::{FrameFigures, FrameState};
+pub use frames::{FrameDrops, FrameFigures, FrameState};
+pub use hint::Hint;
 pub use rail::{PathState, RAILS_MAX, Rail, RailRole};
-pub use statistics::{NicCounters, PathChange, PathStatistics};
+pub use statistics::{LaneStatistics, NicCounters, PathChange, PathStatistics, PauseCounters};

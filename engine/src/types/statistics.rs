@@ -48,6 +48,9 @@ pub struct PathStatistics {
     pub probes: u64,
     /// Smoothed round trip of its datagrams; `None`: none was answered.
     pub round_trip: Option<Duration>,
+    /// TCP connections that go by it now, as far as the system tells. The kernel is asked when
+    /// the statistics are, with one system call each.
+    pub lanes: Vec<LaneStatistics>,
     /// Times that `state` changed.
     pub changes: u64,
     /// The last change.
@@ -87,4 +90,30 @@ pub struct NicCounters {
     pub dropped_sent: u64,
     /// Packets that the NIC itself had no room for.
     pub missed: u64,
+    /// Pause frames, sent and received: one side of a link asked the other to wait. `None`: the
+    /// driver does not count them, or the kernel has no way to ask (ethtool by netlink, since 5.6).
+    pub pauses: Option<PauseCounters>,
+}
+
+/// Frames that ask the other end of a link to wait (IEEE 802.3x). A NIC that sends some cannot take
+/// what comes; one that receives some waits for a switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PauseCounters {
+    /// Those that were sent.
+    pub sent: u64,
+    /// Those that came.
+    pub received: u64,
+}
+
+/// A TCP connection of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneStatistics {
+    /// Its number among the bulk lanes of the session; `None`: the control lane.
+    pub number: Option<u32>,
+    /// Segments that the kernel sent again, since the connection was opened (`TCP_INFO`).
+    pub retransmits: u64,
+    /// Smoothed round trip as the kernel measures it.
+    pub round_trip: Duration,
 }

@@ -98,6 +98,7 @@ impl<'a> Packet<'a> {
     /// Takes the headers apart. `bytes` is the datagram without its tag.
     ///
     /// RR-PKT-3.
+    #[inline]
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, PacketError> {
         let truncated = PacketError::Truncated(bytes.len());
         let (header, mut rest) = PacketHeader::ref_from_prefix(bytes).map_err(|_| truncated)?;
@@ -133,6 +134,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Whether a flag is set.
+    #[inline]
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.header.flags & flag != 0
     }
@@ -140,6 +142,7 @@ impl<'a> Packet<'a> {
 
 /// The number nearest to `expected` whose low half is `low`. Right as long as the two are less
 /// than 2^31 apart; the tag, which covers all 64 bits, fails otherwise.
+#[inline]
 pub(crate) fn expand(low: u32, expected: u64) -> u64 {
     let ahead = low.wrapping_sub(expected as u32).cast_signed();
     let number = expected.wrapping_add_signed(i64::from(ahead));

@@ -18,10 +18,15 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Its sender wants it to be pulled before others.
+pub(crate) const FLAG_FIRST: u8 = 8;
+/// Its sender wants it to be pulled after others.
+pub(crate) const FLAG_LAST: u8 = 16;
+
 /// Length of the header, in bytes.
 pub(crate) const RTS_HEADER_BYTES: usize = 40;
 
-/// The drawing above; `flags` and `follows` as in [`super::eager`].
+/// The drawing above; `flags` and `follows` as in [`super::eager`], and these two.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct Rts {

@@ -34,7 +34,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameState, Reach};
+use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
 use crate::settings::Faults;
 
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.
@@ -348,6 +348,10 @@ impl Driver for Fault {
         self.inner.reach(rail, remote)
     }
 
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        self.inner.nic_of(rail)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.inner.listen(listener)
     }
@@ -535,6 +539,14 @@ impl Driver for Fault {
 
     fn frame_state(&self) -> FrameState {
         self.inner.frame_state()
+    }
+
+    fn frame_drops(&mut self) -> Option<FrameDrops> {
+        self.inner.frame_drops()
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        self.inner.tcp_figures(lane)
     }
 
     fn flush_datagrams(&mut self) {

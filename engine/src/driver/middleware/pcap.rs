@@ -17,7 +17,7 @@ use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
     LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameState, Reach};
+use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
 
 /// Bytes of a chunk that are copied out of its memory at a time.
 const COPY_BYTES: usize = 256 * 1024;
@@ -201,6 +201,10 @@ impl Driver for Pcap {
         self.inner.reach(rail, remote)
     }
 
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        self.inner.nic_of(rail)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.inner.listen(listener)
     }
@@ -351,6 +355,14 @@ impl Driver for Pcap {
 
     fn frame_state(&self) -> FrameState {
         self.inner.frame_state()
+    }
+
+    fn frame_drops(&mut self) -> Option<FrameDrops> {
+        self.inner.frame_drops()
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        self.inner.tcp_figures(lane)
     }
 
     fn flush_datagrams(&mut self) {

@@ -16,7 +16,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameState, Reach};
+use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
 
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";
@@ -137,6 +137,10 @@ impl Driver for Trace {
         self.tell_idle();
         trace!(target: TARGET, call = "reach", rail, %remote, outcome = ?reach);
         reach
+    }
+
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        self.inner.nic_of(rail)
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -292,6 +296,14 @@ impl Driver for Trace {
 
     fn frame_state(&self) -> FrameState {
         self.inner.frame_state()
+    }
+
+    fn frame_drops(&mut self) -> Option<FrameDrops> {
+        self.inner.frame_drops()
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        self.inner.tcp_figures(lane)
     }
 
     fn flush_datagrams(&mut self) {

@@ -12,8 +12,6 @@ mod faults;
 mod host;
 mod lane;
 pub(crate) mod net;
-#[cfg(test)]
-mod rail_tests;
 pub(crate) mod rails;
 pub(crate) mod random;
 mod streams;

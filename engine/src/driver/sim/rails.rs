@@ -170,6 +170,12 @@ impl Net {
         self.hosts[host].links[link].address
     }
 
+    /// Megabits per second of a link that has a rate.
+    pub(crate) fn link_mbps(&self, host: usize, link: usize) -> Option<u32> {
+        let ns_per_kib = self.hosts[host].links[link].weather?.ns_per_kib;
+        Some((8_192_000_u64.checked_div(ns_per_kib)?) as u32)
+    }
+
     /// Bytes that a link has carried outward and inward, headers included.
     #[cfg(test)]
     pub(crate) fn carried_bytes(&self, host: usize, link: usize) -> [u64; 2] {
@@ -466,3 +472,6 @@ impl Net {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,7 +30,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameState, Reach};
+use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
@@ -124,6 +124,9 @@ impl SocketsDriver {
             return Err(already_outstanding());
         }
         start(transfer)?;
+        if self.rails.has_strays() {
+            self.rails.call_home(key, &lane.socket, &mut self.counters);
+        }
         self.enqueue(key);
         Ok(())
     }
@@ -138,7 +141,7 @@ impl SocketsDriver {
                 if let Some(source) = source_of(name) {
                     self.datagrams_event(source, mask)?;
                 } else if name == LINKS {
-                    self.rails.take_news(&mut self.counters, &mut self.ready);
+                    self.hear_of_links();
                 } else if name & LISTENER != 0 {
                     let listener = (name ^ LISTENER) as usize;
                     if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
@@ -238,13 +241,20 @@ impl SocketsDriver {
         self.accepting = waiting;
     }
 
+    fn hear_of_links(&mut self) {
+        if self.rails.take_news(&mut self.counters, &mut self.ready) {
+            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
+        }
+    }
+
     /// Accepts some of what waits; returns when to go on if there may be more.
     fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {
-            if let Some(rail) = self.rails.welcome(&socket, &mut self.counters) {
+            if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
                 let lane = self.adopt(socket)?;
-                self.ready.push(Event::Accepted { lane, remote, rail });
+                self.rails.seated(guest, lane);
+                self.ready.push(Event::Accepted { lane, remote, rail: guest.rail });
             }
             Ok(())
         });
@@ -254,6 +264,9 @@ impl SocketsDriver {
     }
 
     fn serve(&mut self, events: &mut Vec<Event>) {
+        if self.rails.news_owed_in() == Some(Duration::ZERO) {
+            self.hear_of_links();
+        }
         self.accept_waiting();
         self.serve_lanes();
         events.append(&mut self.ready);
@@ -298,13 +311,19 @@ impl Driver for SocketsDriver {
         self.datagrams.set_rails(rails, &mut self.counters);
         if let Some(fd) = self.rails.ask_for_news(&mut self.counters) {
             self.counters.syscalls += 1;
-            self.epoll.arm(fd, LINKS, libc::EPOLLIN)?;
+            if let Err(error) = self.epoll.arm(fd, LINKS, libc::EPOLLIN) {
+                Rails::warn_of_silence(&error);
+            }
         }
         Ok(())
     }
 
     fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         self.rails.reach(rail, remote)
+    }
+
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        self.rails.nic_of(rail)
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -412,6 +431,7 @@ impl Driver for SocketsDriver {
 
     fn close(&mut self, key: LaneKey, mode: CloseMode) {
         let Some(mut lane) = self.lanes.remove(key) else { return };
+        self.rails.left(key);
         for way in [READ, WRITE] {
             if lane.transfers[way].active {
                 report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
@@ -453,6 +473,7 @@ impl Driver for SocketsDriver {
                 });
                 left = left.min(until);
             }
+            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
             self.take_epoll_events(left)?;
             self.serve(events);
             if events.len() > before || Instant::now() >= deadline {
@@ -469,6 +490,12 @@ impl Driver for SocketsDriver {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
         self.counters.syscalls += 1;
         tcp::unanswered(lane.socket.as_raw_fd())
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let lane = self.lanes.get(lane)?;
+        self.counters.syscalls += 1;
+        tcp::figures(lane.socket.as_raw_fd()).ok()
     }
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
@@ -504,6 +531,10 @@ impl Driver for SocketsDriver {
 
     fn frame_state(&self) -> FrameState {
         self.datagrams.frame_state()
+    }
+
+    fn frame_drops(&mut self) -> Option<FrameDrops> {
+        self.datagrams.frame_drops(&mut self.counters)
     }
 
     fn shutdown(&mut self, _limit: Duration) -> bool {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+use crate::progress::lanes::TcpFigures;
+
 /// Both ends of a connected socket, this one first. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     let socket = SockRef::from(socket);
@@ -53,6 +55,15 @@ pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
         )
     };
     if rc == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the kernel counted of a connection. One system call.
+pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
+    let info = read(socket)?;
+    Ok(TcpFigures {
+        retransmits: info.tcpi_total_retrans.into(),
+        round_trip: Duration::from_micros(info.tcpi_rtt.into()),
+    })
 }
 
 /// The time since the last acknowledgement, bounded by how long the oldest unanswered packet can
@@ -156,5 +167,8 @@ mod tests {
         far.write_all(b"y").unwrap();
         near.read_exact(&mut [0]).unwrap();
         assert_eq!(unanswered(near.as_raw_fd()).unwrap(), None);
+        let figures = figures(near.as_raw_fd()).unwrap();
+        assert!(figures.round_trip > Duration::ZERO, "{figures:?}");
+        assert_eq!(figures.retransmits, 0);
     }
 }

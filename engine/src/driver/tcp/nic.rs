@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// Lets packets of `socket` leave and come by a NIC only; 0: any. Where the kernel refuses, routes
 /// decide as before. Returns the number of system calls.
-pub(super) fn bind(socket: &impl AsFd, nic_index: u32) -> u64 {
+pub(crate) fn bind(socket: &impl AsFd, nic_index: u32) -> u64 {
     let Ok(index @ 1..) = libc::c_int::try_from(nic_index) else { return 0 };
     if let Err(error) = set_int(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index) {
         tracing::debug!("routes choose the NIC of a connection: {error}");
@@ -18,14 +18,14 @@ pub(super) fn bind(socket: &impl AsFd, nic_index: u32) -> u64 {
 
 /// The same for an accepted connection, if it came by that NIC: where another one answered for the
 /// address (as Linux does unless `arp_ignore` is set), what its peer sends would be refused.
-/// Returns the number of system calls.
-pub(crate) fn keep_to_nic(socket: &impl AsFd, nic_index: u32) -> u64 {
+/// Returns the number of system calls, and whether it came by another one.
+pub(crate) fn keep_to_nic(socket: &impl AsFd, nic_index: u32) -> (u64, bool) {
     if nic_index == 0 {
-        return 0;
+        return (0, false);
     }
     match arrived_by(socket) {
-        Some(arrived) if arrived != nic_index => 2,
-        _ => 2 + bind(socket, nic_index),
+        Some(arrived) if arrived != nic_index => (2, true),
+        _ => (2 + bind(socket, nic_index), false),
     }
 }
 

@@ -88,6 +88,7 @@ impl Datagrams {
         self.socket.as_raw_fd()
     }
 
+    #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
         if self.outgoing.is_full() {
             self.flush(counters);
@@ -99,6 +100,7 @@ impl Datagrams {
         Ok(self.outgoing.room())
     }
 
+    #[inline]
     pub(super) fn send(
         &mut self,
         to: SocketAddr,
@@ -109,12 +111,14 @@ impl Datagrams {
         self.outgoing.push(to, rail, length, counters);
     }
 
+    #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         if !self.outgoing.is_empty() {
             self.is_blocked = !self.outgoing.flush(self.socket.as_raw_fd(), counters);
         }
     }
 
+    #[inline]
     pub(super) fn receive(
         &mut self,
         counters: &mut DriverCounters,

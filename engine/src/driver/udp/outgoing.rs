@@ -83,10 +83,12 @@ impl Outgoing {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.count == BATCH
     }
@@ -103,6 +105,7 @@ impl Outgoing {
     }
 
     /// Queues what was written into the room.
+    #[inline]
     pub(super) fn push(
         &mut self,
         to: SocketAddr,

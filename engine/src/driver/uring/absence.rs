@@ -141,7 +141,7 @@ impl UringDriver {
                 Question::Watch(lane, 0) => self.ready.push(Event::Readable { lane }),
                 Question::Watch(lane, _) => self.ready.push(Event::Writable { lane }),
                 Question::Listener(index) => self.accept_some(index),
-                Question::Links => self.rails.take_news(&mut self.counters, &mut self.ready),
+                Question::Links => self.hear_of_links(),
                 Question::DatagramRoom => {
                     let room = Wants { readable: false, writable: true };
                     let (counters, ready) = (&mut self.counters, &mut self.ready);

@@ -140,6 +140,9 @@ impl UringDriver {
         if lane.is_sending {
             return Err(already_outstanding());
         }
+        if self.rails.has_strays() {
+            self.rails.call_home(key, &lane.socket, &mut self.counters);
+        }
         lane.send.begin(source, offset, length)?;
         lane.send.header = *header;
         let is_single = lane.send.pieces.remaining().len() <= 2 && length > 0;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
+use super::super::rails::Rails;
 use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
@@ -83,11 +84,17 @@ impl UringDriver {
         if self.is_stopped || result == -libc::ECANCELED {
             return;
         }
-        self.rails.take_news(&mut self.counters, &mut self.ready);
+        self.hear_of_links();
         if let Some(fd) = self.rails.news_fd()
             && let Err(error) = self.watch_links(fd)
         {
-            tracing::debug!("there will be no news of links: {error}");
+            Rails::warn_of_silence(&error);
+        }
+    }
+
+    pub(super) fn hear_of_links(&mut self) {
+        if self.rails.take_news(&mut self.counters, &mut self.ready) {
+            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
         }
     }
 
@@ -114,9 +121,10 @@ impl UringDriver {
     pub(super) fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
-            if let Some(rail) = self.rails.welcome(&socket, &mut self.counters) {
+            if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
                 let lane = self.adopt(socket)?;
-                self.ready.push(Event::Accepted { lane, remote, rail });
+                self.rails.seated(guest, lane);
+                self.ready.push(Event::Accepted { lane, remote, rail: guest.rail });
             }
             Ok(())
         });
@@ -136,6 +144,13 @@ impl UringDriver {
         let rests_until = &mut self.listeners[index].rests_until;
         *rests_until = (*rests_until).max(Some(Instant::now() + pause));
         self.has_resting = true;
+    }
+
+    /// Asks for news of links again where that was refused.
+    pub(super) fn ask_for_owed_news(&mut self) {
+        if self.rails.news_owed_in() == Some(Duration::ZERO) {
+            self.hear_of_links();
+        }
     }
 
     /// No listener accepts for `pause`.
@@ -161,9 +176,10 @@ impl UringDriver {
         }
     }
 
-    /// How long until a listener is to be tried again.
+    /// How long until a listener, or news of links, are to be tried again.
     pub(super) fn next_wake(&self) -> Option<Duration> {
         let ends = self.listeners.iter().filter_map(|listener| listener.rests_until);
-        ends.min().map(|until| until.saturating_duration_since(Instant::now()))
+        let wake = ends.min().map(|until| until.saturating_duration_since(Instant::now()));
+        wake.into_iter().chain(self.rails.news_owed_in()).min()
     }
 }

@@ -46,7 +46,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameState, Reach};
+use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -271,14 +271,20 @@ impl Driver for UringDriver {
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.rails.set(rails)?;
         self.datagrams.set_rails(rails, &mut self.counters);
-        match self.rails.ask_for_news(&mut self.counters) {
-            Some(fd) => self.watch_links(fd),
-            None => Ok(()),
+        if let Some(fd) = self.rails.ask_for_news(&mut self.counters)
+            && let Err(error) = self.watch_links(fd)
+        {
+            Rails::warn_of_silence(&error);
         }
+        Ok(())
     }
 
     fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         self.rails.reach(rail, remote)
+    }
+
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        self.rails.nic_of(rail)
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -368,7 +374,12 @@ impl Driver for UringDriver {
             None => Err(no_such_lane()),
             Some(lane) if lane.is_connecting || lane.closing.is_some() => Err(not_open()),
             Some(lane) if lane.is_receiving => Err(already_outstanding()),
-            Some(lane) => lane.receive.begin(target, offset, length),
+            Some(lane) => {
+                if self.rails.has_strays() {
+                    self.rails.call_home(key, &lane.socket, &mut self.counters);
+                }
+                lane.receive.begin(target, offset, length)
+            }
         };
         let started = started.and_then(|()| self.submit_receive(key));
         if let Err(error) = started {
@@ -388,6 +399,7 @@ impl Driver for UringDriver {
             return;
         }
         lane.closing = Some(mode);
+        self.rails.left(key);
         self.end_stream_in_absence(key);
         let targets = self.slots.select(|kind| match kind {
             Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
@@ -403,6 +415,7 @@ impl Driver for UringDriver {
             return Err(stopped());
         }
         self.wake_listeners();
+        self.ask_for_owed_news();
         self.serve_datagrams(false)?;
         if self.absence.is_on() {
             self.poll_in_absence()?;
@@ -421,6 +434,7 @@ impl Driver for UringDriver {
         let deadline = deadline_after(timeout);
         loop {
             self.wake_listeners();
+            self.ask_for_owed_news();
             self.reap()?;
             self.serve_datagrams(true)?;
             let left = deadline.saturating_duration_since(Instant::now());
@@ -452,6 +466,12 @@ impl Driver for UringDriver {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
         self.counters.syscalls += 1;
         tcp::unanswered(lane.socket.as_raw_fd())
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let lane = self.lanes.get(lane)?;
+        self.counters.syscalls += 1;
+        tcp::figures(lane.socket.as_raw_fd()).ok()
     }
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
@@ -487,6 +507,10 @@ impl Driver for UringDriver {
 
     fn frame_state(&self) -> FrameState {
         self.datagrams.frame_state()
+    }
+
+    fn frame_drops(&mut self) -> Option<FrameDrops> {
+        self.datagrams.frame_drops(&mut self.counters)
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {

@@ -255,13 +255,8 @@ impl<R: Rings> Exchange<R> {
             self.ledger.put_back(frame);
         }
         loop {
-            if self.next == self.end {
-                self.next = 0;
-                self.end = self.rings.received(&mut self.batch);
-                self.refill();
-                if self.end == 0 {
-                    return None;
-                }
+            if self.next == self.end && !self.fetch() {
+                return None;
             }
             let packet = self.batch[self.next];
             self.next += 1;
@@ -281,6 +276,21 @@ impl<R: Rings> Exchange<R> {
                 return self.reading();
             }
         }
+    }
+
+    /// Takes what is in the ring. Somebody waits for what came alone, so frames are lent anew with
+    /// the next look. `false`: nothing is there.
+    fn fetch(&mut self) -> bool {
+        let found_some = self.end > 0;
+        if found_some {
+            self.refill();
+        }
+        self.next = 0;
+        self.end = self.rings.received(&mut self.batch);
+        if self.end == 0 && !found_some {
+            self.refill();
+        }
+        self.end > 0
     }
 
     /// Has the kernel look for packets, where it waits for being asked.

@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt;
+
 use super::busy_poll::BusyPoll;
 use super::destinations::Destinations;
 use super::exchange::Exchange;
@@ -15,8 +17,8 @@ use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
 use super::socket::PACKET_BYTES;
-use crate::progress::lanes::FrameFigures;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::progress::lanes::{FrameDrops, FrameFigures};
 
 /// How often program and NIC are asked after.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
@@ -138,6 +140,23 @@ impl Lane {
             received: self.received,
             unfit: self.unfits.total() + self.exchange.split,
         }
+    }
+
+    /// What the kernel dropped of them; nothing, where it does not say. One system call.
+    pub(super) fn drops(&self) -> FrameDrops {
+        // SAFETY: the rings of the exchange keep the descriptor open, and it outlives the call.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
+        sockopt::xdp_statistics(socket).map_or_else(
+            |_| FrameDrops::default(),
+            |counted| FrameDrops {
+                dropped_received: counted.rx_dropped,
+                receive_ring_full: counted.rx_ring_full.unwrap_or(0),
+                fill_ring_empty: counted.rx_fill_ring_empty_descs.unwrap_or(0),
+                transmit_ring_empty: counted.tx_ring_empty_descs.unwrap_or(0),
+                invalid_filled: counted.rx_invalid_descs,
+                invalid_sent: counted.tx_invalid_descs,
+            },
+        )
     }
 
     // ---- Sending ----

@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 pub(super) use self::hold::Source;
 use self::lane::Lane;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
-use crate::progress::lanes::{FrameFigures, FrameState};
+use crate::progress::lanes::{FrameDrops, FrameFigures, FrameState};
 
 /// How often frames that were lost are tried again, and the first time that those are which were
 /// refused.
@@ -63,6 +63,7 @@ pub(super) struct Frames {
     mode: Mode,
     /// Of lanes that are over.
     past: FrameFigures,
+    past_drops: FrameDrops,
 }
 
 #[derive(Debug)]
@@ -128,10 +129,11 @@ impl Frames {
                 (Mode::Refused(Fallen::new(cause, began)), false)
             }
         };
-        let past = FrameFigures::default();
-        Ok(Self { local, socket, source: source.clone(), is_long, mode, past })
+        let (past, past_drops) = Default::default();
+        Ok(Self { local, socket, source: source.clone(), is_long, mode, past, past_drops })
     }
 
+    #[inline]
     fn lane(&mut self) -> Option<&mut Lane> {
         match &mut self.mode {
             Mode::Up(lane) => Some(lane),
@@ -158,16 +160,19 @@ impl Frames {
     }
 
     /// Whether no more can be staged before [`Self::flush`].
+    #[inline]
     pub(super) fn is_full(&mut self) -> bool {
         self.lane().is_some_and(|lane| lane.is_full())
     }
 
     /// Room for a datagram in a frame.
+    #[inline]
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         self.lane()?.room()
     }
 
     /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there.
+    #[inline]
     pub(super) fn send(&mut self, to: SocketAddr, length: usize) -> bool {
         self.lane().is_some_and(|lane| lane.send(to, length))
     }
@@ -182,16 +187,19 @@ impl Frames {
         }
     }
 
+    #[inline]
     pub(super) fn has_received(&mut self) -> bool {
         self.lane().is_some_and(Lane::has_received)
     }
 
     /// Who sent the next datagram that came in a frame; [`Self::payload`] has it.
+    #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
         self.lane()?.receive(counters)
     }
 
     /// The datagram that [`Self::receive`] found.
+    #[inline]
     pub(super) fn payload(&mut self) -> &mut [u8] {
         self.lane().map(Lane::payload).unwrap_or_default()
     }
@@ -214,6 +222,7 @@ impl Frames {
                 if !is_watched {
                     let fallen = fallen.clone();
                     self.past = self.past.and(lane.figures()).of_past();
+                    self.past_drops = self.past_drops.and(lane.drops());
                     self.mode = Mode::Down(fallen);
                 }
             }
@@ -246,6 +255,14 @@ impl Frames {
         }
     }
 
+    /// What the kernel dropped of them. One system call.
+    pub(super) fn drops(&self) -> FrameDrops {
+        match &self.mode {
+            Mode::Up(lane) | Mode::Leaving(lane, _) => self.past_drops.and(lane.drops()),
+            Mode::Down(_) | Mode::Refused(_) => self.past_drops,
+        }
+    }
+
     /// How they fare.
     pub(super) fn state(&self) -> FrameState {
         match &self.mode {
@@ -268,6 +285,19 @@ fn announced(local: SocketAddr, lane: Lane) -> Box<Lane> {
     let (nic, queue, how) = lane.describe();
     tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
     Box::new(lane)
+}
+
+impl FrameDrops {
+    fn and(self, other: Self) -> Self {
+        Self {
+            dropped_received: self.dropped_received + other.dropped_received,
+            receive_ring_full: self.receive_ring_full + other.receive_ring_full,
+            fill_ring_empty: self.fill_ring_empty + other.fill_ring_empty,
+            transmit_ring_empty: self.transmit_ring_empty + other.transmit_ring_empty,
+            invalid_filled: self.invalid_filled + other.invalid_filled,
+            invalid_sent: self.invalid_sent + other.invalid_sent,
+        }
+    }
 }
 
 impl FrameFigures {

@@ -30,11 +30,14 @@ impl State {
             return Ok(());
         }
         let id = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
-        // Mostly it is of the session of the one before it.
+        let path = u16::from_le_bytes([bytes[2], bytes[3]]);
+        // Mostly it is of the session of the one before it, and that has one path.
         let latest = self.datagrams.latest;
         let control = self.controls.get(latest as usize);
-        let lane = control.and_then(|control| control.datagram.as_deref());
-        let session = if lane.is_some_and(|lane| lane.session_id == id) {
+        if control.is_some_and(|it| it.has_only(id, path)) {
+            return self.handle_on_path(latest, from, bytes, length);
+        }
+        let session = if control.is_some_and(|it| it.is_of(id)) {
             latest
         } else if let Some(&session) = self.datagrams.by_session.get(&id) {
             self.datagrams.latest = session;
@@ -43,10 +46,7 @@ impl State {
             dropped.unknown += 1;
             return Ok(());
         };
-        let Some(control) = self.controls.get_mut(session as usize) else { return Ok(()) };
-        let Some(lane) = control.datagram.as_deref_mut() else { return Ok(()) };
-        let path = u16::from_le_bytes([bytes[2], bytes[3]]);
-        if lane.number == path && control.standby.is_empty() {
+        if self.controls.get(session as usize).is_some_and(|it| it.has_only(id, path)) {
             return self.handle_on_path(session, from, bytes, length);
         }
         self.handle_on_one_of_several(session, path, from, bytes, length)
@@ -82,10 +82,13 @@ impl State {
         };
         let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
         lane.path.start_turn(late_ns);
-        let is_known = lane.is_at(from, &packet);
+        let is_home = from == lane.remote;
+        let is_known = is_home || lane.is_at(from, &packet);
         if number >= lane.highest {
             lane.highest = number;
-            lane.handle_address(self.now_ns, from);
+            if !is_home {
+                lane.handle_address(self.now_ns, from);
+            }
             if lane.candidate.is_some_and(|candidate| candidate.question.is_none()) {
                 lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
             }
@@ -120,8 +123,12 @@ impl State {
                 return protocol(&error);
             }
         }
-        if lane.health == Health::Untried && !lane.path.is_answered() {
-            // The peer's question says that it can be asked; ours may have come too early.
+        if lane.health == Health::Untried
+            && !lane.path.is_answered()
+            && !std::mem::replace(&mut lane.has_asked_back, true)
+        {
+            // The peer's question says that it can be asked; ours may have come too early. Once:
+            // where answers do not get through two sides would go on for ever.
             lane.path.ask();
             lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
         }
@@ -129,20 +136,25 @@ impl State {
     }
 
     /// What datagrams say of those that were sent, once what they brought is delivered.
+    #[inline]
     pub(in crate::progress) fn keep_books(&mut self) {
         while let Some(session) = self.datagrams.owed.pop() {
-            let Some(control) = self.controls.get_mut(session as usize) else { continue };
-            let mut was_owed = false;
-            for lane in control.lanes_mut() {
-                if std::mem::take(&mut lane.is_owed) {
-                    was_owed = true;
-                    lane.tell(&mut self.core, session, &mut self.completions);
-                    lane.set_timer(session, &mut self.datagrams.timers);
-                }
+            self.keep_books_of(session);
+        }
+    }
+
+    fn keep_books_of(&mut self, session: u32) {
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let mut was_owed = false;
+        for lane in control.lanes_mut() {
+            if std::mem::take(&mut lane.is_owed) {
+                was_owed = true;
+                lane.tell(&mut self.core, session, &mut self.completions);
+                lane.set_timer(session, &mut self.datagrams.timers);
             }
-            if was_owed {
-                self.core.mark_dirty_if_waiting(session);
-            }
+        }
+        if was_owed {
+            self.core.mark_dirty_if_waiting(session);
         }
     }
 }

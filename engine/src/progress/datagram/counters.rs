@@ -1,9 +1,11 @@
 //! What an engine counts of its datagrams.
 
+use crate::progress::control::Control;
+use crate::progress::engine::State;
 use crate::proto::packet::Path;
 
 /// Datagrams that were dropped, by reason. None of them has changed anything.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Dropped {
     /// Too short, or not a packet.
     pub(crate) malformed: u64,
@@ -36,5 +38,17 @@ impl DatagramCounters {
     pub(super) fn with(self, path: &Path) -> Self {
         let statistics = path.statistics();
         Self { sent: self.sent + statistics.sent, lost: self.lost + statistics.lost, ..self }
+    }
+}
+
+impl State {
+    /// What paths counted, those of sessions that are over included.
+    pub(crate) fn datagram_counters(&self) -> DatagramCounters {
+        let Dropped { malformed, unknown, forged, repeated, stray } = self.datagrams.dropped;
+        let dropped = malformed + unknown + forged + repeated + stray;
+        let segments = self.datagrams.segments;
+        let start = DatagramCounters { dropped, segments, ..self.datagrams.of_closed };
+        let lanes = self.controls.iter().flat_map(Control::lanes);
+        lanes.fold(start, |sum, lane| sum.with(&lane.path))
     }
 }

@@ -2,7 +2,7 @@
 //! is given to send.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::super::completions::Completions;
 use super::timers::Timers;
@@ -47,6 +47,8 @@ pub(crate) struct Lane {
     pub(super) fallback: SocketAddr,
     /// Where the peer may be now.
     pub(super) candidate: Option<Candidate>,
+    /// It was asked because a packet of the peer had come.
+    pub(super) has_asked_back: bool,
     /// Highest packet number of the peer so far.
     pub(super) highest: u64,
     pub(super) health: Health,
@@ -135,6 +137,7 @@ impl Lane {
             remote,
             fallback: remote,
             candidate: None,
+            has_asked_back: false,
             highest: 0,
             health: Health::Untried,
             rail_health: None,
@@ -148,11 +151,12 @@ impl Lane {
     }
 
     /// Whether it is one of several and healthy among them.
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.rail_health.as_ref().is_some_and(RailHealth::is_active) && !self.is_off
     }
 
     /// Whether contents go by it now.
+    #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.health == Health::Good && !self.is_held
     }
@@ -168,6 +172,8 @@ impl Lane {
             unanswered_since_ns: self.path.unanswered_since_ns(),
             round_trip_max_ns: self.path.round_trip_max_ns(),
             arrived: self.highest,
+            bulk_ns: 0,
+            is_stalled: false,
         }
     }
 
@@ -181,6 +187,11 @@ impl Lane {
         self.at
     }
 
+    /// Where the peer's datagrams come from.
+    pub(in crate::progress) fn ip(&self) -> IpAddr {
+        self.remote.ip()
+    }
+
     /// How it fares among several; `None`: there are no others.
     pub(in crate::progress) fn phase(&self) -> Option<Phase> {
         self.rail_health.as_ref().map(RailHealth::phase)
@@ -189,6 +200,7 @@ impl Lane {
     /// Tells the message layer what the path found out.
     ///
     /// RR-PATH-2, RR-PATH-3.
+    #[inline]
     pub(super) fn tell(&mut self, core: &mut Core, session: u32, completions: &mut Completions) {
         while let Some(event) = self.path.poll_event() {
             match event {
@@ -201,7 +213,6 @@ impl Lane {
                 Event::ContentBytesMax { .. } => {}
             }
         }
-        let (_, _, probes) = self.path.load();
         match self.health {
             // With several paths it is silent when it is down: the TCP lane may be so, too.
             Health::Good if self.path.is_silent() && !self.is_active() => {
@@ -212,7 +223,7 @@ impl Lane {
                 }
             }
             Health::Untried if self.path.is_answered() => self.health = Health::Good,
-            Health::Silent if probes == 0 && !self.is_off => {
+            Health::Silent if self.path.load().2 == 0 && !self.is_off => {
                 tracing::debug!(session, "its path answers again");
                 self.health = Health::Good;
             }
@@ -273,6 +284,7 @@ impl Lane {
     }
 
     /// Its path gets a turn when it wants one.
+    #[inline]
     pub(super) fn set_timer(&mut self, session: u32, timers: &mut Timers) {
         // Mostly there is a time among the timers that comes before any that it wants.
         if self.path.rests_until_ns() >= self.timer_ns {

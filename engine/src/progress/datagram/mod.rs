@@ -11,6 +11,7 @@
 //! packet.
 
 mod arrival;
+mod carrier;
 mod counters;
 mod lane;
 mod several;
@@ -23,7 +24,7 @@ use std::net::UdpSocket;
 
 use foldhash::quality::RandomState;
 
-use self::lane::{Candidate, Contents, Health};
+use self::lane::{Contents, Health};
 use self::timers::Timers;
 use super::control::Control;
 use super::engine::{Engine, State};
@@ -492,6 +493,10 @@ impl Engine {
 
     /// Whether something waits that fits no datagram of the path.
     pub(super) fn is_waiting_too_long_for_path(&self, session: u32) -> bool {
+        // Mostly nothing waits.
+        if !self.state.core.is_waiting(session) {
+            return false;
+        }
         let control = self.state.controls.get(session as usize);
         let lane = control.and_then(|control| control.datagram.as_deref());
         lane.is_some_and(|lane| {
@@ -511,7 +516,7 @@ impl Engine {
         state.now_ns = state.clock.now_ns();
         let mut happened = false;
         // A question to a new address is the first of what goes.
-        let mut question = lane.candidate.filter(|candidate| candidate.question.is_none());
+        let mut asks = lane.candidate.is_some_and(|candidate| candidate.question.is_none());
         let is_open = lane.is_open();
         let mut contents = Contents { core: &mut state.core, session, is_open, is_drained: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
@@ -534,19 +539,19 @@ impl Engine {
                     return false;
                 }
             };
-            let packet = if question.is_some() {
+            let packet = if asks {
                 Some(lane.path.poll_question(state.now_ns, room))
             } else {
                 lane.path.poll_transmit(state.now_ns, &mut contents, room)
             };
             let Some((length, number)) = packet else { break };
             lane.keys.send.seal_packet(room, length, number);
-            let to = match question.take() {
-                Some(candidate) => {
-                    lane.candidate = Some(Candidate { question: Some(number), ..candidate });
+            let to = match &mut lane.candidate {
+                Some(candidate) if std::mem::take(&mut asks) => {
+                    candidate.question = Some(number);
                     candidate.address
                 }
-                None => lane.remote,
+                _ => lane.remote,
             };
             self.driver.send_datagram(to, lane.rail, length + PACKET_TAG_BYTES);
             happened = true;
@@ -583,15 +588,5 @@ impl State {
     pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
         let controls = &self.controls;
         self.datagrams.timers.next_ns(|at_ns, session| stands(controls, at_ns, session))
-    }
-
-    /// What paths counted, those of sessions that are over included.
-    pub(crate) fn datagram_counters(&self) -> DatagramCounters {
-        let Dropped { malformed, unknown, forged, repeated, stray } = self.datagrams.dropped;
-        let dropped = malformed + unknown + forged + repeated + stray;
-        let segments = self.datagrams.segments;
-        let start = DatagramCounters { dropped, segments, ..self.datagrams.of_closed };
-        let lanes = self.controls.iter().flat_map(Control::lanes);
-        lanes.fold(start, |sum, lane| sum.with(&lane.path))
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions with several paths: which one carries the contents, and which are to be relied on.
+//! Sessions with several paths: what they are, and which are to be relied on.
 //!
 //! One lane of a session carries its contents; the others stand by, ask and answer. They are
 //! handled by the same code: a lane that stands by takes the carrier's place for as long as that
@@ -6,17 +6,17 @@
 
 use std::net::SocketAddr;
 
-use super::lane::{Health, Lane};
+use super::lane::Lane;
 use crate::progress::control::Control;
 use crate::progress::engine::{Engine, State};
 use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Path, PathConfig};
 use crate::proto::rails::health::{Health as RailHealth, Phase, Transition};
 use crate::proto::rails::pairing::pairs;
-use crate::proto::rails::{path_number, rails_of};
+use crate::proto::rails::{LAST_RESORT_NS, path_number, rails_of};
+use crate::proto::table::Id;
 use crate::types::{Address, Event, PathState, Rail};
 use crate::wire::packet::PACKET_TAG_BYTES;
-use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
 /// Time between two questions to a path whose bulk lanes are busy and that has no other packets
 /// under way, in nanoseconds: a rail that fails is noticed by packets, not by TCP.
@@ -45,6 +45,20 @@ pub(in crate::progress) fn scoped(rails: &[Rail], rail: u8, remote: SocketAddr) 
 }
 
 impl Control {
+    /// Whether this session's datagrams have this id.
+    #[inline]
+    pub(super) fn is_of(&self, session_id: u64) -> bool {
+        self.datagram.as_deref().is_some_and(|lane| lane.session_id == session_id)
+    }
+
+    /// Whether the path of this number and session is the only one.
+    #[inline]
+    pub(super) fn has_only(&self, session_id: u64, number: u16) -> bool {
+        let lane = self.datagram.as_deref();
+        let is_it = lane.is_some_and(|it| it.session_id == session_id && it.number == number);
+        is_it && self.standby.is_empty()
+    }
+
     /// Puts the lane that stands by at `at` in the carrier's place; the same call undoes it.
     pub(super) fn exchange(&mut self, at: usize) {
         if let (Some(carrier), Some(other)) = (&mut self.datagram, self.standby.get_mut(at)) {
@@ -53,7 +67,7 @@ impl Control {
     }
 
     /// All lanes, the carrier first.
-    pub(in crate::progress) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
         self.datagram.iter().chain(&self.standby).map(|lane| &**lane)
     }
 
@@ -66,11 +80,11 @@ impl Control {
         self.lanes().any(Lane::is_active)
     }
 
-    /// Whether anything sent later than that was answered by any path.
+    /// Whether anything sent then or later was answered by any path.
     pub(in crate::progress) fn has_answered_since(&mut self, since_ns: u64) -> bool {
         self.lanes_mut().any(|lane| {
             lane.path.settle();
-            lane.path.answered_sent_ns().is_some_and(|sent_ns| sent_ns > since_ns)
+            lane.path.answered_sent_ns().is_some_and(|sent_ns| sent_ns >= since_ns)
         })
     }
 
@@ -154,6 +168,11 @@ impl Engine {
     /// The link of a NIC of this host came or went.
     pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
         let now_ns = self.state.now_ns;
+        if let (Some(index), Some(known)) =
+            (self.driver.nic_of(rail), self.state.rails.get_mut(usize::from(rail)))
+        {
+            known.nic_index = index;
+        }
         for session in 0..self.state.controls.len() {
             let control = &mut self.state.controls[session];
             if control.standby.is_empty() {
@@ -191,14 +210,23 @@ impl State {
         if let Some(at) = at {
             control.exchange(at);
         }
+        let dropped = self.datagrams.dropped;
         let handled = self.handle_on_path(session, from, bytes, length);
+        let is_genuine = self.datagrams.dropped == dropped;
         let Some(control) = self.controls.get_mut(session as usize) else { return handled };
         let is_active = control.datagram.as_deref().is_some_and(Lane::is_active);
         if let Some(at) = at {
             control.exchange(at);
         }
+        if !is_genuine {
+            return handled;
+        }
+        let is_comparing = control.preference.is_due(self.now_ns);
         if control.is_doubtful || !is_active {
             self.judge_paths(session);
+        }
+        if is_comparing {
+            self.compare_paths(session);
         }
         handled
     }
@@ -294,11 +322,34 @@ impl State {
         }
     }
 
-    /// Chunks were given to the lanes of sessions: their paths are asked from now on.
+    /// Asks those paths of a session that have not answered anything sent since then.
+    pub(in crate::progress) fn ask_quiet_paths(&mut self, session: u32, since_ns: u64) {
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        for lane in control.lanes_mut() {
+            lane.path.settle();
+            if lane.path.answered_sent_ns().is_none_or(|sent_ns| sent_ns < since_ns) {
+                lane.path.ask();
+                lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
+            }
+        }
+    }
+
+    /// Chunks were given to the lanes of sessions: their paths are asked from now on, and how far
+    /// away the peers are is noted.
     pub(in crate::progress) fn watch_busy_paths(&mut self) {
         for (_, bulk) in self.core.lanes.iter() {
             let Some(control) = self.controls.get_mut(bulk.session as usize) else { continue };
-            if control.standby.is_empty() || bulk.is_idle() {
+            if bulk.is_idle() {
+                continue;
+            }
+            if let Some(session) = self.core.sessions.at_mut(bulk.session as usize)
+                && let Some(path) = session.rails.paths.get_mut(usize::from(bulk.path))
+                && let Some(lane) = control.lanes().find(|lane| lane.at == bulk.path)
+                && let Some(round_trip_ns) = lane.path.least_round_trip_ns()
+            {
+                path.round_trip_ns = round_trip_ns;
+            }
+            if control.standby.is_empty() {
                 continue;
             }
             let timers = &mut self.datagrams.timers;
@@ -332,7 +383,9 @@ impl State {
                 .filter_map(|(_, lane)| lane.rail_health.as_ref()?.witness())
                 .max_by_key(|witness| witness.sent_ns);
             let Some(lane) = control.lanes_mut().nth(index) else { break };
-            let evidence = lane.evidence();
+            let mut evidence = lane.evidence();
+            (evidence.bulk_ns, evidence.is_stalled) =
+                self.core.bulk_evidence(session, lane.at, now_ns);
             let Some(health) = &mut lane.rail_health else { continue };
             let is_needed = active == 0;
             if let Some(change) = health.observe(now_ns, &evidence, witness, is_needed) {
@@ -354,10 +407,13 @@ impl State {
                 let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
                 lane.wake_at(soon_ns, session, timers);
             }
-            // One that is down says so by its own packets and timers: those of others need not ask.
+            // One that is down, or was never up, says more by its own packets and timers: those of
+            // others need not ask.
             let health = lane.rail_health.as_ref();
             let is_settled = health.is_some_and(|health| {
-                health.is_down() || (health.is_active() && evidence.probes == 0)
+                health.is_down()
+                    || health.has_never_answered()
+                    || (health.is_active() && evidence.probes == 0)
             });
             control.is_doubtful |= !is_settled;
         }
@@ -380,11 +436,68 @@ impl State {
         for (at, number, change) in changes {
             self.path_changed(session, at, number, change);
         }
+        if active > 0 {
+            self.leave_mute_paths(session);
+        } else {
+            self.try_mute_paths(session);
+        }
         self.choose_carrier(session);
         let control = self.controls.get(session as usize);
         if was_open && control.is_some_and(|control| control.carrier().is_none()) {
             // By TCP, as far as that passes: what was under way may have gone with the path.
             self.core.resend_all(session);
+        }
+    }
+
+    /// The peer has given up a lane because its path fails there.
+    ///
+    /// RR-RAIL-5.
+    pub(in crate::progress) fn doubt_path_of(&mut self, lane: Id) {
+        let Some(bulk) = self.core.lanes.get(lane) else { return };
+        let (session, at) = (bulk.session, bulk.path);
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let doubted = control.lanes_mut().find(|lane| lane.at == at);
+        if let Some(health) = doubted.and_then(|lane| lane.rail_health.as_mut()) {
+            health.doubt();
+            self.judge_paths(session);
+        }
+    }
+
+    /// Where no path has ever answered, datagrams may not pass at all: then bulk lanes are tried on
+    /// all paths, and one that comes shows that its path is one.
+    ///
+    /// RR-RAIL-3.
+    fn try_mute_paths(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(control) = self.controls.get(session as usize) else { return };
+        let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
+        let is_mute =
+            |lane: &Lane| lane.rail_health.as_ref().is_some_and(RailHealth::has_never_answered);
+        if control.silent_since_ns.is_some_and(is_long) && control.lanes().all(is_mute) {
+            for lane in control.lanes() {
+                self.core.path_ready(session, usize::from(lane.at), now_ns);
+            }
+        }
+    }
+
+    /// A path that answers shows that datagrams pass: what never answered is no last resort any
+    /// more, and nobody would notice its end.
+    ///
+    /// RR-RAIL-3.
+    fn leave_mute_paths(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(control) = self.controls.get(session as usize) else { return };
+        let is_heard = |at: usize| {
+            let mut lanes = control.lanes().filter(|lane| usize::from(lane.at) == at);
+            lanes.any(|lane| lane.rail_health.as_ref().is_some_and(|it| !it.has_never_answered()))
+        };
+        let paths = known.rails.paths.iter().enumerate();
+        // The first one is there from the beginning, by TCP.
+        let mute = paths.skip(1).filter(|&(at, path)| path.is_usable && !is_heard(at));
+        let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
+        for at in mute {
+            self.core.path_lost(session, at, now_ns);
         }
     }
 
@@ -412,58 +525,5 @@ impl State {
             cause,
         };
         self.completions.push_event(event);
-    }
-
-    /// The best healthy path carries the contents: a preferred one, a backup last, otherwise the
-    /// first. While none is healthy the one that did stays.
-    ///
-    /// RR-RAIL-4.
-    fn choose_carrier(&mut self, session: u32) {
-        let Some(known) = self.core.sessions.at(session as usize) else { return };
-        let is_initiator = known.connection.is_initiator();
-        let theirs = known.rails.theirs().unwrap_or_default();
-        let ours = self.core.rails();
-        let rank = |lane: &Lane| {
-            let (initiators, acceptors) = rails_of(lane.number);
-            let (own, other) =
-                if is_initiator { (initiators, acceptors) } else { (acceptors, initiators) };
-            let role_of = |rails: &[crate::proto::rails::RailInfo], index: u8| {
-                rails.get(usize::from(index)).map_or(0, |rail| rail.role)
-            };
-            let roles = [role_of(ours, own), role_of(&theirs, other)];
-            let is_backup = roles.contains(&ROLE_BACKUP);
-            (is_backup, !roles.contains(&ROLE_PREFERRED), lane.at)
-        };
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let is_fit = |lane: &Lane| lane.is_active() && lane.health == Health::Good;
-        let best = control.standby.iter().enumerate().filter(|(_, lane)| is_fit(lane));
-        let best = best.map(|(at, lane)| (rank(lane), at)).min();
-        let carrier = control.datagram.as_deref();
-        let current = carrier.filter(|lane| is_fit(lane)).map(rank);
-        if let Some((rank, at)) = best
-            && current.is_none_or(|current| rank < current)
-        {
-            if let Some(lane) = &mut control.datagram {
-                lane.is_held = true;
-            }
-            control.exchange(at);
-            tracing::debug!(session, "another path carries its contents");
-        }
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let carrier = control.datagram.as_deref_mut();
-        if let Some(lane) = carrier.filter(|lane| is_fit(lane) && lane.is_held) {
-            lane.is_held = false;
-            // What went by TCP meanwhile may be stuck on a rail that is down.
-            self.core.resend_all(session);
-        }
-        // What is made from now on fits every path that may have to carry it.
-        let least = control.lanes().filter(|lane| is_fit(lane));
-        if let Some(bytes) = least.map(|lane| lane.path.content_bytes_max()).min()
-            && bytes != control.content_bytes
-        {
-            control.content_bytes = bytes;
-            self.core.set_content_bytes(session, bytes);
-        }
-        self.core.mark_dirty(session);
     }
 }

@@ -27,6 +27,7 @@ impl Timers {
     }
 
     /// The time at which somebody who wants a turn at `at_ns` gets one.
+    #[inline]
     pub(super) fn at(&self, at_ns: u64) -> u64 {
         at_ns.max(self.served_ns)
     }
@@ -65,6 +66,7 @@ impl Timers {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

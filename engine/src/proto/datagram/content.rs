@@ -66,6 +66,7 @@ impl Content {
     }
 
     /// Room for one more frame of `length` bytes; there is as much.
+    #[inline]
     pub(crate) fn push(&mut self, length: usize) -> &mut [u8] {
         let start = self.bytes;
         self.bytes += length;
@@ -79,6 +80,7 @@ impl Content {
     }
 
     /// Its bytes, under this header. `length`, `frames` and `first_frame` are filled in here.
+    #[inline]
     pub(crate) fn seal(&mut self, mut header: SegmentHeader) -> &[u8] {
         header.length = (self.bytes as u32).into();
         header.frames = self.frames.into();
@@ -92,9 +94,10 @@ impl Content {
 /// that, so that no session waits for another one's acknowledgements.
 #[derive(Debug)]
 pub(crate) struct ContentPool {
-    contents: Table<Content>,
-    /// Of contents that are over: their memory.
-    idle: Vec<(Box<[u8]>, Vec<Id>)>,
+    contents: Table<Box<Content>>,
+    /// Those that are over, for the next ones.
+    #[allow(clippy::vec_box, reason = "they go to and from the table, which moves its entries")]
+    idle: Vec<Box<Content>>,
     buffer_bytes: usize,
     limit: usize,
     made: usize,
@@ -133,6 +136,7 @@ impl ContentPool {
 
     /// Whether a session that has `held` may have one more. An eighth is kept for control frames,
     /// and of the rest the messages of one session may have half.
+    #[inline]
     pub(crate) fn has_room(&self, held: usize, is_control: bool) -> bool {
         if is_control {
             return held < Self::LEAST || self.contents.len() < self.limit;
@@ -150,55 +154,64 @@ impl ContentPool {
     }
 
     /// A new content; [`Self::has_room`] was asked.
+    #[inline]
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
-        let (buffer, operations) = self.idle.pop().unwrap_or_else(|| {
-            self.made += 1;
-            (vec![0; self.buffer_bytes].into_boxed_slice(), Vec::new())
-        });
-        let content = Content {
-            buffer,
-            bytes: SEGMENT_HEADER_BYTES,
-            first_frame,
-            frames: 0,
-            session,
-            place: Place::Open,
-            is_urgent: false,
-            operations,
-            links: [UNLINKED; 2],
-        };
+        let mut content = self.idle.pop().unwrap_or_else(|| self.make());
+        content.bytes = SEGMENT_HEADER_BYTES;
+        content.first_frame = first_frame;
+        content.frames = 0;
+        content.session = session;
+        content.place = Place::Open;
+        content.is_urgent = false;
+        content.links = [UNLINKED; 2];
         self.contents.insert(content).expect("the table has no bound of its own")
     }
 
-    /// Takes a content out, unlinked: its memory, and what waits for it; [`Self::recycle`] takes
-    /// both back.
+    #[cold]
+    fn make(&mut self) -> Box<Content> {
+        self.made += 1;
+        Box::new(Content {
+            buffer: vec![0; self.buffer_bytes].into_boxed_slice(),
+            bytes: 0,
+            first_frame: 0,
+            frames: 0,
+            session: 0,
+            place: Place::Open,
+            is_urgent: false,
+            operations: Vec::new(),
+            links: [UNLINKED; 2],
+        })
+    }
+
+    /// Takes a content out, unlinked, with what waits for it; [`Self::recycle`] takes it back.
     #[inline]
-    pub(crate) fn take(&mut self, id: Id) -> Option<(Box<[u8]>, Vec<Id>)> {
-        let content = self.contents.get_mut(id)?;
-        let buffer = std::mem::take(&mut content.buffer);
-        let operations = std::mem::take(&mut content.operations);
-        self.contents.clear_at(id.index());
-        Some((buffer, operations))
+    pub(crate) fn take(&mut self, id: Id) -> Option<Box<Content>> {
+        self.contents.remove(id)
     }
 
     /// Keeps the memory of a content for the next one.
     #[inline]
-    pub(crate) fn recycle(&mut self, buffer: Box<[u8]>, mut operations: Vec<Id>) {
-        operations.clear();
-        self.idle.push((buffer, operations));
+    pub(crate) fn recycle(&mut self, mut content: Box<Content>) {
+        content.operations.clear();
+        self.idle.push(content);
     }
 
+    #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&Content> {
-        self.contents.get(id)
+        self.contents.get(id).map(|content| &**content)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Content> {
-        self.contents.get_mut(id)
+        self.contents.get_mut(id).map(|content| &mut **content)
     }
 
+    #[inline]
     pub(crate) fn id_at(&self, index: u32) -> Option<Id> {
         self.contents.id_at(index as usize)
     }
 
+    #[inline]
     fn link(&mut self, index: u32, order: Order) -> Option<&mut Link> {
         self.contents.at_mut(index as usize).map(|content| &mut content.links[order as usize])
     }
@@ -218,10 +231,12 @@ impl List {
         Self { order, first: NONE, last: NONE, len: 0 }
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
+    #[inline]
     pub(crate) fn first(&self, pool: &ContentPool) -> Option<Id> {
         pool.id_at(self.first)
     }
@@ -231,6 +246,7 @@ impl List {
         pool.id_at(pool.get(id)?.links[self.order as usize].next)
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, pool: &mut ContentPool, id: Id) {
         let index = id.index() as u32;
         let previous = std::mem::replace(&mut self.last, index);

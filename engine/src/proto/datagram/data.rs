@@ -24,9 +24,10 @@ use zerocopy::IntoBytes;
 use super::super::bulk::Outgoing;
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::super::operation::State;
+use super::super::hint::Hint;
+use super::super::operation::{Operation, State};
 use super::super::session::Control;
-use super::super::table::Id;
+use super::super::table::{Id, Table};
 use super::ranges::Ranges;
 use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
 use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
@@ -40,6 +41,9 @@ const UNSENT_MAX: usize = 64;
 const RANGES_MAX: usize = 1 << 14;
 /// Ranges that a peer has asked for and that have not gone: many more than a horizon has.
 const GRANTED_MAX: usize = 1 << 16;
+
+/// Ranges that one of a message of priority passes at the most: looking at them takes time.
+const LOOK_BACK: usize = 256;
 
 /// What sessions whose bulk data goes in datagrams share.
 #[derive(Debug, Default)]
@@ -110,6 +114,18 @@ pub(crate) struct StagedData<'a> {
     pub(crate) room: &'a mut [u8],
 }
 
+/// Where a range of a message stands among those that were granted before.
+fn place_of(granted: &VecDeque<Outgoing>, operations: &Table<Operation>, hint: Hint) -> usize {
+    if hint != Hint::Priority {
+        return granted.len();
+    }
+    let stays = |range: &Outgoing| {
+        operations.get(range.operation).is_some_and(|found| found.hint == Hint::Priority)
+    };
+    let from = granted.len().saturating_sub(LOOK_BACK);
+    granted.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
+}
+
 fn bad(data: &Data, why: &'static str) -> FrameError {
     FrameError::BadData { offset: data.offset.get(), length: data.length.get(), why }
 }
@@ -138,6 +154,8 @@ impl Core {
     pub(crate) fn may_pull(&mut self, slot: u32, chunk: u64, horizon: u64) -> bool {
         let window = self.config.datagram_window_bytes;
         let is_full = self.datagrams.pulls.bytes + chunk > window;
+        let session = self.sessions.at(slot as usize);
+        let is_first = session.is_some_and(|session| session.pulls.has_first());
         let Some(bulk) = self.bulk_of(slot) else { return false };
         if bulk.pulled_bytes >= horizon.max(1) {
             return false;
@@ -146,7 +164,8 @@ impl Core {
             return true;
         }
         if !std::mem::replace(&mut bulk.is_waiting, true) {
-            self.datagrams.pulls.waiting.push_back(slot);
+            let waiting = &mut self.datagrams.pulls.waiting;
+            if is_first { waiting.push_front(slot) } else { waiting.push_back(slot) }
         }
         false
     }
@@ -286,8 +305,8 @@ impl Core {
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
         let found = self.operations.get_mut(id).filter(|found| found.session == slot);
-        let Some((State::Serving(serving), message)) =
-            found.map(|found| (&mut found.state, found.length))
+        let Some((State::Serving(serving), message, hint)) =
+            found.map(|found| (&mut found.state, found.length, found.hint))
         else {
             self.refuse_datagram_grant(slot, receive_operation);
             return Ok(());
@@ -305,7 +324,8 @@ impl Core {
             if bulk.granted.len() >= GRANTED_MAX {
                 return Err(FrameError::BadGrant { offset, length, message });
             }
-            bulk.granted.push_back(range);
+            let at = place_of(&bulk.granted, &self.operations, hint);
+            bulk.granted.insert(at, range);
             bulk.feed(slot, &mut self.datagrams.pulls);
         }
         Ok(())

@@ -17,6 +17,7 @@ impl Core {
     /// error means that the peer broke the protocol: fail the session.
     ///
     /// RR-DGRAM-5, RR-SEG-1.
+    #[inline]
     pub(crate) fn handle_datagram(
         &mut self,
         slot: u32,

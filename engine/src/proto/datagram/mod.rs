@@ -30,6 +30,7 @@ pub(crate) mod order;
 mod outgoing;
 mod parts;
 mod ranges;
+mod room;
 mod staging;
 mod straight;
 #[cfg(test)]
@@ -51,6 +52,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::parts::{Assembling, Parting};
 pub(crate) use self::ranges::Ranges;
+pub(crate) use self::staging::stage_in_content;
 
 /// A content holds at least an envelope and the least part.
 const CONTENT_BYTES_MIN: usize =
@@ -257,8 +259,8 @@ impl Core {
             if planted!(LeakContents) {
                 continue;
             }
-            if let Some((buffer, operations)) = contents.take(id) {
-                contents.recycle(buffer, operations);
+            if let Some(content) = contents.take(id) {
+                contents.recycle(content);
             }
         }
         for held in datagram.holding.drain() {

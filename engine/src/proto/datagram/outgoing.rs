@@ -5,12 +5,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
 use super::super::operation::State;
-use super::super::session::Control;
+use super::super::session::{Control, Session};
 use super::super::table::Id;
 use super::Datagram;
 use super::content::{ContentPool, List, Place};
-use super::window::{FRAMES_MAX, is_before};
-use crate::wire::eager::EAGER_HEADER_BYTES;
+use super::window::is_before;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,
@@ -18,9 +17,6 @@ use crate::wire::segment::{
 
 /// Token of a segment without frames: nothing of it is kept.
 const NEWS: u64 = 0;
-
-/// Frames of the window that only control frames use.
-const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 
 /// What to send in one datagram.
 #[derive(Debug)]
@@ -63,120 +59,16 @@ fn pick(list: &mut List, pool: &mut ContentPool, room_bytes: usize, content_byte
 }
 
 impl Datagram {
-    /// All frames before this one are known to have come.
-    pub(super) fn base(&self, pool: &ContentPool) -> u32 {
-        let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
-        oldest.map_or(self.next_frame, |content| content.first_frame)
-    }
-
-    /// What is left of the content that is open, for one frame; 0: none is.
-    pub(super) fn open_room(&self, pool: &ContentPool) -> usize {
-        let open = self.open.and_then(|id| pool.get(id));
-        open.map_or(0, |content| self.content_bytes.saturating_sub(content.bytes))
-    }
-
-    /// The longest frame.
-    pub(super) fn frame_bytes_max(&self) -> usize {
-        self.content_bytes - SEGMENT_HEADER_BYTES
-    }
-
-    /// Whether a message of `length` bytes fits one content with its envelope.
-    pub(crate) fn takes_whole(&self, length: u64) -> bool {
-        length <= (self.frame_bytes_max() - EAGER_HEADER_BYTES) as u64
-    }
-
-    /// Whether [`Self::push`] would find room.
-    ///
-    /// RR-DGRAM-2.
-    pub(super) fn has_room(&self, pool: &ContentPool, length: usize, is_control: bool) -> bool {
-        let kept = if is_control { 0 } else { FRAMES_KEPT };
-        if self.next_frame.wrapping_sub(self.base(pool)) >= FRAMES_MAX - kept {
-            return false;
-        }
-        let unsent = self.ready.len() + self.urgent.len();
-        self.open_room(pool) >= length
-            || (pool.has_room(self.outstanding.len(), is_control)
-                && (is_control || unsent < self.unsent_max))
-    }
-
-    /// Room for a frame of `length` bytes, which fit a content, as its number and the content
-    /// that it is in. `None`: no room now.
-    pub(super) fn push(
-        &mut self,
-        pool: &mut ContentPool,
-        slot: u32,
-        length: usize,
-        is_control: bool,
-    ) -> Option<(u32, Id)> {
-        debug_assert!(length <= self.frame_bytes_max(), "a frame fits a content");
-        if !self.has_room(pool, length, is_control) {
-            return None;
-        }
-        if self.open.is_some() && self.open_room(pool) < length {
-            self.close_open(pool);
-        }
-        let id = self.open.unwrap_or_else(|| {
-            let id = pool.open(slot, self.next_frame);
-            self.outstanding.push_back(pool, id);
-            id
-        });
-        self.open = Some(id);
-        pool.get_mut(id)?.is_urgent |= is_control;
-        let frame = self.next_frame;
-        self.next_frame = frame.wrapping_add(1);
-        Some((frame, id))
-    }
-
-    /// Contents of bulk data that wait for their first sending.
-    pub(super) fn unsent_bulk(&self) -> usize {
-        self.slow.len()
-    }
-
-    /// A content of its own for one frame of bulk data of `length` bytes. `None`: no room now.
-    ///
-    /// RR-DGRAM-2.
-    pub(super) fn push_alone(
-        &mut self,
-        pool: &mut ContentPool,
-        slot: u32,
-        length: usize,
-    ) -> Option<Id> {
-        let frames = self.next_frame.wrapping_sub(self.base(pool));
-        let has_room = pool.has_room_for_bulk(self.outstanding.len());
-        if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
-            return None;
-        }
-        self.close_open(pool);
-        let id = pool.open(slot, self.next_frame);
-        self.next_frame = self.next_frame.wrapping_add(1);
-        self.outstanding.push_back(pool, id);
-        self.slow.push_back(pool, id);
-        let content = pool.get_mut(id)?;
-        content.place = Place::Ready;
-        content.push(length);
-        Some(id)
-    }
-
-    /// No frame is added to the open content any more.
-    pub(super) fn close_open(&mut self, pool: &mut ContentPool) {
-        let Some(id) = self.open.take() else { return };
-        let Some(content) = pool.get_mut(id) else { return };
-        content.place = Place::Ready;
-        let queue = if content.is_urgent { &mut self.urgent } else { &mut self.ready };
-        queue.push_back(pool, id);
-    }
-
     /// RR-CREDIT-3
     fn push_control(&mut self, pool: &mut ContentPool, slot: u32, control: &Control) -> bool {
         let bytes = control.as_frame();
-        let Some((_, id)) = self.push(pool, slot, bytes.len(), true) else { return false };
-        if let Some(content) = pool.get_mut(id) {
-            content.push(bytes.len()).copy_from_slice(bytes);
-        }
+        let Some(pushed) = self.push(pool, slot, bytes.len(), true) else { return false };
+        pushed.content.push(bytes.len()).copy_from_slice(bytes);
         true
     }
 
     /// The content to be sent next, lost ones first.
+    #[inline]
     fn next(&mut self, pool: &mut ContentPool, room_bytes: usize) -> Option<Id> {
         let content_bytes = self.content_bytes;
         // One that is alone goes without a stay in a queue.
@@ -208,10 +100,12 @@ impl Datagram {
         None
     }
 
+    #[inline]
     fn waits(&self) -> bool {
         self.open.is_some() || self.is_queued()
     }
 
+    #[inline]
     fn is_queued(&self) -> bool {
         self.lost.len() + self.urgent.len() + self.ready.len() + self.slow.len() > 0
     }
@@ -244,6 +138,7 @@ impl Core {
     /// fits.
     ///
     /// RR-DGRAM-3.
+    #[inline]
     pub(crate) fn poll_content(
         &mut self,
         slot: u32,
@@ -360,16 +255,32 @@ impl Core {
         }
     }
 
+    /// Whether [`Self::waiting_bytes`] are any.
+    #[inline]
+    pub(crate) fn is_waiting(&self, slot: u32) -> bool {
+        self.sessions.at(slot as usize).is_some_and(Session::is_waiting)
+    }
+
     /// The session has something to send if anything of it waits.
     #[inline]
     pub(crate) fn mark_dirty_if_waiting(&mut self, slot: u32) {
-        let session = self.sessions.at(slot as usize);
-        if session.is_some_and(|session| !session.is_dirty) && self.waiting_bytes(slot) > 0 {
-            self.mark_dirty(slot);
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if !session.is_dirty && session.is_waiting() {
+            session.is_dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Nothing joins what is staged for a session: it goes alone.
+    pub(crate) fn close_content(&mut self, slot: u32) {
+        let session = self.sessions.at_mut(slot as usize);
+        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
+            datagram.close_open(&mut self.datagrams.contents);
         }
     }
 
     /// The packet with this token arrived.
+    #[inline]
     pub(crate) fn handle_content_acked(
         &mut self,
         slot: u32,
@@ -454,7 +365,7 @@ impl Core {
             datagram.news_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
-        let Some((buffer, mut operations)) = pool.take(id) else { return };
+        let Some(mut content) = pool.take(id) else { return };
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
@@ -464,10 +375,12 @@ impl Core {
         if !session.control.is_empty() || datagram.news_due {
             self.mark_dirty(slot);
         }
-        for operation in operations.drain(..) {
-            self.handle_delivered(operation, effects);
+        if !content.operations.is_empty() {
+            for operation in content.operations.drain(..) {
+                self.handle_delivered(operation, effects);
+            }
         }
-        self.datagrams.contents.recycle(buffer, operations);
+        self.datagrams.contents.recycle(content);
     }
 
     /// A content with something of a send in it was acknowledged.
@@ -491,7 +404,14 @@ impl Core {
     }
 }
 
-impl super::super::session::Session {
+impl Session {
+    /// Whether anything is to go in a datagram.
+    #[inline]
+    fn is_waiting(&self) -> bool {
+        let Some(datagram) = self.datagram.as_deref() else { return false };
+        datagram.waits() || !self.control.is_empty() || self.has_news()
+    }
+
     /// The peer wants to hear that all frames before `end` have come, when they have.
     ///
     /// RR-DGRAM-11.
@@ -504,6 +424,7 @@ impl super::super::session::Session {
     }
 
     /// The header of the next datagram; what it says counts as said.
+    #[inline]
     fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
         if let Some(datagram) = self.datagram.as_deref_mut() {

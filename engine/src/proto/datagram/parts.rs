@@ -40,7 +40,7 @@ pub(crate) struct Parting {
 }
 
 impl Parting {
-    pub(super) fn new(level: Level, frame: u32) -> Self {
+    pub(in crate::proto) fn new(level: Level, frame: u32) -> Self {
         Self { level, frame, staged: 0, unacknowledged: 0, is_matched: false }
     }
 }

@@ -4,11 +4,14 @@ use zerocopy::IntoBytes;
 
 use super::super::core::Core;
 use super::super::effects::Level;
+use super::super::hint::Hint;
 use super::super::operation::{Serving, State};
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
-use super::super::session::Control;
+use super::super::session::{Control, Session};
 use super::super::table::Id;
+use super::content::ContentPool;
 use super::parts::Parting;
+use super::room::Pushed;
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
 use crate::wire::rts::RTS_HEADER_BYTES;
@@ -50,6 +53,35 @@ fn part(flags: u8, message: u32, offset: u32, length: u32) -> Part {
     }
 }
 
+/// [`Core::stage_now`] in datagram mode: a message that fits a content. `true` beside the room: the
+/// session has something to send, and had nothing before.
+#[inline]
+pub(crate) fn stage_in_content<'a>(
+    session: &mut Session,
+    pool: &'a mut ContentPool,
+    slot: u32,
+    request: &SendRequest,
+    target: u16,
+    eager_limit: u32,
+) -> Option<(&'a mut [u8], bool)> {
+    let may_send = session.may_send_now(request.length, eager_limit);
+    let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
+    let datagram = session.datagram.as_deref_mut()?;
+    if !may_send || bytes > datagram.frame_bytes_max() {
+        return None;
+    }
+    let Pushed { frame, base, content, .. } =
+        datagram.push_message(pool, slot, bytes, request.hint)?;
+    let stream = (request.endpoint, target, request.context);
+    let mut header = eager_header(request, target, 0, 0);
+    header.set_follows(datagram.chain.follow(stream, frame, base));
+    session.envelope_credit.spend(1);
+    session.byte_credit.spend(request.length as u32);
+    let (head, room) = content.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
+    head.copy_from_slice(header.as_bytes());
+    Some((room, !std::mem::replace(&mut session.is_dirty, true)))
+}
+
 impl Core {
     /// Whether a send goes by a session in datagram mode.
     pub(crate) fn is_by_datagram(&self, id: Id) -> bool {
@@ -75,52 +107,19 @@ impl Core {
         if length + payload > datagram.frame_bytes_max() {
             return None;
         }
-        let (number, content) = datagram.push(pool, slot, length + payload, false)?;
-        let base = datagram.base(pool);
+        let room = length + payload;
+        let Pushed { frame, base, id, content } =
+            datagram.push_message(pool, slot, room, request.hint)?;
         let stream = (request.endpoint, target, request.context);
-        header.set_follows(datagram.chain.follow(stream, number, base));
+        header.set_follows(datagram.chain.follow(stream, frame, base));
         session.envelope_credit.spend(1);
         if !session.is_dirty {
             session.is_dirty = true;
             self.dirty.push(slot);
         }
-        let room = pool.get_mut(content)?.push(length + payload);
-        let (head, room) = room.split_at_mut(length);
+        let (head, room) = content.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
-        Some((number, content, room))
-    }
-
-    /// [`Core::stage_now`] in datagram mode: a message that fits a content.
-    #[inline]
-    pub(crate) fn stage_in_content(
-        &mut self,
-        slot: u32,
-        request: &SendRequest,
-        target: u16,
-    ) -> Option<&mut [u8]> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let may_send = session.may_send_now(request.length, self.config.eager_limit);
-        let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
-        let datagram = session.datagram.as_deref_mut()?;
-        if !may_send || bytes > datagram.frame_bytes_max() {
-            return None;
-        }
-        let pool = &mut self.datagrams.contents;
-        let (number, content) = datagram.push(pool, slot, bytes, false)?;
-        let base = datagram.base(pool);
-        let stream = (request.endpoint, target, request.context);
-        let mut header = eager_header(request, target, 0, 0);
-        header.set_follows(datagram.chain.follow(stream, number, base));
-        session.envelope_credit.spend(1);
-        session.byte_credit.spend(request.length as u32);
-        if !session.is_dirty {
-            session.is_dirty = true;
-            self.dirty.push(slot);
-        }
-        let room = pool.get_mut(content)?.push(bytes);
-        let (head, room) = room.split_at_mut(EAGER_HEADER_BYTES);
-        head.copy_from_slice(header.as_bytes());
-        Some(room)
+        Some((frame, id, room))
     }
 
     /// [`Core::stage`] in datagram mode.
@@ -132,11 +131,11 @@ impl Core {
             State::Parting(_) => return self.stage_part(id, slot),
             _ => return Staged::Blocked,
         };
-        let length = operation.length;
+        let (length, hint) = (operation.length, operation.hint);
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
         };
-        let Some((how, payload)) = self.how_to_send(slot, length) else {
+        let Some((how, payload)) = self.how_to_send(slot, length, hint) else {
             return self.blocked(slot);
         };
         let report = how != How::Pulled && level == Level::Matched;
@@ -191,13 +190,14 @@ impl Core {
     /// way for what others hold.
     ///
     /// RR-CREDIT-1, RR-DGRAM-6.
-    fn how_to_send(&self, slot: u32, length: u64) -> Option<(How, usize)> {
+    fn how_to_send(&self, slot: u32, length: u64, hint: Hint) -> Option<(How, usize)> {
         let session = self.sessions.at(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
         let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
         let bytes_left = u64::from(session.byte_credit.available());
         let longest = datagram.frame_bytes_max();
-        let (how, header, payload) = if length > eager_limit || length > bytes_left {
+        let whole_limit = hint.eager_limit(eager_limit);
+        let (how, header, payload) = if length > whole_limit || length > bytes_left {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
             let first = (first.min(eager_limit) as usize).min(longest - RTS_HEADER_BYTES);
             (How::Pulled, RTS_HEADER_BYTES, first)
@@ -244,7 +244,7 @@ impl Core {
         else {
             return Staged::Blocked;
         };
-        let left = operation.length as usize - staged as usize;
+        let (left, hint) = (operation.length as usize - staged as usize, operation.hint);
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return Staged::Blocked };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
@@ -253,10 +253,11 @@ impl Core {
         let is_open_enough = open >= PART_HEADER_BYTES + left.min(PART_BYTES_MIN);
         let longest = if is_open_enough { open } else { datagram.frame_bytes_max() };
         let length = left.min(longest - PART_HEADER_BYTES);
-        let Some((_, content)) = datagram.push(pool, slot, PART_HEADER_BYTES + length, false)
-        else {
+        let room = PART_HEADER_BYTES + length;
+        let Some(pushed) = datagram.push_message(pool, slot, room, hint) else {
             return self.blocked(slot);
         };
+        let content = pushed.id;
         let is_last = length == left;
         if is_last {
             session.waiting.pop_front();
@@ -268,7 +269,7 @@ impl Core {
         let flags = if is_last { FLAG_LAST } else { 0 };
         let header = part(flags, frame, staged, length as u32);
         if let Some(content) = pool.get_mut(content) {
-            let head = content.push(PART_HEADER_BYTES + length);
+            let head = content.push(room);
             head[..PART_HEADER_BYTES].copy_from_slice(header.as_bytes());
         }
         self.note_part(id, content, length as u32);

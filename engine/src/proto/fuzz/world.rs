@@ -11,6 +11,7 @@ use crate::proto::core::{Action, Config, Core, UNTAGGED};
 use crate::proto::effects::{Ended, Level};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
+use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
@@ -420,7 +421,8 @@ impl World {
         let level = script.pick(&[Level::BufferReusable, Level::Delivered, Level::Matched]);
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
-        let request = SendRequest { endpoint: 0, peer, context, tag, length, level };
+        let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
+        let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint };
         let Ok(session) = self.core.route(peer) else { return };
         if level == Level::BufferReusable
             && let Some(room) = self.core.stage_now(session, &request)
@@ -570,7 +572,7 @@ impl World {
                 }
                 Action::OpenLane { lane, .. } => self.opening.push(lane),
                 Action::CloseLane { lane, is_failure } => self.close_lane(lane, is_failure),
-                Action::AbandonLane { lane } => self.close_lane(lane, true),
+                Action::AbandonLane { lane, .. } => self.close_lane(lane, true),
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } => {}

@@ -118,6 +118,14 @@ impl Posted {
 
     #[inline]
     pub(super) fn take(&mut self, hasher: &Hasher, e: &Envelope) -> Option<u32> {
+        // Mostly one shape is in use, and no other receive can be older.
+        if self.in_use.is_power_of_two() && self.in_use != 1 << MIXED && shortcut!() {
+            let class = self.in_use.trailing_zeros() as usize;
+            let Class { shape, bins } = &self.classes[class];
+            let key = shape.key_of_envelope(e);
+            let at = bins.find(&key, hasher.hash(&key))?;
+            return Some(self.take_head(class, at));
+        }
         let mut oldest = None;
         let mut oldest_sequence = u64::MAX;
         let mut to_try = self.in_use & !(1 << MIXED);
@@ -141,13 +149,19 @@ impl Posted {
             return Some(self.remove(index));
         }
         let (class, at) = oldest?;
+        Some(self.take_head(class, at))
+    }
+
+    /// Takes the oldest receive of a bin of a class.
+    #[inline]
+    fn take_head(&mut self, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
         let index = bins.head(at);
         bins.pop_front(&mut self.nodes.slots, at);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
-        Some(self.nodes.remove(index).receive)
+        self.nodes.remove(index).receive
     }
 
     /// The oldest receive in the mixed class that accepts `e`.

@@ -173,6 +173,14 @@ proptest! {
         compare(seed, &ops)?;
     }
 
+    /// Where receives of one shape are posted there is a short cut; with and without it they match
+    /// as in the model.
+    #[test]
+    fn one_shape_at_a_time_matches_as_the_model_does(seed: u64, ops in vec(op(Just(0)), 0..100)) {
+        compare(seed, &ops)?;
+        crate::hooks::simulated::by_long_ways(|| compare(seed, &ops))?;
+    }
+
     #[test]
     fn more_shapes_than_bins_match_as_the_model_does(
         seed: u64,

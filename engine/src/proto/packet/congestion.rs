@@ -107,6 +107,7 @@ impl Congestion {
     }
 
     /// Bytes that may be in flight. Below one datagram: one may, if nothing else is.
+    #[inline]
     pub(super) fn window(&self) -> u64 {
         if self.draining { self.window * 3 / 4 } else { self.window }
     }
@@ -124,6 +125,7 @@ impl Congestion {
     }
 
     /// Whether the path shows no queue, so that small sends need no pacing.
+    #[inline]
     pub(super) fn is_uncongested(&self) -> bool {
         self.startup || self.quiet_rounds > 0
     }
@@ -134,6 +136,7 @@ impl Congestion {
     }
 
     /// The window, and not the caller, limited what was sent.
+    #[inline]
     pub(super) fn set_limited(&mut self) {
         self.limited = true;
     }
@@ -179,6 +182,7 @@ impl Congestion {
 
     /// A round trip was measured, `queue_ns` above the least. `epoch` says that the least one was
     /// partly forgotten.
+    #[inline]
     pub(super) fn handle_sample(&mut self, queue_ns: u64, epoch: bool) {
         self.round_queue_ns = self.round_queue_ns.min(queue_ns);
         self.recent_ns[self.recent_at % RECENT] = queue_ns;
@@ -188,6 +192,7 @@ impl Congestion {
 
     /// After the packets of one acknowledgement: `highest` is the highest number acknowledged,
     /// `next` the one to be sent next. `true`: a round ended.
+    #[inline]
     pub(super) fn handle_ack_end(&mut self, highest: u64, next: u64, rtt: &Rtt) -> bool {
         if self.startup && self.recent_at >= RECENT {
             let recent_ns = self.recent_ns.iter().copied().min().unwrap_or(0);

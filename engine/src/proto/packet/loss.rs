@@ -79,11 +79,14 @@ impl Loss {
     /// Whether a path that was asked so often, for so long, is taken for silent.
     ///
     /// RR-PATH-3.
+    #[inline]
     pub(super) fn is_silent(&self, rtt: &Rtt) -> bool {
+        if self.probes < 2 {
+            return false;
+        }
         // The first timeout and its doublings.
         let doublings = (1 << self.probes.min(BACKOFF_MAX)) - 1;
-        self.probes >= SILENT_PROBES
-            || (self.probes >= 2 && Self::probe_base_ns(rtt) * doublings >= SILENT_NS)
+        self.probes >= SILENT_PROBES || Self::probe_base_ns(rtt) * doublings >= SILENT_NS
     }
 
     /// How long nothing but losses must last to mean persistent congestion.
@@ -98,11 +101,13 @@ impl Loss {
     }
 
     /// Something was acknowledged.
+    #[inline]
     pub(super) fn handle_progress(&mut self) {
         self.probes = 0;
     }
 
     /// Probe timeouts in a row.
+    #[inline]
     pub(super) fn probes(&self) -> u32 {
         self.probes
     }
@@ -123,6 +128,7 @@ impl Loss {
     }
 
     /// A round trip ended. Thresholds that no reordering needs come down slowly.
+    #[inline]
     pub(super) fn handle_round(&mut self) {
         self.calm_rounds += 1;
         if self.calm_rounds >= CALM_ROUNDS {

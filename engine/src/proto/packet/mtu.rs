@@ -47,6 +47,7 @@ impl Mtu {
     }
 
     /// Longest datagram that may be sent now.
+    #[inline]
     pub(super) fn current(&self) -> usize {
         self.current
     }
@@ -57,6 +58,7 @@ impl Mtu {
     }
 
     /// The length to probe next, if it is time to.
+    #[inline]
     pub(super) fn wanted(&mut self, now_ns: u64) -> Option<usize> {
         if self.probing.is_some() {
             return None;
@@ -122,6 +124,7 @@ impl Mtu {
 
     /// A datagram that is no probe was acknowledged. `true`: the path is a black hole for long
     /// datagrams; [`Self::current`] went back to the least.
+    #[inline]
     pub(super) fn handle_acked(&mut self, number: u64, bytes: usize, now_ns: u64) -> bool {
         if bytes > self.least {
             self.long_lost = 0;

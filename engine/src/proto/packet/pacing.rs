@@ -56,6 +56,7 @@ impl Pacer {
     }
 
     /// `bytes` went.
+    #[inline]
     pub(super) fn spend(&mut self, bytes: u64) {
         self.tokens = self.tokens.saturating_sub(bytes);
     }

@@ -61,6 +61,7 @@ impl Received {
     }
 
     /// The number that is expected next: full numbers are found from their low half by this.
+    #[inline]
     pub(super) fn expected(&self) -> u64 {
         self.end
     }
@@ -194,6 +195,7 @@ impl Received {
     }
 
     /// When an acknowledgement is due.
+    #[inline]
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.due_ns
     }
@@ -204,6 +206,7 @@ impl Received {
     }
 
     /// Whether there is anything to tell, so that a packet that goes anyhow takes it along.
+    #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.waiting > 0
     }

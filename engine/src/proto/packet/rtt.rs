@@ -16,6 +16,9 @@ pub(super) struct Rtt {
     least_ns: [[u64; 2]; 2],
     epoch_end_ns: u64,
     measured: bool,
+    /// Of short datagrams only, whose time on a link is none, smoothed for comparison with other
+    /// paths; 0: there was none.
+    short_ns: u64,
 }
 
 impl Rtt {
@@ -27,12 +30,14 @@ impl Rtt {
             least_ns: [[u64::MAX; 2]; 2],
             epoch_end_ns: 0,
             measured: false,
+            short_ns: 0,
         }
     }
 
     /// A packet, `long` or not, was sent, and `raw_ns` later came an acknowledgement that had
     /// waited for `ack_delay_ns`. Gives how much longer that took than the least of its kind, and
     /// whether an epoch ended.
+    #[inline]
     pub(super) fn handle_sample(
         &mut self,
         now_ns: u64,
@@ -52,6 +57,14 @@ impl Rtt {
             self.variation_ns = sample_ns / 2;
             self.epoch_end_ns = now_ns + EPOCH_NS;
         }
+        if !long {
+            // Samples of a path that stands by are few: one that became short is believed sooner.
+            self.short_ns = match self.short_ns {
+                0 => sample_ns,
+                before_ns if sample_ns < before_ns => (before_ns + sample_ns) / 2,
+                before_ns => (3 * before_ns + sample_ns) / 4,
+            };
+        }
         let ended = now_ns >= self.epoch_end_ns;
         if ended {
             self.least_ns = self.least_ns.map(|[this, _]| [u64::MAX, this]);
@@ -67,6 +80,7 @@ impl Rtt {
         self.least_ns[1] = [u64::MAX; 2];
     }
 
+    #[inline]
     pub(super) fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns
     }
@@ -80,10 +94,21 @@ impl Rtt {
         self.smoothed_ns.max(self.latest_ns)
     }
 
+    /// What short datagrams take lately; 0: none was answered.
+    pub(super) fn short_ns(&self) -> u64 {
+        self.short_ns
+    }
+
+    /// Whether anything was measured.
+    pub(super) fn is_measured(&self) -> bool {
+        self.measured
+    }
+
     /// The least of the last 5 to 10 s: the path without queues.
     pub(super) fn least_ns(&self) -> u64 {
         let least_ns = self.least_ns.as_flattened().iter().copied().min();
-        least_ns.filter(|_| self.measured).unwrap_or(self.smoothed_ns)
+        // Of long datagrams all may be forgotten, and no short one has come since.
+        least_ns.filter(|&least_ns| least_ns < u64::MAX).unwrap_or(self.smoothed_ns)
     }
 }
 
@@ -110,6 +135,25 @@ mod tests {
         let mut rtt = Rtt::new(1_000_000);
         rtt.handle_sample(0, 5_000, 16_000_000, false);
         assert_eq!(rtt.least_ns(), 1_000);
+    }
+
+    #[test]
+    fn short_datagrams_have_an_average_of_their_own() {
+        let mut rtt = Rtt::new(1_000_000);
+        rtt.handle_sample(0, 500_000, 0, true);
+        assert_eq!(rtt.short_ns(), 0);
+        for (sample_ns, expected_ns) in [(100_000, 100_000), (200_000, 125_000), (25_000, 75_000)] {
+            rtt.handle_sample(1, sample_ns, 0, false);
+            assert_eq!(rtt.short_ns(), expected_ns);
+        }
+    }
+
+    #[test]
+    fn what_was_forgotten_is_no_least() {
+        let mut rtt = Rtt::new(1_000_000);
+        rtt.handle_sample(0, 100_000, 0, true);
+        rtt.forget_long();
+        assert_eq!(rtt.least_ns(), 100_000);
     }
 
     #[test]

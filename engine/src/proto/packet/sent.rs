@@ -72,16 +72,19 @@ impl Sent {
     }
 
     /// The number of the packet that is sent next.
+    #[inline]
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
     /// The oldest number that an answer is wanted for.
+    #[inline]
     pub(super) fn floor(&self) -> u64 {
         self.base
     }
 
     /// How many more numbers the receiver takes: it refuses what is too far from the floor.
+    #[inline]
     pub(super) fn room(&self) -> u64 {
         NUMBERS_MAX - (self.next - self.base)
     }
@@ -97,11 +100,13 @@ impl Sent {
     }
 
     /// How many are outstanding.
+    #[inline]
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
     /// Bytes of what is outstanding.
+    #[inline]
     pub(super) fn bytes_in_flight(&self) -> u64 {
         self.bytes_in_flight
     }
@@ -119,6 +124,7 @@ impl Sent {
     /// Takes the next number for a packet.
     ///
     /// RR-PKT-1.
+    #[inline]
     pub(super) fn push(&mut self, record: Record) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -169,6 +175,7 @@ impl Sent {
     }
 
     /// Takes an outstanding number that was acknowledged.
+    #[inline]
     pub(super) fn acknowledge(&mut self, number: u64) -> Record {
         self.outstanding.remove(number);
         let record = *self.record(number);
@@ -197,6 +204,7 @@ impl Sent {
     }
 
     /// Whether numbers are remembered as lost.
+    #[inline]
     pub(super) fn has_lost(&self) -> bool {
         !self.lost_order.is_empty()
     }

@@ -54,6 +54,18 @@ impl Path {
         self.mtu.current() - PACKET_HEADER_BYTES - FLOOR_BYTES - self.config.tag_bytes
     }
 
+    /// Least time there and back lately, in nanoseconds: that of the path without queues. `None`:
+    /// nothing was measured.
+    pub(crate) fn least_round_trip_ns(&self) -> Option<u64> {
+        self.rtt.is_measured().then(|| self.rtt.least_ns())
+    }
+
+    /// Time there and back of short datagrams, smoothed, in nanoseconds. `None`: none was
+    /// answered.
+    pub(crate) fn short_round_trip_ns(&self) -> Option<u64> {
+        Some(self.rtt.short_ns()).filter(|&known_ns| known_ns > 0)
+    }
+
     /// Writes the next datagram into `out`, which holds `datagram_bytes_max` bytes, and gives its
     /// length without the tag, and its number, which the tag is made with. Acknowledgements that
     /// are due go whatever the window and pacing say.
@@ -102,6 +114,7 @@ impl Path {
 
     /// So much is in flight, as far as is known, that an acknowledgement would change what may be
     /// sent.
+    #[inline]
     fn is_filling(&self) -> bool {
         let next = 2 * self.mtu.current() as u64;
         2 * (self.sent.bytes_in_flight() + next) > self.congestion.window()
@@ -109,6 +122,7 @@ impl Path {
     }
 
     /// Writes floor and acknowledgement. `out` starts where the datagram does.
+    #[inline]
     fn lead(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
         let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };
         // Numbers of acknowledgements alone are done with as soon as they are taken.
@@ -128,6 +142,7 @@ impl Path {
     }
 
     /// Takes a number for a packet of `bytes` without tag, and writes the fixed header.
+    #[inline]
     fn seal(
         &mut self,
         now_ns: u64,
@@ -198,6 +213,7 @@ impl Path {
     }
 
     /// Lengths are probed while there is traffic, within the window.
+    #[inline]
     fn send_mtu_probe(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, u64)> {
         if self.sent.count() == 0 || self.sent.room() <= NUMBERS_KEPT {
             return None;
@@ -216,6 +232,7 @@ impl Path {
     }
 
     /// RR-PKT-11
+    #[inline]
     fn send_content(
         &mut self,
         now_ns: u64,

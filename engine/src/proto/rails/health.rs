@@ -14,7 +14,12 @@
 //! speaks against it: as soon as another path has brought the answer to something that was sent
 //! no earlier than the probe which this one has not answered, and a round trip more has passed. One
 //! packet that is dropped by a full queue so means nothing; two in a row take three round trips to
-//! be noticed, where a time-out that trusts no other path takes many times as long.
+//! be noticed, where a time-out that trusts no other path takes many times as long. Where bulk data
+//! arrives there is a queue that answers wait in, so it speaks for the path; and against it, if
+//! none comes that is due.
+//!
+//! An answer may still be late, when a queue has grown: the path is active again, and next time it
+//! is waited for twice as long, so that a mistake is not made often.
 //!
 //! A path that comes back must answer several times in a row, and for a while that doubles when it
 //! soon fails again: one that flaps carries nothing.
@@ -29,6 +34,10 @@ const SILENCE_NS: u64 = 100_000_000;
 /// Least time that an answer on another path must be old, in nanoseconds: what was sent on both at
 /// once may overtake each other.
 const GRACE_MIN_NS: u64 = 500_000;
+/// Longest such time, once a path was suspected whose answers were late, in nanoseconds.
+const GRACE_MAX_NS: u64 = 32_000_000;
+/// After each such time without another mistake it is halved, in nanoseconds.
+const GRACE_HALF_LIFE_NS: u64 = 1_000_000_000;
 /// First and longest time that a path must answer before it is active again, in nanoseconds.
 const HOLD_MIN_NS: u64 = 2_000_000;
 const HOLD_MAX_NS: u64 = 2_000_000_000;
@@ -56,6 +65,10 @@ pub(crate) enum Phase {
 pub(crate) enum Cause {
     /// It answered.
     Answered,
+    /// It answered what it was suspected for, only late.
+    Late,
+    /// The peer says that it fails.
+    PeerDoubts,
     /// Another path brought an answer to something sent later.
     OthersAnswer,
     /// Its probes are not answered.
@@ -71,6 +84,8 @@ impl Cause {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Answered => "it answered",
+            Self::PeerDoubts => "the peer says that it fails",
+            Self::Late => "its answers were late, not lost",
             Self::OthersAnswer => "other paths answer, this one does not",
             Self::ProbesLost => "its probes are not answered",
             Self::OneWay => {
@@ -104,6 +119,10 @@ pub(crate) struct Evidence {
     pub(crate) round_trip_max_ns: u64,
     /// Packets of the peer that arrived on it.
     pub(crate) arrived: u64,
+    /// When bulk data last arrived on it.
+    pub(crate) bulk_ns: u64,
+    /// Bulk data is due on it since long, and does not come.
+    pub(crate) is_stalled: bool,
 }
 
 /// The best witness among the other paths.
@@ -135,6 +154,15 @@ pub(crate) struct Health {
     has_link: bool,
     probe_at_ns: u64,
     probe_pause_ns: u64,
+    /// What mistakes have taught: how late its answers may be, and since when that is so.
+    lateness_ns: u64,
+    lateness_since_ns: u64,
+    /// Since when another path has an answer that this one owes.
+    outdone_since_ns: Option<u64>,
+    /// The peer has given it up, which has not been looked at yet.
+    is_doubted: bool,
+    /// So it did when the path became suspect.
+    was_doubted: bool,
 }
 
 impl Health {
@@ -153,6 +181,11 @@ impl Health {
             has_link: true,
             probe_at_ns: now_ns,
             probe_pause_ns: PROBE_PAUSE_MIN_NS,
+            lateness_ns: 0,
+            lateness_since_ns: now_ns,
+            outdone_since_ns: None,
+            is_doubted: false,
+            was_doubted: false,
         }
     }
 
@@ -171,6 +204,11 @@ impl Health {
         self.phase == Phase::Down
     }
 
+    /// Whether nothing has ever come back on it.
+    pub(crate) fn has_never_answered(&self) -> bool {
+        self.phase == Phase::Probing && self.seen_sent_ns.is_none()
+    }
+
     /// What it can say of other paths.
     pub(crate) fn witness(&self) -> Option<Witness> {
         let sent_ns = self.seen_sent_ns.filter(|_| self.is_active() || self.answers > 0)?;
@@ -187,20 +225,30 @@ impl Health {
         is_needed: bool,
     ) -> Option<Transition> {
         let is_new_answer = evidence.answered_sent_ns > self.seen_sent_ns;
+        // The answer to what it was suspected for.
+        let was_late = self.phase == Phase::Suspect
+            && !self.was_doubted
+            && is_new_answer
+            && evidence.answered_sent_ns < Some(self.since_ns);
         if is_new_answer {
             self.handle_answer(now_ns, evidence);
         }
+        if was_late {
+            self.learn_lateness(now_ns, evidence);
+        }
+        let is_doubted = std::mem::take(&mut self.is_doubted);
+        let is_outdone = self.is_outdone(now_ns, evidence, witness);
         let silent_ns = now_ns.saturating_sub(evidence.unanswered_since_ns);
         let is_silent = evidence.probes >= PROBES_TO_DOWN && silent_ns >= SILENCE_NS;
         let (to, cause) = match self.phase {
             _ if !self.has_link && witness.is_some() => (Phase::Down, Cause::NoLink),
             Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
-            Phase::Active if self.is_outdone(now_ns, evidence, witness) => {
-                (Phase::Suspect, Cause::OthersAnswer)
-            }
+            Phase::Active if is_doubted && witness.is_some() => (Phase::Suspect, Cause::PeerDoubts),
+            Phase::Active if is_outdone => (Phase::Suspect, Cause::OthersAnswer),
             Phase::Suspect | Phase::Down | Phase::Probing if is_needed && is_new_answer => {
                 (Phase::Active, Cause::Answered)
             }
+            Phase::Suspect if was_late => (Phase::Active, Cause::Late),
             Phase::Suspect | Phase::Down if is_new_answer => (Phase::Probing, Cause::Answered),
             Phase::Suspect if evidence.probes >= PROBES_TO_DOWN => {
                 (Phase::Down, self.why_lost(evidence))
@@ -220,6 +268,11 @@ impl Health {
         if is_up {
             (self.probe_at_ns, self.probe_pause_ns) = (now_ns, PROBE_PAUSE_MIN_NS);
         }
+    }
+
+    /// The peer says that it fails: to be looked at, while another one is active.
+    pub(crate) fn doubt(&mut self) {
+        self.is_doubted = true;
     }
 
     /// When it wants to be asked, or looked at again, at the latest. `None`: not on its own.
@@ -242,6 +295,7 @@ impl Health {
     fn handle_answer(&mut self, now_ns: u64, evidence: &Evidence) {
         self.seen_sent_ns = evidence.answered_sent_ns;
         (self.came_ns, self.arrived_then) = (now_ns, evidence.arrived);
+        self.outdone_since_ns = None;
         // Whatever was said of its link.
         self.has_link = true;
         if self.phase == Phase::Active {
@@ -259,12 +313,32 @@ impl Health {
         self.answers >= self.needed && now_ns.saturating_sub(self.answers_since_ns) >= self.hold_ns
     }
 
-    fn is_outdone(&self, now_ns: u64, evidence: &Evidence, witness: Option<Witness>) -> bool {
-        let grace_ns = evidence.round_trip_max_ns.max(GRACE_MIN_NS);
-        evidence.probes > 0
-            && witness.is_some_and(|witness| {
-                witness.sent_ns >= evidence.probed_ns && now_ns >= witness.came_ns + grace_ns
-            })
+    fn lateness_ns(&self, now_ns: u64) -> u64 {
+        let calm_ns = now_ns.saturating_sub(self.lateness_since_ns);
+        self.lateness_ns >> (calm_ns / GRACE_HALF_LIFE_NS).min(63)
+    }
+
+    /// It was suspected by mistake: next time it is waited for twice as long.
+    fn learn_lateness(&mut self, now_ns: u64, evidence: &Evidence) {
+        let usual_ns = evidence.round_trip_max_ns.max(GRACE_MIN_NS);
+        self.lateness_ns = (2 * usual_ns.max(self.lateness_ns(now_ns))).min(GRACE_MAX_NS);
+        self.lateness_since_ns = now_ns;
+    }
+
+    /// Whether it owes what another one has brought, and had time to bring it, too: answers to what
+    /// a peer that stood still finds on all paths come together.
+    fn is_outdone(&mut self, now_ns: u64, evidence: &Evidence, witness: Option<Witness>) -> bool {
+        let is_owing = evidence.probes > 0 && evidence.bulk_ns < evidence.probed_ns;
+        let younger = witness.filter(|witness| witness.sent_ns >= evidence.probed_ns);
+        let since_ns = match (self.outdone_since_ns, younger) {
+            _ if !is_owing => None,
+            (Some(since_ns), _) => Some(since_ns),
+            (None, younger) => younger.map(|witness| witness.came_ns),
+        };
+        self.outdone_since_ns = since_ns;
+        let mistakes_ns = if evidence.is_stalled { 0 } else { self.lateness_ns(now_ns) };
+        let grace_ns = evidence.round_trip_max_ns.max(GRACE_MIN_NS).max(mistakes_ns);
+        since_ns.is_some_and(|since_ns| now_ns >= since_ns + grace_ns)
     }
 
     fn why_lost(&self, evidence: &Evidence) -> Cause {
@@ -277,6 +351,7 @@ impl Health {
         if from == to {
             return None;
         }
+        self.was_doubted = cause == Cause::PeerDoubts;
         match to {
             Phase::Active => {}
             Phase::Probing => self.needed = ANSWERS_TO_RETURN,
@@ -296,136 +371,4 @@ impl Health {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    fn evidence(probes: u32, probed_ns: u64, answered: Option<u64>) -> Evidence {
-        Evidence {
-            probes,
-            probed_ns,
-            answered_sent_ns: answered,
-            unanswered_since_ns: probed_ns,
-            round_trip_max_ns: 100_000,
-            arrived: 0,
-        }
-    }
-
-    fn active() -> Health {
-        let mut health = Health::new(0);
-        let up = health.observe(MS, &evidence(0, 0, Some(1)), None, false).unwrap();
-        assert_eq!((up.from, up.to), (Phase::Probing, Phase::Active));
-        health
-    }
-
-    fn witness(sent_ns: u64, came_ns: u64) -> Option<Witness> {
-        Some(Witness { sent_ns, came_ns })
-    }
-
-    /// RR-RAIL-4
-    #[test]
-    fn a_path_is_suspect_once_another_one_answered_something_younger() {
-        let mut health = active();
-        let owes = evidence(1, 10 * MS, Some(1));
-        for harmless in [None, witness(9 * MS, 11 * MS), witness(11 * MS, 12 * MS)] {
-            assert_eq!(
-                health.observe(12 * MS + 100_000, &owes, harmless, false),
-                None,
-                "{harmless:?}"
-            );
-        }
-        let quiet = evidence(0, 10 * MS, Some(1));
-        assert_eq!(health.observe(20 * MS, &quiet, witness(11 * MS, 12 * MS), false), None);
-        let down = health.observe(13 * MS, &owes, witness(11 * MS, 12 * MS), false).unwrap();
-        assert_eq!((down.to, down.cause), (Phase::Suspect, Cause::OthersAnswer));
-        let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None, false).unwrap();
-        assert_eq!((down.to, down.cause), (Phase::Down, Cause::ProbesLost));
-    }
-
-    /// RR-RAIL-4
-    #[test]
-    fn a_peer_that_stands_still_makes_no_path_suspect() {
-        let (mut one, mut two) = (active(), active());
-        for probes in 1..4 {
-            let now_ns = 10 * MS + u64::from(probes) * 10 * MS;
-            let owes = evidence(probes, 10 * MS, Some(1));
-            assert_eq!(one.observe(now_ns, &owes, two.witness(), false), None);
-            assert_eq!(two.observe(now_ns, &owes, one.witness(), false), None);
-        }
-        let owes = evidence(5, 10 * MS, Some(1));
-        assert_eq!(one.observe(109 * MS, &owes, two.witness(), false), None);
-        assert_eq!(one.observe(110 * MS, &owes, two.witness(), false).unwrap().to, Phase::Down);
-    }
-
-    /// RR-RAIL-6
-    #[test]
-    fn a_path_returns_after_several_answers_and_one_that_flaps_after_ever_more() {
-        let mut health = active();
-        let (mut now_ns, mut sent_ns, mut last_hold_ns) = (5_000 * MS, 2, 0);
-        for round in 0..8 {
-            let owes = evidence(1, now_ns, Some(sent_ns));
-            now_ns += 5 * MS;
-            health.observe(now_ns, &owes, witness(now_ns - MS, now_ns - MS), false).unwrap();
-            let failed_ns = now_ns;
-            while !health.is_active() {
-                assert!(now_ns - failed_ns < 10_000 * MS);
-                now_ns += MS;
-                if health.take_probe(now_ns) {
-                    sent_ns += 1;
-                    health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None, false);
-                } else {
-                    health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None, false);
-                }
-            }
-            let hold_ns = now_ns - failed_ns;
-            assert!(hold_ns >= last_hold_ns, "{round}: {hold_ns} after {last_hold_ns}");
-            last_hold_ns = hold_ns;
-        }
-        assert!(last_hold_ns >= 200 * MS, "{last_hold_ns}");
-        // Long after that a failure is the first one again.
-        now_ns += 2 * RELAPSE_NS;
-        health.observe(
-            now_ns,
-            &evidence(1, 1, Some(sent_ns)),
-            witness(now_ns - MS, now_ns - MS),
-            false,
-        );
-        assert_eq!(health.hold_ns, HOLD_MIN_NS);
-    }
-
-    /// RR-RAIL-6
-    #[test]
-    fn the_only_path_that_answers_is_taken_at_once() {
-        let mut health = active();
-        let owes = evidence(5, MS, Some(1));
-        assert_eq!(health.observe(200 * MS, &owes, None, true).unwrap().to, Phase::Down);
-        let answers = evidence(0, MS, Some(200 * MS));
-        assert_eq!(health.observe(201 * MS, &answers, None, true).unwrap().to, Phase::Active);
-    }
-
-    /// RR-RAIL-4
-    #[test]
-    fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
-        let mut health = active();
-        health.handle_link(10 * MS, false);
-        assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
-        let told = health.observe(10 * MS, &evidence(0, 0, Some(1)), witness(0, 0), false).unwrap();
-        assert_eq!((told.to, told.cause), (Phase::Down, Cause::NoLink));
-        let mut health = active();
-        let silent = Evidence { arrived: 9, ..evidence(5, MS, Some(1)) };
-        assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, Cause::OneWay);
-    }
-
-    #[test]
-    fn probes_become_rare_and_never_stop() {
-        let mut health = active();
-        health.observe(200 * MS, &evidence(5, MS, Some(1)), None, false);
-        let probes: Vec<u64> = (200 * MS..2200 * MS)
-            .step_by(100_000)
-            .filter(|&now_ns| health.take_probe(now_ns))
-            .collect();
-        assert!((40..80).contains(&probes.len()), "{}", probes.len());
-        assert!(probes.windows(2).all(|pair| pair[1] - pair[0] <= PROBE_PAUSE_MAX_NS + MS));
-    }
-}
+mod tests;

@@ -8,8 +8,10 @@
 
 pub(crate) mod health;
 pub(crate) mod pairing;
+pub(crate) mod preference;
 pub(crate) mod rate;
 pub(crate) mod schedule;
+pub(crate) mod shares;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,12 +20,14 @@ use self::rate::Rate;
 use super::core::{Action, Core};
 use super::session::Control;
 use super::table::Id;
-use crate::wire::rail::{ROLE_BACKUP, Rail};
+use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
 
 /// Time after which a path that failed is tried by TCP while no other one is healthy, in
 /// nanoseconds.
-const LAST_RESORT_NS: u64 = 300_000_000;
+pub(crate) const LAST_RESORT_NS: u64 = 300_000_000;
+/// A lane on which nothing came for as long as so many chunks take at its rate stands still.
+const STALL_CHUNKS: u128 = 3;
 /// Paths of a session at the most: each rail of the one side with one or two of the other.
 pub(crate) const PATHS_MAX: usize = 32;
 /// Pauses before a path whose lanes do not come gets another one, in nanoseconds.
@@ -80,10 +84,14 @@ pub(crate) struct PathState {
     pub(crate) is_usable: bool,
     /// Only while no other one is usable.
     pub(crate) is_backup: bool,
+    /// Before others.
+    pub(crate) is_preferred: bool,
     /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
     speed: u64,
     /// What its last lane carried.
     pub(crate) rate: Rate,
+    /// Time there and back without queues, in nanoseconds; 0: not known.
+    pub(crate) round_trip_ns: u64,
     /// No lane is opened before.
     lanes_from_ns: u64,
     lane_pause_ns: u64,
@@ -181,12 +189,19 @@ impl PathState {
             remote,
             is_usable,
             is_backup: false,
+            is_preferred: false,
             speed: 0,
             rate: Rate::default(),
+            round_trip_ns: 0,
             lanes_from_ns: 0,
             lane_pause_ns: LANE_PAUSE_MIN_NS,
             counters: PathCounters::default(),
         }
+    }
+
+    /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
+    pub(crate) fn speed(&self) -> u64 {
+        self.speed
     }
 
     /// Bytes per second that a lane of it may be expected to carry; 0: nobody knows.
@@ -282,17 +297,16 @@ impl Core {
     }
 
     /// Position of the path that a lane wants to join. It may be the first that is heard of it;
-    /// without datagrams it also shows that the path carries something.
+    /// then it also shows that the path carries something, while datagrams do not pass.
     ///
-    /// RR-RAIL-2.
+    /// RR-RAIL-2, RR-RAIL-3.
     pub(super) fn path_to_join(&mut self, slot: u32, number: u16) -> Option<usize> {
         let session = self.sessions.at(slot as usize)?;
         if let Some(at) = session.rails.position(number) {
             return Some(at);
         }
-        let has_datagrams = session.datagram.is_some();
         let at = self.add_path(slot, number)?;
-        self.sessions.at_mut(slot as usize)?.rails.paths[at].is_usable = !has_datagrams;
+        self.sessions.at_mut(slot as usize)?.rails.paths[at].is_usable = true;
         Some(at)
     }
 
@@ -324,7 +338,7 @@ impl Core {
                 .get(lane)
                 .is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready)
             {
-                self.actions.push_back(Action::AbandonLane { lane });
+                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
             }
         }
         if !session.lanes.is_empty() || session.needs_lane() {
@@ -347,7 +361,7 @@ impl Core {
             let Some(bulk) = self.lanes.get(lane) else { continue };
             if usize::from(bulk.path) == at {
                 let number = bulk.number;
-                self.actions.push_back(Action::AbandonLane { lane });
+                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
                 self.push_control(slot, lane_lost(number));
             }
         }
@@ -363,12 +377,28 @@ impl Core {
         session.lanes.iter().any(is_busy)
     }
 
+    /// When bulk data last arrived by a path, and whether more is due since three times as long as
+    /// its chunk takes.
+    pub(crate) fn bulk_evidence(&self, slot: u32, at: u8, now_ns: u64) -> (u64, bool) {
+        let Some(session) = self.sessions.at(slot as usize) else { return (0, false) };
+        let Some(path) = session.rails.paths.get(usize::from(at)) else { return (0, false) };
+        let (last_ns, rate) = (path.rate.last_ns(), path.expected_rate());
+        let is_overdue = |&lane: &Id| {
+            let bulk = self.lanes.get(lane).filter(|bulk| bulk.path == at);
+            let Some(first) = bulk.and_then(|bulk| bulk.incoming.front()) else { return false };
+            let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
+            let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
+            u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
+        };
+        (last_ns, rate > 0 && session.lanes.iter().any(is_overdue))
+    }
+
     /// The peer has given a lane up.
     ///
     /// RR-RAIL-5.
     pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
         if let Some(lane) = self.lane_named(slot, lost.lane.get()) {
-            self.actions.push_back(Action::AbandonLane { lane });
+            self.actions.push_back(Action::AbandonLane { lane, is_told: true });
         }
     }
 
@@ -387,7 +417,9 @@ impl Core {
             // Of another NIC than the locator's: the loop knows its scope.
             remote = SocketAddr::new(address, remote.port());
         }
-        Some((remote, rails_of(path.number).0))
+        let (initiators, acceptors) = rails_of(path.number);
+        let is_initiator = session.connection.is_initiator();
+        Some((remote, if is_initiator { initiators } else { acceptors }))
     }
 
     /// The lane of a session with this number.
@@ -430,7 +462,8 @@ impl PathState {
             (0, known) | (known, 0) => known,
             (our, their) => our.min(their),
         };
-        self.is_backup = [our, their].iter().flatten().any(|rail| rail.role == ROLE_BACKUP);
+        let has_role = |role| [our, their].iter().flatten().any(|rail| rail.role == role);
+        (self.is_backup, self.is_preferred) = (has_role(ROLE_BACKUP), has_role(ROLE_PREFERRED));
     }
 }
 

@@ -216,5 +216,4 @@ fn matching(worth: &[Vec<i128>]) -> Vec<(usize, usize)> {
 }
 
 #[cfg(test)]
-#[path = "pairing_tests.rs"]
 mod tests;

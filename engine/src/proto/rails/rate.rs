@@ -9,6 +9,10 @@ const FALL_SHIFT: u32 = 3;
 
 /// After each such time without chunks a lane is taken for twice as fast, in nanoseconds.
 const HOPE_NS: u64 = 20_000_000;
+/// The same of one that only showed single chunks: what is tried in vain then is a whole message.
+const LONE_HOPE_NS: u64 = 200_000_000;
+/// Shorter chunks say nothing of a rate when they come alone, in bytes.
+const LONE_BYTES_MIN: u64 = 16 << 10;
 
 /// Bytes per second, smoothed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +24,9 @@ pub(crate) struct Rate {
     last_ns: u64,
     /// Least time from a grant on an idle lane to its arrival.
     latency_ns: Option<u64>,
+    /// Bytes per second of chunks that came alone, from their grant on: no lane is slower than
+    /// that. 0: there was none.
+    lone_bytes_per_s: u64,
 }
 
 impl Rate {
@@ -39,6 +46,9 @@ impl Rate {
                 latency_ns.min(least.saturating_add(least / 64))
             }));
             (self.sample_bytes, self.sample_ns) = (0, 0);
+            if bytes >= LONE_BYTES_MIN {
+                self.add_lone(bytes, latency_ns);
+            }
         } else {
             self.sample_bytes += bytes;
             self.sample_ns += now_ns.saturating_sub(self.last_ns);
@@ -62,6 +72,22 @@ impl Rate {
         };
     }
 
+    fn add_lone(&mut self, bytes: u64, elapsed_ns: u64) {
+        let sample = u128::from(bytes) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
+        let sample = sample.min(u128::from(u64::MAX / 4)) as u64;
+        self.lone_bytes_per_s = match self.lone_bytes_per_s {
+            0 => sample.max(1),
+            known => (known / 2 + sample / 2).max(1),
+        };
+    }
+
+    /// Bytes per second that it may be expected to carry at `now_ns`, of a lane that was never kept
+    /// busy; 0: nothing came. For choosing among lanes: it is a lower bound.
+    pub(crate) fn lone_hoped_for(&self, now_ns: u64) -> u64 {
+        let idle_ns = now_ns.saturating_sub(self.last_ns);
+        self.lone_bytes_per_s.saturating_mul(1 << (idle_ns / LONE_HOPE_NS).min(16))
+    }
+
     pub(crate) fn is_known(&self) -> bool {
         self.bytes_per_s > 0
     }
@@ -71,6 +97,11 @@ impl Rate {
     pub(crate) fn hoped_for(&self, now_ns: u64) -> u64 {
         let idle_ns = now_ns.saturating_sub(self.last_ns);
         self.bytes_per_s.saturating_mul(1 << (idle_ns / HOPE_NS).min(16))
+    }
+
+    /// When the last chunk came; 0: none did.
+    pub(crate) fn last_ns(&self) -> u64 {
+        self.last_ns
     }
 
     /// Bytes per second; 0: not known.
@@ -105,6 +136,20 @@ mod tests {
         }
         assert_eq!(rate.bytes_per_s(), known, "it waited for grants");
         assert!((300_000..330_000).contains(&rate.latency_ns()), "{rate:?}");
+    }
+
+    #[test]
+    fn chunks_that_come_alone_say_how_fast_a_lane_is_at_the_least() {
+        let mut rate = Rate::default();
+        for number in 1..10 {
+            let now_ns = number * 1_000_000;
+            rate.handle_arrival(64 << 10, now_ns - 600_000, now_ns);
+            rate.handle_arrival(100, now_ns + 90_000, now_ns + 100_000);
+        }
+        assert_eq!(rate.bytes_per_s(), 0);
+        let known = rate.lone_hoped_for(9_200_000);
+        assert!((108_000_000..110_000_000).contains(&known), "{known}");
+        assert_eq!(rate.lone_hoped_for(9_200_000 + 3 * LONE_HOPE_NS), 8 * known);
     }
 
     #[test]

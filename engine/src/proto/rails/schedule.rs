@@ -8,6 +8,7 @@ use super::super::core::Core;
 use super::super::operation::State;
 use super::super::session::Session;
 use super::super::table::{Id, Table};
+use super::shares::Share;
 use crate::proto::operation::Operation;
 
 /// Time that one chunk may take at its lane's rate, in nanoseconds.
@@ -18,7 +19,7 @@ const CHUNK_BYTES_MIN: u64 = 16 << 10;
 /// queues make the loss of a rail expensive, and everything else wait.
 const AHEAD_NS: u64 = 1_000_000;
 /// Rate of a lane of which nothing is known, in bytes per second.
-const RATE_GUESS: u64 = 1_000_000_000;
+pub(super) const RATE_GUESS: u64 = 1_000_000_000;
 /// Pulls whose lengths are added up: more of them are endless for this purpose.
 const PULLS_COUNTED: usize = 4;
 
@@ -49,14 +50,23 @@ struct Candidate {
     lane: Id,
     outstanding: u64,
     rate: u64,
+    /// What it is compared with others by: as `rate`, or as single chunks showed.
+    pace: u64,
     latency_ns: u64,
+    /// Time there and back on its path; 0: not known.
+    round_trip_ns: u64,
+    /// Time until what it was granted first, or would be, begins to arrive.
+    wait_ns: u64,
+    /// What it has of a rail to which others send as well.
+    share: Option<Share>,
     is_refilling: bool,
 }
 
 impl Candidate {
     fn chunk_bytes(&self, longest: u64) -> u64 {
         // Halves of what fills whole packets fill whole packets.
-        let fair = self.bytes_in(CHUNK_NS).max(CHUNK_BYTES_MIN);
+        let rate = self.share.map_or(self.rate, |share| share.rate);
+        let fair = bytes_in(rate, CHUNK_NS).max(CHUNK_BYTES_MIN);
         let mut chunk = longest;
         while chunk > fair && chunk > CHUNK_BYTES_MIN {
             chunk = chunk.div_ceil(2).saturating_sub(512).max(CHUNK_BYTES_MIN);
@@ -64,42 +74,95 @@ impl Candidate {
         chunk.min(longest)
     }
 
-    fn bytes_in(&self, time_ns: u64) -> u64 {
-        (u128::from(self.rate) * u128::from(time_ns) / 1_000_000_000) as u64
-    }
-
-    /// Bytes that may be granted ahead.
+    /// Bytes that may be granted ahead. Of a rail that is shared each has so much that all wait
+    /// equally long.
     fn horizon(&self, chunk: u64, chunks_max: u64) -> u64 {
-        let fair = self.bytes_in(2 * self.latency_ns + AHEAD_NS);
+        let fair = match self.share {
+            Some(share) => bytes_in(share.rate, share.round_trip_ns + AHEAD_NS),
+            None => bytes_in(self.rate, 2 * self.latency_ns + AHEAD_NS),
+        };
         fair.clamp(2.min(chunks_max) * chunk, chunks_max * chunk)
     }
 
     /// Several chunks are granted at a time, for each grant that goes alone costs both sides a
     /// datagram: from half of the horizon on up to all of it.
     fn is_due(&self, horizon: u64) -> bool {
-        self.outstanding < horizon && (self.is_refilling || self.outstanding <= horizon / 2)
+        let low = match self.share {
+            // With less than a round trip's worth on its way the rail would be idle now and then.
+            Some(share) => {
+                horizon.saturating_sub(bytes_in(share.rate, AHEAD_NS / 2)).max(horizon / 2)
+            }
+            None => horizon / 2,
+        };
+        self.outstanding < horizon && (self.is_refilling || self.outstanding <= low)
     }
 
-    /// When it would have `bytes` more, in nanoseconds from now.
+    /// When it would have `bytes` more, in nanoseconds from now: after what it has been granted,
+    /// and not before the grant got there.
     fn finish_ns(&self, bytes: u64) -> u128 {
-        u128::from(self.outstanding + bytes) * 1_000_000_000 / u128::from(self.rate.max(1))
+        let before_ns = time_ns(u128::from(self.outstanding), u128::from(self.pace));
+        let own_ns = time_ns(u128::from(bytes), u128::from(self.pace));
+        (before_ns + u128::from(self.wait_ns)).max(u128::from(self.round_trip_ns)) + own_ns
     }
 }
 
+/// All lanes that could have a chunk.
+#[derive(Clone, Copy, Debug)]
+struct Field {
+    rates: u128,
+    outstanding: u128,
+    /// The two least times until a lane's bytes begin to arrive, which may be the same.
+    waits_ns: [u64; 2],
+}
+
+impl Field {
+    fn of(candidates: impl Iterator<Item = Candidate>) -> Option<Self> {
+        let nothing = Self { rates: 0, outstanding: 0, waits_ns: [u64::MAX; 2] };
+        let all = candidates.fold(nothing, |all, candidate| {
+            let [least, second] = all.waits_ns;
+            let this = candidate.wait_ns;
+            Self {
+                rates: all.rates + u128::from(candidate.pace),
+                outstanding: all.outstanding + u128::from(candidate.outstanding),
+                waits_ns: [least.min(this), second.min(this.max(least))],
+            }
+        });
+        (all.rates > 0).then_some(all)
+    }
+
+    /// Whether the others would have all that is left before one lane had its chunk.
+    fn is_needless(&self, one: &Candidate, finish_ns: u128, left: u64) -> bool {
+        let others = self.rates - u128::from(one.pace);
+        let under_way = self.outstanding - u128::from(one.outstanding);
+        let [least, second] = self.waits_ns;
+        let wait_ns = if one.wait_ns == least { second } else { least };
+        let all_ns = time_ns(under_way + u128::from(left), others);
+        others > 0 && finish_ns > all_ns.saturating_add(u128::from(wait_ns))
+    }
+}
+
+/// Nanoseconds for so many bytes at a rate in bytes per second.
+fn time_ns(bytes: u128, rate: u128) -> u128 {
+    bytes.saturating_mul(1_000_000_000) / rate.max(1)
+}
+
+fn bytes_in(rate: u64, time_ns: u64) -> u64 {
+    (u128::from(rate) * u128::from(time_ns) / 1_000_000_000) as u64
+}
+
 impl Core {
-    /// The lane that a session should grant to next.
-    pub(crate) fn choose_lane(&self, session: &Session, longest: u64, now_ns: u64) -> Next {
+    /// The lane that a session should grant to next: a chunk of `longest` bytes at the most, of
+    /// which as many as `chunks_max` are granted ahead.
+    pub(crate) fn choose_lane(
+        &self,
+        session: &Session,
+        (longest, chunks_max): (u64, u64),
+        now_ns: u64,
+    ) -> Next {
         let left = ungranted(session, &self.operations);
-        let (mut count, mut rates, mut outstanding) = (0, 0u128, 0u128);
-        for candidate in self.candidates(session, now_ns) {
-            count += 1;
-            rates += u128::from(candidate.rate);
-            outstanding += u128::from(candidate.outstanding);
-        }
-        if count == 0 {
+        let Some(field) = Field::of(self.candidates(session, now_ns)) else {
             return Next::NoLane;
-        }
-        let chunks_max = u64::from(self.config.horizon_chunks);
+        };
         let mut best: Option<((bool, u128), Choice)> = None;
         for candidate in self.candidates(session, now_ns) {
             let chunk_bytes = candidate.chunk_bytes(longest);
@@ -108,12 +171,9 @@ impl Core {
                 continue;
             }
             let finish_ns = candidate.finish_ns(chunk_bytes.min(left));
-            let others = rates - u128::from(candidate.rate);
-            let theirs = outstanding - u128::from(candidate.outstanding) + u128::from(left);
-            let is_needless =
-                others > 0 && finish_ns > theirs.saturating_mul(1_000_000_000) / others;
+            let is_needless = field.is_needless(&candidate, finish_ns, left);
             // When something is under way its arrival asks again.
-            if is_needless && outstanding > 0 {
+            if is_needless && field.outstanding > 0 {
                 continue;
             }
             let rank = (is_needless, finish_ns);
@@ -146,9 +206,24 @@ impl Core {
                 (0, expected) => expected,
                 (measured, _) => measured,
             };
+            let lone = bulk.rate.lone_hoped_for(now_ns);
+            let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
             let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
-            let is_refilling = bulk.is_refilling;
-            Some(Candidate { lane, outstanding, rate, latency_ns, is_refilling })
+            let (is_refilling, share) = (bulk.is_refilling, self.share_of(session, bulk));
+            let round_trip_ns = path.round_trip_ns;
+            let arrives_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
+            let wait_ns = arrives_ns.saturating_add(round_trip_ns).saturating_sub(now_ns);
+            Some(Candidate {
+                lane,
+                outstanding,
+                rate,
+                pace: pace.max(1),
+                latency_ns,
+                round_trip_ns,
+                wait_ns,
+                share,
+                is_refilling,
+            })
         })
     }
 }
@@ -159,7 +234,7 @@ fn ungranted(session: &Session, operations: &Table<Operation>) -> u64 {
         return u64::MAX;
     }
     let missing: u64 = session.missing.iter().map(|&(_, _, length)| length).sum();
-    let pulls = session.pulls.iter().filter_map(|&id| match &operations.get(id)?.state {
+    let pulls = session.pulls.iter().filter_map(|id| match &operations.get(id)?.state {
         State::Pulling(pulling) => Some(pulling.wanted - pulling.granted),
         _ => None,
     });
@@ -172,7 +247,17 @@ mod tests {
 
     fn candidate(rate: u64, latency_ns: u64) -> Candidate {
         let lane = Id::from_u64(0);
-        Candidate { lane, outstanding: 0, rate, latency_ns, is_refilling: false }
+        Candidate {
+            lane,
+            outstanding: 0,
+            rate,
+            pace: rate,
+            latency_ns,
+            round_trip_ns: 0,
+            wait_ns: 0,
+            share: None,
+            is_refilling: false,
+        }
     }
 
     #[test]
@@ -194,5 +279,43 @@ mod tests {
         let slow = candidate(250_000_000, 100_000);
         assert_eq!(slow.horizon(63 << 10, 8), 300_000);
         assert_eq!(candidate(1_000_000, 0).horizon(CHUNK_BYTES_MIN, 8), 2 * CHUNK_BYTES_MIN);
+    }
+
+    /// An idle lane of a path with this round trip.
+    fn at(round_trip_ns: u64, rate: u64) -> Candidate {
+        Candidate { round_trip_ns, wait_ns: round_trip_ns, ..candidate(rate, 0) }
+    }
+
+    #[test]
+    fn a_lane_further_away_is_left_out_of_what_others_finish_before_it_begins() {
+        const MIB: u64 = 1 << 20;
+        let near = at(40_000, 1_250_000_000);
+        let far = at(400_000, 125_000_000);
+        let is_needless = |left: u64, one: Candidate, chunk: u64| {
+            let field = Field::of([near, far].into_iter()).unwrap();
+            field.is_needless(&one, one.finish_ns(chunk), left)
+        };
+        // 31 KiB take 250 µs there after 400: the near one has 790 KB in that time.
+        assert!(is_needless(700_000, far, 31 << 10));
+        assert!(!is_needless(MIB, far, 31 << 10));
+        assert!(!is_needless(MIB, near, 127 << 10));
+        // With as long a way as each other only rates count.
+        let equal = at(40_000, 125_000_000);
+        let field = Field::of([near, equal].into_iter()).unwrap();
+        assert!(!field.is_needless(&equal, equal.finish_ns(31 << 10), 400_000));
+        assert!(field.is_needless(&equal, equal.finish_ns(31 << 10), 100_000));
+    }
+
+    #[test]
+    fn a_chunk_comes_behind_what_was_granted_before_and_after_its_own_trip() {
+        let idle = at(1_000_000, 100_000_000);
+        assert_eq!(idle.finish_ns(10_000), 1_100_000);
+        // Granted just now: 50 KB come first.
+        let begun = Candidate { outstanding: 50_000, ..idle };
+        assert_eq!(begun.finish_ns(10_000), 1_600_000);
+        let arriving = Candidate { outstanding: 50_000, wait_ns: 0, ..idle };
+        assert_eq!(arriving.finish_ns(10_000), 1_100_000);
+        let full = Candidate { outstanding: 500_000, wait_ns: 0, ..idle };
+        assert_eq!(full.finish_ns(10_000), 5_100_000);
     }
 }

@@ -44,7 +44,7 @@ impl Bench {
     fn abandoned(&mut self) -> Vec<Id> {
         let actions = std::iter::from_fn(|| self.core.poll_action());
         let lanes = actions.filter_map(|action| match action {
-            Action::AbandonLane { lane } => Some(lane),
+            Action::AbandonLane { lane, .. } => Some(lane),
             _ => None,
         });
         lanes.collect()

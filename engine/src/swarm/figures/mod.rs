@@ -8,9 +8,13 @@
 //! suit. With usual settings a message beyond the eager limit of 16 KiB is pulled over bulk lanes,
 //! which are TCP.
 
+mod failover;
 mod goodput;
+mod hints;
 mod hostile;
+mod incast;
 mod latency;
+mod rails;
 mod snapshot;
 
 use super::scenarios::{config, loop_config, pass, peer};
@@ -22,6 +26,7 @@ use crate::progress::completions::Route;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
+use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -117,13 +122,17 @@ fn roomy() -> Config {
 
 /// Distinct contents, apart from the number of the message.
 const PATTERNS: usize = 4;
+/// Bytes of all of them, but for longer messages.
+const LONG: usize = 32 * MIB;
 
-/// Messages of one length from host 0 to host 1, so many at once, and what became of them.
+/// Messages of one length from one host to another, so many at once, and what became of them.
 ///
 /// Each receive names a message by the order in which they are posted; a message is verified byte
 /// by byte, and by its number, so that nothing lost, doubled, reordered or corrupted passes.
 #[derive(Debug)]
 struct Traffic {
+    /// Sender and receiver.
+    hosts: [usize; 2],
     context: u64,
     length: usize,
     at_once: usize,
@@ -136,15 +145,17 @@ struct Traffic {
     begun_ns: Vec<u64>,
     /// When each had come, by number; 0: it has not.
     come_ns: Vec<u64>,
-    /// Peers as hosts 0 and 1 know them.
+    /// The receiver as the sender knows it, and the other way round.
     peers: Option<[Id; 2]>,
 }
 
 impl Traffic {
-    /// `at_once` of `count` messages are on their way at any time.
+    /// `at_once` of `count` messages from host 0 to host 1 are on their way at any time.
     fn new(length: usize, at_once: usize, count: usize) -> Self {
-        let patterns = (0..PATTERNS as u64).map(|name| super::form::content(name, length));
+        let patterns = PATTERNS.min(count).min((LONG / length.max(1)).max(1));
+        let patterns = (0..patterns as u64).map(|name| super::form::content(name, length));
         Self {
+            hosts: [0, 1],
             context: 1,
             length,
             at_once,
@@ -164,8 +175,13 @@ impl Traffic {
         Self { context, ..self }
     }
 
+    /// The same between other hosts.
+    fn between(self, from: usize, to: usize) -> Self {
+        Self { hosts: [from, to], ..self }
+    }
+
     fn bytes(&self, number: usize) -> Vec<u8> {
-        let mut bytes = self.patterns[number % PATTERNS].clone();
+        let mut bytes = self.patterns[number % self.patterns.len()].clone();
         let name = (number as u64).to_le_bytes();
         let named = name.len().min(bytes.len());
         bytes[..named].copy_from_slice(&name[..named]);
@@ -182,7 +198,10 @@ impl Traffic {
         }
         let [far, near] = match self.peers {
             Some(peers) => peers,
-            None => *self.peers.insert([peer(world, 0, 1), peer(world, 1, 0)]),
+            None => {
+                let [from, to] = self.hosts;
+                *self.peers.insert([peer(world, from, to), peer(world, to, from)])
+            }
         };
         while self.posted < self.count && self.posted - self.sent.min(self.received) < self.at_once
         {
@@ -208,22 +227,23 @@ impl Traffic {
         let shape = buffer.shape_for_recv().unwrap();
         let memory = Memory { buffer: Some(buffer), shape };
         let route = self.route(number);
-        world.engine(1).unwrap().post_receive(&request, memory, route).expect("it is posted");
+        let engine = world.engine(self.hosts[1]).unwrap();
+        engine.post_receive(&request, memory, route).expect("it is posted");
     }
 
     fn send(&self, world: &mut World, peer: Id, number: usize) {
         let (length, level) = (self.length as u64, Level::Delivered);
-        let context = self.context;
-        let request = SendRequest { endpoint: 0, peer, context, tag: 7, length, level };
+        let (context, hint) = (self.context, Hint::None);
+        let request = SendRequest { endpoint: 0, peer, context, tag: 7, length, level, hint };
         let mut buffer = Buffer::Heap(self.bytes(number));
         let shape = buffer.shape_for_send().unwrap();
         let memory = Memory { buffer: Some(buffer), shape };
-        let engine = world.engine(0).unwrap();
+        let engine = world.engine(self.hosts[0]).unwrap();
         let posted = engine.post_send(&request, memory, self.route(number), false);
         assert!(matches!(posted, Ok(Posted::Pending(_))), "{:?}", posted.map(|_| ()));
     }
 
-    /// A completion of host 0 or 1. `false`: of other traffic.
+    /// A completion of one of its hosts. `false`: of other traffic.
     fn handle(&mut self, now_ns: u64, host: usize, completion: &crate::types::Completion) -> bool {
         if completion.context >> 32 != self.context {
             return false;
@@ -231,7 +251,7 @@ impl Traffic {
         let number = completion.context as u32 as usize;
         let status = completion.result.as_ref().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(status.length, self.length);
-        if host == 0 {
+        if host == self.hosts[0] {
             self.sent += 1;
             return true;
         }

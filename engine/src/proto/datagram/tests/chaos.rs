@@ -7,6 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::super::core::Config;
 use super::super::super::effects::Level;
+use super::super::super::hint::Hint;
 use super::super::content::ContentPool;
 use super::world::{ENDPOINTS, Faults, Stream, World};
 
@@ -96,6 +97,8 @@ impl Plan {
             _ => random.random_range(0..=limit),
         };
         let level = one_of(random, &[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let hints = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority];
+        self.world.hint = one_of(random, &hints);
         self.world.send(stream, length, level);
         self.messages += 1;
         self.owed.push(stream);

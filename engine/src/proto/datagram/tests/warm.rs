@@ -2,6 +2,7 @@
 
 use super::super::super::core::Core;
 use super::super::super::effects::{Effects, Ended, Level};
+use super::super::super::hint::Hint;
 use super::super::super::receive::ReceiveRequest;
 use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
@@ -33,6 +34,8 @@ impl Effects for Counts {
 }
 
 const DATAGRAMS: usize = 64;
+/// What messages are for, by turns.
+const HINTS: [Hint; 4] = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority];
 
 /// Datagrams under way: token, length, bytes.
 struct Wire {
@@ -97,8 +100,8 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
             receive(right, context, &mut counts);
         }
         let (length, level) = (number % 5 * 200, Level::Delivered);
-        let peer = peers[0];
-        let request = SendRequest { endpoint: 0, peer, context, tag: 0, length, level };
+        let (peer, hint) = (peers[0], HINTS[number as usize % HINTS.len()]);
+        let request = SendRequest { endpoint: 0, peer, context, tag: 0, length, level, hint };
         let id = left.new_send(&request).unwrap();
         left.enqueue(id, 0);
     }

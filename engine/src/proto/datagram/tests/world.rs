@@ -12,6 +12,7 @@ use zerocopy::FromZeros;
 use super::super::super::core::{Action, Config, Core};
 use super::super::super::effects::{Arrival, Effects, Ended, Level};
 use super::super::super::handshake::Initiator;
+use super::super::super::hint::Hint;
 use super::super::super::keys::SessionKeys;
 use super::super::super::receive::ReceiveRequest;
 use super::super::super::rendezvous::ChunkReceive;
@@ -144,6 +145,8 @@ pub(super) struct Receive {
 
 pub(super) struct World {
     pub(super) nodes: Vec<Node>,
+    /// Of what is sent next.
+    pub(super) hint: Hint,
     pub(super) faults: Faults,
     /// Datagrams of these numbers are lost, whatever the faults say.
     pub(super) doomed: Vec<u64>,
@@ -193,6 +196,7 @@ impl World {
         });
         let mut world = Self {
             nodes: nodes.collect(),
+            hint: Hint::None,
             faults: Faults::NONE,
             doomed: Vec::new(),
             datagrams: 0,
@@ -267,6 +271,7 @@ impl World {
             tag,
             length: length as u64,
             level,
+            hint: self.hint,
         };
         let slot = node.slots[&stream.to];
         if level == Level::BufferReusable

@@ -3,9 +3,9 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use super::net::{Net, Weather};
-use super::rails::{LinkWeather, RailFault};
-use super::{Shared, SimDriver};
+use super::{LinkWeather, RailFault};
+use crate::driver::sim::net::{Net, Weather};
+use crate::driver::sim::{Shared, SimDriver};
 use crate::progress::lanes::{Driver, Event, LaneKey};
 use crate::types::{Rail, RailRole};
 

@@ -1,0 +1,242 @@
+//! Sessions that have lost their control lane: is the peer still there?
+//!
+//! That connection tells of the peer's end, for the kernel of a process that was killed ends it.
+//! But a rail that works one way only has it reset, too, by a kernel that hears no answer. In a
+//! session with several paths the peer is then *in doubt*, and asked by all of them and by
+//! connections to its listener. Whoever lives answers one of these; for a process that is gone its
+//! host refuses.
+//!
+//! ```text
+//!                       an answer, or another control lane
+//!   has a lane ─ reset ─> in doubt ────────────────────────> lives on, without a lane for now
+//!       │                    │                                   │
+//!       │ end of stream      │ refused; unknown there;           │ refused; unknown there;
+//!       v                    v no word for so long               v silent for the peer timeout
+//!     over                 over                                over
+//! ```
+
+use std::io;
+
+use super::control::Control;
+use super::engine::Engine;
+use super::lanes::{CloseMode, LaneKey};
+use super::roles::{CLOSING, Role};
+use crate::proto::failure::PeerFailure;
+use crate::wire::hello::HelloStatus;
+
+/// Time for any word of a peer that is in doubt and to which no connection stands, in nanoseconds:
+/// with what the loop takes to notice it makes less than a second.
+const WORD_NS: u64 = 700_000_000;
+/// Time between two questions to a peer that no TCP lane would tell the end of, in nanoseconds.
+const QUESTION_NS: u64 = 1_000_000_000;
+/// Time for the answers to questions that were asked when a connection was refused, in nanoseconds:
+/// the refusal is the kernel's, or a firewall's, and comes sooner than the word of a process.
+const REFUSED_NS: u64 = 100_000_000;
+/// An idle path is asked so many times in a peer timeout.
+const QUESTIONS_PER_TIMEOUT: u32 = 4;
+
+/// Whether an error is one of the network, not of the peer.
+fn is_of_network(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}
+
+impl Control {
+    /// Whether there is a connection that would tell of the peer's end.
+    #[cfg(test)]
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lane.is_some()
+    }
+
+    /// Whether nothing is known of the peer that would keep its session alive for long.
+    pub(super) fn is_anxious(&self) -> bool {
+        self.doubted_ns.is_some() || self.silent_since_ns.is_some()
+    }
+}
+
+impl Engine {
+    /// The control lane of a session failed: the session with it, unless it has several paths.
+    ///
+    /// RR-RAIL-7, RR-RAIL-8.
+    pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
+        let control = self.control(session);
+        if control.standby.is_empty() {
+            self.lose(session, &error.to_string());
+        } else if !is_of_network(error) {
+            self.doubt(session);
+        } else if control.has_active_path() {
+            self.drop_control_lane(session);
+        } else {
+            self.lose(session, &error.to_string());
+        }
+    }
+
+    /// The control lane is no more, and that may mean the peer's end.
+    ///
+    /// RR-RAIL-8.
+    pub(super) fn doubt(&mut self, session: u32) {
+        let state = &mut *self.state;
+        if state.core.is_goodbye_under_way(session) {
+            // Whoever has that ends the session.
+            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
+            return;
+        }
+        self.drop_control_lane(session);
+        let now_ns = self.state.now_ns;
+        self.control(session).doubted_ns = Some(now_ns);
+        tracing::debug!(session, "its control lane was reset: is the peer still there?");
+        self.state.ask_all_paths(session);
+        self.move_control_lane(session);
+    }
+
+    /// A session goes on without its control lane, until it has another one.
+    pub(crate) fn drop_control_lane(&mut self, session: u32) {
+        self.state.hot.retain(|&hot| hot != session);
+        let control = self.control(session);
+        (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
+        control.is_owed_answer = false;
+        (control.moved_by, control.moves_failed) = (control.lane_at, 0);
+        control.partial.clear();
+        control.unsent.clear();
+        if let Some(lane) = control.lane.take() {
+            self.state.roles.insert(lane, CLOSING);
+            self.driver.close(lane, CloseMode::Reset);
+        }
+        self.set_bereaved(session, true);
+        self.state.core.resend_all(session);
+    }
+
+    pub(super) fn set_bereaved(&mut self, session: u32, is_bereaved: bool) {
+        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
+            known.is_bereaved = is_bereaved;
+        }
+    }
+
+    /// Nothing but answers to questions shows that the peer is there.
+    ///
+    /// RR-RAIL-8.
+    pub(super) fn ask_without_lane(&mut self, session: u32) {
+        let now_ns = self.state.now_ns;
+        let limit = self.state.config.peer_timeout;
+        let limit_ns = limit.as_nanos() as u64;
+        let is_received = self.is_received(session);
+        let control = self.control(session);
+        if let Some(refused_ns) = control.refused_ns {
+            if control.has_answered_since(refused_ns) {
+                control.refused_ns = None;
+            } else if now_ns.saturating_sub(refused_ns) > REFUSED_NS {
+                return self.lose(session, "its host says that its process is gone");
+            }
+        }
+        let control = self.control(session);
+        if let Some(since_ns) = control.doubted_ns {
+            let doubt_ns = now_ns.saturating_sub(since_ns);
+            let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
+            if control.has_answered_since(since_ns) {
+                self.believe(session);
+            } else if doubt_ns > word_ns {
+                let cause = "its connection was reset, and it answers on none of its rails";
+                return self.lose(session, cause);
+            }
+        }
+        let control = self.control(session);
+        let silent_ns = control.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
+        if silent_ns > limit_ns && control.doubted_ns.is_none() {
+            let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
+            self.lose(session, &cause);
+        } else if now_ns.saturating_sub(control.questioned_ns) > QUESTION_NS {
+            control.questioned_ns = now_ns;
+            self.state.ask_all_paths(session);
+        }
+    }
+
+    /// Whether the host of the peer keeps a connection that its process has not answered yet.
+    fn is_received(&mut self, session: u32) -> bool {
+        let moving = self.control(session).moving;
+        let role = moving.and_then(|(key, _)| self.state.roles.get_mut(key));
+        matches!(role, Some(Role::MoveAwaitReply { .. }))
+    }
+
+    /// The peer has said that it is there.
+    fn believe(&mut self, session: u32) {
+        let now_ns = self.state.now_ns;
+        let control = self.control(session);
+        (control.doubted_ns, control.refused_ns) = (None, None);
+        // All its paths may stay silent: networks may drop datagrams alone.
+        control.silent_since_ns = control.silent_since_ns.map(|_| now_ns);
+        tracing::debug!(session, "the peer is there, though its control lane is not");
+    }
+
+    /// A connection failed. Where nothing but a new one would tell of the peer's end, a refusal
+    /// does: its host answers, and nobody listens there any more.
+    ///
+    /// RR-RAIL-8.
+    pub(super) fn handle_refused_move(&mut self, key: LaneKey, error: &io::Error) {
+        let now_ns = self.state.now_ns;
+        if let Some(&mut Role::MoveConnecting { session }) = self.state.roles.get_mut(key)
+            && error.kind() == io::ErrorKind::ConnectionRefused
+            && self.is_move_to_peer(session)
+        {
+            let control = self.control(session);
+            if control.lane.is_none() && control.refused_ns.is_none() {
+                // The questions may go at this very time.
+                control.refused_ns = Some(now_ns.saturating_sub(1));
+                self.state.ask_all_paths(session);
+            }
+        }
+    }
+
+    /// Whether the attempt under way goes where the peer was once heard: an address that was only
+    /// announced may be anybody's.
+    fn is_move_to_peer(&mut self, session: u32) -> bool {
+        let control = self.control(session);
+        let Some((_, at)) = control.moving else { return false };
+        control.lanes().any(|lane| lane.position() == at && lane.path().is_answered())
+    }
+
+    /// The peer, and nobody else, refused another control lane.
+    ///
+    /// RR-RAIL-8.
+    pub(super) fn handle_move_refused(&mut self, key: LaneKey, session: u32, status: HelloStatus) {
+        match status {
+            HelloStatus::Busy => self.believe(session),
+            _ if !self.is_move_to_peer(session) => {}
+            HelloStatus::UnknownSession => {
+                return self.lose(session, "it has ended the session, whatever became of its word");
+            }
+            HelloStatus::WrongEngine => return self.fail(session, PeerFailure::Restarted),
+            HelloStatus::Leaving => return self.fail(session, PeerFailure::Left),
+            _ => {}
+        }
+        self.handle_connect_failed(key, "the peer refused another control lane");
+    }
+
+    fn fail(&mut self, session: u32, failure: PeerFailure) {
+        let state = &mut *self.state;
+        state.core.fail_session(session, failure, &mut state.completions);
+    }
+
+    /// Asks idle paths now and then, so that one that fails is known before it is needed, and so is
+    /// whether any is left when the kernel gives the control lane up.
+    ///
+    /// RR-RAIL-8.
+    pub(super) fn ask_idle_paths(&mut self) {
+        let now_ns = self.state.now_ns;
+        let pause = self.state.config.peer_timeout / QUESTIONS_PER_TIMEOUT;
+        let pause_ns = pause.as_nanos() as u64;
+        for session in 0..self.state.controls.len() as u32 {
+            let control = self.control(session);
+            if control.standby.is_empty() || now_ns.saturating_sub(control.questioned_ns) < pause_ns
+            {
+                continue;
+            }
+            control.questioned_ns = now_ns;
+            self.state.ask_quiet_paths(session, now_ns.saturating_sub(pause_ns));
+        }
+    }
+}

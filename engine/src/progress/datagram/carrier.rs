@@ -1,0 +1,110 @@
+//! Which of several paths carries a session's contents.
+
+use std::cmp::Reverse;
+
+use super::lane::{Health, Lane};
+use crate::progress::engine::State;
+use crate::proto::rails::PathState;
+use crate::proto::rails::preference::Distance;
+use crate::proto::session::Session;
+
+/// What may be under way for a round trip to say something of the path, in bytes.
+const UNLOADED_BYTES: u64 = 4 << 10;
+
+/// Whether contents may go by a path.
+fn is_fit(lane: &Lane) -> bool {
+    lane.is_active() && lane.health == Health::Good
+}
+
+/// What users said of a path's rails: less is better.
+fn class_of(session: &Session, lane: &Lane) -> (bool, bool) {
+    let path = session.rails.paths.get(usize::from(lane.at));
+    path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
+}
+
+impl State {
+    /// The best healthy path carries the contents: a preferred one, a backup last, of these the
+    /// one with the shortest round trip, otherwise the fastest, or the first. While none is healthy
+    /// the one that did stays.
+    ///
+    /// RR-RAIL-4.
+    pub(super) fn choose_carrier(&mut self, session: u32) {
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let favourite = control.preference.favourite();
+        let rank = |lane: &Lane| {
+            let speed = known.rails.paths.get(usize::from(lane.at)).map_or(0, PathState::speed);
+            let is_other = Some(lane.number) != favourite;
+            (class_of(known, lane), is_other, Reverse(speed), lane.at)
+        };
+        let best = control.standby.iter().enumerate().filter(|(_, lane)| is_fit(lane));
+        let best = best.map(|(at, lane)| (rank(lane), at)).min();
+        let carrier = control.datagram.as_deref();
+        let current = carrier.filter(|lane| is_fit(lane)).map(rank);
+        if let Some((rank, at)) = best
+            && current.is_none_or(|current| rank < current)
+        {
+            if let Some(lane) = &mut control.datagram {
+                lane.is_held = true;
+            }
+            control.exchange(at);
+            tracing::debug!(session, "another path carries its contents");
+        }
+        let carrier = control.datagram.as_deref_mut();
+        if let Some(lane) = carrier.filter(|lane| is_fit(lane) && lane.is_held) {
+            lane.is_held = false;
+            // What went by TCP meanwhile may be stuck on a rail that is down.
+            self.core.resend_all(session);
+        }
+        // What is made from now on fits every path that may have to carry it.
+        let least = control.lanes().filter(|lane| is_fit(lane));
+        if let Some(bytes) = least.map(|lane| lane.path.content_bytes_max()).min()
+            && bytes != control.content_bytes
+        {
+            control.content_bytes = bytes;
+            self.core.set_content_bytes(session, bytes);
+        }
+        self.core.mark_dirty(session);
+    }
+
+    /// Compares the round trips of paths that are as good otherwise, and asks all of them for the
+    /// next time. Called when a packet came, so an idle session asks nothing.
+    #[cold]
+    pub(super) fn compare_paths(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        control.preference.put_off(now_ns);
+        let Some(carrier) = control.datagram.as_deref().filter(|lane| is_fit(lane)) else { return };
+        let class = class_of(known, carrier);
+        let distance = |lane: &Lane| {
+            let round_trip_ns = lane.path.short_round_trip_ns()?;
+            Some(Distance { path: lane.number, round_trip_ns })
+        };
+        let alike = |lane: &&Lane| is_fit(lane) && class_of(known, lane) == class;
+        // Its own load may wait in front of it, and would do so elsewhere.
+        let (_, in_flight, _) = carrier.path.load();
+        let is_loaded = in_flight > UNLOADED_BYTES;
+        let used = distance(carrier).map(|known| match carrier.path.least_round_trip_ns() {
+            Some(least_ns) if is_loaded => Distance { round_trip_ns: least_ns, ..known },
+            _ => known,
+        });
+        let standby = control.standby.iter().map(|lane| &**lane);
+        let others = standby.filter(alike).filter_map(distance);
+        let is_moved = used.is_some_and(|used| control.preference.compare(now_ns, used, others));
+        let known = self.core.sessions.at_mut(session as usize);
+        let mut paths = known.map(|known| &mut known.rails.paths);
+        for lane in control.lanes_mut().filter(|lane| is_fit(lane)) {
+            if let Some(path) = paths.as_mut().and_then(|all| all.get_mut(usize::from(lane.at)))
+                && let Some(least_ns) = lane.path.least_round_trip_ns()
+            {
+                path.round_trip_ns = least_ns;
+            }
+            lane.path.ask();
+            lane.wake_at(now_ns, session, &mut self.datagrams.timers);
+        }
+        if is_moved {
+            self.choose_carrier(session);
+        }
+    }
+}

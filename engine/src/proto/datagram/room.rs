@@ -1,0 +1,181 @@
+//! Room for frames in the contents of a session.
+
+use super::Datagram;
+use super::content::{Content, ContentPool, Place};
+use super::window::FRAMES_MAX;
+use crate::proto::hint::Hint;
+use crate::proto::table::Id;
+use crate::wire::eager::EAGER_HEADER_BYTES;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
+
+/// Frames of the window that only control frames use.
+const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
+
+/// Where [`Datagram::push`] found room for a frame.
+pub(super) struct Pushed<'a> {
+    /// Its number.
+    pub(super) frame: u32,
+    /// All frames before this one are known to have come.
+    pub(super) base: u32,
+    /// The content that it is in.
+    pub(super) id: Id,
+    pub(super) content: &'a mut Content,
+}
+
+impl Datagram {
+    /// All frames before this one are known to have come.
+    #[inline]
+    pub(super) fn base(&self, pool: &ContentPool) -> u32 {
+        let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
+        oldest.map_or(self.next_frame, |content| content.first_frame)
+    }
+
+    /// What is left of the content that is open, for one frame; 0: none is.
+    #[inline]
+    pub(super) fn open_room(&self, pool: &ContentPool) -> usize {
+        let open = self.open.and_then(|id| pool.get(id));
+        open.map_or(0, |content| self.content_bytes.saturating_sub(content.bytes))
+    }
+
+    /// The longest frame.
+    #[inline]
+    pub(super) fn frame_bytes_max(&self) -> usize {
+        self.content_bytes - SEGMENT_HEADER_BYTES
+    }
+
+    /// Whether a message of `length` bytes fits one content with its envelope.
+    pub(crate) fn takes_whole(&self, length: u64) -> bool {
+        length <= (self.frame_bytes_max() - EAGER_HEADER_BYTES) as u64
+    }
+
+    /// Whether [`Self::push`] would find room.
+    ///
+    /// RR-DGRAM-2.
+    pub(super) fn has_room(&self, pool: &ContentPool, length: usize, is_control: bool) -> bool {
+        let fits_open = self.open_room(pool) >= length;
+        self.has_room_above(self.base(pool), pool, fits_open, is_control)
+    }
+
+    /// [`Self::has_room`], of a session whose base is known. `fits_open`: the open content has as
+    /// much room.
+    #[inline]
+    fn has_room_above(
+        &self,
+        base: u32,
+        pool: &ContentPool,
+        fits_open: bool,
+        is_control: bool,
+    ) -> bool {
+        let kept = if is_control { 0 } else { FRAMES_KEPT };
+        if self.next_frame.wrapping_sub(base) >= FRAMES_MAX - kept {
+            return false;
+        }
+        let unsent = self.ready.len() + self.urgent.len();
+        fits_open
+            || (pool.has_room(self.outstanding.len(), is_control)
+                && (is_control || unsent < self.unsent_max))
+    }
+
+    /// Room for a frame of `length` bytes, which fit a content. `None`: no room now.
+    #[inline]
+    pub(super) fn push<'a>(
+        &mut self,
+        pool: &'a mut ContentPool,
+        slot: u32,
+        length: usize,
+        is_control: bool,
+    ) -> Option<Pushed<'a>> {
+        debug_assert!(length <= self.frame_bytes_max(), "a frame fits a content");
+        let base = self.base(pool);
+        let fits_open = self.open_room(pool) >= length;
+        if !self.has_room_above(base, pool, fits_open, is_control) {
+            return None;
+        }
+        if !fits_open {
+            self.close_open(pool);
+        }
+        let id = self.open.unwrap_or_else(|| {
+            let id = pool.open(slot, self.next_frame);
+            self.outstanding.push_back(pool, id);
+            id
+        });
+        self.open = Some(id);
+        let frame = self.next_frame;
+        self.next_frame = frame.wrapping_add(1);
+        let content = pool.get_mut(id)?;
+        content.is_urgent |= is_control;
+        Some(Pushed { frame, base, id, content })
+    }
+
+    /// [`Self::push`] for a message, or a piece of one: what leads others shares no content with
+    /// those, and its content goes before theirs.
+    #[inline]
+    pub(super) fn push_message<'a>(
+        &mut self,
+        pool: &'a mut ContentPool,
+        slot: u32,
+        length: usize,
+        hint: Hint,
+    ) -> Option<Pushed<'a>> {
+        if hint.leads() {
+            return self.push_leading(pool, slot, length);
+        }
+        self.push(pool, slot, length, false)
+    }
+
+    #[cold]
+    fn push_leading<'a>(
+        &mut self,
+        pool: &'a mut ContentPool,
+        slot: u32,
+        length: usize,
+    ) -> Option<Pushed<'a>> {
+        let open = self.open.and_then(|id| pool.get(id));
+        if open.is_some_and(|content| !content.is_urgent) {
+            self.close_open(pool);
+        }
+        let pushed = self.push(pool, slot, length, false)?;
+        pushed.content.is_urgent = true;
+        Some(pushed)
+    }
+
+    /// Contents of bulk data that wait for their first sending.
+    pub(super) fn unsent_bulk(&self) -> usize {
+        self.slow.len()
+    }
+
+    /// A content of its own for one frame of bulk data of `length` bytes. `None`: no room now.
+    ///
+    /// RR-DGRAM-2.
+    pub(super) fn push_alone(
+        &mut self,
+        pool: &mut ContentPool,
+        slot: u32,
+        length: usize,
+    ) -> Option<Id> {
+        let frames = self.next_frame.wrapping_sub(self.base(pool));
+        let has_room = pool.has_room_for_bulk(self.outstanding.len());
+        if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
+            return None;
+        }
+        self.close_open(pool);
+        let id = pool.open(slot, self.next_frame);
+        self.next_frame = self.next_frame.wrapping_add(1);
+        self.outstanding.push_back(pool, id);
+        self.slow.push_back(pool, id);
+        let content = pool.get_mut(id)?;
+        content.place = Place::Ready;
+        content.push(length);
+        Some(id)
+    }
+
+    /// No frame is added to the open content any more.
+    #[inline]
+    pub(super) fn close_open(&mut self, pool: &mut ContentPool) {
+        let Some(id) = self.open.take() else { return };
+        let Some(content) = pool.get_mut(id) else { return };
+        content.place = Place::Ready;
+        let queue = if content.is_urgent { &mut self.urgent } else { &mut self.ready };
+        queue.push_back(pool, id);
+    }
+}

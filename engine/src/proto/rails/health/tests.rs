@@ -1,0 +1,223 @@
+//! Evidence in the order in which paths give it.
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn evidence(probes: u32, probed_ns: u64, answered: Option<u64>) -> Evidence {
+    Evidence {
+        probes,
+        probed_ns,
+        answered_sent_ns: answered,
+        unanswered_since_ns: probed_ns,
+        round_trip_max_ns: 100_000,
+        arrived: 0,
+        bulk_ns: 0,
+        is_stalled: false,
+    }
+}
+
+fn active() -> Health {
+    let mut health = Health::new(0);
+    let up = health.observe(MS, &evidence(0, 0, Some(1)), None, false).unwrap();
+    assert_eq!((up.from, up.to), (Phase::Probing, Phase::Active));
+    assert!(!health.has_never_answered() && Health::new(0).has_never_answered());
+    health
+}
+
+fn witness(sent_ns: u64, came_ns: u64) -> Option<Witness> {
+    Some(Witness { sent_ns, came_ns })
+}
+
+/// RR-RAIL-4
+#[test]
+fn a_path_is_suspect_once_another_one_answered_something_younger() {
+    let mut health = active();
+    let owes = evidence(1, 10 * MS, Some(1));
+    for harmless in [None, witness(9 * MS, 11 * MS), witness(11 * MS, 12 * MS)] {
+        assert_eq!(health.observe(12 * MS + 100_000, &owes, harmless, false), None, "{harmless:?}");
+    }
+    let quiet = evidence(0, 10 * MS, Some(1));
+    assert_eq!(health.observe(20 * MS, &quiet, witness(11 * MS, 12 * MS), false), None);
+    let down = health.observe(13 * MS, &owes, witness(11 * MS, 12 * MS), false).unwrap();
+    assert_eq!((down.to, down.cause), (Phase::Suspect, Cause::OthersAnswer));
+    let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None, false).unwrap();
+    assert_eq!((down.to, down.cause), (Phase::Down, Cause::ProbesLost));
+}
+
+/// RR-RAIL-4
+#[test]
+fn a_path_that_is_never_quiet_bears_witness_from_its_first_answer_on() {
+    let at = |us: u64| 10 * MS + us * 1000;
+    let mut health = active();
+    let owes = evidence(1, at(0), Some(1));
+    for us in (0..500).step_by(50) {
+        let fresh = witness(at(us), at(us + 100));
+        assert_eq!(health.observe(at(us + 100), &owes, fresh, false), None, "{us}");
+    }
+    let fresh = witness(at(500), at(600));
+    assert_eq!(health.observe(at(600), &owes, fresh, false).unwrap().to, Phase::Suspect);
+    // An answer in between begins that anew.
+    let mut health = active();
+    assert_eq!(health.observe(at(100), &owes, witness(at(0), at(100)), false), None);
+    let owes_more = evidence(1, at(200), Some(at(0)));
+    assert_eq!(health.observe(at(650), &owes_more, witness(at(200), at(300)), false), None);
+    let late = health.observe(at(800), &owes_more, witness(at(700), at(800)), false).unwrap();
+    assert_eq!(late.to, Phase::Suspect);
+}
+
+/// RR-RAIL-4
+#[test]
+fn what_bulk_data_says_counts() {
+    let at = |us: u64| 10 * MS + us * 1000;
+    let owes = evidence(1, at(0), Some(1));
+    let mut health = active();
+    let moving = Evidence { bulk_ns: at(1), ..owes };
+    assert_eq!(health.observe(at(900), &moving, witness(at(1), at(2)), false), None);
+    assert_eq!(health.observe(at(950), &owes, witness(at(1), at(600)), false), None);
+    assert!(health.observe(at(1100), &owes, witness(at(1), at(600)), false).is_some());
+    // What mistakes have taught does not count where chunks are overdue, too.
+    let mut health = active();
+    health.learn_lateness(at(0), &owes);
+    assert_eq!(health.observe(at(500), &owes, witness(at(0), at(0)), false), None);
+    let stalled = Evidence { is_stalled: true, ..owes };
+    let suspect = health.observe(at(500), &stalled, witness(at(0), at(0)), false).unwrap();
+    assert_eq!(suspect.to, Phase::Suspect);
+}
+
+/// RR-RAIL-5
+#[test]
+fn a_path_that_the_peer_doubts_is_suspect_if_there_is_another_one() {
+    let mut health = active();
+    let (quiet, other) = (evidence(0, 0, Some(1)), witness(9 * MS, 9 * MS));
+    health.doubt();
+    assert_eq!(health.observe(10 * MS, &quiet, None, false), None);
+    assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "that was looked at");
+    health.doubt();
+    let doubted = health.observe(10 * MS, &quiet, other, false).unwrap();
+    assert_eq!((doubted.to, doubted.cause), (Phase::Suspect, Cause::PeerDoubts));
+    // What it carried before says nothing of now.
+    let old = evidence(0, 0, Some(9 * MS));
+    let back = health.observe(11 * MS, &old, other, false).unwrap();
+    assert_eq!((back.to, back.cause), (Phase::Probing, Cause::Answered));
+}
+
+/// RR-RAIL-4, RR-RAIL-6
+#[test]
+fn late_answers_are_told_from_lost_ones_and_waited_for_the_next_time() {
+    let mut health = active();
+    let (mut sent_ns, mut graces) = (10 * MS, Vec::new());
+    for _ in 0..6 {
+        let owes = evidence(1, sent_ns, Some(sent_ns - 5 * MS));
+        let grace_ns = (0..100 * MS)
+            .step_by(10_000)
+            .find(|&after_ns| {
+                let other = witness(sent_ns + 1, sent_ns + 1);
+                health.observe(sent_ns + 1 + after_ns, &owes, other, false).is_some()
+            })
+            .unwrap();
+        graces.push(grace_ns);
+        let late = evidence(0, sent_ns, Some(sent_ns));
+        let now_ns = sent_ns + grace_ns + MS;
+        let back = health.observe(now_ns, &late, None, false).unwrap();
+        assert_eq!((back.to, back.cause), (Phase::Active, Cause::Late));
+        sent_ns = now_ns + 5 * MS;
+    }
+    let twice: Vec<u64> = (0..6).map(|times| GRACE_MIN_NS << times).collect();
+    assert_eq!(graces, twice);
+    let owes = evidence(1, sent_ns, Some(1));
+    assert_eq!(health.lateness_ns(sent_ns), GRACE_MAX_NS);
+    assert_eq!(health.lateness_ns(sent_ns + 3 * GRACE_HALF_LIFE_NS), GRACE_MAX_NS / 8);
+    // What was sent after it was suspected is no answer to that.
+    let suspected_ns = sent_ns + 40 * MS;
+    health.observe(suspected_ns, &owes, witness(sent_ns, sent_ns), false).unwrap();
+    let young = evidence(0, sent_ns, Some(suspected_ns + 1));
+    let back = health.observe(suspected_ns + MS, &young, None, false).unwrap();
+    assert_eq!((back.to, back.cause), (Phase::Probing, Cause::Answered));
+}
+
+/// RR-RAIL-4
+#[test]
+fn a_peer_that_stands_still_makes_no_path_suspect() {
+    let (mut one, mut two) = (active(), active());
+    for probes in 1..4 {
+        let now_ns = 10 * MS + u64::from(probes) * 10 * MS;
+        let owes = evidence(probes, 10 * MS, Some(1));
+        assert_eq!(one.observe(now_ns, &owes, two.witness(), false), None);
+        assert_eq!(two.observe(now_ns, &owes, one.witness(), false), None);
+    }
+    let owes = evidence(5, 10 * MS, Some(1));
+    assert_eq!(one.observe(109 * MS, &owes, two.witness(), false), None);
+    assert_eq!(one.observe(110 * MS, &owes, two.witness(), false).unwrap().to, Phase::Down);
+}
+
+/// RR-RAIL-6
+#[test]
+fn a_path_returns_after_several_answers_and_one_that_flaps_after_ever_more() {
+    let mut health = active();
+    let (mut now_ns, mut sent_ns, mut last_hold_ns) = (5_000 * MS, 2, 0);
+    for round in 0..8 {
+        let owes = evidence(1, now_ns, Some(sent_ns));
+        now_ns += 5 * MS;
+        health.observe(now_ns, &owes, witness(now_ns - MS, now_ns - MS), false).unwrap();
+        let failed_ns = now_ns;
+        while !health.is_active() {
+            assert!(now_ns - failed_ns < 10_000 * MS);
+            now_ns += MS;
+            if health.take_probe(now_ns) {
+                sent_ns = now_ns;
+                health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None, false);
+            } else {
+                health.observe(now_ns, &evidence(0, now_ns, Some(sent_ns)), None, false);
+            }
+        }
+        let hold_ns = now_ns - failed_ns;
+        assert!(hold_ns >= last_hold_ns, "{round}: {hold_ns} after {last_hold_ns}");
+        last_hold_ns = hold_ns;
+    }
+    assert!(last_hold_ns >= 200 * MS, "{last_hold_ns}");
+    // Long after that a failure is the first one again.
+    now_ns += 2 * RELAPSE_NS;
+    health.observe(
+        now_ns,
+        &evidence(1, 1, Some(sent_ns)),
+        witness(now_ns - MS, now_ns - MS),
+        false,
+    );
+    assert_eq!(health.hold_ns, HOLD_MIN_NS);
+}
+
+/// RR-RAIL-6
+#[test]
+fn the_only_path_that_answers_is_taken_at_once() {
+    let mut health = active();
+    let owes = evidence(5, MS, Some(1));
+    assert_eq!(health.observe(200 * MS, &owes, None, true).unwrap().to, Phase::Down);
+    let answers = evidence(0, MS, Some(200 * MS));
+    assert_eq!(health.observe(201 * MS, &answers, None, true).unwrap().to, Phase::Active);
+}
+
+/// RR-RAIL-4
+#[test]
+fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
+    let mut health = active();
+    health.handle_link(10 * MS, false);
+    assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
+    let told = health.observe(10 * MS, &evidence(0, 0, Some(1)), witness(0, 0), false).unwrap();
+    assert_eq!((told.to, told.cause), (Phase::Down, Cause::NoLink));
+    let mut health = active();
+    let silent = Evidence { arrived: 9, ..evidence(5, MS, Some(1)) };
+    assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, Cause::OneWay);
+}
+
+#[test]
+fn probes_become_rare_and_never_stop() {
+    let mut health = active();
+    health.observe(200 * MS, &evidence(5, MS, Some(1)), None, false);
+    let probes: Vec<u64> = (200 * MS..2200 * MS)
+        .step_by(100_000)
+        .filter(|&now_ns| health.take_probe(now_ns))
+        .collect();
+    assert!((40..80).contains(&probes.len()), "{}", probes.len());
+    assert!(probes.windows(2).all(|pair| pair[1] - pair[0] <= PROBE_PAUSE_MAX_NS + MS));
+}

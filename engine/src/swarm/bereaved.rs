@@ -1,0 +1,269 @@
+//! Sessions of several paths whose control lane ends, and what becomes of them: one story each.
+
+use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive, run, send, talk};
+use super::world::World;
+use crate::driver::sim::net::Weather;
+use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::progress::engine::LoopConfig;
+use crate::proto::core::Config;
+use crate::proto::effects::Level;
+use crate::types::{Event, PeerFailure};
+
+const SECOND: u64 = 1000 * MILLISECOND;
+/// How long kernels and engines wait for a silent peer.
+const PEER_TIMEOUT_NS: u64 = 4 * SECOND;
+const OUTWARD: RailFault = RailFault::Blackhole { outward: true, inward: false };
+const INWARD: RailFault = RailFault::Blackhole { outward: false, inward: true };
+
+fn loop_config() -> LoopConfig {
+    let peer_timeout = std::time::Duration::from_nanos(PEER_TIMEOUT_NS);
+    LoopConfig { peer_timeout, ..super::scenarios::loop_config() }
+}
+
+fn room() -> Config {
+    Config { staging_buffers_max: 64, ..config() }
+}
+
+/// Two hosts with two links each, whose engines have a session with two paths that answer.
+fn world(seed: u64) -> World {
+    let weather = Weather { keep_alive_ns: PEER_TIMEOUT_NS, ..Weather::fair() };
+    let mut world = World::new(seed, weather).unwrap();
+    world.set_datagrams(true).unwrap();
+    let link = LinkWeather {
+        ns_per_kib: 1000,
+        delay_ns: 10_000,
+        jitter_ns: 1000,
+        loss_ppm: 0,
+        queue_bytes: 0,
+    };
+    for host in 0..2 {
+        world.add_host_with(&[link; 2]);
+        world.start(host, host as u64 + 1, room(), loop_config()).unwrap();
+    }
+    talk(&mut world, [0, 1], "the session begins");
+    pass(&mut world, 100 * MILLISECOND);
+    for host in 0..2 {
+        let control = &world.look(host).unwrap().state.controls[0];
+        assert_eq!(control.lanes().filter(|lane| lane.is_active()).count(), 2, "host {host}");
+        events(&mut world, host);
+    }
+    world
+}
+
+/// The failures that an engine has told of since it was last asked, and how often it connected.
+fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
+    let mut told = (Vec::new(), 0);
+    let Some(engine) = world.engine(host) else { return told };
+    while let Some(event) = engine.state.completions.events.pop_front() {
+        match event {
+            Event::Disconnected { failure, .. } => told.0.push(failure),
+            Event::Connected { .. } => told.1 += 1,
+            _ => {}
+        }
+    }
+    told
+}
+
+/// Neither side has told of an end, and both have a control lane.
+fn assert_lives(world: &mut World, what: &str) {
+    for host in 0..2 {
+        assert_eq!(events(world, host), (Vec::new(), 0), "{what}: host {host}");
+        let control = &world.look(host).unwrap().state.controls[0];
+        assert!(control.has_lane(), "{what}: host {host} has no control lane");
+    }
+}
+
+fn reset_control(world: &mut World) {
+    assert!(world.net.borrow_mut().cut_one(false).is_some());
+}
+
+/// RR-RAIL-7, RR-RAIL-8
+#[test]
+fn a_rail_that_works_one_way_ends_no_idle_session() {
+    for (seed, (host, fault)) in
+        [(0, OUTWARD), (0, INWARD), (1, OUTWARD), (1, INWARD)].into_iter().enumerate()
+    {
+        let mut world = world(seed as u64);
+        world.net.borrow_mut().set_rail_fault(host, 0, Some(fault));
+        pass(&mut world, 3 * PEER_TIMEOUT_NS);
+        assert_lives(&mut world, "one way only");
+        talk(&mut world, [0, 1], "by the other rail");
+        world.net.borrow_mut().set_rail_fault(host, 0, None);
+        pass(&mut world, SECOND);
+        talk(&mut world, [0, 1], "both ways again");
+        assert_lives(&mut world, "afterwards");
+    }
+}
+
+/// RR-RAIL-8
+#[test]
+fn a_control_lane_that_is_reset_is_replaced() {
+    for seed in 0..20 {
+        let mut world = world(seed);
+        for round in 0..4 {
+            reset_control(&mut world);
+            if seed % 2 == 0 {
+                pass(&mut world, SECOND);
+            }
+            talk(&mut world, [0, 1], "after a reset");
+            pass(&mut world, SECOND);
+            assert_lives(&mut world, &format!("seed {seed}, round {round}"));
+        }
+    }
+}
+
+/// Where datagrams do not pass the new lane is the answer.
+///
+/// RR-RAIL-8
+#[test]
+fn a_reset_ends_no_session_whose_datagrams_are_dropped() {
+    for seed in 0..10 {
+        let mut world = world(seed);
+        for (from, to) in [(0, 1), (1, 0)] {
+            world.net.borrow_mut().cut_datagrams_way(from, to);
+        }
+        pass(&mut world, 500 * MILLISECOND);
+        reset_control(&mut world);
+        pass(&mut world, 2 * SECOND);
+        assert_lives(&mut world, "without datagrams");
+        talk(&mut world, [0, 1], "by streams");
+    }
+}
+
+/// A process that stands still answers nothing; its kernel takes connections.
+///
+/// RR-RAIL-8
+#[test]
+fn a_peer_that_stands_still_outlives_the_reset_of_its_lane() {
+    for seed in 0..10 {
+        let mut world = world(seed);
+        let stopped = seed as usize % 2;
+        world.net.borrow_mut().pause(stopped, 2 * SECOND);
+        reset_control(&mut world);
+        pass(&mut world, 4 * SECOND);
+        assert_lives(&mut world, "stopped for two seconds");
+        talk(&mut world, [0, 1], "going on");
+    }
+}
+
+/// RR-RAIL-8, RR-END-2
+#[test]
+fn a_killed_peer_is_known_whatever_ends_its_lane() {
+    for seed in 0..40 {
+        let mut world = world(seed);
+        let (killed, other) = (seed as usize % 2, 1 - seed as usize % 2);
+        let target = peer(&mut world, other, killed);
+        let mut pending = 0;
+        for tag in 0..4 {
+            pending += usize::from(receive(&mut world, other, target, 100 + tag, 100));
+            for length in [10, 5000] {
+                pending +=
+                    usize::from(send(&mut world, other, target, tag, length, Level::Matched));
+            }
+        }
+        assert!(pending > 4);
+        pass(&mut world, 50 * MILLISECOND);
+        // With the lane reset before, afterwards, or on the other rail already.
+        match seed % 3 {
+            0 => reset_control(&mut world),
+            1 => {
+                reset_control(&mut world);
+                pass(&mut world, 200 * MILLISECOND);
+            }
+            _ => {}
+        }
+        drop(world.take(killed));
+        let start_ns = world.now_ns();
+        run(&mut world, "everything ends", |world| {
+            for done in drain(world, other) {
+                pending -= 1;
+                assert!(done.result.unwrap_err().to_string().contains("127."));
+            }
+            pending == 0
+        });
+        let took_ns = world.now_ns() - start_ns;
+        assert!(took_ns < SECOND, "seed {seed}: {took_ns} ns");
+        assert_eq!(events(&mut world, other).0.len(), 1);
+        world.start(killed, 77, room(), loop_config()).unwrap();
+        talk(&mut world, [0, 1], "the successor");
+    }
+}
+
+/// RR-RAIL-8
+#[test]
+fn a_successor_at_the_same_place_says_that_the_peer_is_gone() {
+    for seed in 0..20 {
+        let mut world = world(seed);
+        let (killed, other) = (seed as usize % 2, 1 - seed as usize % 2);
+        let target = peer(&mut world, other, killed);
+        assert!(receive(&mut world, other, target, 1, 100));
+        // The end of the stream does not come by its own rail.
+        world.net.borrow_mut().set_rail_fault(killed, 0, Some(OUTWARD));
+        drop(world.take(killed));
+        world.start(killed, 77, room(), loop_config()).unwrap();
+        let start_ns = world.now_ns();
+        run(&mut world, "the receive ends", |world| !drain(world, other).is_empty());
+        let took_ns = world.now_ns() - start_ns;
+        assert!(took_ns < PEER_TIMEOUT_NS + SECOND, "seed {seed}: {took_ns} ns");
+        world.net.borrow_mut().set_rail_fault(killed, 0, None);
+        talk(&mut world, [0, 1], "the successor");
+    }
+}
+
+/// One side ends its session, and what it says of that is lost with the rail; then it begins
+/// another one.
+///
+/// RR-RAIL-9
+#[test]
+fn a_session_without_a_lane_gives_way_to_another_one() {
+    for seed in 0..20 {
+        let mut world = world(seed);
+        let (ends, other) = (seed as usize % 2, 1 - seed as usize % 2);
+        // It has lost its lane, and nothing comes through for a moment.
+        for link in 0..2 {
+            world.net.borrow_mut().set_rail_fault(other, link, Some(RailFault::BLACKHOLE));
+        }
+        world.engine(other).unwrap().drop_control_lane(0);
+        world.engine(ends).unwrap().lose(0, "as the test wants");
+        pass(&mut world, 50 * MILLISECOND);
+        for link in 0..2 {
+            world.net.borrow_mut().set_rail_fault(other, link, None);
+        }
+        connect(&mut world, ends, other);
+        run(&mut world, "another session", |world| {
+            (0..2).all(|host| {
+                let core = &world.look(host).unwrap().state.core;
+                core.sessions.iter().all(|(_, session)| session.is_connected())
+            })
+        });
+        pass(&mut world, SECOND);
+        for host in 0..2 {
+            let (ended, began) = events(&mut world, host);
+            assert_eq!((ended.len(), began), (1, 1), "seed {seed}, host {host}: {ended:?}");
+        }
+        talk(&mut world, [0, 1], "the other session");
+    }
+}
+
+/// RR-RAIL-7
+#[test]
+fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
+    for seed in 0..10 {
+        let mut world = world(seed);
+        let (gone, other) = (seed as usize % 2, 1 - seed as usize % 2);
+        let target = peer(&mut world, other, gone);
+        assert!(receive(&mut world, other, target, 1, 100));
+        pass(&mut world, 3 * SECOND);
+        for link in 0..2 {
+            world.net.borrow_mut().set_rail_fault(gone, link, Some(RailFault::BLACKHOLE));
+        }
+        let start_ns = world.now_ns();
+        run(&mut world, "the receive ends", |world| {
+            let done = drain(world, other);
+            done.iter().for_each(|done| assert!(done.result.is_err()));
+            !done.is_empty()
+        });
+        let took_ns = world.now_ns() - start_ns;
+        assert!(took_ns <= PEER_TIMEOUT_NS + SECOND, "seed {seed}: {took_ns} ns");
+    }
+}

@@ -1,0 +1,3 @@
+//! What a message is for.
+
+pub use crate::proto::hint::Hint;
