@@ -1,227 +1,17 @@
 //! Two hosts with several rails between them, some of which fail while messages are under way.
 
 mod common;
+#[path = "common/rail_stream.rs"]
+mod rail_stream;
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::pair;
-use ringrail::{
-    Buffer, Completion, Endpoint, Envelope, Event, OperationKind, Owned, PathState, Peer,
-    PeerFailure, Selector, SendOptions,
-};
+use rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
+use ringrail::PathState;
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;
 
-/// Lengths of messages, by turns: by datagrams, by bulk lanes, in many chunks.
-const LENGTHS: [usize; 5] = [8, 3000, 100_000, 1 << 20, 64];
-const LONGEST: usize = 1 << 20;
-/// Messages under way.
-const WINDOW: usize = 10;
-/// A stream that does not move for so long has lost something for good.
-const STALLED: Duration = Duration::from_secs(30);
-const TAG: Envelope = Envelope::tag(7);
-const LAST: Envelope = Envelope::tag(8);
-
-fn length(number: u64) -> usize {
-    LENGTHS[number as usize % LENGTHS.len()]
-}
-
-fn fill(number: u64, bytes: &mut [u8]) {
-    for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&(number << 32 | at as u64).to_le_bytes());
-    }
-}
-
-/// What both sides and the one who disturbs them know of each other.
-#[derive(Default)]
-struct Shared {
-    is_over: AtomicBool,
-    received: AtomicU64,
-}
-
-/// What one side saw of its paths.
-#[derive(Debug, Default)]
-struct Seen {
-    events: Vec<(PathState, &'static str)>,
-    failures: Vec<String>,
-}
-
-impl Seen {
-    fn look(&mut self, endpoint: &Endpoint<Owned>) {
-        while let Some(event) = endpoint.next_event() {
-            match event {
-                Event::PathChanged { state, cause, .. } => self.events.push((state, cause)),
-                Event::Disconnected { failure: PeerFailure::Left, .. } => {}
-                Event::Disconnected { failure, .. } => self.failures.push(failure.to_string()),
-                _ => {}
-            }
-        }
-    }
-
-    fn count(&self, state: PathState) -> usize {
-        self.events.iter().filter(|(seen, _)| *seen == state).count()
-    }
-}
-
-/// Sends until it is over, and says then how many there were.
-fn send_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) -> Seen {
-    let mut seen = Seen::default();
-    let mut room: VecDeque<Vec<u8>> = (0..WINDOW).map(|_| vec![0; LONGEST]).collect();
-    let (mut sent, mut moved_at) = (0_u64, Instant::now());
-    let mut completions: Vec<Completion> = Vec::new();
-    let mut is_told = false;
-    loop {
-        let is_over = shared.is_over.load(Ordering::SeqCst);
-        while !is_over && let Some(mut message) = room.pop_front() {
-            message.resize(length(sent), 0);
-            fill(sent, &mut message);
-            endpoint.post_send(peer, TAG, message, SendOptions::default(), sent).unwrap();
-            sent += 1;
-        }
-        if is_over && room.len() == WINDOW {
-            if is_told {
-                return seen;
-            }
-            let count = sent.to_le_bytes().to_vec();
-            endpoint.post_send(peer, LAST, count, SendOptions::default(), u64::MAX).unwrap();
-            room.pop_front();
-            is_told = true;
-        }
-        let got = endpoint.wait(&mut completions, 64, Some(Duration::from_millis(100))).unwrap();
-        if got > 0 {
-            moved_at = Instant::now();
-        }
-        assert!(moved_at.elapsed() < STALLED, "no end of sends; {seen:?}");
-        for completion in completions.drain(..) {
-            completion.result.unwrap();
-            let Some(Buffer::Heap(message)) = completion.buffer else { panic!("no buffer") };
-            // Whoever still read from it would send this.
-            let mut message = message;
-            message.fill(0xee);
-            message.resize(LONGEST, 0xee);
-            room.push_back(message);
-        }
-        seen.look(endpoint);
-    }
-}
-
-/// Receives and looks at everything.
-fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) -> Seen {
-    let mut seen = Seen::default();
-    let last = Selector::from(peer, LAST);
-    endpoint.post_receive(last, vec![0_u8; 8], u64::MAX).unwrap();
-    let (mut asked, mut came, mut total) = (0_u64, 0_u64, None);
-    let mut room: VecDeque<Vec<u8>> = (0..WINDOW).map(|_| vec![0; LONGEST]).collect();
-    let mut expected = vec![0; LONGEST];
-    let mut moved_at = Instant::now();
-    let mut completions: Vec<Completion> = Vec::new();
-    while total != Some(came) {
-        while let Some(message) = room.pop_front() {
-            endpoint.post_receive(Selector::from(peer, TAG), message, asked).unwrap();
-            asked += 1;
-        }
-        let got = endpoint.wait(&mut completions, 64, Some(Duration::from_millis(100))).unwrap();
-        if got > 0 {
-            moved_at = Instant::now();
-        }
-        assert!(moved_at.elapsed() < STALLED, "{came} of {total:?} came; {seen:?}");
-        for completion in completions.drain(..) {
-            assert_eq!(completion.kind, OperationKind::Receive);
-            if total
-                .is_some_and(|total| completion.context >= total && completion.context != u64::MAX)
-            {
-                // Nothing was sent for it.
-                continue;
-            }
-            let status = completion.result.unwrap();
-            let Some(Buffer::Heap(mut message)) = completion.buffer else { panic!("no buffer") };
-            if completion.context == u64::MAX {
-                total = Some(u64::from_le_bytes(message[..8].try_into().unwrap()));
-                continue;
-            }
-            let number = completion.context;
-            assert_eq!(status.length, length(number), "message {number}");
-            fill(number, &mut expected[..status.length]);
-            let is_intact = message[..status.length] == expected[..status.length];
-            assert!(is_intact, "message {number} is not as it was sent");
-            // Whatever still wrote to it would be found in the next message.
-            message.fill(0xdd);
-            room.push_back(message);
-            came += 1;
-            shared.received.store(came, Ordering::SeqCst);
-        }
-        seen.look(endpoint);
-    }
-    // The sender hears that the last one came.
-    let until = Instant::now() + Duration::from_millis(300);
-    while Instant::now() < until {
-        endpoint.progress().unwrap();
-    }
-    seen
-}
-
-/// Has messages go by the rails of `spec` while `disturb` does what it does.
-fn played(
-    spec: &str,
-    settings: &[(&str, &str)],
-    disturb: impl FnOnce(&Lab, &Shared) + Send,
-) -> [Seen; 2] {
-    let lab = Lab::build(&spec.parse().unwrap()).unwrap();
-    if spec.contains("same-subnet") {
-        // Otherwise any NIC answers for all addresses of its host, and the first answer counts:
-        // `ringrail-perf info` says so.
-        for host in [Host::A, Host::B] {
-            let set = |name: &str, value: &str| {
-                std::fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value).unwrap();
-            };
-            lab.host(host)
-                .enter(|| {
-                    set("arp_ignore", "1");
-                    set("arp_announce", "2");
-                })
-                .unwrap();
-        }
-    }
-    let shared = Shared::default();
-    let mut all = vec![("nics", "rail*")];
-    all.extend_from_slice(settings);
-    let (a, b) = thread::scope(|scope| {
-        let disturber = scope.spawn(|| {
-            let start = Instant::now();
-            while shared.received.load(Ordering::SeqCst) < 20 {
-                assert!(start.elapsed() < STALLED, "nothing came before anything was disturbed");
-                thread::sleep(Duration::from_millis(5));
-            }
-            disturb(&lab, &shared);
-            shared.is_over.store(true, Ordering::SeqCst);
-        });
-        let ends = pair(
-            &lab,
-            &all,
-            |endpoint, peer| send_all(endpoint, peer, &shared),
-            |endpoint, peer| receive_all(endpoint, peer, &shared),
-        );
-        disturber.join().unwrap();
-        ends
-    });
-    assert_eq!((&a.failures, &b.failures), (&Vec::new(), &Vec::new()), "{a:?} {b:?}");
-    [a, b]
-}
-
-/// Messages must go on coming.
-fn assert_moves(shared: &Shared, what: &str) {
-    let (before, start) = (shared.received.load(Ordering::SeqCst), Instant::now());
-    while shared.received.load(Ordering::SeqCst) < before + 15 {
-        assert!(start.elapsed() < Duration::from_secs(5), "nothing comes: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Bytes that a rail in use carries: many times what its probes are.
-const CARRIED: u64 = 2 << 20;
 const TWO: &str = "rails=2,rate=2gbit:2gbit";
 
 /// RR-RAIL-4, RR-RAIL-5, RR-RAIL-6
@@ -328,7 +118,7 @@ fn a_session_outlives_the_rail_that_it_was_set_up_by() {
 #[test]
 fn bulk_data_goes_by_all_rails() {
     require_lab!();
-    for spec in ["rails=3,rate=1gbit:2gbit:500mbit", "rails=2,same-subnet,switch"] {
+    for spec in ["rails=3,rate=1gbit:2gbit:500mbit", SAME_SUBNET] {
         let mut shares = Vec::new();
         played(spec, &[], |lab, _| {
             let rails = lab.spec().rails;
@@ -343,4 +133,77 @@ fn bulk_data_goes_by_all_rails() {
         eprintln!("{spec}: bytes by rail {shares:?}");
         assert!(shares.iter().all(|&bytes| bytes >= CARRIED), "{spec}: {shares:?}");
     }
+}
+
+const SAME_SUBNET: &str = "rails=2,same-subnet,switch";
+
+/// Each host takes the other's NICs for one another, as it may happen where both answer for all
+/// addresses of their host, as is the default, and the first answer counts.
+fn mistake_nics(lab: &Lab) {
+    for host in [Host::A, Host::B] {
+        for (rail, other) in [(0, 1), (1, 0)] {
+            let path = format!("/sys/class/net/{}/address", lab.nic(other));
+            let mac = lab.host(host.other()).enter(|| std::fs::read_to_string(path).unwrap());
+            let (mac, address) = (mac.unwrap(), lab.addr(host.other(), rail).to_string());
+            for nic in [lab.nic(0), lab.nic(1)] {
+                let entry = ["neigh", "replace", &address, "lladdr", mac.trim(), "dev", &nic];
+                run(lab, host, "ip", &[&entry[..], &["nud", "stale"]].concat());
+            }
+        }
+    }
+}
+
+/// Both NICs of both hosts are used, whatever the hosts believe at first and whoever opens the
+/// session.
+fn both_nics_carry(lab: &Lab, opener: Host) {
+    let mut shares = Vec::new();
+    played_in(lab, opener, &[], |lab, shared| {
+        let now = || {
+            let of_rail =
+                |rail| [lab.passage(rail, Host::A).unwrap().bytes, came(lab, Host::B, rail)];
+            [0, 1].map(of_rail).concat()
+        };
+        let (start, before) = (Instant::now(), now());
+        let carried = || now().iter().zip(&before).map(|(now, before)| now - before).collect();
+        while start.elapsed() < STALLED {
+            shares = carried();
+            if shares.iter().all(|&bytes| bytes >= CARRIED) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_moves(shared, "rails of one subnet");
+    });
+    let is_all = shares.iter().all(|&bytes| bytes >= CARRIED);
+    assert!(is_all, "{opener:?} opened; left a, came to b, by rail: {shares:?}");
+}
+
+/// RR-RAIL-3
+#[test]
+fn rails_of_one_subnet_need_no_setting_of_the_kernel() {
+    require_lab!();
+    for opener in [Host::A, Host::B] {
+        let lab = Lab::build(&SAME_SUBNET.parse().unwrap()).unwrap();
+        mistake_nics(&lab);
+        both_nics_carry(&lab, opener);
+    }
+}
+
+/// RR-RAIL-3
+#[test]
+fn rails_of_one_subnet_may_answer_for_their_own_addresses_only() {
+    require_lab!();
+    let lab = Lab::build(&SAME_SUBNET.parse().unwrap()).unwrap();
+    for host in [Host::A, Host::B] {
+        let set = |name: &str, value: &str| {
+            std::fs::write(format!("/proc/sys/net/ipv4/conf/all/{name}"), value).unwrap();
+        };
+        lab.host(host)
+            .enter(|| {
+                set("arp_ignore", "1");
+                set("arp_announce", "2");
+            })
+            .unwrap();
+    }
+    both_nics_carry(&lab, Host::A);
 }

@@ -167,6 +167,25 @@ fn only_ipv6_is_enough() {
     assert!(matches!(find("fd00:99::1".parse().unwrap()), Route::Unreachable { .. }));
 }
 
+/// One rail has IPv4 only, the other one IPv6 only.
+#[test]
+fn rails_of_two_families_are_refused_with_a_reason() {
+    require_lab!();
+    let lab = lab("rails=2");
+    let a = lab.host(Host::A);
+    ip(a, "addr flush dev rail1");
+    ip(a, "addr add fd00:77:1::1/64 dev rail1 nodad");
+    let (first, second) = (lab.addr(Host::A, 0), "fd00:77:1::1".parse().unwrap());
+    for named in [&[][..], &[("nics", "rail*")]] {
+        let selection = select(a, named);
+        assert_eq!(rails(&selection), [("rail0", first)]);
+        let reason = candidate(&selection, "rail1").to_string();
+        assert!(reason.contains("IPv6 addresses only, and rails are of one family"), "{reason}");
+        assert!(reason.contains("listen_address"), "the cure: {reason}");
+    }
+    assert_eq!(rails(&select(a, &[("nics", "rail1,rail0")])), [("rail1", second)]);
+}
+
 #[test]
 fn routes_lead_by_one_nic_or_another() {
     require_lab!();

@@ -60,6 +60,9 @@ pub enum LabError {
         /// What was asked for.
         what: &'static str,
     },
+    /// The lab has no wire in user space that could do it.
+    #[error("delays change in a lab with a wire only: add `delay=1us` or `nat` to its spec")]
+    NoWire,
     /// The kernel refused something.
     #[error("{doing}: {source}")]
     Os {

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use super::gates::Passage;
 use super::namespace::Namespace;
 use super::tools::ip;
-use super::wiring::routes;
+use super::wiring::{lay_anew, routes};
 use super::{Host, Lab, LabError, nic};
 
 /// The share of packets that a brown-out drops.
@@ -98,6 +98,23 @@ impl Lab {
         self.heal(rail)
     }
 
+    /// Packets on `rail` take so long from now on, either way. Those under way are not overtaken.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoWire`] where the lab was built without `delay` and `nat`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such rail.
+    pub fn set_delay(&self, rail: u8, delay: Duration) -> Result<(), LabError> {
+        self.check_rail(rail);
+        match &self.switch {
+            Some(switch) if switch.set_delay(rail, delay) => Ok(()),
+            _ => Err(LabError::NoWire),
+        }
+    }
+
     /// What the switch has seen coming from `from` on `rail`.
     ///
     /// # Errors
@@ -139,6 +156,34 @@ impl Lab {
         self.handles[usize::from(host.index())].set_up(&nic(rail), true)?;
         // Routes by a router went with it.
         ip(&self.hosts[usize::from(host.index())], &[], &routes(host, &self.spec, rail))
+    }
+
+    /// Deletes the interfaces of `rail` in both hosts, which are told, and all that they had:
+    /// addresses, routes, neighbours.
+    ///
+    /// # Errors
+    ///
+    /// What `ip` refuses.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such rail, or the lab has a switch.
+    pub fn remove_nics(&self, rail: u8) -> Result<(), LabError> {
+        self.check_rail(rail);
+        assert!(self.switch.is_none(), "the interfaces of a lab with a switch stay");
+        ip(&self.hosts[0], &[], &format!("link del dev {}\n", nic(rail)))
+    }
+
+    /// Makes the interfaces of `rail` anew after [`Self::remove_nics`]: names and addresses are as
+    /// before, indexes and MAC addresses are not. Returns when they carry traffic.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::remove_nics`], and it panics likewise.
+    pub fn remake_nics(&self, rail: u8) -> Result<(), LabError> {
+        self.check_rail(rail);
+        assert!(self.switch.is_none(), "the interfaces of a lab with a switch stay");
+        lay_anew(&self.hosts, &self.spec, rail)
     }
 
     fn set_loss_both(&self, rail: u8, share: f64) -> Result<(), LabError> {

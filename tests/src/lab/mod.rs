@@ -21,9 +21,11 @@ mod error;
 mod faults;
 mod gates;
 mod namespace;
+mod nat;
 mod spec;
 mod switch;
 mod tools;
+mod wire;
 mod wiring;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -102,8 +104,8 @@ impl Lab {
     /// # Errors
     ///
     /// [`LabError::Unprivileged`] where network namespaces cannot be made, [`LabError::NoTool`]
-    /// where iproute2 is missing, [`LabError::NoDelay`] where the kernel has no netem, and
-    /// otherwise what `ip`, `tc` or the kernel refused.
+    /// where iproute2 is missing, [`LabError::NoDelay`] where a delay takes netem and the kernel
+    /// has none, and otherwise what `ip`, `tc` or the kernel refused.
     pub fn build(spec: &LabSpec) -> Result<Self, LabError> {
         let hosts = [Arc::new(Namespace::create()?), Arc::new(Namespace::create()?)];
         let inside = spec.has_switch().then(Namespace::create).transpose()?.map(Arc::new);
@@ -134,6 +136,16 @@ impl Lab {
     pub fn addr(&self, host: Host, rail: u8) -> IpAddr {
         assert!(rail < self.spec.rails, "rail {rail} of a lab of {} rails", self.spec.rails);
         IpAddr::V4(address(&self.spec, host, rail))
+    }
+
+    /// What host b sees in place of host a's address where a translator is between them.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such rail.
+    pub fn outside_addr(&self, rail: u8) -> IpAddr {
+        assert!(rail < self.spec.rails, "rail {rail} of a lab of {} rails", self.spec.rails);
+        IpAddr::V4(outside(rail))
     }
 
     /// The name of the interface of `rail`, the same in both hosts.
@@ -202,6 +214,11 @@ fn address(spec: &LabSpec, host: Host, rail: u8) -> Ipv4Addr {
         (_, true, Host::B) => Ipv4Addr::new(10, ROUTED_NET, rail, 2),
         _ => Ipv4Addr::new(10, RAIL_NET, rail, host.index() + 1),
     }
+}
+
+/// What a translator has host a look like on `rail`.
+fn outside(rail: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, RAIL_NET, rail, 200)
 }
 
 /// The address of the router towards `host` on `rail`, where there is one.

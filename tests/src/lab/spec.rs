@@ -10,7 +10,7 @@ const RAILS_MAX: u8 = 32;
 
 /// What an error about an unknown key says there is.
 const KEYS: &str = "there are `rails=N`, `switch`, `rate=1gbit:3gbit`, `loss=1e-3`, `delay=1ms`, \
-                    `same-subnet`, `decoys`, `routed`";
+                    `same-subnet`, `decoys`, `routed`, `nat`";
 
 /// Units of a rate in bits per second, the longer name first.
 const RATE_UNITS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
@@ -21,7 +21,8 @@ const TIME_UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)];
 /// What a lab looks like. Parsed from comma-separated `key` or `key=value`; an empty text is the
 /// default.
 ///
-/// Those marked `switch` imply it.
+/// Those marked `switch` imply it. A wire in user space is a thread of who holds the lab; beside
+/// `same-subnet` and `routed` there is none, so that `delay` takes a kernel with netem there.
 ///
 /// | key | meaning | default |
 /// |---|---|---|
@@ -29,7 +30,8 @@ const TIME_UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)];
 /// | `switch` | a third namespace carries the rails, so that they can be cut at run time | no |
 /// | `rate=R:R…` | bit/s of each rail, each way (`1gbit`), the last for the rest; `switch` | none |
 /// | `loss=P` | share of packets dropped, each way; `switch`, no segmentation offload | 0 |
-/// | `delay=T` | one-way delay (`200us`, `1ms`), takes a kernel with netem; `switch` | none |
+/// | `delay=T` | one-way delay (`200us`, `1ms`), by a wire in user space; `switch` | none |
+/// | `nat` | host a is behind a translator of addresses, by such a wire; `switch` | no |
 /// | `same-subnet` | all rails in one IP network on one bridge; `switch` | no |
 /// | `routed` | a router between two networks per rail; `switch` | no |
 /// | `decoys` | what is no rail: docker0, virbr0, a NIC that is down, networks without a way | no |
@@ -50,6 +52,9 @@ pub struct LabSpec {
     pub same_subnet: bool,
     /// A router stands between two networks per rail.
     pub routed: bool,
+    /// Host a is behind a translator of addresses: host b sees it by others, and reaches it only
+    /// where host a has written first.
+    pub nat: bool,
     /// Interfaces that are no rail stand beside them.
     pub decoys: bool,
 }
@@ -64,6 +69,7 @@ impl Default for LabSpec {
             delay: Duration::ZERO,
             same_subnet: false,
             routed: false,
+            nat: false,
             decoys: false,
         }
     }
@@ -78,7 +84,12 @@ impl LabSpec {
     /// Whether a third namespace carries the rails: faults at run time need it.
     pub fn has_switch(&self) -> bool {
         let is_shaped = !self.rates_bit_s.is_empty() || self.loss > 0.0 || !self.delay.is_zero();
-        self.switch || is_shaped || self.same_subnet || self.routed
+        self.switch || is_shaped || self.same_subnet || self.routed || self.nat
+    }
+
+    /// Whether a thread carries the frames.
+    pub fn has_wire(&self) -> bool {
+        (self.nat || !self.delay.is_zero()) && !self.same_subnet && !self.routed
     }
 
     /// What `rail` carries either way, in bits per second; `None`: as fast as it goes.
@@ -105,10 +116,11 @@ impl FromStr for LabSpec {
             seen.push(key);
             spec.set(part, key, value).map_err(wrong)?;
         }
-        match spec.same_subnet && spec.routed {
-            true => Err(wrong("`same-subnet` and `routed` exclude each other".to_owned())),
-            false => Ok(spec),
+        if [spec.same_subnet, spec.routed, spec.nat].iter().filter(|&&is_so| is_so).count() > 1 {
+            let reason = "`same-subnet`, `routed` and `nat` exclude each other";
+            return Err(wrong(reason.to_owned()));
         }
+        Ok(spec)
     }
 }
 
@@ -120,6 +132,7 @@ impl LabSpec {
             "same-subnet" => Some(&mut self.same_subnet),
             "decoys" => Some(&mut self.decoys),
             "routed" => Some(&mut self.routed),
+            "nat" => Some(&mut self.nat),
             _ => None,
         };
         if let Some(flag) = flag {
@@ -154,11 +167,6 @@ impl LabSpec {
                 self.delay = value.and_then(delay).ok_or_else(|| {
                     format!("`{part}` is not `delay=1ms`, from 1us to 10s (us, ms, s)")
                 })?;
-            }
-            "nat" => {
-                return Err("`nat` is not offered: use `routed`, and masquerade in the router by \
-                            hand (`nft`)"
-                    .to_owned());
             }
             unknown => return Err(format!("no key `{unknown}`; {KEYS}")),
         }
@@ -216,7 +224,10 @@ mod tests {
     #[test]
     fn what_the_switch_does_implies_it() {
         let all = ["switch", "rate=500mbit", "loss=1e-3", "delay=200us", "same-subnet", "routed"];
-        assert!(all.iter().all(|text| spec(text).has_switch()));
+        assert!(all.iter().chain(&["nat"]).all(|text| spec(text).has_switch()));
+        let wires = ["nat", "delay=1ms", "rails=2,nat,delay=1ms"];
+        assert!(wires.iter().all(|text| spec(text).has_wire()));
+        assert!(!spec("routed,delay=1ms").has_wire() && !spec("switch").has_wire());
         assert_eq!(spec("delay=1.5ms").delay, Duration::from_micros(1500));
         assert_eq!(spec("loss=1e-3").loss, 0.001);
     }
@@ -237,7 +248,8 @@ mod tests {
         assert!(reason("rails=1,rails=2").contains("twice"));
         assert!(reason("switch,switch").contains("twice"));
         assert!(reason("rials=2").contains("no key `rials`; there are `rails=N`"));
-        assert!(reason("nat").contains("not offered"));
-        assert!(reason("same-subnet,routed").contains("exclude"));
+        for both in ["same-subnet,routed", "nat,routed", "same-subnet,nat"] {
+            assert!(reason(both).contains("exclude"), "{both}");
+        }
     }
 }

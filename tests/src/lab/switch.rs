@@ -6,16 +6,19 @@
 //!   rail1 ──veth── a1 ═══════ b1 ──veth── rail1        or one bridge for all, or a router
 //! ```
 //!
-//! The gate is where a packet comes into the switch, the limit of its rate where it leaves.
+//! The gate is where a packet comes into the switch, the limit of its rate where it leaves. A wire
+//! in user space, where there is one, takes the place of `═`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::gates::{Gates, Passage};
 use super::namespace::Namespace;
 use super::tools::{ip, tc};
+use super::wire::{Joint, Wire};
 use super::wiring::{port, port_index};
-use super::{Host, LabError, LabSpec, router};
+use super::{Host, LabError, LabSpec, address, outside, router};
 
 /// How long a packet waits at a port at the most, beyond one burst, in seconds.
 const QUEUE_S: f64 = 1.5e-3;
@@ -28,6 +31,7 @@ const BURST_BYTES: u64 = 128 * 1024;
 #[derive(Debug)]
 pub(crate) struct Switch {
     gates: Gates,
+    wire: Option<Wire>,
     /// Kept alive, and the ports with it.
     _namespace: Arc<Namespace>,
 }
@@ -37,7 +41,7 @@ impl Switch {
     pub(crate) fn build(namespace: Arc<Namespace>, spec: &LabSpec) -> Result<Self, LabError> {
         limit_rates(&namespace, spec)?;
         ip(&namespace, &[], &forwarding(spec))?;
-        let is_redirected = !spec.same_subnet && !spec.routed;
+        let is_redirected = !spec.same_subnet && !spec.routed && !spec.has_wire();
         let ports: Vec<_> = (0..spec.rails)
             .flat_map(|rail| [(Host::A, rail), (Host::B, rail)])
             .map(|(host, rail)| {
@@ -45,14 +49,21 @@ impl Switch {
                 (port_index(host, rail), out)
             })
             .collect();
-        let gates = namespace.enter(|| {
+        let joint = |rail| Joint {
+            ports: [port_index(Host::A, rail), port_index(Host::B, rail)],
+            nat: spec.nat.then(|| (address(spec, Host::A, rail), outside(rail))),
+        };
+        let (gates, wire) = namespace.enter(|| {
             if spec.routed {
                 std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")
                     .map_err(LabError::os("making the lab's switch a router"))?;
             }
-            Gates::put_up(&ports)
+            let gates = Gates::put_up(&ports)?;
+            let joints: Vec<_> = (0..spec.rails).map(joint).collect();
+            let wire = spec.has_wire().then(|| Wire::lay(&joints, spec.delay)).transpose()?;
+            Ok::<_, LabError>((gates, wire))
         })??;
-        let switch = Self { gates, _namespace: namespace };
+        let switch = Self { gates, wire, _namespace: namespace };
         for rail in 0..spec.rails {
             for host in [Host::A, Host::B] {
                 switch.set_loss(rail, host, spec.loss);
@@ -64,6 +75,11 @@ impl Switch {
     /// The share of what comes from `from` on `rail` that is dropped, from now on.
     pub(crate) fn set_loss(&self, rail: u8, from: Host, share: f64) {
         self.gates.set_loss(at(rail, from), share);
+    }
+
+    /// Packets of `rail` take so long either way, from now on. `false`: there is no wire.
+    pub(crate) fn set_delay(&self, rail: u8, delay: Duration) -> bool {
+        self.wire.as_ref().inspect(|wire| wire.set_delay(rail, delay)).is_some()
     }
 
     /// What has come from `from` on `rail`.
@@ -101,12 +117,13 @@ fn forwarding(spec: &LabSpec) -> String {
     batch
 }
 
-/// Rates and delays, where packets leave.
+/// Rates, and delays where no wire has them, where packets leave.
 fn limit_rates(namespace: &Arc<Namespace>, spec: &LabSpec) -> Result<(), LabError> {
+    let has_netem = !spec.delay.is_zero() && !spec.has_wire();
     let mut batch = String::new();
     for rail in 0..spec.rails {
         for port in [port(Host::A, rail), port(Host::B, rail)] {
-            if !spec.delay.is_zero() {
+            if has_netem {
                 let us = spec.delay.as_micros();
                 // As many packets as 400 Gb/s bring in 10 ms.
                 let _ = writeln!(
@@ -115,7 +132,7 @@ fn limit_rates(namespace: &Arc<Namespace>, spec: &LabSpec) -> Result<(), LabErro
                 );
             }
             if let Some(rate) = spec.rate_bit_s(rail) {
-                let place = if spec.delay.is_zero() { "root" } else { "parent 1:1 handle 2:" };
+                let place = if !has_netem { "root" } else { "parent 1:1 handle 2:" };
                 let queue = BURST_BYTES + (rate as f64 / 8.0 * QUEUE_S) as u64;
                 let _ = writeln!(
                     batch,
@@ -127,7 +144,7 @@ fn limit_rates(namespace: &Arc<Namespace>, spec: &LabSpec) -> Result<(), LabErro
     }
     tc(namespace, &batch).map_err(|error| match error {
         // "Specified qdisc kind is unknown."
-        LabError::Refused { stderr, .. } if !spec.delay.is_zero() && stderr.contains("unknown") => {
+        LabError::Refused { stderr, .. } if has_netem && stderr.contains("unknown") => {
             LabError::NoDelay { stderr }
         }
         other => other,

@@ -24,13 +24,7 @@ pub(crate) fn lay(
     spec: &LabSpec,
 ) -> Result<(), LabError> {
     let [a, b] = hosts;
-    // `ip` inherits these descriptors, so no names for the other namespaces are needed.
-    let in_namespace =
-        |namespace: &Namespace| format!("netns /proc/self/fd/{}", namespace.as_fd().as_raw_fd());
-    let end = |host, rail| {
-        let (nic, index, mac) = (nic(rail), index(host, rail), mac(host, rail));
-        format!("name {nic} index {index} address {mac} mtu {MTU_BYTES}{}", offload(spec))
-    };
+    let end = |host, rail| end(host, spec, rail, 0);
     let mut pairs = String::new();
     for rail in 0..spec.rails {
         match switch {
@@ -52,6 +46,37 @@ pub(crate) fn lay(
     }
     let inside = switch.unwrap_or(a);
     ip(inside, &[a, b], &pairs)
+}
+
+/// Where `ip` puts an interface. It inherits the descriptor, so no name is needed.
+fn in_namespace(namespace: &Namespace) -> String {
+    format!("netns /proc/self/fd/{}", namespace.as_fd().as_raw_fd())
+}
+
+/// What a rail's end in `host` is made as: the first one, or one that takes its place.
+fn end(host: Host, spec: &LabSpec, rail: u8, generation: u8) -> String {
+    let index = index(host, rail) + 1000 * u32::from(generation);
+    let (nic, mac) = (nic(rail), mac(host, rail, generation));
+    format!("name {nic} index {index} address {mac} mtu {MTU_BYTES}{}", offload(spec))
+}
+
+/// Lays a rail anew that has been removed, from host to host, and waits until it carries traffic.
+pub(crate) fn lay_anew(
+    hosts: &[Arc<Namespace>; 2],
+    spec: &LabSpec,
+    rail: u8,
+) -> Result<(), LabError> {
+    let [a, b] = hosts;
+    let [near, far] = [Host::A, Host::B].map(|host| end(host, spec, rail, 1));
+    let pair = format!("link add {near} type veth peer {far} {}\n", in_namespace(b));
+    ip(a, &[b], &pair)?;
+    for (host, namespace) in [Host::A, Host::B].into_iter().zip(hosts) {
+        ip(namespace, &[], &addresses_of(host, spec, rail))?;
+    }
+    for host in hosts {
+        host.enter(|| wait_up(&nic(rail)))??;
+    }
+    Ok(())
 }
 
 /// Gives the hosts addresses and routes, and waits until all rails carry traffic.
@@ -81,15 +106,18 @@ fn offload(spec: &LabSpec) -> &'static str {
 
 /// The commands that give `host` its addresses and switch its interfaces on.
 fn addresses(host: Host, spec: &LabSpec) -> String {
-    let mut batch = String::from("link set dev lo up\n");
-    for rail in 0..spec.rails {
-        let (nic, address) = (nic(rail), address(spec, host, rail));
-        let _ = writeln!(batch, "link set dev {nic} addrgenmode none");
-        let _ = writeln!(batch, "addr add {address}/24 dev {nic}");
-        let _ = writeln!(batch, "link set dev {nic} up");
-        let _ = write!(batch, "{}", routes(host, spec, rail));
-    }
-    batch
+    let all = (0..spec.rails).map(|rail| addresses_of(host, spec, rail));
+    std::iter::once("link set dev lo up\n".to_owned()).chain(all).collect()
+}
+
+/// The same for one rail.
+fn addresses_of(host: Host, spec: &LabSpec, rail: u8) -> String {
+    let (nic, address) = (nic(rail), address(spec, host, rail));
+    format!(
+        "link set dev {nic} addrgenmode none\naddr add {address}/24 dev {nic}\n\
+         link set dev {nic} up\n{}",
+        routes(host, spec, rail)
+    )
 }
 
 /// The commands for the routes of `rail`; they go when its interface is switched off.
@@ -120,8 +148,8 @@ pub(crate) fn port_index(host: Host, rail: u8) -> u32 {
 }
 
 /// A unicast, locally administered address: bridges drop frames from multicast sources.
-fn mac(host: Host, rail: u8) -> String {
-    format!("02:52:52:00:{rail:02x}:{:02x}", host.index() + 1)
+fn mac(host: Host, rail: u8, generation: u8) -> String {
+    format!("02:52:52:{generation:02x}:{rail:02x}:{:02x}", host.index() + 1)
 }
 
 /// Waits until `nic` of the calling thread's namespace can carry traffic.
