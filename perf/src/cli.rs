@@ -44,6 +44,9 @@ pub(crate) struct Cli {
     /// Comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
+    /// What messages are for; in latency-under-load the ping-pong, or with `bulk` the transfers.
+    #[arg(long, value_enum)]
+    pub(crate) hint: Option<HintName>,
     /// NICs to use.
     #[arg(long)]
     pub(crate) nics: Option<String>,
@@ -81,7 +84,11 @@ pub(crate) struct Cli {
     /// What failover does to the rails.
     #[arg(long, value_enum, default_value_t = Fault::Blackhole)]
     pub(crate) fault: Fault,
-    /// Draw one fault of failover as SVG: bytes per millisecond that each rail delivered.
+    /// How many senders incast has.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) senders: usize,
+    /// Draw as SVG: one fault of failover, bytes per millisecond that each rail delivered; or the
+    /// curves of rails.
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<String>,
     /// The rails of the lab that this client is in, as NIC=CLIENT=SERVER. Whoever holds the lab is
@@ -116,6 +123,12 @@ pub(crate) enum TestName {
     /// A stream and a ping-pong while rails fail and heal, by turns: how long what is delivered
     /// stands still. Needs --lab.
     Failover,
+    /// Whether all rails together are slower than the best single one at any size, interleaved:
+    /// latency up to 64 KiB, bandwidth from there on. Needs --lab with two rails or more.
+    Rails,
+    /// Many senders stream to one receiver: what they have of its link, and who has least. In a lab
+    /// with `rate` the link is the switch's.
+    Incast,
     /// Raw floors.
     Floor,
     /// What this host can do, which NICs are rails and why, and the settings in force; with --peer
@@ -146,6 +159,31 @@ pub(crate) enum FloorName {
     Syscall,
     /// Waking a thread on another core.
     Wake,
+}
+
+/// What messages are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HintName {
+    /// Nothing special.
+    None,
+    /// Somebody waits for them.
+    Latency,
+    /// Nobody waits for them soon.
+    Bulk,
+    /// Before all others.
+    Priority,
+}
+
+impl From<HintName> for ringrail::Hint {
+    fn from(name: HintName) -> Self {
+        match name {
+            HintName::None => Self::None,
+            HintName::Latency => Self::Latency,
+            HintName::Bulk => Self::Bulk,
+            HintName::Priority => Self::Priority,
+        }
+    }
 }
 
 /// What happens to rails in `failover`: for a second each, one after the other.

@@ -91,6 +91,7 @@ fn job(cli: &Cli, size: usize, way: Way) -> Job {
         verify: cli.verify,
         lanes: cli.lanes,
         nics: cli.nics.clone(),
+        hint: cli.hint,
         settings,
         pcap: None,
         rounds: 1,
@@ -98,6 +99,7 @@ fn job(cli: &Cli, size: usize, way: Way) -> Job {
         lab_rails: cli.lab_rails.clone(),
         has_decoys: cli.lab_decoys,
         plots: false,
+        senders: cli.senders,
     }
 }
 

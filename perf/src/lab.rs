@@ -12,13 +12,21 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::failover::control;
-use crate::test::{INJECT_BYTES_MAX, STAMP_BYTES};
-use crate::{crossover, floor, info, secret, stamp, test};
+use crate::test::{INJECT_BYTES_MAX, LOADED_BYTES_MAX, STAMP_BYTES};
+use crate::{crossover, floor, info, rails, secret, stamp, test};
 
 const PORT: u16 = 18_515;
 
 /// Messages in flight at most: as many as a peer's sends wait for credit by default.
 const WINDOW_MAX: usize = 1 << 16;
+
+/// Senders of `incast` at most: each is an engine.
+const SENDERS_MAX: usize = 64;
+
+/// Messages of each sender of `incast` in flight.
+const INCAST_WINDOW: usize = 4;
+/// Bytes that all of them send together.
+const INCAST_BYTES: usize = 256 << 20;
 
 /// Messages of `failover` in flight.
 const FAILOVER_WINDOW: usize = 4;
@@ -31,7 +39,14 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     }
     test::settings(cli.lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
     if cli.pcap.is_some()
-        && matches!(cli.test, TestName::Floor | TestName::Info | TestName::Crossover)
+        && matches!(
+            cli.test,
+            TestName::Floor
+                | TestName::Info
+                | TestName::Crossover
+                | TestName::Rails
+                | TestName::Incast
+        )
     {
         return Err(
             "--pcap writes what ringrail's lanes carry, and here are none, or too many".to_owned()
@@ -49,8 +64,13 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         (TestName::Floor, Some(_)) | (_, None) => {}
         (_, Some(_)) => return Err("a floor is named after `floor` only".to_owned()),
     }
-    if cli.plot.is_some() && cli.test != TestName::Failover {
-        return Err("--plot is for failover; `ringrail-perf plot` draws other results".to_owned());
+    if cli.plot.is_some() && !matches!(cli.test, TestName::Failover | TestName::Rails) {
+        return Err(
+            "--plot is for failover and rails; `ringrail-perf plot` draws other results".to_owned()
+        );
+    }
+    if !(1..=SENDERS_MAX).contains(&cli.senders) {
+        return Err(format!("--senders is from 1 to {SENDERS_MAX}"));
     }
     if let Some(spec) = &cli.lab {
         return lab_spec(cli, spec).map(drop);
@@ -58,6 +78,11 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     if cli.test == TestName::Failover && cli.lab_rails.is_empty() {
         return Err(
             "failover cuts the rails of a lab: --lab rails=2,rate=2gbit:2gbit (root)".to_owned()
+        );
+    }
+    if cli.test == TestName::Rails && cli.lab_rails.is_empty() {
+        return Err(
+            "rails compares the rails of a lab: --lab rails=2,rate=1gbit:3gbit (root)".to_owned()
         );
     }
     let has_other_side = cli.loopback || cli.listen.is_some() || cli.connect.is_some();
@@ -83,10 +108,13 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
                  arrive by what is in every 4 KiB"
                 .to_owned())
         }
-        TestName::LatencyUnderLoad if first < STAMP_BYTES || last > INJECT_BYTES_MAX => {
+        TestName::Incast if first <= INJECT_BYTES_MAX => {
+            Err(format!("incast is of messages that are pulled, over {INJECT_BYTES_MAX} bytes"))
+        }
+        TestName::LatencyUnderLoad if first < STAMP_BYTES || last > LOADED_BYTES_MAX => {
             Err(format!(
-                "latency-under-load has messages of {STAMP_BYTES} to {INJECT_BYTES_MAX} bytes: \
-                 they are numbered, and sent at once"
+                "latency-under-load has messages of {STAMP_BYTES} to {LOADED_BYTES_MAX} bytes: \
+                 they are numbered, and short beside the load"
             ))
         }
         TestName::Floor if first == 0 => {
@@ -241,6 +269,7 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         TestName::Mr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
         TestName::LatencyUnderLoad => 5_000,
         TestName::Failover => return if cli.brief { 5 } else { 50 },
+        TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
         _ => ((80 << 20) / bytes).clamp(20, 20_000),
     };
     if cli.brief { (iters / 10).max(8) } else { iters }
@@ -254,6 +283,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
     };
     let size = match cli.test {
         TestName::Failover => 4 << 20,
+        TestName::Incast => 1 << 20,
         _ if is_long => 1 << 20,
         _ => 8,
     };
@@ -266,12 +296,14 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         window: match cli.test {
             TestName::Mr => cli.window.unwrap_or(1024),
             TestName::Failover => cli.window.unwrap_or(FAILOVER_WINDOW),
+            TestName::Incast => cli.window.unwrap_or(INCAST_WINDOW),
             _ => stamp::window(cli.window, size),
         },
         buffers: cli.buffers,
         verify: cli.verify,
         lanes: cli.lanes,
         nics: cli.nics.clone(),
+        hint: cli.hint,
         settings: cli.settings.clone(),
         pcap: cli.pcap.clone(),
         rounds: cli.rounds.unwrap_or(if cli.brief { 1 } else { 3 }).max(1),
@@ -279,13 +311,16 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         lab_rails: cli.lab_rails.clone(),
         has_decoys: cli.lab_decoys,
         plots: cli.plot.is_some(),
+        senders: cli.senders,
     };
     sizes.into_iter().map(job).collect()
 }
 
 fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
-    if cli.test == TestName::Crossover {
-        return crossover::run(cli, link);
+    match cli.test {
+        TestName::Crossover => return crossover::run(cli, link),
+        TestName::Rails => return rails::run(cli, link),
+        _ => {}
     }
     let mut printer = Printer::new(Style::of(cli));
     let jobs = jobs(cli);
@@ -299,7 +334,8 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         link.put(&job)?;
         progress.begin(job.test, job.size);
         let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
-        if job.lanes.wants_datagrams() {
+        // Those of incast are those of several engines, and not added up.
+        if job.lanes.wants_datagrams() && job.test != TestName::Incast {
             rounds.iter().try_for_each(Report::check_datagrams)?;
         }
         let report = median(rounds).ok_or("no round was measured")?;

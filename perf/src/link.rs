@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Buffers, Fault, FloorName, LabRail, Lanes, TestName};
+use crate::cli::{Buffers, Fault, FloorName, HintName, LabRail, Lanes, TestName};
 
 /// What both sides measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +21,7 @@ pub(crate) struct Job {
     pub(crate) verify: bool,
     pub(crate) lanes: Lanes,
     pub(crate) nics: Option<String>,
+    pub(crate) hint: Option<HintName>,
     pub(crate) settings: Vec<String>,
     /// The client's alone: it is not sent to the server.
     #[serde(skip)]
@@ -35,6 +36,8 @@ pub(crate) struct Job {
     /// The client's alone: whether it draws.
     #[serde(skip)]
     pub(crate) plots: bool,
+    /// Of `incast`.
+    pub(crate) senders: usize,
 }
 
 /// One side's end of the connection.

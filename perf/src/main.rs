@@ -10,6 +10,7 @@ mod link;
 mod output;
 mod plot;
 mod progress;
+mod rails;
 mod saved;
 mod secret;
 mod stamp;

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::Cli;
+use crate::cli::{Cli, HintName};
 use crate::test::failover::FailoverReport;
+use crate::test::incast::IncastReport;
 
 /// One line of results; keys as in the performance contract.
 ///
-/// With a control lane of datagrams: `control_lane` is what messages went by (`udp`, `tcp`, or
-/// both: `udp+tcp`), `datagram_share` the part of the segments received by either side that came
-/// in datagrams, `datagrams_*` what the client counted and `datagrams_*_peer` the server.
+/// With a control lane of datagrams: `control_lane` is what messages went by (`udp`, `xdp`, `tcp`,
+/// or both: `udp+tcp`, `xdp+tcp`), `datagram_share` the part of the segments received by either
+/// side that came in datagrams, `datagrams_*` what the client counted and `datagrams_*_peer` the
+/// server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) test: String,
@@ -19,6 +21,9 @@ pub(crate) struct Report {
     pub(crate) iterations: u64,
     pub(crate) threads: usize,
     pub(crate) lanes: Vec<String>,
+    /// What messages were for, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<HintName>,
     /// With several paths: bytes that bulk lanes carried, both ways, by NIC of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rails: Option<BTreeMap<String, u64>>,
@@ -63,6 +68,13 @@ pub(crate) struct Report {
     /// Of a sweep: from where on pulling is faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) crossover_bytes: Option<usize>,
+    /// Of all rails: the best single one, and how many times as good as that all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) best_rail: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<f64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) incast: Option<IncastReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) failover: Option<FailoverReport>,
 }
@@ -151,7 +163,12 @@ impl Printer {
 
     pub(crate) fn print(&mut self, report: &Report) {
         let failover = report.failover.as_ref();
+        let incast = report.incast.as_ref();
         let columns = [
+            ("Senders", incast.map(|report| report.senders as f64)),
+            ("One alone (MB/s)", incast.map(|report| report.single_mb_s)),
+            ("Share of link", incast.map(|report| report.link_share)),
+            ("Slowest by mean", incast.map(|report| report.slowest_share)),
             ("Gap p50 (ms)", failover.map(|report| report.gap_ms_p50)),
             ("Gap p99 (ms)", failover.map(|report| report.gap_ms_p99)),
             ("Gap max (ms)", failover.map(|report| report.gap_ms_max)),

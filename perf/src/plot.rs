@@ -40,10 +40,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if charts.is_empty() {
         return Err(format!("{}: no values in it to draw", arguments.file.display()));
     }
-    let mut picture = String::new();
-    draw(&charts, &mut picture).map_err(|error| format!("cannot draw: {error}"))?;
     let out = &arguments.out;
+    let picture = drawn(&charts)?;
     std::fs::write(out, picture).map_err(|error| format!("{}: {error}", out.display()))
+}
+
+/// Results as a picture in SVG.
+pub(crate) fn picture(reports: &[Report]) -> Result<String, String> {
+    drawn(&charts(reports))
+}
+
+fn drawn(charts: &BTreeMap<Metric, Curves>) -> Result<String, String> {
+    let mut picture = String::new();
+    draw(charts, &mut picture).map_err(|error| format!("cannot draw: {error}"))?;
+    Ok(picture)
 }
 
 fn charts(reports: &[Report]) -> BTreeMap<Metric, Curves> {

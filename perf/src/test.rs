@@ -3,6 +3,7 @@
 mod bw;
 mod counted;
 pub(crate) mod failover;
+pub(crate) mod incast;
 mod latency;
 mod load;
 mod mr;
@@ -27,6 +28,8 @@ use crate::secret;
 
 /// Longest message of the tests that inject, in bytes: what goes without a rendezvous by default.
 pub(crate) const INJECT_BYTES_MAX: usize = 16_384;
+/// Longest message of the ping-pong under load, in bytes: much shorter than what it passes.
+pub(crate) const LOADED_BYTES_MAX: usize = 1 << 20;
 /// The smallest pages that memory comes in.
 const PAGE_BYTES: usize = 4096;
 /// Shortest message that holds its number, in bytes.
@@ -113,7 +116,13 @@ pub(crate) fn run(
     let local = local.then_some(link.local);
     let settings = settings(job.lanes, job.nics.as_deref(), local, arena, &extra)?;
     let domain = Domain::with_settings(settings).map_err(message)?;
+    if job.test == TestName::Incast {
+        return incast::run(link, job, &domain, is_server, progress);
+    }
     let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
+    if let Some(hint) = job.hint.filter(|_| job.test != TestName::LatencyUnderLoad) {
+        endpoint.set_hint(hint.into());
+    }
     link.put(&endpoint.address().to_bytes().to_vec())?;
     let address: Vec<u8> = link.get()?;
     let address = Address::from_bytes(&address).map_err(message)?;
@@ -223,6 +232,7 @@ impl Side<'_> {
             size_bytes: self.job.size,
             iterations: self.job.iters,
             threads: 1,
+            hint: self.job.hint,
             ..Report::default()
         }
     }

@@ -1,40 +1,21 @@
 //! `failover` from outside, in labs with a switch: what it prints, whatever the engine does about
 //! the faults.
 
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod common;
 
+use std::time::Duration;
+
+use common::number;
 use ringrail_tests::require_lab;
 use serde_json::Value;
 
 /// A fault takes 3 s; beyond this something hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the tool to its end; what it prints fits a pipe.
-fn perf(arguments: &[&str]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ringrail-perf"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + LIMIT;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            panic!("{arguments:?}: no end; {}", String::from_utf8_lossy(&output.stderr));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    child.wait_with_output().unwrap()
-}
-
 /// One line of results of messages that all arrived.
 fn report(arguments: &[&str]) -> Value {
     let arguments = [&["failover", "--json", "--size", "256K"], arguments].concat();
-    let output = perf(&arguments);
+    let output = common::perf(&arguments, LIMIT);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -44,10 +25,6 @@ fn report(arguments: &[&str]) -> Value {
     assert_eq!((&report["test"], &report["verified"]), (&"failover".into(), &true.into()));
     assert!(number(&report, "bandwidth_mb_s") > 0.0 && number(&report, "ping_ms_p50") > 0.0);
     report
-}
-
-fn number(value: &Value, key: &str) -> f64 {
-    value[key].as_f64().unwrap_or_else(|| panic!("no {key}: {value}"))
 }
 
 /// With one rail there is nothing to fail over to, and the figures are known: it stands still as

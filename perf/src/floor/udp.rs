@@ -203,6 +203,7 @@ mod tests {
             verify: false,
             lanes: Lanes::Auto,
             nics: None,
+            hint: None,
             settings: Vec::new(),
             pcap: None,
             rounds: 1,
@@ -210,6 +211,7 @@ mod tests {
             lab_rails: Vec::new(),
             has_decoys: false,
             plots: false,
+            senders: 1,
         };
         let report = ask(&near, &job).unwrap();
         let seen: u64 = other.join().unwrap();

@@ -37,7 +37,8 @@ pub(super) fn warnings(
     found
 }
 
-/// Several rails on one network have one route, and by default one answers for the other.
+/// Several rails on one network have one route, and by default one answers for the other: endpoints
+/// mend that, which takes its time.
 fn same_network(
     nics: &[&Nic],
     rails: &[&Row],
@@ -61,7 +62,8 @@ fn same_network(
                     finding: format!(
                         "{one} and {other} are on one network, and the kernel answers for the \
                          addresses of both by either (arp_ignore is 0): what peers send to the \
-                         one may come in by the other"
+                         one may come in by the other, and first connections may take up to 3 s, \
+                         until endpoints have told the network which is which"
                     ),
                     cure: "sysctl -w net.ipv4.conf.all.arp_ignore=1 \
                            net.ipv4.conf.all.arp_announce=2"

@@ -51,11 +51,13 @@ pub(super) fn control_lane(
 ) {
     let segments = ours.segments + theirs.segments;
     let by_datagram = ours.segments_by_datagram + theirs.segments_by_datagram;
-    let used = match by_datagram {
-        0 => "tcp",
-        all if all == segments && ours.by_frame + theirs.by_frame >= all => "xdp",
-        all if all == segments => "udp",
-        _ => "udp+tcp",
+    let are_frames = ours.by_frame + theirs.by_frame >= by_datagram;
+    let used = match (by_datagram, are_frames) {
+        (0, _) => "tcp",
+        (all, true) if all == segments => "xdp",
+        (all, false) if all == segments => "udp",
+        (_, true) => "xdp+tcp",
+        (_, false) => "udp+tcp",
     };
     report.control_lane = Some(used.to_owned());
     if asked == ControlLane::Tcp && by_datagram == 0 {
@@ -129,6 +131,17 @@ mod tests {
             let first = share.map_or("uring:rail1".to_owned(), |_| format!("{lane}:rail0"));
             assert_eq!(report.lanes[0], first);
             assert_eq!(report.lanes.last().unwrap(), "uring:rail1");
+        }
+    }
+
+    #[test]
+    fn frames_are_named_whether_or_not_some_went_by_tcp() {
+        for (segments, lane) in [(10, "xdp"), (12, "xdp+tcp")] {
+            let counted =
+                Counted { segments, segments_by_datagram: 10, by_frame: 10, ..Counted::default() };
+            let mut report = Report::default();
+            control_lane(&mut report, ControlLane::Xdp, &counted, &counted, "rail0");
+            assert_eq!(report.control_lane.as_deref(), Some(lane));
         }
     }
 

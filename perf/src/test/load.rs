@@ -1,9 +1,12 @@
 //! Ping-pong while four 16 MiB transfers, client to server, are in flight between the same two
 //! endpoints. Only samples that began and ended with all four in flight count.
+//!
+//! Messages of the ping-pong have the hint of the job, or with `bulk` the transfers have it. One
+//! that is too long to be injected is pulled, and competes with the transfers for grants.
 
 use std::time::Instant;
 
-use ringrail::{Buffer, Envelope, OperationKind, Selector, SendOptions};
+use ringrail::{Buffer, Envelope, Hint, OperationKind, Selector, SendOptions};
 
 use super::{STAMP_BYTES, Side, TAG, message, seconds_since};
 use crate::output::{Report, histogram};
@@ -32,9 +35,23 @@ fn post_bulk_receive(side: &Side<'_>, buffer: Buffer, number: u64) -> Result<(),
     Ok(())
 }
 
+/// Hints of the ping-pong and of the transfers.
+fn hints(side: &Side<'_>) -> (Hint, Hint) {
+    match side.job.hint.map_or(Hint::None, Hint::from) {
+        Hint::Bulk => (Hint::None, Hint::Bulk),
+        hint => (hint, Hint::None),
+    }
+}
+
 fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
+    let (hint, _) = hints(side);
+    if bytes.len() > side.endpoint.domain().settings().inject_limit_bytes() {
+        let options = SendOptions { silent: true, ..SendOptions::default() }.hint(hint);
+        let posted = side.endpoint.post_send(side.peer, TAG, bytes.to_vec(), options, PING);
+        return posted.map(drop).map_err(|error| error.to_string());
+    }
     loop {
-        match side.endpoint.inject(side.peer, TAG, bytes) {
+        match side.endpoint.inject_hinted(side.peer, TAG, bytes, hint, false) {
             Ok(()) => return Ok(()),
             Err(error) if error.is_would_block() => {
                 side.endpoint.progress().map_err(message)?;
@@ -179,9 +196,10 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
 }
 
 fn start_bulk(side: &Side<'_>, idle: &mut Vec<Buffer>, sent: &mut u64) -> Result<(), String> {
+    let (_, hint) = hints(side);
     while let Some(mut buffer) = idle.pop() {
         stamp::write(buffer.as_mut_slice().ok_or("the buffer is in pieces")?, *sent);
-        let options = SendOptions::default();
+        let options = SendOptions::default().hint(hint);
         side.endpoint
             .post_send(side.peer, BULK, buffer, options, *sent)
             .map_err(|error| error.to_string())?;

@@ -56,7 +56,7 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// The client's end.
-pub(super) struct Control {
+pub(crate) struct Control {
     stream: UnixStream,
     /// The beginning of a line.
     begun: Vec<u8>,
@@ -64,7 +64,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Standard input of the client of a lab.
-    pub(super) fn of_standard_input() -> Result<Self, String> {
+    pub(crate) fn of_standard_input() -> Result<Self, String> {
         let stream = std::io::stdin().as_fd().try_clone_to_owned().map_err(text)?;
         let stream = UnixStream::from(stream);
         stream.set_nonblocking(true).map_err(text)?;
@@ -95,7 +95,7 @@ impl Control {
     }
 
     /// Has a picture written, and waits for that.
-    pub(super) fn write_picture(&mut self, picture: String) -> Result<(), String> {
+    pub(crate) fn write_picture(&mut self, picture: String) -> Result<(), String> {
         self.stream.set_nonblocking(false).map_err(text)?;
         self.put(&Line::Picture(picture))?;
         self.answer().map(drop)
