@@ -44,7 +44,7 @@ pub(crate) fn build() -> Command {
 /// - 400: `ForgetReap`, `EarlyDelivered`, `DropPartial`, `LeakStaging`, `KeepReceivesOfDead`,
 ///   `LoseCredit`, `ForgetEpoch`, `SkipDeduplication`, `EndBeforeReap`, `RepeatFrames`,
 ///   `LoseLimits`, `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ShiftPart`
-const SEEDS_PER_BUG: &str = "1000";
+const SEEDS_PER_BUG: &str = "3000";
 
 /// The check that the swarm finds what is planted.
 pub(crate) fn of_planted_bugs() -> Command {

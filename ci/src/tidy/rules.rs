@@ -61,7 +61,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "driver",
         &["progress::lanes", "memory", "netlink", "settings", "telemetry", "hooks", "wire::packet"],
     ),
-    ("settings", &["wire", "secret", "types::rail"]),
+    ("settings", &["wire", "secret", "types::rail", "types::hint"]),
     ("bootstrap", &["settings"]),
     ("topology", &["settings", "types::rail", "types::statistics", "netlink"]),
     ("types", &["wire", "proto", "memory"]),
