@@ -205,10 +205,11 @@ impl Engine {
     pub(super) fn handle_move_refused(&mut self, key: LaneKey, session: u32, status: HelloStatus) {
         match status {
             HelloStatus::Busy => self.believe(session),
-            _ if !self.is_move_to_peer(session) => {}
+            // Only the engine that the hello names says this, wherever it was found.
             HelloStatus::UnknownSession => {
                 return self.lose(session, "it has ended the session, whatever became of its word");
             }
+            _ if !self.is_move_to_peer(session) => {}
             HelloStatus::WrongEngine => return self.fail(session, PeerFailure::Restarted),
             HelloStatus::Leaving => return self.fail(session, PeerFailure::Left),
             _ => {}

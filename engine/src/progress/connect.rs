@@ -25,7 +25,14 @@ impl Engine {
 
     pub(super) fn connect_control(&mut self, session: u32) {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
-        match self.driver.connect(known.locator, RAIL) {
+        if known.connection.phase() != Phase::Connecting {
+            // The session was given up, or came about otherwise, before its turn.
+            return;
+        }
+        let locator = known.locator;
+        // One that took too long may still be there.
+        self.drop_attempt(session);
+        match self.driver.connect(locator, RAIL) {
             Ok(lane) => {
                 self.control(session).attempt = Some(lane);
                 self.state.roles.insert(lane, Role::Connecting { session });
@@ -76,9 +83,10 @@ impl Engine {
             Some(&mut Role::Connecting { session }) => {
                 let known = self.state.core.sessions.at(session as usize);
                 let phase = known.map_or(Phase::Closed, |known| known.connection.phase());
-                if matches!(phase, Phase::Closed | Phase::Failed) {
-                    // The user has given the peer up: the loop is about to drop the attempt, and
-                    // what its hello would offer is offered to nobody.
+                if phase != Phase::Connecting {
+                    // The session was given up, came about otherwise, or took too long: the loop
+                    // is about to drop the attempt, and what its hello would offer is offered to
+                    // nobody.
                     return;
                 }
                 let id = self.next_session_id();
