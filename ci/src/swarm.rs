@@ -43,8 +43,9 @@ pub(crate) fn build() -> Command {
 ///   `SkipChunkSum`, `LeakContents`, `KeepHeld`
 /// - 400: `ForgetReap`, `EarlyDelivered`, `DropPartial`, `LeakStaging`, `KeepReceivesOfDead`,
 ///   `LoseCredit`, `ForgetEpoch`, `SkipDeduplication`, `EndBeforeReap`, `RepeatFrames`,
-///   `LoseLimits`, `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ShiftPart`
-const SEEDS_PER_BUG: &str = "3000";
+///   `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ShiftPart`
+/// - 2000: `LoseLimits`, for nearly all that is said of credit is soon said again
+const SEEDS_PER_BUG: &str = "5000";
 
 /// The check that the swarm finds what is planted.
 pub(crate) fn of_planted_bugs() -> Command {

@@ -23,7 +23,9 @@ const OPTIONS: &str = "options, each with a number:
   --throughput N  N sends and receives without faults, by streams and then by datagrams, on one
                   thread: measures the simulator
   --planted N     says which of N seeds, from 0 or --seed on, finds each of the bugs that can be
-                  planted; seeds that found another one come first; fails if one is not found";
+                  planted; seeds that found another one come first; fails if one is not found
+  --bug B         plants just that one: with --planted, or with --seed to see what it does
+RUST_LOG=ringrail=debug and a single --seed: also what the engines say of it";
 
 #[derive(Default)]
 struct Options {
@@ -33,6 +35,7 @@ struct Options {
     jobs: Option<u64>,
     throughput: Option<u64>,
     planted: Option<u64>,
+    bug: Option<u64>,
 }
 
 fn options() -> Result<Options, String> {
@@ -45,6 +48,7 @@ fn options() -> Result<Options, String> {
             "--seed" => &mut options.seed,
             "--jobs" => &mut options.jobs,
             "--planted" => &mut options.planted,
+            "--bug" => &mut options.bug,
             "--throughput" => &mut options.throughput,
             _ => return Err(format!("there is no option {name}\n\n{OPTIONS}")),
         };
@@ -99,6 +103,11 @@ fn complain(seed: u64, what: &str) {
 
 /// One seed, twice.
 fn replay(seed: u64) -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .without_time()
+        .init();
     let (first, second) = (try_seed(seed), try_seed(seed));
     match (&first, &second) {
         (Ok(first), Ok(second)) if first.trace_hash == second.trace_hash => {
@@ -116,13 +125,13 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
-/// Plants one bug after the other; each must be found within `seeds` seeds.
-fn planted(from: u64, seeds: u64) -> ExitCode {
+/// Plants one bug after the other, or `only` that one; each must be found within `seeds` seeds.
+fn planted(from: u64, seeds: u64, only: Option<u64>) -> ExitCode {
     let mut is_missed = false;
     // What shows one bug often shows another one, too.
     let mut telling: Vec<u64> = Vec::new();
     std::panic::set_hook(Box::new(|_| {}));
-    for bug in 0..BUGS {
+    for bug in (0..BUGS).filter(|&bug| only.is_none_or(|only| bug as u64 == only)) {
         let mut name = String::new();
         let finds = |seed: &u64| {
             let caught = std::panic::catch_unwind(|| run_planted(*seed, bug));
@@ -189,10 +198,15 @@ fn main() -> ExitCode {
         return throughput(actions);
     }
     if let Some(seeds) = options.planted {
-        return planted(options.seed.unwrap_or(0), seeds);
+        return planted(options.seed.unwrap_or(0), seeds, options.bug);
     }
     let is_single = options.seconds.is_none() && options.seeds.is_none();
     if let (Some(seed), true) = (options.seed, is_single) {
+        if let Some(bug) = options.bug {
+            let (name, result) = run_planted(seed, bug as usize);
+            println!("{name}: {result:?}");
+            return ExitCode::SUCCESS;
+        }
         return replay(seed);
     }
     let first = options.seed.unwrap_or_else(|| {

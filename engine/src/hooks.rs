@@ -136,7 +136,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 43] = [
+    pub(crate) const BUGS: [Bug; 44] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -180,6 +180,7 @@ pub(crate) mod simulated {
         Bug::SkipChunkSum,
         Bug::LeakContents,
         Bug::KeepHeld,
+        Bug::LoseLimits,
     ];
 
     thread_local! {

@@ -95,6 +95,12 @@ impl Unexpected {
         (self.held_bytes, self.held_bytes_max)
     }
 
+    /// All of them.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
+        self.messages.iter().map(|(_, message)| message)
+    }
+
     /// Keeps a message; `None` when the table is full, which credits rule out.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn insert(

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::Run;
 use super::world::Step;
+use super::{CHECK, Run};
 use crate::progress::engine::Engine;
 use crate::proto::connection::Phase;
 use crate::proto::core::{Core, ENVELOPES_MIN};
@@ -11,6 +11,9 @@ use crate::proto::datagram::content::ContentPool;
 
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;
+
+/// Time between two looks for messages that nobody waits for, in nanoseconds.
+const DRAIN_PAUSE_NS: u64 = 50_000_000;
 
 impl Run {
     /// Memory of one engine is within what its settings say.
@@ -73,7 +76,7 @@ impl Run {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         while self.knows_the_dead() {
             match self.world.step(end_ns) {
-                Step::Limit => return Err("the death of a peer is never noticed".into()),
+                Step::Limit => return Err("the end of a session is never noticed".into()),
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(_) => {}
             }
@@ -81,22 +84,31 @@ impl Run {
         Ok(())
     }
 
-    /// Whether somebody who lives is connected with somebody who does not.
+    /// Whether somebody who lives is connected with somebody who does not, or who may have ended
+    /// the session, for its control lane is gone.
     fn knows_the_dead(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
             let mut sessions = engine.state.core.sessions.iter();
-            sessions.any(|(_, session)| session.is_connected() && !self.is_alive(session.engine))
+            sessions.any(|(_, session)| {
+                session.is_outlived() || session.is_connected() && !self.is_alive(session.engine)
+            })
         })
     }
 
     /// Rest comes within the bound; not at once, for a path whose datagrams come back no more goes
-    /// by TCP only after 5 probe timeouts, which are long after a path that was slow.
+    /// by TCP only after 5 probe timeouts, which are long after a path that was slow. Until then
+    /// come the last words of the dead, too.
     pub(super) fn come_to_rest(&mut self) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
+        self.world.plan(DRAIN_PAUSE_NS, CHECK);
         while let Err(what) = self.check_rest() {
             match self.world.step(end_ns) {
                 Step::Limit => return Err(what),
                 Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(CHECK) => {
+                    self.drain()?;
+                    self.world.plan(DRAIN_PAUSE_NS, CHECK);
+                }
                 Step::Planned(_) => {}
             }
         }
@@ -191,6 +203,9 @@ pub(crate) fn describe(engine: &Engine) -> String {
     let _ = writeln!(text, "engine {}: {:?}", core.engine, core.counters);
     for (id, operation) in core.operations.iter().take(10) {
         let _ = writeln!(text, "  {id:?} {operation:?}");
+    }
+    for message in core.unexpected.messages().take(10) {
+        let _ = writeln!(text, "  {message:?}");
     }
     for (id, session) in core.sessions.iter() {
         let _ = writeln!(text, "  session {id:?}: {session:?}");

@@ -235,10 +235,7 @@ impl Oracle {
             }
             _ => false,
         };
-        // The peer's end of that session was judged where it ended first.
-        let is_outlived =
-            matches!(failure, PeerFailure::Lost(cause) if cause.contains("another session"));
-        if is_never || !(is_outlived || self.is_pardoned || self.is_tainted(process, peer)) {
+        if is_never || !(self.is_pardoned || self.is_tainted(process, peer)) {
             return Err(format!("process {process} has no reason for {peer}: {failure}"));
         }
         Ok(())
