@@ -141,15 +141,15 @@ impl Rails {
         self.links.as_ref().and_then(Links::owed_in)
     }
 
-    /// There is news of links: tells of rails that are concerned. `true`: a rail has another NIC
-    /// than before under the same name, which datagrams have to know of.
+    /// There is news of links: tells of rails that are concerned. `true`: datagrams have to know,
+    /// for a rail has another NIC than before under the same name, or leads elsewhere by now.
     pub(super) fn take_news(
         &mut self,
         counters: &mut DriverCounters,
         events: &mut Vec<Event>,
     ) -> bool {
         let Some(mut links) = self.links.take() else { return false };
-        let mut has_moved = false;
+        let (mut has_moved, told) = (false, events.len());
         let mut questions = 0;
         counters.syscalls += links.read(|link, socket| {
             let is_there = |index| {
@@ -160,7 +160,7 @@ impl Rails {
         });
         counters.syscalls += questions;
         self.links = Some(links);
-        has_moved
+        has_moved || events.len() > told
     }
 
     /// There is news of one link. `is_there`: whether an index is that of a NIC.

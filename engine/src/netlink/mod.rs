@@ -19,9 +19,9 @@ use netlink_sys::{Socket, SocketAddr};
 pub(crate) use links::counters as nic_counters;
 pub(crate) use pauses::Ethtool;
 pub use routes::Route;
-pub(crate) use routes::find;
 #[cfg(feature = "xdp")]
-pub(crate) use routes::{Question, is_no_way, look_up};
+pub(crate) use routes::is_no_way;
+pub(crate) use routes::{Question, find, look_up};
 
 /// Room for one answer. Those about NICs are the longest, a few KiB.
 const ANSWER_BYTES: usize = 32 * 1024;

@@ -68,6 +68,7 @@ impl fmt::Display for Route {
 /// What a look-up is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
+    /// Unspecified: of a socket that is bound to no address.
     pub(crate) from: IpAddr,
     pub(crate) to: IpAddr,
     /// For a socket that is bound to this NIC; `None`: to none.
@@ -83,6 +84,8 @@ pub(crate) struct Found {
     pub(crate) kind: RouteType,
     /// Index of the NIC.
     pub(crate) leaves_by: Option<u32>,
+    /// The address that the kernel chooses where none was named.
+    pub(crate) source: Option<IpAddr>,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) mtu: Option<u32>,
     /// The gateway is of another family, or something goes around the packet.
@@ -99,22 +102,29 @@ pub(crate) fn look_up(door: &mut Door, question: Question) -> io::Result<Found> 
     let mut message = RouteMessage::default();
     message.header.address_family = family(to);
     message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
-    message.header.source_prefix_length = message.header.destination_prefix_length;
+    if !from.is_unspecified() {
+        message.header.source_prefix_length = message.header.destination_prefix_length;
+    }
     if is_strict {
         message.header.flags |= RouteFlags::FibMatch;
     }
     message.attributes.push(RouteAttribute::Destination(to.into()));
-    message.attributes.push(RouteAttribute::Source(from.into()));
+    if !from.is_unspecified() {
+        message.attributes.push(RouteAttribute::Source(from.into()));
+    }
     if let Some(nic) = bound_to {
         message.attributes.push(RouteAttribute::Oif(nic));
     }
     let answer = door.ask(RouteNetlinkMessage::GetRoute(message))?;
     let RouteNetlinkMessage::NewRoute(route) = answer else { return Err(odd_answer()) };
+    let kind = route.header.kind;
     let mut found =
-        Found { kind: route.header.kind, leaves_by: None, gateway: None, mtu: None, is_odd: false };
+        Found { kind, leaves_by: None, source: None, gateway: None, mtu: None, is_odd: false };
     for attribute in route.attributes {
         match attribute {
             RouteAttribute::Oif(index) => found.leaves_by = Some(index),
+            RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => found.source = Some(ip.into()),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(ip)) => found.source = Some(ip.into()),
             RouteAttribute::Gateway(RouteAddress::Inet(ip)) => found.gateway = Some(ip.into()),
             RouteAttribute::Gateway(RouteAddress::Inet6(ip)) => found.gateway = Some(ip.into()),
             RouteAttribute::Via(via) => {

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use super::super::calls;
 use super::address::{Family, RawAddress};
 use super::source::Source;
+use super::usual::Usual;
 use super::{BATCH, failed};
 use crate::progress::lanes::Rail;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
@@ -19,6 +20,8 @@ struct Slot {
     address_bytes: libc::socklen_t,
     length: usize,
     rail: u8,
+    /// The kernel sends it by its rail unasked.
+    is_usual: bool,
 }
 
 /// A ring of datagrams that the kernel has not taken.
@@ -38,6 +41,7 @@ pub(super) struct Outgoing {
     is_wildcard: bool,
     /// Of each rail, if there are several: `None` where the socket cannot send from its address.
     sources: Box<[Option<Source>]>,
+    usual: Usual,
 }
 
 // SAFETY: the pointers in `headers` and `pieces` are written anew before each system call and not
@@ -53,6 +57,7 @@ impl Outgoing {
             address_bytes: 0,
             length: 0,
             rail: 0,
+            is_usual: false,
         };
         Self {
             slots: (0..BATCH).map(slot).collect(),
@@ -63,6 +68,7 @@ impl Outgoing {
             family: Family::of(local),
             is_wildcard: local.ip().is_unspecified(),
             sources: Box::default(),
+            usual: Usual::new(),
         }
     }
 
@@ -73,6 +79,12 @@ impl Outgoing {
             [_] if !self.is_wildcard => Box::default(),
             rails => rails.iter().map(|rail| Source::of(rail, self.family)).collect(),
         };
+        self.usual.set_rails(if self.is_wildcard { rails } else { &[] });
+    }
+
+    /// Comes with each poll.
+    pub(super) fn poll(&mut self) {
+        self.usual.poll();
     }
 
     /// Whether a datagram can leave by `rail`.
@@ -125,6 +137,7 @@ impl Outgoing {
                 slot.address_bytes = bytes;
                 slot.length = length.min(DATAGRAM_BYTES_MAX);
                 slot.rail = rail;
+                slot.is_usual = self.sources.is_empty() || self.usual.is(to.ip(), rail);
                 self.count += 1;
             }
             None => counters.datagrams_refused += 1,
@@ -141,7 +154,7 @@ impl Outgoing {
         while self.count > 0 {
             counters.syscalls += 1;
             let result = match self.count {
-                1 if self.sources.is_empty() => self.send_one(socket),
+                1 if self.slots[self.head].is_usual => self.send_one(socket),
                 count => self.send_many(socket, count),
             };
             match result {
@@ -200,7 +213,7 @@ impl Outgoing {
             header.msg_namelen = slot.address_bytes;
             // Where the rail is gone since, routes decide.
             let (control, control_bytes) = match self.sources.get(usize::from(slot.rail)) {
-                Some(Some(source)) => source.message(),
+                Some(Some(source)) if !slot.is_usual => source.message(),
                 _ => (std::ptr::null(), 0),
             };
             header.msg_control = control.cast_mut().cast();
