@@ -25,7 +25,7 @@ pub(crate) struct Rate {
     /// Least time from a grant on an idle lane to its arrival.
     latency_ns: Option<u64>,
     /// Bytes per second of chunks that came alone, from their grant on: no lane is slower than
-    /// that. 0: there was none.
+    /// that, so the better ones count for more. 0: there was none.
     lone_bytes_per_s: u64,
 }
 
@@ -77,7 +77,8 @@ impl Rate {
         let sample = sample.min(u128::from(u64::MAX / 4)) as u64;
         self.lone_bytes_per_s = match self.lone_bytes_per_s {
             0 => sample.max(1),
-            known => (known / 2 + sample / 2).max(1),
+            known if sample > known => known / 2 + sample / 2,
+            known => (known - ((known - sample) >> FALL_SHIFT)).max(1),
         };
     }
 
@@ -150,6 +151,13 @@ mod tests {
         let known = rate.lone_hoped_for(9_200_000);
         assert!((108_000_000..110_000_000).contains(&known), "{known}");
         assert_eq!(rate.lone_hoped_for(9_200_000 + 3 * LONE_HOPE_NS), 8 * known);
+        // A sender that was away for a while says little of the lane; one that is slow does soon.
+        rate.handle_arrival(64 << 10, 10_000_000, 50_000_000);
+        assert!((95_000_000..known).contains(&rate.lone_hoped_for(50_000_000)));
+        for number in 6..26 {
+            rate.handle_arrival(64 << 10, number * 10_000_000, number * 10_000_000 + 6_000_000);
+        }
+        assert!(rate.lone_hoped_for(260_000_000) < 20_000_000, "{rate:?}");
     }
 
     #[test]
