@@ -103,11 +103,6 @@ fn complain(seed: u64, what: &str) {
 
 /// One seed, twice.
 fn replay(seed: u64) -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .without_time()
-        .init();
     let (first, second) = (try_seed(seed), try_seed(seed));
     match (&first, &second) {
         (Ok(first), Ok(second)) if first.trace_hash == second.trace_hash => {
@@ -194,6 +189,12 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(bug) = options.bug
+        && (bug >= BUGS as u64 || options.planted.is_none() && options.seed.is_none())
+    {
+        eprintln!("swarm: --bug takes a number below {BUGS}, beside --planted or --seed");
+        return ExitCode::from(2);
+    }
     if let Some(actions) = options.throughput {
         return throughput(actions);
     }
@@ -202,6 +203,11 @@ fn main() -> ExitCode {
     }
     let is_single = options.seconds.is_none() && options.seeds.is_none();
     if let (Some(seed), true) = (options.seed, is_single) {
+        tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_writer(std::io::stderr)
+            .without_time()
+            .init();
         if let Some(bug) = options.bug {
             let (name, result) = run_planted(seed, bug as usize);
             println!("{name}: {result:?}");

@@ -241,7 +241,7 @@ impl Datagrams {
         events: &mut Vec<Event>,
     ) {
         let Some(socket) = &mut self.socket else { return };
-        socket.serve(events);
+        socket.serve(sleeps, events);
         let Some(frames) = &mut self.frames else { return };
         self.untended += 1;
         if sleeps || self.untended >= TEND_EVERY || frames.has_questions() {

@@ -21,7 +21,7 @@ pub(crate) use pauses::Ethtool;
 pub use routes::Route;
 #[cfg(feature = "xdp")]
 pub(crate) use routes::is_no_way;
-pub(crate) use routes::{Question, find, look_up};
+pub(crate) use routes::{Found, Question, find, look_up};
 
 /// Room for one answer. Those about NICs are the longest, a few KiB.
 const ANSWER_BYTES: usize = 32 * 1024;

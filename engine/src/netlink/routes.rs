@@ -88,7 +88,8 @@ pub(crate) struct Found {
     pub(crate) source: Option<IpAddr>,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) mtu: Option<u32>,
-    /// The gateway is of another family, or something goes around the packet.
+    /// The gateway is of another family, something goes around the packet, or there are several
+    /// next hops to choose from (said of an entry of the table only).
     pub(crate) is_odd: bool,
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn look_up(door: &mut Door, question: Question) -> io::Result<Found> 
                     _ => None,
                 };
             }
-            RouteAttribute::Encap(_) => found.is_odd = true,
+            RouteAttribute::Encap(_) | RouteAttribute::MultiPath(_) => found.is_odd = true,
             RouteAttribute::Metrics(metrics) => {
                 found.mtu = metrics.into_iter().find_map(|metric| match metric {
                     RouteMetric::Mtu(bytes) if bytes > 0 => Some(bytes),

@@ -205,7 +205,7 @@ impl Engine {
     pub(super) fn handle_move_refused(&mut self, key: LaneKey, session: u32, status: HelloStatus) {
         match status {
             HelloStatus::Busy => self.believe(session),
-            // Only the engine that the hello names says this, wherever it was found.
+            // An honest process says this only if the hello names it, wherever it was found.
             HelloStatus::UnknownSession => {
                 return self.lose(session, "it has ended the session, whatever became of its word");
             }

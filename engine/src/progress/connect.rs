@@ -30,7 +30,7 @@ impl Engine {
             return;
         }
         let locator = known.locator;
-        // One that took too long may still be there.
+        // It was closed when it took too long; nothing may be left of it.
         self.drop_attempt(session);
         match self.driver.connect(locator, RAIL) {
             Ok(lane) => {

@@ -112,7 +112,7 @@ impl Run {
                 Step::Planned(_) => {}
             }
         }
-        Ok(())
+        self.oracle.check_end(|_| false)
     }
 
     /// Nothing is kept, and all credit is back.

@@ -82,6 +82,7 @@ impl Datagrams {
     }
 
     pub(super) fn set_rails(&mut self, rails: &[Rail], counters: &mut DriverCounters) {
+        self.outgoing.doubt_ways();
         self.flush(counters);
         self.outgoing.set_rails(rails);
     }
@@ -138,9 +139,10 @@ impl Datagrams {
     }
 
     /// Reports what needs no kernel: datagrams that are here already, room that a flush made.
-    pub(super) fn serve(&mut self, events: &mut Vec<Event>) {
+    /// `sleeps`: the driver is about to.
+    pub(super) fn serve(&mut self, sleeps: bool, events: &mut Vec<Event>) {
         self.incoming.ask_anew();
-        self.outgoing.poll();
+        self.outgoing.poll(sleeps);
         if self.is_watched && self.incoming.is_held() {
             self.is_watched = false;
             events.push(Event::DatagramsReadable);
@@ -168,7 +170,7 @@ impl Datagrams {
         }
         if what.writable && self.is_blocked {
             self.flush(counters);
-            self.serve(events);
+            self.serve(false, events);
         }
     }
 }

@@ -83,8 +83,13 @@ impl Outgoing {
     }
 
     /// Comes with each poll.
-    pub(super) fn poll(&mut self) {
-        self.usual.poll();
+    pub(super) fn poll(&mut self, sleeps: bool) {
+        self.usual.poll(sleeps);
+    }
+
+    /// Ways may lead elsewhere by now: what is queued says its own.
+    pub(super) fn doubt_ways(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.is_usual = false);
     }
 
     /// Whether a datagram can leave by `rail`.

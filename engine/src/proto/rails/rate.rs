@@ -3,7 +3,8 @@
 /// Time over which a sample is taken, in nanoseconds: chunks are often reported several at once.
 const SAMPLE_NS: u64 = 2_000_000;
 /// Samples that are higher than what is known count for a quarter, lower ones for an eighth: a loop
-/// that was busy for a while makes a lane look slow.
+/// that was busy for a while makes a lane look slow. Of chunks that came alone higher ones count
+/// for a half.
 const RISE_SHIFT: u32 = 2;
 const FALL_SHIFT: u32 = 3;
 
