@@ -295,8 +295,8 @@ impl Core {
         timed.filter_map(|session| session.connection.deadline_ns()).min()
     }
 
-    /// Handles the deadlines that have passed. The loop closes the attempts that timed out when
-    /// it is asked to connect anew or told that the session ended.
+    /// Handles the deadlines that have passed. The loop is told to close the attempts that timed
+    /// out.
     pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let mut timed = std::mem::take(&mut self.timed);
         timed.retain(|&slot| {
