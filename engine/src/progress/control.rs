@@ -33,6 +33,8 @@ pub(crate) struct Control {
     /// Those of its other paths.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place for each packet")]
     pub(crate) standby: Vec<Box<super::datagram::Lane>>,
+    /// It is in the list of those that wait for room in the driver, by whichever path.
+    pub(super) awaits_room: bool,
     /// Which of them contents had best go by.
     pub(super) preference: crate::proto::rails::preference::Preference,
     /// Some of its paths is not as it should be.

@@ -15,6 +15,9 @@ const PAYLOAD_BYTES_MIN: u64 = 64;
 /// Time between two looks for messages that nobody waits for, in nanoseconds.
 const DRAIN_PAUSE_NS: u64 = 50_000_000;
 
+/// How often one slot of sessions may be in the list of those that wait for the driver.
+const BLOCKED_PER_SESSION: usize = 8;
+
 impl Run {
     /// Memory of one engine is within what its settings say.
     pub(super) fn check_bounds(&self, host: usize) -> Result<(), String> {
@@ -58,6 +61,18 @@ impl Run {
         Ok(())
     }
 
+    /// Sessions that wait for the driver do so once each: what makes more of them with every turn
+    /// would have all memory soon.
+    pub(super) fn check_waiting_room(&self, host: usize) -> Result<(), String> {
+        let Some(engine) = self.world.look(host) else { return Ok(()) };
+        // A slot may have had several sessions since the driver was full.
+        if engine.state.sessions_blocked() > BLOCKED_PER_SESSION * engine.state.core.sessions.len()
+        {
+            return Err("more sessions wait for room in the driver than there are".into());
+        }
+        Ok(())
+    }
+
     /// Every session that failed had a reason to, whether or not somebody used it then.
     pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
         for (_, session) in core.sessions.iter() {
@@ -68,13 +83,13 @@ impl Run {
         Ok(())
     }
 
-    /// Sessions with processes that are dead end, if only because their hosts are silent: until
-    /// then what has come of them, and what is due to them, is kept.
+    /// Sessions that the other side does not have any more end, if only because their hosts are
+    /// silent: until then what has come of them, and what is due to them, is kept.
     ///
     /// RR-END-2.
     pub(super) fn outlive(&mut self) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
-        while self.knows_the_dead() {
+        while self.is_any_one_sided() {
             match self.world.step(end_ns) {
                 Step::Limit => return Err("the end of a session is never noticed".into()),
                 Step::Turn(host) => self.after_turn(host)?,
@@ -84,14 +99,24 @@ impl Run {
         Ok(())
     }
 
-    /// Whether somebody who lives is connected with somebody who does not, or who may have ended
-    /// the session, for its control lane is gone.
-    fn knows_the_dead(&self) -> bool {
+    /// Whether somebody who lives is connected with somebody who is not connected with them: dead,
+    /// or with an end of the session whose news is late. Who has no control lane may be so soon.
+    fn is_any_one_sided(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
-            let mut sessions = engine.state.core.sessions.iter();
+            let core = &engine.state.core;
+            let mut sessions = core.sessions.iter().filter(|(_, session)| session.is_connected());
             sessions.any(|(_, session)| {
-                session.is_outlived() || session.is_connected() && !self.is_alive(session.engine)
+                session.is_outlived() || !self.is_connected(session.engine, core.engine)
             })
+        })
+    }
+
+    /// Whether a process lives and has a session with another one.
+    fn is_connected(&self, process: u64, with: u64) -> bool {
+        let home = self.homes.get(&process).filter(|_| self.is_alive(process));
+        home.and_then(|&host| self.world.look(host)).is_some_and(|engine| {
+            let mut sessions = engine.state.core.sessions.iter();
+            sessions.any(|(_, session)| session.engine == with && session.is_connected())
         })
     }
 

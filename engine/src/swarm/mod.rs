@@ -308,6 +308,7 @@ impl Run {
     /// Looks at what a turn has brought.
     fn after_turn(&mut self, host: usize) -> Result<(), String> {
         self.collect(host)?;
+        self.check_waiting_room(host)?;
         if self.world.turns.is_multiple_of(TURNS_PER_LOOK) {
             self.check_bounds(host)?;
         }

@@ -3,6 +3,7 @@
 use super::scenarios::{config, drain, loop_config, pass, peer, receive, run, send};
 use super::world::World;
 use crate::driver::sim::net::Weather;
+use crate::driver::sim::rails::LinkWeather;
 use crate::progress::datagram::DatagramCounters;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
@@ -307,4 +308,35 @@ fn goodbyes_by_datagrams_are_heard_and_answered() {
             assert_eq!(failures, [Some(expected)], "seed {seed}, host {host}");
         }
     }
+}
+
+/// A driver that has room for one datagram at a time calls sessions again and again; those of
+/// several paths, each of which finds no room, wait once.
+#[test]
+fn a_session_of_several_paths_waits_once_for_room() {
+    let config = Config { envelope_credits: 500, eager_credit_bytes: 1 << 20, ..config() };
+    let mut world = World::new(1, Weather::fair()).unwrap();
+    world.set_datagrams(true).unwrap();
+    let link = LinkWeather { ns_per_kib: 100_000, delay_ns: 10_000, ..LinkWeather::default() };
+    for host in 0..2 {
+        world.add_host_with(&[link; 3]);
+        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+    }
+    warm_up(&mut world);
+    pass(&mut world, 100 * MILLISECOND);
+    world.net.borrow_mut().datagram_weather.send_room_bytes = 1;
+    let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
+    for _ in 0..400 {
+        assert!(receive(&mut world, 1, source, 1, 200));
+        send(&mut world, 0, target, 1, 200, Level::BufferReusable);
+    }
+    let (mut received, mut most) = (0, 0);
+    run(&mut world, "all are received", |world| {
+        let waiting = world.look(0).unwrap().state.sessions_blocked();
+        assert!(waiting <= 1, "{waiting} sessions wait, of one");
+        most = most.max(waiting);
+        received += drain(world, 1).len();
+        received == 400
+    });
+    assert_eq!(most, 1, "the driver was full");
 }

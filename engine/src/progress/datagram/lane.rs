@@ -60,8 +60,6 @@ pub(crate) struct Lane {
     pub(super) busy_question_ns: u64,
     /// The earliest time that stands for it among the timers.
     pub(super) timer_ns: u64,
-    /// It is in the list of those that wait for room in the driver.
-    pub(super) is_blocked: bool,
     /// The driver sends nothing.
     pub(super) is_off: bool,
     /// It is in the list of those whose books are to be kept.
@@ -81,10 +79,10 @@ pub(super) struct Candidate {
 /// The path itself is long and says little.
 impl fmt::Debug for Lane {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, remote, health, timer_ns, is_blocked, .. } = self;
+        let Self { path, remote, health, timer_ns, .. } = self;
         let (due_ns, load) = (path.poll_timeout(), path.load());
         write!(out, "Lane {{ {remote} {health:?} due {due_ns:?} timer {timer_ns} {load:?} ")?;
-        write!(out, "is_blocked: {is_blocked}, {:?} }}", path.statistics())
+        write!(out, "{:?} }}", path.statistics())
     }
 }
 
@@ -144,7 +142,6 @@ impl Lane {
             is_held: false,
             busy_question_ns: 0,
             timer_ns: u64::MAX,
-            is_blocked: false,
             is_off: false,
             is_owed: false,
         }

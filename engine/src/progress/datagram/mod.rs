@@ -284,8 +284,9 @@ impl Engine {
         for session in 0..self.state.controls.len() {
             let state = &mut *self.state;
             let control = &mut state.controls[session];
+            control.awaits_room = false;
             for lane in control.lanes_mut() {
-                (lane.is_off, lane.is_blocked) = (false, false);
+                lane.is_off = false;
                 // What was agreed on may be longer than what this driver has room for.
                 if is_open && lane.path.datagram_bytes_max() <= self.driver.datagram_bytes_max() {
                     lane.path.ask();
@@ -417,9 +418,7 @@ impl Engine {
     pub(super) fn handle_datagrams_writable(&mut self) {
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
-            for lane in self.control(session).lanes_mut() {
-                lane.is_blocked = false;
-            }
+            self.control(session).awaits_room = false;
             self.transmit_all(session);
         }
         self.driver.flush_datagrams();
@@ -569,9 +568,8 @@ impl Engine {
         lane.is_owed = false;
         if !state.datagrams.is_blocked {
             lane.set_timer(session, &mut state.datagrams.timers);
-        } else if !lane.is_blocked {
+        } else if !std::mem::replace(&mut control.awaits_room, true) {
             // Its time may have come, and it can do nothing until there is room.
-            lane.is_blocked = true;
             state.datagrams.blocked.push(session);
         }
         happened
@@ -582,6 +580,12 @@ impl State {
     /// Whether some session wants a turn, so that the time counts.
     pub(super) fn has_timers(&self) -> bool {
         !self.datagrams.timers.is_empty()
+    }
+
+    /// How many sessions wait for room in the driver.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn sessions_blocked(&self) -> usize {
+        self.datagrams.blocked.len()
     }
 
     /// The earliest time at which a session wants a turn.
