@@ -400,11 +400,17 @@ impl Core {
     }
 
     /// A session that this side opened, whose lanes are in use and of whose paths one has none: the
-    /// attempt failed, and the peer need not know that there is such a path.
+    /// attempt failed, and the peer need not know that there is such a path. A lane that has carried
+    /// nothing yet is no reason for another one, which would be one for the next, and sessions that
+    /// have none go first.
     fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
+        if self.starved.iter().any(|&(_, wait)| wait == Wait::Room) {
+            return None;
+        }
         self.lanes.iter().find_map(|(_, bulk)| {
             let session = self.sessions.at(bulk.session as usize)?;
-            let is_in_use = bulk.is_ready && now_ns.saturating_sub(bulk.used_ns) < IN_USE_NS;
+            let has_carried = bulk.is_ready && !bulk.is_fresh;
+            let is_in_use = has_carried && now_ns.saturating_sub(bulk.used_ns) < IN_USE_NS;
             let is_short = is_in_use
                 && session.rails.are_many()
                 && session.connection.is_initiator()

@@ -29,6 +29,7 @@ impl Core {
         session.connection.fail();
         session.keys = None;
         session.failure = Some(failure.clone());
+        tracing::debug!(me = self.engine, peer = session.engine, "a session ends: {failure}");
         if planted!(LeakStaging) {
             session.outbox = super::outbox::Outbox::default();
         }

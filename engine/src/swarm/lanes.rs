@@ -5,7 +5,9 @@ use super::scenarios::{
 };
 use super::world::World;
 use crate::driver::sim::net::Weather;
+use crate::driver::sim::rails::LinkWeather;
 use crate::driver::sim::random::Random;
+use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config};
 use crate::proto::effects::Level;
 use crate::proto::session::Control;
@@ -72,6 +74,41 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
     }
     pass(&mut world, 1000 * MILLISECOND);
     assert_eq!(lanes_of(&world), []);
+}
+
+/// A lane that nobody has used yet is no reason to open one on another path: each would be the
+/// next one's reason, and what room for lanes there is would never be free for others.
+#[test]
+fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
+    let retry = Retry { timeout_ns: 50 * MILLISECOND, ..config().retry };
+    let config = Config { bulk_lanes: 1, bulk_idle_ns: 50 * MILLISECOND, retry, ..config() };
+    let mut world = World::new(1, Weather::fair()).unwrap();
+    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    for host in 0..2 {
+        world.add_host_with(&[link; 2]);
+        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+    }
+    connect(&mut world, 0, 1);
+    pass(&mut world, 10 * MILLISECOND);
+    let number = |world: &World| {
+        let sessions = &world.look(0).unwrap().state.core.sessions;
+        sessions.iter().map(|(_, session)| session.next_lane).max().unwrap()
+    };
+    world.engine(1).unwrap().state.core.push_control(0, Control::lanes_wanted());
+    pass(&mut world, 10 * MILLISECOND);
+    let opened = number(&world);
+    let lanes = &world.look(0).unwrap().state.core.lanes;
+    let (first, paths) = (lanes.iter().next().unwrap().0, lanes.iter().count());
+    assert_eq!(paths, 2, "one for each path");
+    let close = Action::CloseLane { lane: first, is_failure: false };
+    world.engine(0).unwrap().state.core.actions.push_back(close);
+    for _ in 0..200 {
+        pass(&mut world, 10 * MILLISECOND);
+        let now_ns = world.now_ns();
+        world.engine(0).unwrap().state.core.close_idle_lanes(now_ns);
+    }
+    assert_eq!(number(&world), opened, "none is opened again");
+    assert_eq!(world.look(0).unwrap().state.core.lanes.iter().count(), 0);
 }
 
 /// RR-LANE-6
