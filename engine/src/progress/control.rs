@@ -37,6 +37,8 @@ pub(crate) struct Control {
     pub(super) awaits_room: bool,
     /// Which of them contents had best go by.
     pub(super) preference: crate::proto::rails::preference::Preference,
+    /// Which of them deliver long ones faster.
+    pub(super) trial: crate::proto::rails::trial::Trial,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,
     /// Position of the path that the control lane goes by.

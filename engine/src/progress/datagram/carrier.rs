@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use super::lane::{Health, Lane};
 use crate::progress::engine::State;
 use crate::proto::rails::PathState;
-use crate::proto::rails::preference::Distance;
+use crate::proto::rails::preference::{Distance, is_nearer};
+use crate::proto::rails::trial::Used;
 use crate::proto::session::Session;
 
 /// What may be under way for a round trip to say something of the path, in bytes.
@@ -65,6 +66,39 @@ impl State {
             self.core.set_content_bytes(session, bytes);
         }
         self.core.mark_dirty(session);
+    }
+
+    /// Reads what the carrier delivers, and tries whether a path that is as good and as near
+    /// otherwise delivers more. Called when a packet came.
+    #[cold]
+    pub(super) fn try_paths(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        control.trial.put_off(now_ns);
+        let carrier = control.datagram.as_deref_mut().filter(|lane| is_fit(lane));
+        let Some(carrier) = carrier else { return };
+        let used = Used {
+            path: carrier.number,
+            delivered: carrier.path.delivered(now_ns),
+            datagram_bytes: carrier.path.content_bytes_max() as u64,
+        };
+        let class = class_of(known, carrier);
+        let claimed =
+            |lane: &Lane| known.rails.paths.get(usize::from(lane.at)).map_or(0, PathState::speed);
+        let (speed, round_trip_ns) = (claimed(carrier), carrier.path.short_round_trip_ns());
+        let is_candidate = |lane: &&Lane| {
+            let is_slow = claimed(lane) > 0 && claimed(lane) <= speed / 2;
+            let is_near = round_trip_ns.zip(lane.path.short_round_trip_ns());
+            let is_near = is_near.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns));
+            is_fit(lane) && class_of(known, lane) == class && is_near && !is_slow
+        };
+        let standby = control.standby.iter().map(|lane| &**lane);
+        let others = standby.filter(is_candidate).map(|lane| lane.number);
+        if let Some(path) = control.trial.read(now_ns, &used, others) {
+            control.preference.choose(path);
+            self.choose_carrier(session);
+        }
     }
 
     /// Compares the round trips of paths that are as good otherwise, and asks all of them for the

@@ -222,11 +222,15 @@ impl State {
             return handled;
         }
         let is_comparing = control.preference.is_due(self.now_ns);
+        let is_reading = control.trial.is_due(self.now_ns);
         if control.is_doubtful || !is_active {
             self.judge_paths(session);
         }
         if is_comparing {
             self.compare_paths(session);
+        }
+        if is_reading {
+            self.try_paths(session);
         }
         handled
     }

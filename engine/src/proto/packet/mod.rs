@@ -19,6 +19,7 @@
 
 pub(crate) mod config;
 mod congestion;
+mod delivery;
 mod loss;
 mod mtu;
 mod numbers;
@@ -33,6 +34,7 @@ mod tests;
 mod transmit;
 
 pub(crate) use config::{DATAGRAM_BYTES_MIN, PathConfig};
+pub(crate) use delivery::Delivered;
 pub(crate) use path::{Event, Path};
 pub(crate) use received::Arrival;
 pub(crate) use transmit::{Content, Filled};

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::config::PathConfig;
 use super::congestion::Congestion;
+use super::delivery::Delivery;
 use super::loss::Loss;
 use super::mtu::Mtu;
 use super::numbers::{WORD, numbers};
@@ -80,6 +81,7 @@ pub(crate) struct Path {
     pub(super) pacer: Pacer,
     pub(super) mtu: Mtu,
     pub(super) statistics: Statistics,
+    pub(super) delivery: Delivery,
     events: VecDeque<Event>,
     /// Whoever waits for the content of a packet gets it before the acknowledgement beside it has
     /// its consequences: they come with [`Self::settle`], which all calls make that depend on them.
@@ -122,6 +124,7 @@ impl Path {
             pacer: Pacer::new(),
             mtu: Mtu::new(datagram, config.datagram_bytes_max),
             statistics: Statistics::default(),
+            delivery: Delivery::default(),
             events: VecDeque::new(),
             owed: None,
             late_ns: 0,
@@ -287,6 +290,7 @@ impl Path {
         }
         self.find_losses(now_ns, false, news.sent_from_ns);
         self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
+        self.note_idle(now_ns);
         self.sent.settle();
         let highest = self.highest_acked.unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
@@ -328,6 +332,7 @@ impl Path {
         match record.purpose {
             Purpose::Content => {
                 self.congestion.handle_ack(u64::from(record.bytes));
+                self.delivery.add(u64::from(record.bytes));
                 self.events.push_back(Event::Acked { token: record.token });
             }
             Purpose::Ping | Purpose::MtuProbe | Purpose::Ack => {}
@@ -569,13 +574,6 @@ impl Path {
     /// Counters.
     pub(crate) fn statistics(&self) -> Statistics {
         self.statistics
-    }
-
-    /// Bytes that may be in flight, bytes that are, and probe timeouts without an answer: what
-    /// the health of a path is judged by.
-    pub(crate) fn load(&self) -> (u64, u64, u32) {
-        let in_flight = self.sent.bytes_in_flight();
-        (self.congestion.window(), in_flight, self.loss.probes())
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod preference;
 pub(crate) mod rate;
 pub(crate) mod schedule;
 pub(crate) mod shares;
+pub(crate) mod trial;
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -45,6 +45,11 @@ impl Preference {
         self.favourite
     }
 
+    /// Something else than nearness chose a path.
+    pub(crate) fn choose(&mut self, path: u16) {
+        (self.favourite, self.rival, self.known_ns) = (Some(path), None, 0);
+    }
+
     /// Whether it is time to compare.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
@@ -95,7 +100,7 @@ impl Preference {
 }
 
 /// Whether one round trip is clearly shorter than another.
-fn is_nearer(one_ns: u64, other_ns: u64) -> bool {
+pub(crate) fn is_nearer(one_ns: u64, other_ns: u64) -> bool {
     one_ns.saturating_add(NEARER_MIN_NS.max(other_ns / 4)) < other_ns
 }
 

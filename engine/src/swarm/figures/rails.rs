@@ -57,6 +57,17 @@ pub(super) fn world_of(hosts: &[Vec<LinkWeather>], config: &Config, seed: u64) -
     world
 }
 
+/// The same of usual settings, where NICs do not tell their rates.
+fn world_of_secretive(hosts: &[Vec<LinkWeather>]) -> World {
+    let mut world = world_of(&[], &usual(), 9);
+    world.tells_speed = false;
+    for (host, links) in hosts.iter().enumerate() {
+        world.add_host_with(links);
+        world.start(host, host as u64 + 1, usual(), loop_config()).unwrap();
+    }
+    world
+}
+
 /// Every other host has a session with `host`, and all of its paths are known.
 pub(super) fn settle(world: &mut World, host: usize) {
     let others = (0..world.hosts()).filter(|&other| other != host);
@@ -130,6 +141,26 @@ fn pairs() -> [([LinkWeather; 2], &'static str); 5] {
         ([near(2), far], "near and far"),
         ([near(10), delays(gigabits(1), 400 * MICRO)], "near and fast, far and slow"),
     ]
+}
+
+/// NICs that say nothing of their rates, or the same of all: load shows them.
+#[test]
+fn rates_that_nobody_tells_are_found_by_trial() {
+    let link = |rate| delays(gigabits(rate), 40 * MICRO);
+    let time_ns = |links: &[LinkWeather]| {
+        let mut world = world_of_secretive(&[links.to_vec(), links.to_vec()]);
+        settle(&mut world, 1);
+        let end_ns = world.now_ns() + 100 * MILLI;
+        while world.now_ns() < end_ns {
+            Traffic::new(16 << 10, 1, 10).run(&mut world, SECOND, Traffic::is_done);
+        }
+        lone_ns(&mut world, 16 << 10)
+    };
+    let best_ns = time_ns(&[link(3)]);
+    for links in [[link(1), link(3)], [link(3), link(1)]] {
+        let both_ns = time_ns(&links);
+        assert!(both_ns * 100 <= best_ns * (100 + SLOWER_PERCENT), "{both_ns} ns, {best_ns} alone");
+    }
 }
 
 const SHORT: [usize; 4] = [8, 256, 4 << 10, 16 << 10];
