@@ -11,14 +11,12 @@ use super::roles::{CLOSING, Greeting, Role};
 use crate::proto::connection::Phase;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
+use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
-
-/// The rail that control lanes leave by.
-const RAIL: u8 = 0;
 
 impl Engine {
     // ---- Our side connects ----
@@ -32,13 +30,36 @@ impl Engine {
         let locator = known.locator;
         // It was closed when it took too long; nothing may be left of it.
         self.drop_attempt(session);
-        match self.driver.connect(locator, RAIL) {
+        let rail = self.rail_to_connect(session);
+        match self.driver.connect(locator, rail) {
             Ok(lane) => {
                 self.control(session).attempt = Some(lane);
                 self.state.roles.insert(lane, Role::Connecting { session });
             }
             Err(error) => self.attempt_failed(session, &error.to_string()),
         }
+    }
+
+    /// The rail that an attempt leaves by: the first one, and if that fails each other that leads
+    /// to the peer in turn. One without a link is left out while there is another.
+    fn rail_to_connect(&mut self, session: u32) -> u8 {
+        let down = self.state.rails_down;
+        let is_up = |rail: u8| down >> (rail % 16) & 1 == 0;
+        let Some(known) = self.state.core.sessions.at(session as usize) else { return 0 };
+        let (to, attempt) = (known.locator.ip(), known.connection.attempts().max(1) as usize - 1);
+        let count = self.state.rails.len() as u8;
+        if count < 2 || (attempt == 0 && is_up(0)) {
+            return 0;
+        }
+        let leads_there = |&rail: &u8| {
+            let address = self.state.rails[usize::from(rail)].address;
+            address.is_ipv4() == to.is_ipv4() && self.driver.reach(rail, to) != Reach::Unreachable
+        };
+        let others = (1..count).filter(leads_there);
+        let rails: Vec<u8> = std::iter::once(0).chain(others).collect();
+        let up: Vec<u8> = rails.iter().copied().filter(|&rail| is_up(rail)).collect();
+        let rails = if up.is_empty() { rails } else { up };
+        rails[attempt % rails.len()]
     }
 
     pub(super) fn connect_lane(&mut self, lane: Id) {

@@ -98,6 +98,8 @@ pub(crate) struct State {
     pub(crate) rails: Vec<Rail>,
     /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
     pub(crate) rails_chosen: Vec<Rail>,
+    /// Rails whose NICs have no link: a bit for each.
+    pub(super) rails_down: u16,
     /// Where statistics are published, if they are.
     pub(crate) publisher: Option<super::statistics::Publisher>,
     pub(crate) datagrams: Datagrams,
@@ -151,6 +153,7 @@ impl State {
             listener,
             locator,
             rails_chosen: rails.clone(),
+            rails_down: 0,
             rails,
             publisher: None,
             datagrams: Datagrams::default(),
@@ -239,6 +242,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listener = state.listener.try_clone().map_err(failed)?;
+        state.rails_down = 0;
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_told();
         state.core.set_rails(told);

@@ -122,7 +122,7 @@ impl Run {
         of(one).flat_map(|one| of(other).map(move |other| (one, other))).collect()
     }
 
-    fn taint_all(&mut self, host: usize) {
+    pub(super) fn taint_all(&mut self, host: usize) {
         for other in 0..self.residents.len() {
             self.taint(host, other);
         }
@@ -217,6 +217,12 @@ impl Run {
             self.taint_all(host);
         }
         let now_ns = self.world.now_ns();
+        if link == 0 {
+            // Who starts meanwhile finds it so.
+            let until_ns = now_ns + 2 * outage_ns * times;
+            let known = self.first_links.entry(host).or_default();
+            *known = (*known).max(until_ns);
+        }
         let way = (host, link);
         self.world.net.borrow_mut().plan_flapping(now_ns, way, fault, 2 * outage_ns, times);
         let next_ns = 1 + self.random.within(2 * fault_ns);

@@ -112,6 +112,8 @@ struct Run {
     residents: Vec<Resident>,
     /// Host of every process there ever was.
     homes: BTreeMap<Process, usize>,
+    /// Hosts whose first link has failed, and until when it may again.
+    first_links: BTreeMap<usize, u64>,
     next_process: u64,
     actions_left: usize,
     /// Operations that may be cancelled: where, which, and whether it is a receive.
@@ -217,6 +219,7 @@ impl Run {
             oracle,
             residents: Vec::new(),
             homes: BTreeMap::new(),
+            first_links: BTreeMap::new(),
             next_process: 1,
             actions_left: plan.actions,
             operations: Vec::new(),
@@ -265,6 +268,10 @@ impl Run {
             self.homes.keys().copied().filter(|&known| !self.is_alive(known)).collect();
         dead.into_iter().for_each(|dead| self.oracle.taint(process, dead));
         self.homes.insert(process, host);
+        let now_ns = self.world.now_ns();
+        let failing = self.first_links.iter().filter(|&(_, &until_ns)| until_ns > now_ns);
+        let failing: Vec<usize> = failing.map(|(&host, _)| host).collect();
+        failing.into_iter().for_each(|host| self.taint_all(host));
         Ok(())
     }
 

@@ -1,10 +1,11 @@
 //! Sessions in datagram mode: whole engines, datagrams and streams, one story each.
 
-use super::scenarios::{config, drain, loop_config, pass, peer, receive, run, send};
+use super::scenarios::{config, connect, drain, loop_config, pass, peer, receive, run, send, talk};
 use super::world::World;
 use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::LinkWeather;
+use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::progress::datagram::DatagramCounters;
+use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
 use crate::types::PeerFailure;
@@ -339,4 +340,37 @@ fn a_session_of_several_paths_waits_once_for_room() {
         received == 400
     });
     assert_eq!(most, 1, "the driver was full");
+}
+
+/// Whether its NIC has no link or its packets vanish: attempts leave by the rails in turn.
+#[test]
+fn a_session_begins_by_another_rail_while_the_first_one_fails() {
+    let retry = Retry { timeout_ns: 200 * MILLISECOND, ..config().retry };
+    let config = Config { retry, ..config() };
+    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    for (fault, has_datagrams) in [
+        (RailFault::Down, true),
+        (RailFault::Down, false),
+        (RailFault::BLACKHOLE, true),
+        (RailFault::BLACKHOLE, false),
+    ] {
+        let mut world = World::new(1, Weather::fair()).unwrap();
+        world.set_datagrams(has_datagrams).unwrap();
+        for host in 0..2 {
+            world.add_host_with(&[link; 2]);
+            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+        }
+        world.net.borrow_mut().set_rail_fault(0, 0, Some(fault));
+        pass(&mut world, MILLISECOND);
+        let start_ns = world.now_ns();
+        connect(&mut world, 0, 1);
+        exchange(&mut world, "by the other rail");
+        let took_ns = world.now_ns() - start_ns;
+        let limit_ns = if fault == RailFault::Down { 50 } else { 400 } * MILLISECOND;
+        assert!(took_ns < limit_ns, "{fault:?}, datagrams {has_datagrams}: {took_ns} ns");
+        talk(&mut world, [0, 1], "and goes on");
+        world.net.borrow_mut().set_rail_fault(0, 0, None);
+        pass(&mut world, 1000 * MILLISECOND);
+        talk(&mut world, [0, 1], "with both");
+    }
 }

@@ -173,6 +173,11 @@ impl Engine {
         {
             known.nic_index = index;
         }
+        let bit = 1 << (rail % 16);
+        match is_up {
+            true => self.state.rails_down &= !bit,
+            false => self.state.rails_down |= bit,
+        }
         for session in 0..self.state.controls.len() {
             let control = &mut self.state.controls[session];
             if control.standby.is_empty() {
