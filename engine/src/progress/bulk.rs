@@ -7,6 +7,11 @@ use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::roles::{Role, Traffic};
 use crate::proto::table::Id;
 
+/// A kernel that sees both ends of a lane send keeps acknowledgements for the next segment, for up to
+/// 40 ms. That may never come: what goes the other way may have another lane. A sender whose memory
+/// goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
+const ACK_NS: u64 = 100_000;
+
 /// Why a bulk lane is closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LaneEnd<'a> {
@@ -78,6 +83,7 @@ impl Engine {
         let now_ns = self.state.now_ns;
         if let Some(traffic) = self.traffic(key) {
             traffic.sending = Some((chunk.length, now_ns, mode));
+            (traffic.has_sent, traffic.is_ack_due) = (true, false);
         }
         let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
@@ -137,12 +143,36 @@ impl Engine {
         if is_open && is_good && is_idle {
             // Only idle lanes are watched: for their end.
             self.watch(key, Interest::Readable);
+            self.plan_ack(key);
         } else if is_open && !is_good {
             let cause = match result {
                 Ok(_) => "its stream is out of step".to_owned(),
                 Err(error) => error.to_string(),
             };
             self.close_lane(lane, LaneEnd::Failed(&cause));
+        }
+    }
+
+    /// What came on a lane is to be acknowledged though nothing may go there soon.
+    fn plan_ack(&mut self, key: LaneKey) {
+        let due_ns = self.state.now_ns + ACK_NS;
+        let Some(traffic) = self.traffic(key) else { return };
+        if std::mem::take(&mut traffic.has_sent) && !traffic.is_ack_due {
+            traffic.is_ack_due = true;
+            self.state.acks_due.push_back((key, due_ns));
+        }
+    }
+
+    /// Tells kernels to acknowledge what came on lanes where nothing went since.
+    pub(super) fn hasten_acks(&mut self, until_ns: u64) {
+        while let Some(&(key, due_ns)) = self.state.acks_due.front()
+            && due_ns <= until_ns
+        {
+            self.state.acks_due.pop_front();
+            let traffic = self.traffic(key);
+            if traffic.is_some_and(|traffic| std::mem::take(&mut traffic.is_ack_due)) {
+                self.driver.hasten_ack(key);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! One progress engine: touched by one thread at a time.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,6 +109,8 @@ pub(crate) struct State {
     pub(crate) controls: Vec<Control>,
     /// Sessions whose control lane is read directly.
     pub(super) hot: Vec<u32>,
+    /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
+    pub(super) acks_due: VecDeque<(LaneKey, u64)>,
     /// By slot of the protocol's lane table.
     pub(super) lane_keys: Vec<Option<LaneKey>>,
     pub(super) receive_buffer: Vec<u8>,
@@ -160,6 +163,7 @@ impl State {
             roles: Roles::default(),
             controls: Vec::new(),
             hot: Vec::new(),
+            acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
             receive_buffer: vec![
                 0;
@@ -342,6 +346,9 @@ impl Engine {
         happened |= self.handle_events();
         self.note_news_handled(began_ns);
         self.fire_timers(began_ns);
+        if !self.state.acks_due.is_empty() {
+            self.hasten_acks(self.state.now_ns);
+        }
         if self.state.now_ns >= self.state.next_tick_ns {
             self.state.watch_busy_paths();
             self.tick();
@@ -516,6 +523,7 @@ impl Engine {
         self.watch_hot();
         self.read_clock();
         self.acknowledge_all();
+        self.hasten_acks(u64::MAX);
         self.watch_datagrams();
         let state = &mut *self.state;
         let mut sleep = limit.unwrap_or(Duration::from_millis(100));
@@ -550,48 +558,6 @@ impl Engine {
     pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {
         if let Err(error) = self.driver.watch(lane, interest) {
             tracing::warn!("cannot watch a lane: {error}");
-        }
-    }
-
-    /// Says goodbye to everybody, waits until it is delivered (`linger` at the most), and gives
-    /// everything back. What is outstanding ends with an error or is lost with the caller.
-    pub(crate) fn close(mut self) {
-        let deadline = Instant::now() + self.state.config.linger;
-        let flushed = |engine: &mut Self| {
-            let core = &engine.state.core;
-            // What waits for a receive of this engine's own waits for ever: nobody posts one now.
-            let is_done = core.sessions.iter().all(|(id, session)| {
-                !session.is_connected()
-                    || session.engine == core.engine
-                    || core.is_settled(id.index() as u32)
-            });
-            let serves = core.operations.iter().any(|(_, operation)| {
-                matches!(operation.state, crate::proto::operation::State::Serving(_))
-                    && !core.is_loopback(operation.session)
-            });
-            (is_done && !serves).then_some(())
-        };
-        let _ = self.wait(Some(deadline), flushed);
-        for session in 0..self.state.core.sessions.slots() {
-            self.state.core.leave(session as u32);
-        }
-        let gone = |engine: &mut Self| {
-            let mut sessions = engine.state.core.sessions.iter();
-            let own = engine.state.core.engine;
-            sessions
-                .all(|(_, session)| !session.is_connected() || session.engine == own)
-                .then_some(())
-        };
-        let _ = self.wait(Some(deadline), gone);
-        self.stop();
-    }
-
-    fn stop(mut self) {
-        if !self.driver.shutdown(Duration::from_secs(2)) {
-            // The kernel may still write there: memory that is never reused cannot be corrupted.
-            tracing::warn!("the kernel did not let go of all buffers in time; they are leaked");
-            self.state.arena.leak();
-            std::mem::forget(std::mem::replace(&mut self.state.completions, Completions::new(0)));
         }
     }
 }

@@ -321,6 +321,13 @@ pub(crate) trait Driver {
     /// counts as answered).
     fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
 
+    /// What has arrived on a lane is acknowledged now, and not with what may be sent there next
+    /// (`TCP_QUICKACK`): a sender whose memory the kernel sends from waits for that. Where nobody
+    /// puts it off, or the lane is not connected, nothing happens.
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        let _ = lane;
+    }
+
     /// What the kernel counted of a connected lane; `None` where it is not connected, or nobody
     /// counts. One system call: for statistics.
     fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {

@@ -16,6 +16,7 @@ pub(crate) mod datagram;
 pub(crate) mod engine;
 mod greet;
 pub(crate) mod lanes;
+mod leave;
 pub(crate) mod post;
 mod rehome;
 mod roles;

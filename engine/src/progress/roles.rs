@@ -78,8 +78,7 @@ impl Role {
 }
 
 /// Being closed, with nothing outstanding.
-pub(crate) const CLOSING: Role =
-    Role::Closing { lane: None, traffic: Traffic { receiving: None, sending: None } };
+pub(crate) const CLOSING: Role = Role::Closing { lane: None, traffic: Traffic::NOTHING };
 
 /// What the driver has outstanding on a bulk lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,6 +86,15 @@ pub(crate) struct Traffic {
     pub(crate) receiving: Option<ChunkReceive>,
     /// Length of the chunk being sent, and when it was handed over.
     pub(crate) sending: Option<(u32, u64, super::lanes::SendMode)>,
+    /// Chunks went since the kernel was last told not to keep its acknowledgements for those.
+    pub(crate) has_sent: bool,
+    /// It is told soon, unless another chunk goes first.
+    pub(crate) is_ack_due: bool,
+}
+
+impl Traffic {
+    pub(crate) const NOTHING: Self =
+        Self { receiving: None, sending: None, has_sent: false, is_ack_due: false };
 }
 
 /// Roles by lane, generations checked.

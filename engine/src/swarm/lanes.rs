@@ -165,3 +165,39 @@ fn a_peer_that_asks_while_it_has_lanes_gets_another_one_when_these_are_closed_fo
     pass(&mut world, 1000 * MILLISECOND);
     assert_eq!(next_lane(&world), Some(4));
 }
+
+/// A kernel keeps the acknowledgement of a chunk for the next one back, which may not come.
+#[test]
+fn acknowledgements_are_asked_for_where_nothing_goes_back() {
+    let mut world = world(2, 2, &Config { bulk_lanes: 1, ..config() });
+    connect(&mut world, 0, 1);
+    let one = |world: &mut World, from: usize, to: usize| {
+        let (source, target) = (peer(world, to, from), peer(world, from, to));
+        assert!(receive(world, to, source, 1, 5000));
+        assert!(send(world, from, target, 1, 5000, Level::Matched));
+        let mut done = 0;
+        run(world, "it is received", |world| {
+            done += drain(world, from).len() + drain(world, to).len();
+            done == 2
+        });
+    };
+    let hastened = |world: &World| world.net.borrow().acks_hastened;
+    // One way only: kernels keep nothing back.
+    for _ in 0..5 {
+        one(&mut world, 0, 1);
+        pass(&mut world, MILLISECOND);
+    }
+    assert_eq!(hastened(&world), 0);
+    // Engines here sleep as soon as they have nothing to do, before anything goes back.
+    for round in 1..=5 {
+        one(&mut world, 1, 0);
+        one(&mut world, 0, 1);
+        assert_eq!(hastened(&world), 2 * round);
+    }
+    // From now on kernels know that it is one way.
+    for _ in 0..5 {
+        one(&mut world, 0, 1);
+        pass(&mut world, MILLISECOND);
+    }
+    assert_eq!(hastened(&world), 10);
+}

@@ -361,6 +361,10 @@ impl Driver for Pcap {
         self.inner.frame_drops()
     }
 
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        self.inner.hasten_ack(lane);
+    }
+
     fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
         self.inner.tcp_figures(lane)
     }

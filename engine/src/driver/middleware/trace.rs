@@ -302,6 +302,12 @@ impl Driver for Trace {
         self.inner.frame_drops()
     }
 
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        self.inner.hasten_ack(lane);
+        self.tell_idle();
+        trace!(target: TARGET, call = "hasten_ack", lane = name(lane));
+    }
+
     fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
         self.inner.tcp_figures(lane)
     }

@@ -121,6 +121,8 @@ pub(crate) struct Net {
     pub(super) hosts: Vec<Host>,
     pub(crate) connections: Vec<Connection>,
     pub(super) air: Air,
+    /// How often a process wanted an acknowledgement to go at once.
+    pub(crate) acks_hastened: u64,
     /// Ways from a host to another that are cut, and the epochs that began with that.
     pub(super) cuts: Vec<(usize, usize, u64)>,
     /// Counts the cuts, so that a keep-alive knows its own.
@@ -144,6 +146,7 @@ impl Net {
             hosts: Vec::new(),
             connections: Vec::new(),
             air: Air::default(),
+            acks_hastened: 0,
             cuts: Vec::new(),
             epoch: 0,
             busy: Vec::new(),

@@ -13,4 +13,6 @@ pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_piece
 pub(crate) use info::{addresses, figures, unanswered};
 pub(crate) use listen::{accept_some, listener};
 pub(crate) use nic::{bind as bind_to_nic, keep_to_nic};
-pub(crate) use setup::{Binding, LaneOptions, connect_error, established, open, prepare};
+pub(crate) use setup::{
+    Binding, LaneOptions, connect_error, established, hasten_ack, open, prepare,
+};

@@ -140,6 +140,12 @@ pub(crate) fn connect_error(socket: &impl AsFd) -> Option<io::Error> {
     }
 }
 
+/// The kernel acknowledges what has arrived on a connection now. One system call. One that is not
+/// connected, or dying, has nothing to acknowledge.
+pub(crate) fn hasten_ack(socket: &impl AsFd) {
+    let _ = SockRef::from(socket).set_tcp_quickack(true);
+}
+
 /// Lets `connect` choose the port: a `bind` to port 0 would take one away from all destinations.
 fn bind_address_without_port(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
@@ -188,6 +194,34 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
         let (_, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), "127.0.0.2");
+    }
+
+    /// A kernel that has seen both sides send keeps acknowledgements for what is sent next.
+    #[test]
+    fn acknowledgements_are_not_kept_back_once_that_is_said() {
+        use std::io::{Read, Write};
+        use std::net::{TcpListener, TcpStream};
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let is_prompt = |socket: &TcpStream| SockRef::from(socket).tcp_quickack().unwrap();
+        let mut bytes = [0; 100];
+        for _ in 0..50 {
+            near.write_all(&bytes).unwrap();
+            far.read_exact(&mut bytes).unwrap();
+            far.write_all(&bytes).unwrap();
+            near.read_exact(&mut bytes).unwrap();
+        }
+        assert!(!is_prompt(&far), "it waits for what is sent next");
+        near.write_all(&bytes).unwrap();
+        far.read_exact(&mut bytes).unwrap();
+        hasten_ack(&far);
+        assert!(is_prompt(&far));
+        // Nothing is there to acknowledge, and nobody to tell.
+        drop(near);
+        hasten_ack(&far);
+        hasten_ack(&listener);
     }
 
     #[test]

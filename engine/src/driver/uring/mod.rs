@@ -468,6 +468,13 @@ impl Driver for UringDriver {
         tcp::unanswered(lane.socket.as_raw_fd())
     }
 
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        if let Some(lane) = self.lanes.get(lane) {
+            self.counters.syscalls += 1;
+            tcp::hasten_ack(&lane.socket);
+        }
+    }
+
     fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
         let lane = self.lanes.get(lane)?;
         self.counters.syscalls += 1;
