@@ -100,7 +100,11 @@ impl Engine {
     pub(super) fn handle_sent(&mut self, key: LaneKey, result: io::Result<()>) {
         self.read_clock();
         let now_ns = self.state.now_ns;
-        let sent = self.traffic(key).and_then(|traffic| traffic.sending.take());
+        let sent = self.traffic(key).and_then(|traffic| {
+            // The kernel has sent until now.
+            traffic.has_sent = true;
+            traffic.sending.take()
+        });
         let Some(&mut Role::Bulk { lane, .. }) = self.state.roles.get_mut(key) else { return };
         match result {
             Ok(()) => {

@@ -43,6 +43,7 @@ impl Engine {
         // Nobody is about to answer, and a turn that brought a message ended with that.
         self.state.keep_books();
         self.acknowledge_all();
+        self.hasten_acks(u64::MAX);
         self.driver.end_absence();
         self.chunks_rest = false;
         let happened = progressed?;
