@@ -106,17 +106,17 @@ impl Run {
             let core = &engine.state.core;
             let mut sessions = core.sessions.iter().filter(|(_, session)| session.is_connected());
             sessions.any(|(_, session)| {
-                session.is_outlived() || !self.is_connected(session.engine, core.engine)
+                session.is_outlived() || !self.is_other_side_of(session.engine, session.id)
             })
         })
     }
 
-    /// Whether a process lives and has a session with another one.
-    fn is_connected(&self, process: u64, with: u64) -> bool {
+    /// Whether a process lives and has this session.
+    fn is_other_side_of(&self, process: u64, id: u64) -> bool {
         let home = self.homes.get(&process).filter(|_| self.is_alive(process));
         home.and_then(|&host| self.world.look(host)).is_some_and(|engine| {
             let mut sessions = engine.state.core.sessions.iter();
-            sessions.any(|(_, session)| session.engine == with && session.is_connected())
+            sessions.any(|(_, session)| session.id == id && session.is_connected())
         })
     }
 
