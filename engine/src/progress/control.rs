@@ -13,6 +13,9 @@ use crate::wire::{FrameError, goodbye};
 /// messages of an exchange, few enough that a long wait is not spent in system calls.
 const COLD_TURNS: u32 = 64;
 
+/// Position of no path.
+pub(super) const NO_PATH: u8 = u8::MAX;
+
 /// The loop's side of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
@@ -39,9 +42,16 @@ pub(crate) struct Control {
     pub(super) preference: crate::proto::rails::preference::Preference,
     /// Which of them deliver long ones faster.
     pub(super) trial: crate::proto::rails::trial::Trial,
+    /// Datagrams with contents that came since the last reading, and how many of them in a row by
+    /// a path that is not the carrier.
+    pub(super) contents_came: u32,
+    pub(super) contents_elsewhere: u32,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,
-    /// Position of the path that the control lane goes by.
+    /// Attempts to connect it that the network swallowed, and the rail that the last one left by.
+    pub(super) detours: u8,
+    pub(super) left_by: u8,
+    /// Position of the path that the control lane goes by; [`NO_PATH`]: it goes by none of them.
     pub(super) lane_at: u8,
     /// Another control lane that is being opened, and its path.
     pub(super) moving: Option<(LaneKey, u8)>,

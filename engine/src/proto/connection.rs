@@ -102,11 +102,6 @@ impl Connection {
         self.initiator
     }
 
-    /// How many attempts in a row there were, with the one under way.
-    pub(crate) fn attempts(&self) -> u32 {
-        self.attempts
-    }
-
     /// The peer is this engine itself: nothing needs to be connected.
     pub(crate) fn loop_back(&mut self) {
         self.establish(true);

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use super::lane::{Health, Lane};
+use crate::progress::control::Control;
 use crate::progress::engine::State;
 use crate::proto::rails::PathState;
 use crate::proto::rails::preference::{Distance, is_nearer};
@@ -11,6 +12,11 @@ use crate::proto::session::Session;
 
 /// What may be under way for a round trip to say something of the path, in bytes.
 const UNLOADED_BYTES: u64 = 4 << 10;
+
+/// Contents in a row by another path than the carrier that make the peer's choice this side's, too.
+const ELSEWHERE: u32 = 8;
+/// Who gets fewer contents between two readings is not led by the peer.
+const LED_FROM: u32 = 32;
 
 /// Whether contents may go by a path.
 fn is_fit(lane: &Lane) -> bool {
@@ -21,6 +27,38 @@ fn is_fit(lane: &Lane) -> bool {
 fn class_of(session: &Session, lane: &Lane) -> (bool, bool) {
     let path = session.rails.paths.get(usize::from(lane.at));
     path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
+}
+
+/// Round trip of short packets by the carrier. Its own load may wait in front of it, and would do
+/// so elsewhere.
+fn round_trip_ns(carrier: &Lane) -> Option<u64> {
+    let (_, in_flight, _) = carrier.path.load();
+    let short_ns = carrier.path.short_round_trip_ns()?;
+    match carrier.path.least_round_trip_ns() {
+        Some(least_ns) if in_flight > UNLOADED_BYTES => Some(least_ns),
+        _ => Some(short_ns),
+    }
+}
+
+/// Whether another path is not clearly farther than the carrier.
+fn is_near(other: &Lane, carrier: &Lane) -> bool {
+    let both = round_trip_ns(carrier).zip(other.path.short_round_trip_ns());
+    both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
+}
+
+impl Control {
+    /// Contents came, by the carrier or elsewhere. `true`: the peer goes on sending them by another
+    /// path.
+    #[inline]
+    pub(super) fn note_contents(&mut self, is_elsewhere: bool) -> bool {
+        self.contents_came = self.contents_came.saturating_add(1);
+        if !is_elsewhere {
+            self.contents_elsewhere = 0;
+            return false;
+        }
+        self.contents_elsewhere = self.contents_elsewhere.saturating_add(1);
+        self.contents_elsewhere == ELSEWHERE
+    }
 }
 
 impl State {
@@ -68,6 +106,24 @@ impl State {
         self.core.mark_dirty(session);
     }
 
+    /// Contents of both ways had best go by the same path: acknowledgements go with what goes back,
+    /// and what each way costs cannot be told where a message waits for the answer of the other.
+    /// The side that opened the session chooses, for one of them has to.
+    #[cold]
+    pub(super) fn follow(&mut self, session: u32, path: u16) {
+        let Some(known) = self.core.sessions.at(session as usize) else { return };
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let carrier = control.datagram.as_deref().filter(|lane| is_fit(lane));
+        let theirs = control.standby.iter().find(|lane| lane.number == path && is_fit(lane));
+        let (Some(carrier), Some(theirs)) = (carrier, theirs) else { return };
+        let may_follow =
+            class_of(known, theirs) == class_of(known, carrier) && is_near(theirs, carrier);
+        if may_follow && !known.connection.is_initiator() {
+            control.preference.choose(path);
+            self.choose_carrier(session);
+        }
+    }
+
     /// Reads what the carrier delivers, and tries whether a path that is as good and as near
     /// otherwise delivers more. Called when a packet came.
     #[cold]
@@ -76,22 +132,23 @@ impl State {
         let Some(known) = self.core.sessions.at(session as usize) else { return };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         control.trial.put_off(now_ns);
+        let came = std::mem::take(&mut control.contents_came);
+        let is_led = came >= LED_FROM && !known.connection.is_initiator();
         let carrier = control.datagram.as_deref_mut().filter(|lane| is_fit(lane));
         let Some(carrier) = carrier else { return };
         let used = Used {
             path: carrier.number,
-            delivered: carrier.path.delivered(now_ns),
-            datagram_bytes: carrier.path.content_bytes_max() as u64,
+            delivered: carrier.path.delivered(),
+            content_bytes: control.content_bytes.max(1) as u64,
         };
         let class = class_of(known, carrier);
         let claimed =
             |lane: &Lane| known.rails.paths.get(usize::from(lane.at)).map_or(0, PathState::speed);
-        let (speed, round_trip_ns) = (claimed(carrier), carrier.path.short_round_trip_ns());
+        let speed = claimed(carrier);
         let is_candidate = |lane: &&Lane| {
             let is_slow = claimed(lane) > 0 && claimed(lane) <= speed / 2;
-            let is_near = round_trip_ns.zip(lane.path.short_round_trip_ns());
-            let is_near = is_near.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns));
-            is_fit(lane) && class_of(known, lane) == class && is_near && !is_slow
+            let is_alike = is_fit(lane) && class_of(known, lane) == class;
+            is_alike && is_near(lane, carrier) && !is_slow && !is_led
         };
         let standby = control.standby.iter().map(|lane| &**lane);
         let others = standby.filter(is_candidate).map(|lane| lane.number);
@@ -116,13 +173,8 @@ impl State {
             Some(Distance { path: lane.number, round_trip_ns })
         };
         let alike = |lane: &&Lane| is_fit(lane) && class_of(known, lane) == class;
-        // Its own load may wait in front of it, and would do so elsewhere.
-        let (_, in_flight, _) = carrier.path.load();
-        let is_loaded = in_flight > UNLOADED_BYTES;
-        let used = distance(carrier).map(|known| match carrier.path.least_round_trip_ns() {
-            Some(least_ns) if is_loaded => Distance { round_trip_ns: least_ns, ..known },
-            _ => known,
-        });
+        let used = round_trip_ns(carrier)
+            .map(|round_trip_ns| Distance { path: carrier.number, round_trip_ns });
         let standby = control.standby.iter().map(|lane| &**lane);
         let others = standby.filter(alike).filter_map(distance);
         let is_moved = used.is_some_and(|used| control.preference.compare(now_ns, used, others));

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use super::lane::Lane;
-use crate::progress::control::Control;
+use crate::progress::control::{Control, NO_PATH};
 use crate::progress::engine::{Engine, State};
 use crate::proto::failure::PeerFailure;
 use crate::proto::packet::{Path, PathConfig};
@@ -88,8 +88,11 @@ impl Control {
         })
     }
 
-    /// Whether the path at a position does not answer.
+    /// Whether the path at a position does not answer, or is none.
     pub(in crate::progress) fn is_path_down(&self, at: u8) -> bool {
+        if at == NO_PATH {
+            return true;
+        }
         let mut lanes = self.lanes().filter(|lane| lane.at == at);
         lanes.any(|lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_down))
     }
@@ -215,7 +218,7 @@ impl State {
         if let Some(at) = at {
             control.exchange(at);
         }
-        let dropped = self.datagrams.dropped;
+        let (dropped, segments) = (self.datagrams.dropped, self.datagrams.segments);
         let handled = self.handle_on_path(session, from, bytes, length);
         let is_genuine = self.datagrams.dropped == dropped;
         let Some(control) = self.controls.get_mut(session as usize) else { return handled };
@@ -226,6 +229,7 @@ impl State {
         if !is_genuine {
             return handled;
         }
+        let is_led = self.datagrams.segments != segments && control.note_contents(at.is_some());
         let is_comparing = control.preference.is_due(self.now_ns);
         let is_reading = control.trial.is_due(self.now_ns);
         if control.is_doubtful || !is_active {
@@ -233,6 +237,9 @@ impl State {
         }
         if is_comparing {
             self.compare_paths(session);
+        }
+        if is_led {
+            self.follow(session, number);
         }
         if is_reading {
             self.try_paths(session);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::config::PathConfig;
 use super::congestion::Congestion;
-use super::delivery::Delivery;
+use super::delivery::Delivered;
 use super::loss::Loss;
 use super::mtu::Mtu;
 use super::numbers::{WORD, numbers};
@@ -81,7 +81,7 @@ pub(crate) struct Path {
     pub(super) pacer: Pacer,
     pub(super) mtu: Mtu,
     pub(super) statistics: Statistics,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: Delivered,
     events: VecDeque<Event>,
     /// Whoever waits for the content of a packet gets it before the acknowledgement beside it has
     /// its consequences: they come with [`Self::settle`], which all calls make that depend on them.
@@ -124,7 +124,7 @@ impl Path {
             pacer: Pacer::new(),
             mtu: Mtu::new(datagram, config.datagram_bytes_max),
             statistics: Statistics::default(),
-            delivery: Delivery::default(),
+            delivery: Delivered::default(),
             events: VecDeque::new(),
             owed: None,
             late_ns: 0,
@@ -290,7 +290,6 @@ impl Path {
         }
         self.find_losses(now_ns, false, news.sent_from_ns);
         self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
-        self.note_idle(now_ns);
         self.sent.settle();
         let highest = self.highest_acked.unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {

@@ -106,7 +106,6 @@ impl Path {
             self.find_losses(now_ns, false, record.sent_at_ns);
         }
         self.acked_sent_ns = self.acked_sent_ns.max(record.sent_at_ns);
-        self.note_idle(now_ns);
         self.sent.settle();
         let highest = self.highest_acked.unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {

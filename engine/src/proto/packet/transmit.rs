@@ -170,7 +170,6 @@ impl Path {
         if purpose != Purpose::Ack {
             if self.sent.count() == 1 {
                 self.unanswered_since_ns = now_ns;
-                self.delivery.begin(now_ns);
             }
             self.asked_at_ns = now_ns;
             self.asked_at_once = flags & FLAG_ACK_NOW != 0;

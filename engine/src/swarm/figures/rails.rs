@@ -163,6 +163,34 @@ fn rates_that_nobody_tells_are_found_by_trial() {
     }
 }
 
+/// Who answers takes the path that questions come by, and both find the faster one.
+#[test]
+fn both_ways_of_a_conversation_go_by_the_faster_path() {
+    let link = |rate| delays(gigabits(rate), 40 * MICRO);
+    for links in [[link(1), link(3)], [link(3), link(1)]] {
+        let slow = usize::from(links[1] == link(1));
+        let mut world = world_of_secretive(&[links.to_vec(), links.to_vec()]);
+        settle(&mut world, 1);
+        let both_ways = |world: &mut World, for_ns: u64| {
+            let end_ns = world.now_ns() + for_ns;
+            while world.now_ns() < end_ns {
+                Traffic::new(16 << 10, 1, 1).run(world, SECOND, Traffic::is_done);
+                Traffic::new(16 << 10, 1, 1).between(1, 0).run(world, SECOND, Traffic::is_done);
+            }
+        };
+        let carried = |world: &World| {
+            let net = world.net.borrow();
+            [0, 1].map(|at| net.carried_bytes(0, at).iter().sum::<u64>())
+        };
+        both_ways(&mut world, 60 * MILLI);
+        let before = carried(&world);
+        both_ways(&mut world, 30 * MILLI);
+        let after = carried(&world);
+        let [by_slow, by_fast] = [slow, 1 - slow].map(|at| after[at] - before[at]);
+        assert!(by_fast > 1 << 20 && by_slow < by_fast / 20, "{by_slow} {by_fast}");
+    }
+}
+
 const SHORT: [usize; 4] = [8, 256, 4 << 10, 16 << 10];
 const LONG: [usize; 7] = [20_000, 64 << 10, 100_000, 256 << 10, MIB, 4 * MIB, 16 * MIB];
 
