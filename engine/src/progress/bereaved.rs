@@ -36,7 +36,7 @@ const REFUSED_NS: u64 = 100_000_000;
 const QUESTIONS_PER_TIMEOUT: u32 = 4;
 
 /// Whether an error is one of the network, not of the peer.
-fn is_of_network(error: &io::Error) -> bool {
+pub(super) fn is_of_network(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::TimedOut
@@ -51,6 +51,12 @@ impl Control {
     #[cfg(test)]
     pub(crate) fn has_lane(&self) -> bool {
         self.lane.is_some()
+    }
+
+    /// Whether that connection goes by one of the session's paths.
+    #[cfg(test)]
+    pub(crate) fn is_lane_on_path(&self) -> bool {
+        self.lane_at != super::control::NO_PATH
     }
 
     /// Whether nothing is known of the peer that would keep its session alive for long.

@@ -1,9 +1,13 @@
 //! Connections: those of this side up to their hello, what becomes of them, their end.
 
+use std::io;
+use std::net::IpAddr;
+
 use rand::RngExt;
 use zerocopy::IntoBytes;
 
-use super::control::Control;
+use super::bereaved::is_of_network;
+use super::control::{Control, NO_PATH};
 use super::datagram::scoped;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
@@ -16,6 +20,7 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
+use crate::wire::rail::ROLE_BACKUP;
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
 impl Engine {
@@ -30,36 +35,60 @@ impl Engine {
         let locator = known.locator;
         // It was closed when it took too long; nothing may be left of it.
         self.drop_attempt(session);
-        let rail = self.rail_to_connect(session);
+        let rail = self.rail_to_connect(session, locator.ip());
         match self.driver.connect(locator, rail) {
             Ok(lane) => {
-                self.control(session).attempt = Some(lane);
+                let control = self.control(session);
+                (control.attempt, control.left_by) = (Some(lane), rail);
                 self.state.roles.insert(lane, Role::Connecting { session });
             }
-            Err(error) => self.attempt_failed(session, &error.to_string()),
+            Err(error) => {
+                if is_of_network(&error) {
+                    let control = self.control(session);
+                    control.detours = control.detours.wrapping_add(1);
+                }
+                self.attempt_failed(session, &error.to_string());
+            }
         }
     }
 
-    /// The rail that an attempt leaves by: the first one, and if that fails each other that leads
-    /// to the peer in turn. One without a link is left out while there is another.
-    fn rail_to_connect(&mut self, session: u32) -> u8 {
+    /// The rail that an attempt leaves by: the first one, and after each that the network swallowed
+    /// the next one that leads to the peer, backups last. One without a link is left out while there
+    /// is another. Whoever refuses or answers was reached.
+    fn rail_to_connect(&mut self, session: u32, to: IpAddr) -> u8 {
         let down = self.state.rails_down;
         let is_up = |rail: u8| down >> (rail % 16) & 1 == 0;
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return 0 };
-        let (to, attempt) = (known.locator.ip(), known.connection.attempts().max(1) as usize - 1);
+        let detours = usize::from(self.control(session).detours);
         let count = self.state.rails.len() as u8;
-        if count < 2 || (attempt == 0 && is_up(0)) {
+        // A link-local address means another host on each network.
+        let is_local = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
+        if count < 2 || is_local || (detours == 0 && is_up(0)) {
             return 0;
         }
+        let told = self.state.core.rails();
+        let is_backup =
+            |rail: u8| told.get(usize::from(rail)).is_some_and(|rail| rail.role == ROLE_BACKUP);
         let leads_there = |&rail: &u8| {
             let address = self.state.rails[usize::from(rail)].address;
             address.is_ipv4() == to.is_ipv4() && self.driver.reach(rail, to) != Reach::Unreachable
         };
-        let others = (1..count).filter(leads_there);
-        let rails: Vec<u8> = std::iter::once(0).chain(others).collect();
-        let up: Vec<u8> = rails.iter().copied().filter(|&rail| is_up(rail)).collect();
-        let rails = if up.is_empty() { rails } else { up };
-        rails[attempt % rails.len()]
+        let mut rails: Vec<u8> = (1..count).filter(leads_there).collect();
+        rails.sort_by_key(|&rail| is_backup(rail));
+        rails.insert(0, 0);
+        if rails.iter().any(|&rail| is_up(rail)) {
+            rails.retain(|&rail| is_up(rail));
+        }
+        rails[detours % rails.len()]
+    }
+
+    /// A connection failed. If that was the network's doing the next attempt takes another rail.
+    pub(super) fn note_detour(&mut self, key: LaneKey, error: &io::Error) {
+        if let Some(&mut Role::Connecting { session }) = self.state.roles.get_mut(key)
+            && is_of_network(error)
+        {
+            let control = self.control(session);
+            control.detours = control.detours.wrapping_add(1);
+        }
     }
 
     pub(super) fn connect_lane(&mut self, lane: Id) {
@@ -239,8 +268,11 @@ impl Engine {
         let zero_copy = super::zero_copy::ZeroCopy::new(self.state.config.zero_copy);
         let control = self.control(session);
         let attempt = control.attempt;
-        *control =
-            Control { lane: Some(key), attempt, zero_copy: Some(zero_copy), ..Control::default() };
+        // By another rail than the first one it is on no path that is known here.
+        let is_detour = attempt == Some(key) && control.left_by != 0;
+        let lane_at = if is_detour { NO_PATH } else { 0 };
+        let zero_copy = Some(zero_copy);
+        *control = Control { lane: Some(key), attempt, zero_copy, lane_at, ..Control::default() };
         self.state.hot.retain(|&hot| hot != session);
         self.heat(session);
     }
@@ -249,6 +281,11 @@ impl Engine {
 
     pub(super) fn drop_attempt(&mut self, session: u32) {
         if let Some(key) = self.control(session).attempt.take() {
+            if matches!(self.state.roles.get_mut(key), Some(Role::Connecting { .. })) {
+                // Nobody answered in time.
+                let control = self.control(session);
+                control.detours = control.detours.wrapping_add(1);
+            }
             self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Graceful);
         }

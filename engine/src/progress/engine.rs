@@ -247,6 +247,7 @@ impl Engine {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listener = state.listener.try_clone().map_err(failed)?;
         state.rails_down = 0;
+        state.acks_due.clear();
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_told();
         state.core.set_rails(told);
@@ -396,6 +397,7 @@ impl Engine {
                 Event::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
                 Event::Connected { lane } => self.handle_connected(lane),
                 Event::ConnectFailed { lane, error } => {
+                    self.note_detour(lane, &error);
                     self.handle_refused_move(lane, &error);
                     self.handle_connect_failed(lane, &error.to_string());
                 }

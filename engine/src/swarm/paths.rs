@@ -8,7 +8,7 @@ use crate::progress::datagram::DatagramCounters;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
-use crate::types::PeerFailure;
+use crate::types::{Peer, PeerFailure};
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -372,5 +372,34 @@ fn a_session_begins_by_another_rail_while_the_first_one_fails() {
         world.net.borrow_mut().set_rail_fault(0, 0, None);
         pass(&mut world, 1000 * MILLISECOND);
         talk(&mut world, [0, 1], "with both");
+        if has_datagrams {
+            // The connection has moved to a path that is known.
+            let control = &world.look(0).unwrap().state.controls[0];
+            assert!(control.is_lane_on_path(), "{fault:?}");
+        }
     }
+}
+
+/// Whoever refuses was reached: there is nothing wrong with the rail.
+#[test]
+fn a_peer_that_does_not_listen_yet_is_asked_by_the_same_rail() {
+    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    let mut world = World::new(1, Weather::fair()).unwrap();
+    for _ in 0..2 {
+        world.add_host_with(&[link; 2]);
+    }
+    for host in [1, 0] {
+        world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
+    }
+    let target = peer(&mut world, 0, 1);
+    drop(world.take(1));
+    world.engine(0).unwrap().start_connect(Peer(target)).unwrap();
+    pass(&mut world, 5 * MILLISECOND);
+    world.start(1, 2, config(), loop_config()).unwrap();
+    talk(&mut world, [0, 1], "it listens now");
+    let net = world.net.borrow();
+    let by: Vec<usize> = net.connections.iter().map(|it| it.ends[0].link).collect();
+    assert!(by.len() > 2, "some were refused");
+    let controls = net.connections.iter().filter(|it| !it.is_bulk);
+    assert!(controls.map(|it| it.ends[0].link).all(|link| link == 0), "{by:?}");
 }

@@ -150,7 +150,7 @@ pub(crate) struct End {
     /// The host, and which process there; `None`: no engine, somebody else.
     pub(crate) host: Option<usize>,
     /// Its place among the links of the host.
-    pub(super) link: usize,
+    pub(crate) link: usize,
     pub(crate) process: u32,
     /// Index and generation of the lane, once there is one.
     pub(crate) lane: Option<(u32, u32)>,
