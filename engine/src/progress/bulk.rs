@@ -7,9 +7,9 @@ use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::roles::{Role, Traffic};
 use crate::proto::table::Id;
 
-/// A kernel that sees both ends of a lane send keeps acknowledgements for the next segment, for up to
-/// 40 ms. That may never come: what goes the other way may have another lane. A sender whose memory
-/// goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
+/// A kernel that sees both ends of a lane send keeps acknowledgements for the next segment, for up
+/// to 40 ms. That may never come: what goes the other way may have another lane. A sender whose
+/// memory goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
 const ACK_NS: u64 = 100_000;
 
 /// Why a bulk lane is closed.

@@ -53,8 +53,8 @@ impl Engine {
     }
 
     /// The rail that an attempt leaves by: the first one, and after each that the network swallowed
-    /// the next one that leads to the peer, backups last. One without a link is left out while there
-    /// is another. Whoever refuses or answers was reached.
+    /// the next one that leads to the peer, backups last. One without a link is left out while
+    /// there is another. Whoever refuses or answers was reached.
     fn rail_to_connect(&mut self, session: u32, to: IpAddr) -> u8 {
         let down = self.state.rails_down;
         let is_up = |rail: u8| down >> (rail % 16) & 1 == 0;

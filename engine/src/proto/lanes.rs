@@ -400,8 +400,8 @@ impl Core {
     }
 
     /// A session that this side opened, whose lanes are in use and of whose paths one has none: the
-    /// attempt failed, and the peer need not know that there is such a path. A lane that has carried
-    /// nothing yet is no reason for another one, which would be one for the next.
+    /// attempt failed, and the peer need not know that there is such a path. A lane that has
+    /// carried nothing yet is no reason for another one, which would be one for the next.
     fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
         self.lanes.iter().find_map(|(_, bulk)| {
             let session = self.sessions.at(bulk.session as usize)?;

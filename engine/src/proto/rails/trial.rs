@@ -1,12 +1,12 @@
 //! Which of several paths that are as near delivers long messages faster.
 //!
-//! A path that is slow shows that only under load, so the round trips of single packets say nothing
-//! of it, and a NIC that does not tell its speed nothing either: virtual ones claim any. So, while a
-//! session sends datagrams that are full, another path carries them for some milliseconds. It goes
-//! on doing so if more was delivered in that time, by a quarter, or by a sixteenth in three trials
-//! in a row: a stream is faster then, or the answers come sooner that somebody waits for. After any
-//! other trial comes a pause that doubles: a path that is worse costs less than a hundredth of the
-//! time soon.
+//! A path that is slow shows that only under load, so the round trips of single packets say
+//! nothing of it, and a NIC that does not tell its speed nothing either: virtual ones claim any.
+//! So, while a session sends datagrams that are full, another path carries them for some
+//! milliseconds. It goes on doing so if more was delivered in that time, by a quarter, or by a
+//! sixteenth in three trials in a row: a stream is faster then, or the answers come sooner that
+//! somebody waits for. After any other trial comes a pause that doubles: a path that is worse costs
+//! less than a hundredth of the time soon.
 
 use crate::proto::packet::Delivered;
 
