@@ -43,7 +43,7 @@ impl Engine {
                 self.state.roles.insert(lane, Role::Connecting { session });
             }
             Err(error) => {
-                if is_of_network(&error) {
+                if is_of_network(&error) || error.kind() == io::ErrorKind::AddrNotAvailable {
                     let control = self.control(session);
                     control.detours = control.detours.wrapping_add(1);
                 }
@@ -269,10 +269,13 @@ impl Engine {
         let control = self.control(session);
         let attempt = control.attempt;
         // By another rail than the first one it is on no path that is known here.
-        let is_detour = attempt == Some(key) && control.left_by != 0;
-        let lane_at = if is_detour { NO_PATH } else { 0 };
+        let left_by = control.left_by;
+        let known = self.state.core.sessions.at(session as usize);
+        let is_ours = known.is_some_and(|known| known.connection.is_initiator());
+        let lane_at = if is_ours && left_by != 0 { NO_PATH } else { 0 };
         let zero_copy = Some(zero_copy);
-        *control = Control { lane: Some(key), attempt, zero_copy, lane_at, ..Control::default() };
+        *self.control(session) =
+            Control { lane: Some(key), attempt, zero_copy, lane_at, ..Control::default() };
         self.state.hot.retain(|&hot| hot != session);
         self.heat(session);
     }

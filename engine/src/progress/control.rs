@@ -42,8 +42,8 @@ pub(crate) struct Control {
     pub(super) preference: crate::proto::rails::preference::Preference,
     /// Which of them deliver long ones faster.
     pub(super) trial: crate::proto::rails::trial::Trial,
-    /// Datagrams with contents that came since the last reading, and how many of them in a row by
-    /// a path that is not the carrier.
+    /// Long datagrams with contents that came since the last reading, and how many of any length
+    /// came in a row by a path that is not the carrier.
     pub(super) contents_came: u32,
     pub(super) contents_elsewhere: u32,
     /// Some of its paths is not as it should be.

@@ -364,6 +364,11 @@ fn a_session_begins_by_another_rail_while_the_first_one_fails() {
         pass(&mut world, MILLISECOND);
         let start_ns = world.now_ns();
         connect(&mut world, 0, 1);
+        run(&mut world, "it is connected", |world| {
+            let core = &world.look(0).unwrap().state.core;
+            core.sessions.iter().any(|(_, session)| session.is_connected())
+        });
+        assert!(!world.look(0).unwrap().state.controls[0].is_lane_on_path(), "{fault:?}");
         exchange(&mut world, "by the other rail");
         let took_ns = world.now_ns() - start_ns;
         let limit_ns = if fault == RailFault::Down { 50 } else { 400 } * MILLISECOND;
@@ -372,11 +377,9 @@ fn a_session_begins_by_another_rail_while_the_first_one_fails() {
         world.net.borrow_mut().set_rail_fault(0, 0, None);
         pass(&mut world, 1000 * MILLISECOND);
         talk(&mut world, [0, 1], "with both");
-        if has_datagrams {
-            // The connection has moved to a path that is known.
-            let control = &world.look(0).unwrap().state.controls[0];
-            assert!(control.is_lane_on_path(), "{fault:?}");
-        }
+        // With datagrams the connection has moved to a path that is known.
+        let control = &world.look(0).unwrap().state.controls[0];
+        assert_eq!(control.is_lane_on_path(), has_datagrams, "{fault:?}");
     }
 }
 

@@ -15,7 +15,7 @@ const UNLOADED_BYTES: u64 = 4 << 10;
 
 /// Contents in a row by another path than the carrier that make the peer's choice this side's, too.
 const ELSEWHERE: u32 = 8;
-/// Who gets fewer contents between two readings is not led by the peer.
+/// Who gets fewer long datagrams between two readings is not led by the peer.
 const LED_FROM: u32 = 32;
 
 /// Whether contents may go by a path.
@@ -47,17 +47,18 @@ fn is_near(other: &Lane, carrier: &Lane) -> bool {
 }
 
 impl Control {
-    /// Contents came, by the carrier or elsewhere. `true`: the peer goes on sending them by another
-    /// path.
+    /// Contents came in a datagram of `length` bytes, by the carrier or elsewhere. `true`: the peer
+    /// goes on sending them by another path.
     #[inline]
-    pub(super) fn note_contents(&mut self, is_elsewhere: bool) -> bool {
-        self.contents_came = self.contents_came.saturating_add(1);
+    pub(super) fn note_contents(&mut self, length: usize, is_elsewhere: bool) -> bool {
+        let is_long = 2 * length >= self.content_bytes;
+        self.contents_came = self.contents_came.saturating_add(u32::from(is_long));
         if !is_elsewhere {
             self.contents_elsewhere = 0;
             return false;
         }
-        self.contents_elsewhere = self.contents_elsewhere.saturating_add(1);
-        self.contents_elsewhere == ELSEWHERE
+        self.contents_elsewhere = (self.contents_elsewhere + 1) % ELSEWHERE;
+        self.contents_elsewhere == 0
     }
 }
 
@@ -118,7 +119,8 @@ impl State {
         let (Some(carrier), Some(theirs)) = (carrier, theirs) else { return };
         let may_follow =
             class_of(known, theirs) == class_of(known, carrier) && is_near(theirs, carrier);
-        if may_follow && !known.connection.is_initiator() {
+        let is_free = !known.connection.is_initiator() && !control.trial.is_trying();
+        if may_follow && is_free {
             control.preference.choose(path);
             self.choose_carrier(session);
         }

@@ -229,7 +229,8 @@ impl State {
         if !is_genuine {
             return handled;
         }
-        let is_led = self.datagrams.segments != segments && control.note_contents(at.is_some());
+        let is_led =
+            self.datagrams.segments != segments && control.note_contents(length, at.is_some());
         let is_comparing = control.preference.is_due(self.now_ns);
         let is_reading = control.trial.is_due(self.now_ns);
         if control.is_doubtful || !is_active {

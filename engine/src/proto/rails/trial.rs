@@ -12,6 +12,8 @@ use crate::proto::packet::Delivered;
 
 /// Time between two readings, in nanoseconds.
 const READING_NS: u64 = 8_000_000;
+/// A longer one is of a time in which nothing was sent, for it is made when something comes.
+const READING_MAX_NS: u64 = 2 * READING_NS;
 /// Time for what was sent before to be over on the path that is tried, in nanoseconds.
 const CHANGE_NS: u64 = 2_000_000;
 /// A path that is tried and carries so little for so long, in nanoseconds, is not tried further.
@@ -91,6 +93,11 @@ impl Trial {
         now_ns >= self.next_ns
     }
 
+    /// Whether another path is being tried.
+    pub(crate) fn is_trying(&self) -> bool {
+        matches!(self.state, State::Trying { .. })
+    }
+
     /// There is nothing to read yet.
     pub(crate) fn put_off(&mut self, now_ns: u64) {
         self.next_ns = now_ns + READING_NS;
@@ -118,6 +125,16 @@ impl Trial {
                 None
             }
             State::Trying { home, home_rate, path, since_ns, begin: Some((begin, begin_ns)) } => {
+                if now_ns - begin_ns > READING_MAX_NS && now_ns < since_ns + TRIAL_MAX_NS {
+                    self.state = State::Trying {
+                        home,
+                        home_rate,
+                        path,
+                        since_ns,
+                        begin: Some((used.delivered, now_ns)),
+                    };
+                    return None;
+                }
                 let delivered = used.delivered.since(&begin);
                 let tried = rate(&delivered, now_ns - begin_ns, used.content_bytes);
                 if tried.is_none() && now_ns < since_ns + TRIAL_MAX_NS {
@@ -128,7 +145,8 @@ impl Trial {
                 let is_better_by = |parts| tried_rate >= home_rate + home_rate / 16 * parts;
                 self.wins = if is_better_by(WIN) { self.wins + 1 } else { 0 };
                 if is_better_by(CLEAR) || self.wins >= WINS {
-                    self.wins = 0;
+                    // The other one is tried again soon: it may have been disturbed.
+                    (self.wins, self.pause_ns) = (0, 0);
                     self.rest(now_ns, tried_rate);
                     return None;
                 }
@@ -146,6 +164,9 @@ impl Trial {
     ) -> Option<u16> {
         let before = self.before.replace((used.path, used.delivered, now_ns));
         let (path, before, before_ns) = before?;
+        if now_ns - before_ns > READING_MAX_NS {
+            return None;
+        }
         if path != used.path {
             // Another one's rate says nothing of it.
             self.known_rate = 0;
@@ -303,6 +324,21 @@ mod tests {
             bench.length = length;
             bench.run(5 * SECOND);
             assert_eq!((bench.used, bench.moves), (0, 0), "{rate} {length}");
+        }
+    }
+
+    /// What lies between two bursts is no slowness of the path that carried them.
+    #[test]
+    fn bursts_are_measured_while_they_last() {
+        for (rates, best) in [([300, 100], 0), ([100, 300], 1)] {
+            let mut bench = Bench::new(&rates);
+            for _ in 0..30 {
+                bench.run(40 * MILLI);
+                bench.now_ns += SECOND;
+            }
+            assert_eq!(bench.used, best, "{rates:?}");
+            let in_use_ns = bench.in_use_ns[1 - usize::from(best)];
+            assert!(in_use_ns < 600 * MILLI, "{rates:?} {:?}", bench.in_use_ns);
         }
     }
 
