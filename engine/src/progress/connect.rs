@@ -274,8 +274,15 @@ impl Engine {
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours && left_by != 0 { NO_PATH } else { 0 };
         let zero_copy = Some(zero_copy);
-        *self.control(session) =
-            Control { lane: Some(key), attempt, zero_copy, lane_at, ..Control::default() };
+        *self.control(session) = Control {
+            lane: Some(key),
+            attempt,
+            zero_copy,
+            lane_at,
+            // The last words of the handshake may be all that ever goes by it.
+            is_owed_answer: true,
+            ..Control::default()
+        };
         self.state.hot.retain(|&hot| hot != session);
         self.heat(session);
     }

@@ -13,7 +13,7 @@ use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
-use crate::types::{Completion, Error, Event, PeerFailure};
+use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
 /// Between two looks of a loop at peers and strangers.
 const LOOK_NS: u64 = 100 * MILLISECOND;
@@ -401,4 +401,23 @@ fn lanes_may_fail_for_as_long_as_an_attempt_to_connect_may_take() {
         panic!()
     };
     assert!(cause.contains("one after the other"), "{cause}");
+}
+
+/// The proof may be all that a session sends by TCP, and the peer vanish right after it.
+///
+/// RR-END-2
+#[test]
+fn a_peer_that_vanishes_right_after_the_handshake_is_found_dead() {
+    let peer_timeout = Duration::from_secs(1);
+    let mut world = steady_world(2, &config(), LoopConfig { peer_timeout, ..loop_config() });
+    let target = peer(&mut world, 0, 1);
+    world.engine(0).unwrap().start_connect(Peer(target)).unwrap();
+    assert!(receive(&mut world, 0, target, 1, 100));
+    run(&mut world, "a session", |world| {
+        let core = &world.look(0).unwrap().state.core;
+        core.sessions.iter().any(|(_, session)| session.is_connected())
+    });
+    world.net.borrow_mut().mute();
+    let done = first(&mut world, "the receive ends");
+    assert!(matches!(failure_of(done), PeerFailure::Lost(_)));
 }
