@@ -26,7 +26,7 @@ pub(crate) struct Report {
     pub(crate) hint: Option<HintName>,
     /// With several paths: bytes that bulk lanes carried, both ways, by NIC of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) rails: Option<BTreeMap<String, u64>>,
+    pub(crate) rail_bytes: Option<BTreeMap<String, u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_us_min: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -229,5 +229,19 @@ mod tests {
         };
         let report = median(vec![round(1.0, true), round(9.0, false), round(5.0, true)]).unwrap();
         assert_eq!((report.message_rate_per_s, report.verified), (Some(5.0), false));
+    }
+
+    /// Parts are flattened into one object: two of one name would make lines that nobody can read.
+    #[test]
+    fn a_line_with_every_part_is_read_again() {
+        let whole = Report {
+            rail_bytes: Some(BTreeMap::from([("rail0".to_owned(), 4096)])),
+            incast: Some(IncastReport::default()),
+            failover: Some(FailoverReport::default()),
+            ..Report::default()
+        };
+        let line = serde_json::to_string(&whole).unwrap();
+        let again: Report = serde_json::from_str(&line).unwrap();
+        assert_eq!(serde_json::to_string(&again).unwrap(), line);
     }
 }

@@ -257,7 +257,7 @@ impl Side<'_> {
         let asked = self.endpoint.domain().settings().control_lane();
         let paths = PathsUsed::of(&self.endpoint.paths()).since(&self.paths_before);
         report.lanes = paths.lanes(self.endpoint.driver());
-        report.rails = paths.bytes();
+        report.rail_bytes = paths.bytes();
         counted::control_lane(report, asked, &ours, &theirs, paths.carrier());
         if self.job.lanes.is_datagrams_only() {
             // There is no other lane.
