@@ -32,7 +32,7 @@ fn attached(secret: Option<&Secret>, settings: &[(&str, &str)]) -> Endpoint<Owne
 /// The address of an engine that nobody runs.
 fn made_up(near: &Address, engine: u64) -> Address {
     let mut bytes = near.to_bytes();
-    bytes[32..40].copy_from_slice(&engine.to_le_bytes());
+    bytes[48..56].copy_from_slice(&engine.to_le_bytes());
     Address::from_bytes(&bytes).unwrap()
 }
 
@@ -255,9 +255,9 @@ fn an_impostor_gets_no_message() {
         let mut seen = Vec::new();
         for stream in listener.incoming().take(3) {
             let mut stream = stream.unwrap();
-            let mut hello = [0; 140];
+            let mut hello = [0; 156];
             stream.read_exact(&mut hello).unwrap();
-            let mut reply = b"RINGRAIL\x04\0\0\0".to_vec();
+            let mut reply = b"RINGRAIL\x05\0\0\0".to_vec();
             reply.resize(80, 0);
             reply[24..32].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();
@@ -316,8 +316,8 @@ fn a_tampered_chunk_header_costs_its_lane_and_the_message_arrives_whole() {
         if passing.forward {
             seen.fetch_max(passing.number, Ordering::SeqCst);
             match passing.number {
-                1 => passing.flip(140 + 32),
-                2 => passing.flip(140 + 16),
+                1 => passing.flip(156 + 32),
+                2 => passing.flip(156 + 16),
                 _ => {}
             }
         }

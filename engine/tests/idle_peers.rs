@@ -35,12 +35,12 @@ fn a_thousand_idle_peers_are_cheap() {
         let mut streams = Vec::with_capacity(PEERS);
         for number in 0..PEERS as u64 {
             let mut own = address.to_bytes();
-            own[32..40].copy_from_slice(&(number + 1).to_le_bytes());
+            own[48..56].copy_from_slice(&(number + 1).to_le_bytes());
             let own = Address::from_bytes(&own).unwrap();
             let mut hello = hello(&address, &own);
             hello[32..40].copy_from_slice(&(number + 1).to_le_bytes());
-            hello[100..102].copy_from_slice(&port.to_le_bytes());
-            hello[102..104].copy_from_slice(&1472u16.to_le_bytes());
+            hello[116..118].copy_from_slice(&port.to_le_bytes());
+            hello[118..120].copy_from_slice(&1472u16.to_le_bytes());
             streams.push(Exchange::honest_with(&address, hello, &SECRET).stream);
         }
         streams

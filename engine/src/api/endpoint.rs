@@ -216,7 +216,7 @@ impl Endpoint<Owned> {
     /// [`Error::Limit`] at the bound `sessions_max`, which counts every engine that was ever met.
     pub fn insert(&self, address: &Address) -> Result<Peer, Error> {
         let core = &mut self.mode.engine.borrow_mut().state.core;
-        core.insert_peer(address.engine(), address.locator(), address.endpoint())
+        core.insert_peer(address.engine(), address.to_locators(), address.endpoint())
             .map(Peer)
             .ok_or(Error::Limit("this engine has met sessions_max others; raise the setting"))
     }
@@ -242,7 +242,7 @@ impl Endpoint<Owned> {
         let engine = self.mode.engine.borrow();
         engine.state.core.remotes.get(peer.0)?;
         let name = engine.state.core.name_of(peer.0.index() as u32)?;
-        Some(Address::new(name.engine, name.locator, name.endpoint))
+        Some(Address::new(name.engine, name.locators, name.endpoint))
     }
 
     /// The longest message, in bytes, that goes to a peer with its envelope; longer ones are

@@ -1,7 +1,7 @@
 //! Connections: those of this side up to their hello, what becomes of them, their end.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rand::RngExt;
 use zerocopy::IntoBytes;
@@ -18,10 +18,14 @@ use crate::proto::handshake::Initiator;
 use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::types::{Address, Event};
+use crate::types::locators::Locators;
+use crate::types::{Address, Event, RAILS_MAX};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::rail::ROLE_BACKUP;
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
+
+/// As many ways to a peer are tried at the most: all pairs of four rails.
+const WAYS_MAX: usize = 16;
 
 impl Engine {
     // ---- Our side connects ----
@@ -32,62 +36,80 @@ impl Engine {
             // The session was given up, or came about otherwise, before its turn.
             return;
         }
-        let locator = known.locator;
+        let locators = known.locators;
         // It was closed when it took too long; nothing may be left of it.
         self.drop_attempt(session);
-        let rail = self.rail_to_connect(session, locator.ip());
-        match self.driver.connect(locator, rail) {
+        let ways = self.ways_to(&locators);
+        let state = &mut *self.state;
+        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
+        let (remote, rail) = ways[known.connection.take_way(state.now_ns, ways.len())];
+        if remote != locators.first() {
+            known.connection.stray();
+        }
+        match self.driver.connect(remote, rail) {
             Ok(lane) => {
+                let is_first = (remote, rail) == (locators.first(), 0);
                 let control = self.control(session);
-                (control.attempt, control.left_by) = (Some(lane), rail);
+                control.attempt_at = if is_first { 0 } else { NO_PATH };
+                control.attempt = Some(lane);
                 self.state.roles.insert(lane, Role::Connecting { session });
             }
             Err(error) => {
                 if is_of_network(&error) || error.kind() == io::ErrorKind::AddrNotAvailable {
-                    let control = self.control(session);
-                    control.detours = control.detours.wrapping_add(1);
+                    self.note_swallowed(session);
                 }
-                self.attempt_failed(session, &error.to_string());
+                self.attempt_failed(session, &format!("{remote}: {error}"));
             }
         }
     }
 
-    /// The rail that an attempt leaves by: the first one, and after each that the network swallowed
-    /// the next one that leads to the peer, backups last. One without a link is left out while
-    /// there is another. Whoever refuses or answers was reached.
-    fn rail_to_connect(&mut self, session: u32, to: IpAddr) -> u8 {
-        let down = self.state.rails_down;
-        let is_up = |rail: u8| down >> (rail % 16) & 1 == 0;
-        let detours = usize::from(self.control(session).detours);
-        let count = self.state.rails.len() as u8;
-        // A link-local address means another host on each network.
-        let is_local = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
-        if count < 2 || is_local || (detours == 0 && is_up(0)) {
-            return 0;
-        }
+    /// The ways to a peer, the first address by the first rail before all others. Then each takes
+    /// the next rail and the next address, those on one network first. Backups are last. What has
+    /// no route, or no link, is left out while there is another.
+    fn ways_to(&mut self, locators: &Locators) -> Vec<(SocketAddr, u8)> {
+        let rails = self.state.rails.len().clamp(1, RAILS_MAX);
         let told = self.state.core.rails();
-        let is_backup =
-            |rail: u8| told.get(usize::from(rail)).is_some_and(|rail| rail.role == ROLE_BACKUP);
-        let leads_there = |&rail: &u8| {
-            let address = self.state.rails[usize::from(rail)].address;
-            address.is_ipv4() == to.is_ipv4() && self.driver.reach(rail, to) != Reach::Unreachable
-        };
-        let mut rails: Vec<u8> = (1..count).filter(leads_there).collect();
-        rails.sort_by_key(|&rail| is_backup(rail));
-        rails.insert(0, 0);
-        if rails.iter().any(|&rail| is_up(rail)) {
-            rails.retain(|&rail| is_up(rail));
+        let mut ways = Vec::new();
+        for (at, remote) in locators.iter().enumerate() {
+            for rail in 0..rails {
+                let (to, is_first) = (remote.ip(), at == 0 && rail == 0);
+                let leaves = self.state.rails.get(rail).map(|rail| rail.address);
+                // A link-local address means another host on each network.
+                let is_local = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
+                let is_odd = leaves.is_some_and(|leaves| leaves.is_ipv4() != to.is_ipv4());
+                if !is_first && (is_odd || (is_local && rail != 0)) {
+                    continue;
+                }
+                let reach = self.driver.reach(rail as u8, to);
+                let is_backup = told.get(rail).is_some_and(|rail| rail.role == ROLE_BACKUP);
+                let apart = (rail + rails - at % rails) % rails;
+                let rank = (!is_first, is_backup, reach != Reach::Direct, apart, at);
+                ways.push((rank, remote, rail as u8, reach));
+            }
         }
-        rails[detours % rails.len()]
+        let is_fit = |rail: u8, reach| {
+            self.state.rails_down >> rail & 1 == 0 && reach != Reach::Unreachable
+        };
+        ways.sort_by_key(|&(rank, ..)| rank);
+        if ways.iter().any(|&(_, _, rail, reach)| is_fit(rail, reach)) {
+            ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));
+        }
+        ways.truncate(WAYS_MAX);
+        ways.into_iter().map(|(_, remote, rail, _)| (remote, rail)).collect()
     }
 
-    /// A connection failed. If that was the network's doing the next attempt takes another rail.
+    /// A connection failed. If that was the network's doing the next attempt goes another way.
     pub(super) fn note_detour(&mut self, key: LaneKey, error: &io::Error) {
         if let Some(&mut Role::Connecting { session }) = self.state.roles.get_mut(key)
             && is_of_network(error)
         {
-            let control = self.control(session);
-            control.detours = control.detours.wrapping_add(1);
+            self.note_swallowed(session);
+        }
+    }
+
+    fn note_swallowed(&mut self, session: u32) {
+        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
+            known.connection.note_swallowed();
         }
     }
 
@@ -151,8 +173,9 @@ impl Engine {
                 if !self.say_hello(key, initiator.hello()) {
                     return;
                 }
-                if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
-                    known.connection.handle_connected();
+                let state = &mut *self.state;
+                if let Some(known) = state.core.sessions.at_mut(session as usize) {
+                    known.connection.handle_connected(state.now_ns);
                 }
                 let greeting = Greeting::new();
                 let role = Role::AwaitReply { session, ours, initiator, greeting };
@@ -268,11 +291,10 @@ impl Engine {
         let zero_copy = super::zero_copy::ZeroCopy::new(self.state.config.zero_copy);
         let control = self.control(session);
         let attempt = control.attempt;
-        // By another rail than the first one it is on no path that is known here.
-        let left_by = control.left_by;
+        let attempt_at = control.attempt_at;
         let known = self.state.core.sessions.at(session as usize);
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
-        let lane_at = if is_ours && left_by != 0 { NO_PATH } else { 0 };
+        let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         let zero_copy = Some(zero_copy);
         *self.control(session) = Control {
             lane: Some(key),
@@ -287,15 +309,21 @@ impl Engine {
         self.heat(session);
     }
 
+    /// Position of the path that the peer's connection is on: the first one, unless it goes by
+    /// another rail of this side, or comes from another address of the peer than its first one.
+    fn came_by(&self, session: u32, key: LaneKey) -> u8 {
+        let Some(known) = self.state.core.sessions.at(session as usize) else { return 0 };
+        let Some((local, remote)) = self.driver.addresses(key) else { return 0 };
+        let by = self.state.rails.iter().position(|rail| rail.address == local.ip());
+        // A translation of addresses may make it look like any.
+        let from = known.locators.iter().position(|locator| locator.ip() == remote.ip());
+        if by.unwrap_or(0) == 0 && from.unwrap_or(0) == 0 { 0 } else { NO_PATH }
+    }
+
     // ---- Ends ----
 
     pub(super) fn drop_attempt(&mut self, session: u32) {
         if let Some(key) = self.control(session).attempt.take() {
-            if matches!(self.state.roles.get_mut(key), Some(Role::Connecting { .. })) {
-                // Nobody answered in time.
-                let control = self.control(session);
-                control.detours = control.detours.wrapping_add(1);
-            }
             self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Graceful);
         }
@@ -323,13 +351,13 @@ impl Engine {
 
     pub(super) fn report_established(&mut self, session: u32) {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
-        let address = Address::new(known.engine, known.locator, 0);
+        let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.push_event(Event::Connected { address });
     }
 
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
-        let address = Address::new(known.engine, known.locator, 0);
+        let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.push_event(Event::Disconnected { address, failure });
     }
 

@@ -48,11 +48,10 @@ pub(crate) struct Control {
     pub(super) contents_elsewhere: u32,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,
-    /// Attempts to connect it that the network swallowed, and the rail that the last one left by.
-    pub(super) detours: u8,
-    pub(super) left_by: u8,
     /// Position of the path that the control lane goes by; [`NO_PATH`]: it goes by none of them.
     pub(super) lane_at: u8,
+    /// The same of the attempt to connect it.
+    pub(super) attempt_at: u8,
     /// Another control lane that is being opened, and its path.
     pub(super) moving: Option<(LaneKey, u8)>,
     /// When the last attempt of that began or failed; 0: there was none.

@@ -21,6 +21,7 @@ use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
 use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
+use crate::types::locators::Locators;
 use crate::types::{Address, Error, FrameState, Rail, RailRole};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
@@ -94,7 +95,7 @@ pub(crate) struct State {
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: TcpListener,
     /// What peers connect to.
-    pub(crate) locator: SocketAddr,
+    pub(crate) locators: Locators,
     /// What it sends and receives by, the locator's first; empty: as routes decide.
     pub(crate) rails: Vec<Rail>,
     /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
@@ -154,7 +155,7 @@ impl State {
             keys,
             arena,
             listener,
-            locator,
+            locators: Locators::of(locator, &rails),
             rails_chosen: rails.clone(),
             rails_down: 0,
             rails,
@@ -187,7 +188,7 @@ impl State {
     /// What peers are told of its rails.
     fn rails_told(&self) -> Vec<RailInfo> {
         if self.rails.is_empty() {
-            return vec![RailInfo { address: self.locator.ip(), speed_mbps: 0, role: 0 }];
+            return vec![RailInfo { address: self.locators.first().ip(), speed_mbps: 0, role: 0 }];
         }
         let told = self.rails.iter().map(|rail| RailInfo {
             address: rail.address,
@@ -203,7 +204,7 @@ impl State {
 
     /// Address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
-        Address::new(self.core.engine, self.locator, endpoint)
+        Address::new(self.core.engine, self.locators, endpoint)
     }
 
     /// The first bytes of a send were staged: they go into the checksum, where there is one.

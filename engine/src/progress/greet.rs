@@ -332,7 +332,7 @@ impl Engine {
             match Address::from_wire(&hello.address) {
                 Ok(address) if hello.kind == KIND_CONTROL && address.engine() == engine => {
                     let (id, epoch) = (theirs.session, hello.epoch.get());
-                    state.core.judge_hello(engine, address.locator(), id, epoch)
+                    state.core.judge_hello(engine, address.to_locators(), id, epoch)
                 }
                 _ => Err(HelloStatus::Malformed),
             }

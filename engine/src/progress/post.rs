@@ -39,7 +39,7 @@ impl Engine {
                 let name = peer.and_then(|peer| self.state.core.name_of(peer.0.index() as u32));
                 match name {
                     Some(name) => {
-                        let address = Address::new(name.engine, name.locator, name.endpoint);
+                        let address = Address::new(name.engine, name.locators, name.endpoint);
                         Error::Peer { address, failure }
                     }
                     None => Error::UnknownPeer,

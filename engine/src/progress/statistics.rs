@@ -95,7 +95,7 @@ impl Engine {
                 let rail = state.rails_chosen.get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
-                    None => (String::new(), state.locator.ip()),
+                    None => (String::new(), state.locators.first().ip()),
                 };
                 if let Some(control) = control {
                     add_datagrams(&mut statistics, control, at);
@@ -174,11 +174,11 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
     let rail = if session.connection.is_initiator() { initiators } else { acceptors };
     let counters = path.counters;
     PathStatistics {
-        peer: Address::new(session.engine, session.locator, 0),
+        peer: Address::new(session.engine, session.locators, 0),
         rail: usize::from(rail),
         nic: String::new(),
-        local: session.locator.ip(),
-        remote: path.remote.unwrap_or(session.locator.ip()),
+        local: session.locators.first().ip(),
+        remote: path.remote.unwrap_or(session.locators.first().ip()),
         state: if path.is_usable { PathState::Active } else { PathState::Down },
         carries_messages: false,
         carries_datagrams: false,

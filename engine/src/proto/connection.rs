@@ -14,6 +14,10 @@
 //!  WaitPeer: the peer's own attempt wins the election; its hello is due.
 //! ```
 //!
+//! An attempt goes one of the ways that there are: by one rail of this side to one address of the
+//! peer. When the network swallows it the next one goes the next way, and a round of all ways counts
+//! as one attempt, so that a peer is given up only when no way leads to it.
+//!
 //! Election: when both sides connect at once, the connection made by the engine with the higher id
 //! is kept. The loser's hello is rejected and the loser waits for the other one. An attempt takes
 //! part once TCP is connected: one that a firewall or a translator of addresses swallows never will
@@ -65,11 +69,29 @@ pub(crate) struct Retry {
     pub(crate) delay_ns: u64,
 }
 
+/// Time for TCP to connect while other ways are left, in nanoseconds; doubles with each round, for
+/// there may be long ways.
+const WAY_NS: u64 = 250_000_000;
+/// Up to here, or its share of an attempt's time if that is more, in nanoseconds: handshakes of TCP
+/// that take longer are not heard of between clusters.
+const WAY_MAX_NS: u64 = 500_000_000;
+
 /// One connection's state. Pure: `now_ns` comes in.
 #[derive(Debug)]
 pub(crate) struct Connection {
     phase: Phase,
+    /// Rounds of attempts, with the one under way.
     attempts: u32,
+    /// Which of the ways the next attempt takes, and how many there were when it was last asked.
+    turn: u32,
+    ways: u32,
+    /// All ways of this round were tried.
+    is_round_over: bool,
+    /// The network swallowed the attempt.
+    is_swallowed: bool,
+    /// The attempt goes to another address of the peer than its first one. On a network that only
+    /// looks the same that is another host's.
+    may_stray: bool,
     deadline_ns: Option<u64>,
     retry: Retry,
     /// Whether this side opened the connection in use.
@@ -85,6 +107,11 @@ impl Connection {
         Self {
             phase: Phase::Closed,
             attempts: 0,
+            turn: 0,
+            ways: 1,
+            is_round_over: true,
+            is_swallowed: false,
+            may_stray: false,
             deadline_ns: None,
             retry,
             initiator: false,
@@ -116,7 +143,7 @@ impl Connection {
     pub(crate) fn want(&mut self, now_ns: u64) -> Step {
         match self.phase {
             Phase::Closed => {
-                self.attempts = 0;
+                (self.attempts, self.is_round_over) = (0, true);
                 self.attempt(now_ns)
             }
             _ => Step::Nothing,
@@ -124,16 +151,41 @@ impl Connection {
     }
 
     fn attempt(&mut self, now_ns: u64) -> Step {
-        self.attempts += 1;
+        self.attempts += u32::from(self.is_round_over);
+        (self.is_swallowed, self.may_stray) = (false, false);
         self.phase = Phase::Connecting;
         self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
         Step::Connect
     }
 
+    /// The attempt leaves. Of this many ways, of which there is at least one, it takes the one whose
+    /// number is returned, and gets the time for it.
+    pub(crate) fn take_way(&mut self, now_ns: u64, ways: usize) -> usize {
+        self.ways = ways.max(1) as u32;
+        let timeout_ns = self.retry.timeout_ns;
+        if self.ways > 1 {
+            let most_ns = (timeout_ns / u64::from(self.ways)).max(WAY_MAX_NS).min(timeout_ns);
+            let doublings = self.attempts.saturating_sub(1).min(20);
+            self.deadline_ns = Some(now_ns + (WAY_NS << doublings).min(most_ns));
+        }
+        (self.turn % self.ways) as usize
+    }
+
+    /// That way leads to another address of the peer than its first one.
+    pub(crate) fn stray(&mut self) {
+        self.may_stray = true;
+    }
+
+    /// The network swallows the attempt, which is about to fail.
+    pub(crate) fn note_swallowed(&mut self) {
+        self.is_swallowed = true;
+    }
+
     /// TCP is connected and the hello is on its way.
-    pub(crate) fn handle_connected(&mut self) {
+    pub(crate) fn handle_connected(&mut self, now_ns: u64) {
         if self.phase == Phase::Connecting {
             self.phase = Phase::ConnectAck;
+            self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
         }
     }
 
@@ -150,7 +202,11 @@ impl Connection {
         if !matches!(self.phase, Phase::Connecting | Phase::ConnectAck | Phase::WaitPeer) {
             return Step::Nothing;
         }
-        if self.attempts > self.retry.retries {
+        // Whoever refuses or answers at its first address was reached.
+        let is_lost = std::mem::take(&mut self.is_swallowed) || self.may_stray;
+        self.turn = self.turn.wrapping_add(u32::from(is_lost));
+        self.is_round_over = !is_lost || self.turn.is_multiple_of(self.ways);
+        if self.is_round_over && self.attempts > self.retry.retries {
             self.fail();
             return Step::Fail(failure);
         }
@@ -191,6 +247,9 @@ impl Connection {
                 now_ns,
                 "the peer is at its limit of sessions (setting sessions_max there)",
             ),
+            HelloStatus::WrongEngine if self.may_stray => {
+                self.handle_attempt_failed(now_ns, "another process has that address of the peer")
+            }
             HelloStatus::WrongEngine => {
                 self.fail();
                 Step::Fail(PeerFailure::Restarted)
@@ -260,8 +319,12 @@ impl Connection {
         }
         match self.phase {
             Phase::Backoff => self.attempt(now_ns),
-            Phase::Connecting => self.handle_attempt_failed(now_ns, "no answer in time"),
+            Phase::Connecting => {
+                self.note_swallowed();
+                self.handle_attempt_failed(now_ns, "no answer in time")
+            }
             Phase::ConnectAck => {
+                self.note_swallowed();
                 self.handle_attempt_failed(now_ns, "connected, but no hello came back in time")
             }
             Phase::WaitPeer => {
@@ -347,7 +410,7 @@ mod tests {
                 // The attempt is dropped when the other one is in use.
                 Line::Tcp if self.ends[from].phase() == Phase::Connected => Line::Closed,
                 Line::Tcp => {
-                    self.ends[from].handle_connected();
+                    self.ends[from].handle_connected(0);
                     Line::Hello
                 }
                 Line::Hello => {
@@ -425,7 +488,7 @@ mod tests {
     fn a_hello_without_its_proof_changes_nothing() {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
-        connection.handle_connected();
+        connection.handle_connected(0);
         assert_eq!(connection.judge_hello(1, 2), HelloStatus::Accepted);
         connection.expect_peer(true);
         assert_eq!(connection.phase(), Phase::ConnectAck);
@@ -439,7 +502,7 @@ mod tests {
     fn the_loser_waits_and_tries_again_when_the_winner_never_comes() {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
-        connection.handle_connected();
+        connection.handle_connected(0);
         connection.handle_reply(1, HelloStatus::ElectionLost);
         assert_eq!(connection.phase(), Phase::WaitPeer);
         assert_eq!(connection.handle_timeout(1001), Step::Nothing);
@@ -447,11 +510,66 @@ mod tests {
         assert_eq!(connection.handle_timeout(1011), Step::Connect);
     }
 
+    /// RR-CONN-6
+    #[test]
+    fn a_round_of_all_ways_is_one_attempt() {
+        const SECOND: u64 = 1_000_000_000;
+        let retry = Retry { timeout_ns: 2 * SECOND, retries: 1, delay_ns: 10 };
+        let mut connection = Connection::new(retry);
+        let mut now_ns = 0;
+        assert_eq!(connection.want(now_ns), Step::Connect);
+        let mut taken = Vec::new();
+        let failure = loop {
+            let begun_ns = now_ns;
+            taken.push(connection.take_way(now_ns, 3));
+            now_ns = connection.deadline_ns().unwrap();
+            // The time for one of three ways doubles with the round, up to its share.
+            let limit_ns = if taken.len() <= 3 { WAY_NS } else { WAY_MAX_NS };
+            assert_eq!(now_ns - begun_ns, limit_ns);
+            if let Step::Fail(failure) = connection.handle_timeout(now_ns) {
+                break failure;
+            }
+            now_ns = connection.deadline_ns().unwrap();
+            assert_eq!(connection.handle_timeout(now_ns), Step::Connect);
+        };
+        assert_eq!(taken, [0, 1, 2, 0, 1, 2]);
+        let cause = "no answer in time".into();
+        assert_eq!(failure, PeerFailure::Unreachable { attempts: 2, cause });
+        // Next time, too; and what is refused is asked again by the same way, and counts.
+        connection.reset();
+        connection.want(now_ns);
+        assert_eq!(connection.take_way(now_ns, 3), 0);
+        connection.handle_attempt_failed(now_ns, "refused");
+        connection.handle_timeout(connection.deadline_ns().unwrap());
+        assert_eq!(connection.take_way(now_ns, 3), 0);
+        let step = connection.handle_attempt_failed(now_ns, "refused");
+        assert!(matches!(step, Step::Fail(PeerFailure::Unreachable { attempts: 2, .. })));
+    }
+
+    /// RR-CONN-3
+    #[test]
+    fn another_process_at_another_address_is_no_successor() {
+        let mut connection = Connection::new(RETRY);
+        connection.want(0);
+        connection.take_way(0, 2);
+        connection.handle_timeout(1000);
+        connection.handle_timeout(1010);
+        assert_eq!(connection.take_way(1010, 2), 1);
+        connection.stray();
+        connection.handle_connected(1011);
+        assert_eq!(connection.handle_reply(1012, HelloStatus::WrongEngine), Step::Nothing);
+        assert_eq!(connection.handle_timeout(2000), Step::Connect);
+        assert_eq!(connection.take_way(2000, 2), 0);
+        connection.handle_connected(2001);
+        let step = connection.handle_reply(2002, HelloStatus::WrongEngine);
+        assert_eq!(step, Step::Fail(PeerFailure::Restarted));
+    }
+
     #[test]
     fn a_restarted_peer_is_known_at_once() {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
-        connection.handle_connected();
+        connection.handle_connected(0);
         let step = connection.handle_reply(1, HelloStatus::WrongEngine);
         assert_eq!(step, Step::Fail(PeerFailure::Restarted));
     }

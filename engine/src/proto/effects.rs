@@ -1,9 +1,9 @@
 //! What the protocol has done to user memory and to users.
 
-use std::net::SocketAddr;
 
 use super::failure::PeerFailure;
 use super::table::Id;
+use crate::types::locators::Locators;
 
 /// How far a send must have come before it completes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -39,7 +39,7 @@ pub(crate) struct RemoteName {
     /// Its engine.
     pub(crate) engine: u64,
     /// Where that listens.
-    pub(crate) locator: SocketAddr,
+    pub(crate) locators: Locators,
     /// Its id there.
     pub(crate) endpoint: u16,
 }

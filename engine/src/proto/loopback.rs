@@ -149,7 +149,7 @@ mod tests {
         fn new(envelope_credits: u32) -> Self {
             let config = Config { envelope_credits, ..Config::for_tests() };
             let mut core = Core::new(7, config);
-            let locator = "127.0.0.1:1".parse().unwrap();
+            let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
             let own = [0, 1].map(|_| {
                 let endpoint = core.open_endpoint().unwrap();
                 core.insert_peer(7, locator, endpoint).unwrap()

@@ -1,7 +1,5 @@
 //! Peers: addresses, sessions with their engines, how these begin and when they are tried again.
 
-use std::net::SocketAddr;
-
 use super::connection::{Phase, Step};
 use super::core::{Action, Core, ENDPOINTS_MAX, Remote};
 use super::effects::{Effects, RemoteName};
@@ -9,13 +7,14 @@ use super::failure::PeerFailure;
 use super::keys::SessionKeys;
 use super::session::{Control, Limits, Session};
 use super::table::Id;
+use crate::types::locators::Locators;
 use crate::wire::hello::HelloStatus;
 
 /// A hello that was accepted, until its sender has proved itself.
 #[derive(Debug)]
 pub(crate) struct Admission {
     engine: u64,
-    locator: SocketAddr,
+    locators: Locators,
     epoch: u32,
     /// No session with the engine was known: a slot is kept free.
     is_new: bool,
@@ -26,8 +25,8 @@ impl Core {
     pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
         let remote = self.remotes.at(remote as usize)?;
         let session = self.sessions.at(remote.session as usize)?;
-        let (engine, locator) = (session.engine, session.locator);
-        Some(RemoteName { engine, locator, endpoint: remote.endpoint })
+        let (engine, locators) = (session.engine, session.locators);
+        Some(RemoteName { engine, locators, endpoint: remote.endpoint })
     }
 
     /// The slot of the session with an engine.
@@ -36,11 +35,11 @@ impl Core {
     }
 
     /// The session with an engine, made if there is none. `None`: at the limit.
-    fn session_with(&mut self, engine: u64, locator: SocketAddr) -> Option<u32> {
+    fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
         if let Some(&session) = self.by_engine.get(&engine) {
             return Some(session);
         }
-        let session = Session::new(engine, locator, self.config.retry);
+        let session = Session::new(engine, locators, self.config.retry);
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
         if engine == self.engine {
@@ -53,10 +52,10 @@ impl Core {
     pub(crate) fn insert_peer(
         &mut self,
         engine: u64,
-        locator: SocketAddr,
+        locators: impl Into<Locators>,
         endpoint: u16,
     ) -> Option<Id> {
-        let session = self.session_with(engine, locator)?;
+        let session = self.session_with(engine, locators.into())?;
         let index = self.remote_of(session, endpoint)?;
         if let Some(known) = self.sessions.at(session as usize)
             && known.failure == Some(PeerFailure::Removed)
@@ -175,7 +174,7 @@ impl Core {
     pub(crate) fn judge_hello(
         &mut self,
         engine: u64,
-        locator: SocketAddr,
+        locators: impl Into<Locators>,
         session_id: u64,
         epoch: u32,
     ) -> Result<Admission, HelloStatus> {
@@ -203,7 +202,7 @@ impl Core {
                 self.promised += 1;
             }
         }
-        Ok(Admission { engine, locator, epoch, is_new: slot.is_none() })
+        Ok(Admission { engine, locators: locators.into(), epoch, is_new: slot.is_none() })
     }
 
     /// The session that is over when the sender of an accepted hello has proved itself: its peer
@@ -225,9 +224,9 @@ impl Core {
         theirs: Limits,
         keys: SessionKeys,
     ) -> Option<u32> {
-        let Admission { engine, locator, epoch, .. } = admission;
+        let Admission { engine, locators, epoch, .. } = admission;
         self.withdraw(admission);
-        let slot = self.session_with(engine, locator)?;
+        let slot = self.session_with(engine, locators)?;
         let session = self.sessions.at_mut(slot as usize)?;
         let was_trying =
             matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
@@ -327,6 +326,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::super::core::Config;
     use super::super::session::NOTHING;
     use super::*;

@@ -1,7 +1,6 @@
 //! The relation of this engine with one remote engine.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -12,6 +11,7 @@ use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::outbox::{Outbox, StagingPool};
 use super::table::Id;
+use crate::types::locators::Locators;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,
@@ -144,7 +144,7 @@ pub(crate) struct Session {
     /// The remote engine; 0 is never used.
     pub(crate) engine: u64,
     /// Where it listens.
-    pub(crate) locator: SocketAddr,
+    pub(crate) locators: Locators,
     /// How far the control lane is.
     pub(crate) connection: Connection,
     /// It is in the list of sessions whose connection may have a deadline.
@@ -236,10 +236,10 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(engine: u64, locator: SocketAddr, retry: Retry) -> Self {
+    pub(crate) fn new(engine: u64, locators: Locators, retry: Retry) -> Self {
         Self {
             engine,
-            locator,
+            locators,
             connection: Connection::new(retry),
             is_timed: false,
             failure: None,

@@ -75,7 +75,7 @@ struct Bench {
 impl Bench {
     fn new(config: Config) -> Self {
         let mut core = Core::new(7, config);
-        let locator = "127.0.0.1:1".parse().unwrap();
+        let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
         let endpoint = core.open_endpoint().unwrap();
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator, 0).unwrap();

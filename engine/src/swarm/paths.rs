@@ -342,17 +342,21 @@ fn a_session_of_several_paths_waits_once_for_room() {
     assert_eq!(most, 1, "the driver was full");
 }
 
-/// Whether its NIC has no link or its packets vanish: attempts leave by the rails in turn.
+/// Whether its NIC has no link or its packets vanish: attempts leave by the rails in turn, and go
+/// to the peer's in turn.
 #[test]
-fn a_session_begins_by_another_rail_while_the_first_one_fails() {
+fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
     let retry = Retry { timeout_ns: 200 * MILLISECOND, ..config().retry };
     let config = Config { retry, ..config() };
     let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
-    for (fault, has_datagrams) in [
-        (RailFault::Down, true),
-        (RailFault::Down, false),
-        (RailFault::BLACKHOLE, true),
-        (RailFault::BLACKHOLE, false),
+    for (fault, has_datagrams, failing) in [
+        (RailFault::Down, true, 0),
+        (RailFault::Down, false, 0),
+        (RailFault::BLACKHOLE, true, 0),
+        (RailFault::BLACKHOLE, false, 0),
+        (RailFault::Down, true, 1),
+        (RailFault::BLACKHOLE, true, 1),
+        (RailFault::BLACKHOLE, false, 1),
     ] {
         let mut world = World::new(1, Weather::fair()).unwrap();
         world.set_datagrams(has_datagrams).unwrap();
@@ -360,7 +364,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_fails() {
             world.add_host_with(&[link; 2]);
             world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
         }
-        world.net.borrow_mut().set_rail_fault(0, 0, Some(fault));
+        world.net.borrow_mut().set_rail_fault(failing, 0, Some(fault));
         pass(&mut world, MILLISECOND);
         let start_ns = world.now_ns();
         connect(&mut world, 0, 1);
@@ -371,16 +375,38 @@ fn a_session_begins_by_another_rail_while_the_first_one_fails() {
         assert!(!world.look(0).unwrap().state.controls[0].is_lane_on_path(), "{fault:?}");
         exchange(&mut world, "by the other rail");
         let took_ns = world.now_ns() - start_ns;
-        let limit_ns = if fault == RailFault::Down { 50 } else { 400 } * MILLISECOND;
+        // Whoever connects sees only its own link.
+        let is_seen = fault == RailFault::Down && failing == 0;
+        let limit_ns = if is_seen { 50 } else { 400 } * MILLISECOND;
         assert!(took_ns < limit_ns, "{fault:?}, datagrams {has_datagrams}: {took_ns} ns");
         talk(&mut world, [0, 1], "and goes on");
-        world.net.borrow_mut().set_rail_fault(0, 0, None);
+        world.net.borrow_mut().set_rail_fault(failing, 0, None);
         pass(&mut world, 1000 * MILLISECOND);
         talk(&mut world, [0, 1], "with both");
         // With datagrams the connection has moved to a path that is known.
         let control = &world.look(0).unwrap().state.controls[0];
         assert_eq!(control.is_lane_on_path(), has_datagrams, "{fault:?}");
     }
+}
+
+/// A host of one rail, whose peer's first address is one that nobody can reach from there.
+#[test]
+fn a_host_of_one_rail_finds_the_address_that_answers() {
+    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    let mut world = World::new(1, Weather::fair()).unwrap();
+    world.add_host_with(&[link]);
+    world.add_host_with(&[link; 3]);
+    for host in [0, 1] {
+        world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
+    }
+    for link in [0, 1] {
+        world.net.borrow_mut().set_rail_fault(1, link, Some(RailFault::BLACKHOLE));
+    }
+    let start_ns = world.now_ns();
+    connect(&mut world, 0, 1);
+    exchange(&mut world, "by the third address");
+    assert!(world.now_ns() - start_ns < 1_100 * MILLISECOND, "{} ns", world.now_ns() - start_ns);
+    talk(&mut world, [0, 1], "and goes on");
 }
 
 /// Whoever refuses was reached: there is nothing wrong with the rail.

@@ -95,7 +95,7 @@ pub(super) fn world(seed: u64, hosts: usize, config: &Config) -> World {
 pub(super) fn peer(world: &mut World, at: usize, of: usize) -> Id {
     let address = world.engine(of).unwrap().state.address(0);
     let core = &mut world.engine(at).unwrap().state.core;
-    core.insert_peer(address.engine(), address.locator(), 0).unwrap()
+    core.insert_peer(address.engine(), address.to_locators(), 0).unwrap()
 }
 
 fn route(context: u64) -> Route {
@@ -488,7 +488,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         let address = other.state.address(second);
         // Keeps the session.
         let core = &mut world.engine(forgetter).unwrap().state.core;
-        core.insert_peer(address.engine(), address.locator(), second).unwrap();
+        core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
         let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
         assert!(receive(&mut world, 1, source, 7, 400_000));
         assert!(send(&mut world, 0, target, 7, 400_000, Level::Matched));
@@ -527,7 +527,7 @@ fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
     let second = other.state.core.open_endpoint().unwrap();
     let address = other.state.address(second);
     let core = &mut world.engine(0).unwrap().state.core;
-    core.insert_peer(address.engine(), address.locator(), second).unwrap();
+    core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
     world.net.borrow_mut().darken(1);
     drop(world.take(1));
     let locator = world.net.borrow().locator(1);

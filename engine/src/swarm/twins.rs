@@ -301,10 +301,10 @@ fn so_many_peers_have_sessions_and_no_more() {
     assert!(cause.contains("sessions_max"), "{cause}");
     let other = world.look(4).unwrap().state.address(0);
     let core = &mut world.engine(5).unwrap().state.core;
-    assert_eq!(core.insert_peer(other.engine(), other.locator(), 0), None);
+    assert_eq!(core.insert_peer(other.engine(), other.to_locators(), 0), None);
     let known = world.look(0).unwrap().state.address(0);
     let core = &mut world.engine(5).unwrap().state.core;
-    assert!(core.insert_peer(known.engine(), known.locator(), 0).is_some());
+    assert!(core.insert_peer(known.engine(), known.to_locators(), 0).is_some());
 }
 
 /// Lanes of host 1, and whether lanes were refused, when host 0 opens so many.

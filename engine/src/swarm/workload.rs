@@ -53,9 +53,9 @@ impl Run {
     /// What `at` calls a place; `None`: it is at a limit.
     pub(super) fn name_of(&mut self, host: usize, (process, endpoint): Place) -> Option<Id> {
         let home = *self.homes.get(&process)?;
-        let locator = self.world.net.borrow().locator(home);
+        let locators = self.world.locators(home);
         let engine = self.world.engine(host)?;
-        engine.state.core.insert_peer(process, locator, endpoint)
+        engine.state.core.insert_peer(process, locators, endpoint)
     }
 
     /// The place that a peer of an engine is.

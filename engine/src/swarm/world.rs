@@ -16,6 +16,7 @@ use crate::progress::engine::{Clock, Engine, LoopConfig, State};
 use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
+use crate::types::locators::Locators;
 use crate::types::{Completion, Error, Rail, RailRole};
 
 /// What the world plans for itself; the rest of the name says which attacker is meant.
@@ -141,6 +142,11 @@ impl World {
             role: RailRole::Ordinary,
         };
         if links > 1 { (0..links).map(rail).collect() } else { Vec::new() }
+    }
+
+    /// Where the engine of a host listens.
+    pub(super) fn locators(&self, host: usize) -> Locators {
+        Locators::of(self.net.borrow().locator(host), &self.rails_of(host))
     }
 
     /// How many hosts there are.

@@ -276,8 +276,9 @@ mod tests {
 
     #[test]
     fn each_metric_is_one_group_with_its_type() {
+        let locator = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let engine = |number: u64| Statistics {
-            endpoint: crate::types::Address::new(number, "127.0.0.1:1".parse().unwrap(), 0),
+            endpoint: crate::types::Address::new(number, locator, 0),
             counters: Counters { syscalls: number, ..Counters::default() },
             rails: Vec::new(),
             paths: Vec::new(),

@@ -1,12 +1,13 @@
 //! Addresses of endpoints.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::Error;
-use crate::wire::address::{ADDRESS_BYTES, ADDRESS_VERSION, FAMILY_IPV4, FAMILY_IPV6, WireAddress};
+use super::locators::Locators;
+use crate::wire::address::{ADDRESS_BYTES, ADDRESS_VERSION, LOCATOR_BYTES, WireAddress};
 
 /// Where an endpoint can be reached: opaque, [`Address::BYTES`] long, to be exchanged out of
 /// band (see [`crate::bootstrap`]).
@@ -17,30 +18,21 @@ impl Address {
     /// Length of an address in bytes.
     pub const BYTES: usize = ADDRESS_BYTES;
 
-    pub(crate) fn new(engine: u64, locator: SocketAddr, endpoint: u16) -> Self {
-        let mut ip = [0; 16];
-        let (family, scope) = match locator {
-            SocketAddr::V4(v4) => {
-                ip[..4].copy_from_slice(&v4.ip().octets());
-                (FAMILY_IPV4, 0)
-            }
-            SocketAddr::V6(v6) => {
-                ip = v6.ip().octets();
-                (FAMILY_IPV6, v6.scope_id())
-            }
-        };
-        Self(WireAddress {
+    pub(crate) fn new(engine: u64, locators: impl Into<Locators>, endpoint: u16) -> Self {
+        let mut wire = WireAddress {
             version: ADDRESS_VERSION,
             flags: 0,
             endpoint: endpoint.into(),
-            port: locator.port().into(),
-            family,
-            reserved: 0,
-            ip,
-            scope: scope.into(),
-            reserved_2: 0.into(),
+            port: 0.into(),
+            family: 0,
+            locators: 0,
+            ips: [0; LOCATOR_BYTES],
+            scope: 0.into(),
+            reserved: 0.into(),
             engine: engine.into(),
-        })
+        };
+        locators.into().fill(&mut wire);
+        Self(wire)
     }
 
     /// The bytes to hand to peers.
@@ -70,10 +62,7 @@ impl Address {
                 wire.version
             )));
         }
-        let is_sound = matches!(wire.family, FAMILY_IPV4 | FAMILY_IPV6)
-            && wire.port.get() != 0
-            && wire.engine.get() != 0;
-        if !is_sound {
+        if Locators::from_wire(&wire).is_none() || wire.engine.get() == 0 {
             return Err(Error::misuse("these bytes are not an address that an endpoint gave out"));
         }
         Ok(Self(wire))
@@ -95,16 +84,21 @@ impl Address {
         self.0.endpoint.get()
     }
 
-    /// IP address and TCP port that the engine of the endpoint listens on.
+    pub(crate) fn to_locators(self) -> Locators {
+        // Nobody makes an address without one.
+        Locators::from_wire(&self.0).unwrap_or_else(|| unreachable!())
+    }
+
+    /// IP address and TCP port that the engine of the endpoint listens on, and that peers try
+    /// first.
     pub fn locator(&self) -> SocketAddr {
-        let port = self.0.port.get();
-        if self.0.family == FAMILY_IPV4 {
-            let [a, b, c, d, ..] = self.0.ip;
-            SocketAddr::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)
-        } else {
-            let ip = Ipv6Addr::from(self.0.ip);
-            SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.0.scope.get()))
-        }
+        self.to_locators().first()
+    }
+
+    /// All that peers try, in their order: one for each rail of the engine, as far as there is
+    /// room, which is for 8 of IPv4 or 2 of IPv6.
+    pub fn locators(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        self.to_locators().iter()
     }
 }
 
@@ -124,28 +118,41 @@ impl fmt::Debug for Address {
 mod tests {
     use super::*;
 
+    fn of(engine: u64, locator: &str, endpoint: u16) -> Address {
+        Address::new(engine, locator.parse::<SocketAddr>().unwrap(), endpoint)
+    }
+
     /// RR-ADDR-1
     #[test]
     fn an_address_survives_its_bytes() {
         for locator in ["10.1.2.3:4567", "[fe80::1%3]:80"] {
+            let address = of(77, locator, 5);
             let locator = locator.parse().unwrap();
-            let address = Address::new(77, locator, 5);
             let again = Address::from_bytes(&address.to_bytes()).unwrap();
             assert_eq!(again, address);
             assert_eq!((again.locator(), again.engine(), again.endpoint()), (locator, 77, 5));
+            assert_eq!(again.locators().collect::<Vec<_>>(), [locator]);
         }
+        let mut locators = Locators::from("10.0.0.1:9".parse::<SocketAddr>().unwrap());
+        (1..9).for_each(|rail| locators.add([10, 0, rail, 1].into()));
+        let again = Address::from_bytes(&Address::new(7, locators, 0).to_bytes()).unwrap();
+        assert_eq!(again.to_locators(), locators);
+        assert_eq!(again.locators().last(), Some("10.0.7.1:9".parse().unwrap()));
     }
 
     /// RR-ADDR-1
     #[test]
     fn other_versions_and_garbage_are_named() {
-        let mut bytes = Address::new(1, "127.0.0.1:1".parse().unwrap(), 0).to_bytes();
+        let mut bytes = of(1, "127.0.0.1:1", 0).to_bytes();
         bytes[0] = 9;
         assert!(Address::from_bytes(&bytes).unwrap_err().to_string().contains("version 9"));
-        assert!(Address::from_bytes(&bytes[1..]).unwrap_err().to_string().contains("39"));
-        let good = Address::new(1, "127.0.0.1:1".parse().unwrap(), 0).to_bytes();
+        assert!(Address::from_bytes(&bytes[1..]).unwrap_err().to_string().contains("55"));
+        let good = of(1, "127.0.0.1:1", 0).to_bytes();
         // The port, the family, the engine.
-        for (field, value) in [(4..6, 0), (6..7, 5), (6..7, 0), (32..40, 0)] {
+        // And how many locators there are: none, and more than there is room for.
+        for (field, value) in
+            [(4..6, 0), (6..7, 5), (6..7, 0), (7..8, 0), (7..8, 9), (48..56, 0)]
+        {
             let mut bytes = good;
             bytes[field.clone()].fill(value);
             let error = Address::from_bytes(&bytes).unwrap_err().to_string();

@@ -3,14 +3,16 @@
 //! ```text
 //!  0        1        2                 4                 6        7        8
 //! +--------+--------+-----------------+-----------------+--------+--------+
-//! |version | flags  | endpoint        | port            | family |   0    |
+//! |version | flags  | endpoint        | port            | family |locators|
 //! +--------+--------+-----------------+-----------------+--------+--------+
-//! | IP address, 16 bytes (an IPv4 address takes the first 4)              | 8
+//! | IP addresses of the locators: 8 of IPv4 with 4 bytes each,            | 8
+//! | or 2 of IPv6 with 16 bytes each; what is left is 0                    |
+//! |                                                                       |
 //! |                                                                       |
 //! +-----------------------------------+-----------------------------------+
-//! | IPv6 scope id                     | 0                                 | 24
+//! | IPv6 scope id of the first        | 0                                 | 40
 //! +-----------------------------------+-----------------------------------+
-//! | engine id, random, never 0                                            | 32
+//! | engine id, random, never 0                                            | 48
 //! +-----------------------------------------------------------------------+
 //! ```
 
@@ -18,13 +20,15 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of the address format.
-pub(crate) const ADDRESS_VERSION: u8 = 1;
-/// `family` of an IPv4 locator.
+pub(crate) const ADDRESS_VERSION: u8 = 2;
+/// `family` of IPv4 locators.
 pub(crate) const FAMILY_IPV4: u8 = 4;
-/// `family` of an IPv6 locator.
+/// `family` of IPv6 locators.
 pub(crate) const FAMILY_IPV6: u8 = 6;
+/// Room for the IP addresses of locators, in bytes.
+pub(crate) const LOCATOR_BYTES: usize = 32;
 /// Length of an address, in bytes.
-pub(crate) const ADDRESS_BYTES: usize = 40;
+pub(crate) const ADDRESS_BYTES: usize = 56;
 
 /// The drawing above.
 #[derive(
@@ -37,10 +41,10 @@ pub(crate) struct WireAddress {
     pub(crate) endpoint: U16,
     pub(crate) port: U16,
     pub(crate) family: u8,
-    pub(crate) reserved: u8,
-    pub(crate) ip: [u8; 16],
+    pub(crate) locators: u8,
+    pub(crate) ips: [u8; LOCATOR_BYTES],
     pub(crate) scope: U32,
-    pub(crate) reserved_2: U32,
+    pub(crate) reserved: U32,
     pub(crate) engine: U64,
 }
 

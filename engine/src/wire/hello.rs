@@ -10,12 +10,12 @@
 //!  32  session u64                              32  envelope_limit u32 | byte_limit u32
 //!  40  lane u32 | eager_limit u32               40  eager_limit u32 | datagrams (2 × u16)
 //!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
-//!  56  address of the source engine, 40 bytes   64  proof, 16 bytes
-//!  96  epoch u32 | datagram_port u16 | datagram_bytes u16
-//! 104  path u16 | 0
-//! 108  nonce, 16 bytes
-//! 124  tag, 16 bytes
-//! 140
+//!  56  address of the source engine, 56 bytes   64  proof, 16 bytes
+//! 112  epoch u32 | datagram_port u16 | datagram_bytes u16
+//! 120  path u16 | 0
+//! 124  nonce, 16 bytes
+//! 140  tag, 16 bytes
+//! 156
 //! ```
 //!
 //! *Datagrams*: `datagram_port` and `datagram_bytes`, as in the hello.
@@ -81,7 +81,7 @@ pub(crate) struct Hello {
 }
 
 /// Length of a hello, in bytes.
-pub(crate) const HELLO_BYTES: usize = 140;
+pub(crate) const HELLO_BYTES: usize = 156;
 const _: () = assert!(size_of::<Hello>() == HELLO_BYTES);
 
 /// The answer.

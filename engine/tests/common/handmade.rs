@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use ringrail::Address;
 
-pub(crate) const HELLO_BYTES: usize = 140;
+pub(crate) const HELLO_BYTES: usize = 156;
 pub(crate) const REPLY_BYTES: usize = 80;
 
 pub(crate) type Secret = [u8; 32];
 
 fn engine(address: &Address) -> [u8; 8] {
-    address.to_bytes()[32..40].try_into().unwrap()
+    address.to_bytes()[48..56].try_into().unwrap()
 }
 
 /// A hello of session 77 as a peer of this version would send it, to be bent and then signed.
 pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
     let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[4, 0, 1, 0]);
+    hello.extend_from_slice(&[5, 0, 1, 0]);
     hello.extend_from_slice(&65_536u32.to_le_bytes());
     hello.extend_from_slice(&engine(own));
     hello.extend_from_slice(&engine(target));
@@ -41,18 +41,18 @@ fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 16] {
 }
 
 fn proof_key(secret: &Secret) -> [u8; 32] {
-    blake3::derive_key("ringrail wire 4: proof of the job secret", secret)
+    blake3::derive_key("ringrail wire 5: proof of the job secret", secret)
 }
 
 fn sign(hello: &mut [u8], key: &[u8; 32]) {
-    hello[124..].fill(0);
+    hello[140..].fill(0);
     let tag = keyed(key, &[b"hello...", hello]);
-    hello[124..].copy_from_slice(&tag);
+    hello[140..].copy_from_slice(&tag);
 }
 
 /// Signs the hello of a control lane.
 pub(crate) fn sign_control(hello: &mut [u8], secret: &Secret) {
-    let key = blake3::derive_key("ringrail wire 4: hello of a control lane", secret);
+    let key = blake3::derive_key("ringrail wire 5: hello of a control lane", secret);
     sign(hello, &key);
 }
 
@@ -71,12 +71,12 @@ pub(crate) fn proof(secret: &Secret, hello: &[u8], reply: &[u8]) -> Vec<u8> {
 
 /// The join key of the session that an exchange led to.
 pub(crate) fn join_key(secret: &Secret, hello: &[u8], reply: &[u8]) -> [u8; 32] {
-    let root = blake3::derive_key("ringrail wire 4: root of session keys", secret);
-    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 4: keys of a session");
-    for part in [&root[..], &hello[108..124], &reply[48..64], &hello[16..32], &hello[32..40]] {
+    let root = blake3::derive_key("ringrail wire 5: root of session keys", secret);
+    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 5: keys of a session");
+    for part in [&root[..], &hello[124..140], &reply[48..64], &hello[16..32], &hello[32..40]] {
         hasher.update(part);
     }
-    hasher.update(&hello[96..100]);
+    hasher.update(&hello[112..116]);
     let mut key = [0; 32];
     hasher.finalize_xof().fill(&mut key);
     key

@@ -236,7 +236,7 @@ impl Engine {
         let bytes_max = config.datagram_bytes_max;
         let mut path = Path::new(config);
         path.ask();
-        let mut remote = known.locator;
+        let mut remote = known.locators.first();
         remote.set_port(theirs.port);
         let keys = keys.path(PATH, is_initiator);
         state.core.use_datagrams(session, path.content_bytes_max());

@@ -263,7 +263,7 @@ impl State {
         let rail = if is_initiator { initiators } else { acceptors };
         let remote = match path.remote {
             Some(address) => scoped(&self.rails, rail, SocketAddr::new(address, carrier.port)),
-            None => SocketAddr::new(known.locator.ip(), carrier.port),
+            None => SocketAddr::new(known.locators.first().ip(), carrier.port),
         };
         let config = PathConfig {
             session: known.id,
@@ -535,9 +535,9 @@ impl State {
         let cause = change.cause.text();
         tracing::info!(session, path = number, from = ?change.from, to = ?change.to, "{cause}");
         let event = Event::PathChanged {
-            address: Address::new(known.engine, known.locator, 0),
+            address: Address::new(known.engine, known.locators, 0),
             rail: usize::from(rail),
-            remote: remote.unwrap_or(known.locator.ip()),
+            remote: remote.unwrap_or(known.locators.first().ip()),
             state: state_of(change.to),
             cause,
         };

@@ -97,7 +97,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
-        let locator = "127.0.0.1:1".parse().unwrap();
+        let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
         let mut core = Core::new(OWN, config());
         for endpoint in 0..3 {
             assert_eq!(core.open_endpoint(), Some(endpoint));
@@ -198,7 +198,7 @@ impl World {
     /// A hello comes in; what is accepted waits for its proof.
     fn hello(&mut self, engine: u64, epoch: u32) -> Result<(), HelloStatus> {
         self.carry_out();
-        let locator = "127.0.0.1:2".parse().unwrap();
+        let locator: std::net::SocketAddr = "127.0.0.1:2".parse().unwrap();
         let admission = self.core.judge_hello(engine, locator, SESSION, epoch)?;
         self.promised.push(admission);
         Ok(())
@@ -380,7 +380,7 @@ impl World {
             }
             (_, 0) => known.connection.handle_attempt_failed(self.now_ns, "refused"),
             (Attempt::Connecting, _) => {
-                known.connection.handle_connected();
+                known.connection.handle_connected(self.now_ns);
                 self.attempt = Attempt::AwaitReply(ours);
                 return;
             }
@@ -481,7 +481,7 @@ impl World {
                 None
             }
             None => {
-                let locator = "127.0.0.1:1".parse().unwrap();
+                let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
                 self.core.insert_peer(HOSTILE, locator, endpoint as u16)
             }
         };

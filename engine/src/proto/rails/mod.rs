@@ -413,7 +413,7 @@ impl Core {
     pub(crate) fn way_of_path(&self, slot: u32, at: u8) -> Option<(SocketAddr, u8)> {
         let session = self.sessions.at(slot as usize)?;
         let path = session.rails.paths.get(usize::from(at))?;
-        let mut remote = session.locator;
+        let mut remote = session.locators.first();
         if let Some(address) = path.remote {
             // Of another NIC than the locator's: the loop knows its scope.
             remote = SocketAddr::new(address, remote.port());

@@ -220,7 +220,7 @@ impl World {
 
     /// Establishes a session in datagram mode, opened by `left`.
     fn connect(&mut self, left: usize, right: usize, content_bytes: usize) {
-        let locator = "127.0.0.1:1".parse().unwrap();
+        let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
         for (from, to) in [(left, right), (right, left)] {
             for endpoint in 0..ENDPOINTS {
                 let node = &mut self.nodes[from];
@@ -240,7 +240,7 @@ impl World {
         acceptor.use_datagrams(other, content_bytes);
         let opener = &mut self.nodes[left].core;
         let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
-        connection.handle_connected();
+        connection.handle_connected(0);
         connection.handle_reply(0, HelloStatus::Accepted);
         opener.establish(slot, ours, theirs, SessionKeys::for_tests());
         opener.use_datagrams(slot, content_bytes);
