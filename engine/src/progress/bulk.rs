@@ -1,6 +1,7 @@
 //! Bulk lanes: chunks between the driver and the messages' memory.
 
 use std::io;
+use std::time::Duration;
 
 use super::engine::Engine;
 use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
@@ -11,6 +12,10 @@ use crate::proto::table::Id;
 /// to 40 ms. That may never come: what goes the other way may have another lane. A sender whose
 /// memory goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
 const ACK_NS: u64 = 100_000;
+
+/// So long nothing that went on a lane may stay unacknowledged while there is another path: a kernel
+/// has sent it three times by then.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Why a bulk lane is closed.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +89,7 @@ impl Engine {
         if let Some(traffic) = self.traffic(key) {
             traffic.sending = Some((chunk.length, now_ns, mode));
             (traffic.has_sent, traffic.is_ack_due) = (true, false);
+            traffic.is_owed_answer = true;
         }
         let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
@@ -178,6 +184,43 @@ impl Engine {
                 self.driver.hasten_ack(key);
             }
         }
+    }
+
+    /// Lanes on which nobody acknowledges what went are given up: a path may pass what is short and
+    /// swallow what is long, and a network one connection. A peer that stands still acknowledges,
+    /// for that is its kernel's doing. What the peer granted on them it grants again, and a send
+    /// that waits for nothing else ends.
+    ///
+    /// RR-LANE-7.
+    pub(super) fn check_lanes(&mut self) {
+        for index in 0..self.state.lane_keys.len() {
+            let Some(key) = self.state.lane_keys[index] else { continue };
+            let Some(&mut Role::Bulk { lane, traffic }) = self.state.roles.get_mut(key) else {
+                continue;
+            };
+            if !traffic.is_owed_answer {
+                continue;
+            }
+            match self.driver.unanswered(key) {
+                Ok(Some(silence)) if silence >= self.patience_with(lane) => {
+                    self.state.core.tell_lane_lost(lane);
+                    let cause = format!("unacknowledged for {} ms", silence.as_millis());
+                    self.close_lane(lane, LaneEnd::Failed(&cause));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    if let Some(traffic) = self.traffic(key) {
+                        traffic.is_owed_answer = false;
+                    }
+                }
+                Err(error) => self.close_lane(lane, LaneEnd::Failed(&error.to_string())),
+            }
+        }
+    }
+
+    fn patience_with(&self, lane: Id) -> Duration {
+        let limit = self.state.config.peer_timeout;
+        if self.state.core.has_path_beside(lane) { limit.min(SILENCE) } else { limit }
     }
 
     /// An idle bulk lane became readable: its end has come, or it is out of step.

@@ -470,6 +470,7 @@ impl Engine {
             state.core.close_idle_lanes(now_ns);
             self.drop_silent_handshakes();
             self.check_peers();
+            self.check_lanes();
             self.ask_idle_paths();
             self.move_control_lanes();
             self.fit_window();

@@ -90,11 +90,19 @@ pub(crate) struct Traffic {
     pub(crate) has_sent: bool,
     /// It is told soon, unless another chunk goes first.
     pub(crate) is_ack_due: bool,
+    /// Chunks went that the peer's kernel may not have acknowledged.
+    pub(crate) is_owed_answer: bool,
 }
 
 impl Traffic {
     pub(crate) const NOTHING: Self =
-        Self { receiving: None, sending: None, has_sent: false, is_ack_due: false };
+        Self {
+            receiving: None,
+            sending: None,
+            has_sent: false,
+            is_ack_due: false,
+            is_owed_answer: false,
+        };
 }
 
 /// Roles by lane, generations checked.

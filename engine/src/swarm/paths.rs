@@ -9,6 +9,7 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
 use crate::types::{Peer, PeerFailure};
+use crate::wire::rail::ROLE_BACKUP;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -386,6 +387,79 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         // With datagrams the connection has moved to a path that is known.
         let control = &world.look(0).unwrap().state.controls[0];
         assert_eq!(control.is_lane_on_path(), has_datagrams, "{fault:?}");
+    }
+}
+
+/// The first path has never answered, and does not keep bulk data from a backup.
+#[test]
+fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
+    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    for (failing, has_datagrams) in [(0, true), (1, true), (0, false), (1, false)] {
+        let mut world = World::new(1, Weather::fair()).unwrap();
+        world.set_datagrams(has_datagrams).unwrap();
+        for host in 0..2 {
+            world.add_host_with(&[link; 2]);
+            world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
+            let core = &mut world.engine(host).unwrap().state.core;
+            let mut rails = core.rails().to_vec();
+            rails[1].role = ROLE_BACKUP;
+            core.set_rails(rails);
+        }
+        world.net.borrow_mut().set_rail_fault(failing, 0, Some(RailFault::BLACKHOLE));
+        connect(&mut world, 0, 1);
+        talk(&mut world, [0, 1], "by the backup");
+        for from in [0, 1] {
+            let target = peer(&mut world, from, 1 - from);
+            let source = peer(&mut world, 1 - from, from);
+            drain(&mut world, 1 - from);
+            receive(&mut world, 1 - from, source, 7, 4 << 20);
+            send(&mut world, from, target, 7, 4 << 20, Level::Matched);
+            run(&mut world, "a long message by the backup", |world| {
+                let done = drain(world, 1 - from);
+                done.iter().for_each(|it| assert!(it.result.is_ok(), "{it:?}"));
+                !done.is_empty()
+            });
+        }
+    }
+}
+
+/// Where datagrams do not pass nobody asks the paths: what is not acknowledged tells.
+#[test]
+fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
+    let link = LinkWeather { delay_ns: 10_000, ns_per_kib: 1000, ..LinkWeather::default() };
+    let config = Config { chunk_bytes: 64 << 10, horizon_chunks: 8, ..config() };
+    let ways = [(true, true), (true, false), (false, true)];
+    for ((outward, inward), from) in ways.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+        let mut world = World::new(1, Weather::fair()).unwrap();
+        world.set_datagrams(false).unwrap();
+        for host in 0..2 {
+            world.add_host_with(&[link; 2]);
+            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+        }
+        connect(&mut world, 0, 1);
+        talk(&mut world, [0, 1], "by both rails");
+        for host in [0, 1] {
+            drain(&mut world, host);
+        }
+        let target = peer(&mut world, from, 1 - from);
+        let source = peer(&mut world, 1 - from, from);
+        receive(&mut world, 1 - from, source, 7, 64 << 20);
+        send(&mut world, from, target, 7, 64 << 20, Level::Matched);
+        pass(&mut world, 10 * MILLISECOND);
+        let fault = RailFault::Blackhole { outward, inward };
+        world.net.borrow_mut().set_rail_fault(0, 1, Some(fault));
+        let start_ns = world.now_ns();
+        let mut ended = 0;
+        run(&mut world, "both ends", |world| {
+            for host in [0, 1] {
+                let done = drain(world, host);
+                done.iter().for_each(|it| assert!(it.result.is_ok(), "{it:?}"));
+                ended += done.len();
+            }
+            ended == 2
+        });
+        let took_ns = world.now_ns() - start_ns;
+        assert!(took_ns < 1_500 * MILLISECOND, "{fault:?} from {from}: {took_ns} ns");
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!  0        1        2                 4                                   8
 //! +--------+--------+-----------------+-----------------------------------+
-//! |type 12 | 0      | 0               | lane                              |
+//! |type 12 | flags  | 0               | lane                              |
 //! +--------+--------+-----------------+-----------------------------------+
 //! ```
 
@@ -12,6 +12,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Length of the frame, in bytes.
 pub(crate) const LANE_LOST_BYTES: usize = 8;
+
+/// `flags`: it is the lane alone that fails; nothing is known against its path.
+pub(crate) const FLAG_LANE_ALONE: u8 = 1;
 
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

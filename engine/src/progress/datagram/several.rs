@@ -175,6 +175,10 @@ impl Engine {
             (self.driver.nic_of(rail), self.state.rails.get_mut(usize::from(rail)))
         {
             known.nic_index = index;
+            // The same rail, for whoever asks for statistics.
+            if let Some(chosen) = self.state.rails_chosen.get_mut(usize::from(rail)) {
+                chosen.nic_index = index;
+            }
         }
         let bit = 1 << (rail % 16);
         match is_up {
@@ -276,11 +280,19 @@ impl State {
         (lane.session_id, lane.number, lane.rail, lane.at) = (known.id, number, rail, at as u8);
         (lane.port, lane.bytes_max) = (carrier.port, carrier.bytes_max);
         lane.is_held = true;
-        lane.rail_health = Some(RailHealth::new(now_ns));
+        let down = self.rails_down;
+        let health_of = |rail: u8| {
+            let mut health = RailHealth::new(now_ns);
+            if down >> (rail % 16) & 1 != 0 {
+                health.handle_link(now_ns, false);
+            }
+            health
+        };
+        lane.rail_health = Some(health_of(rail));
         lane.path.ask();
         lane.wake_at(now_ns, session, &mut self.datagrams.timers);
         if carrier.rail_health.is_none() {
-            carrier.rail_health = Some(RailHealth::new(now_ns));
+            carrier.rail_health = Some(health_of(carrier.rail));
         }
         control.standby.push(Box::new(lane));
         self.datagrams.standing_by += 1;
@@ -510,8 +522,10 @@ impl State {
             lanes.any(|lane| lane.rail_health.as_ref().is_some_and(|it| !it.has_never_answered()))
         };
         let paths = known.rails.paths.iter().enumerate();
-        // The first one is there from the beginning, by TCP.
-        let mute = paths.skip(1).filter(|&(at, path)| path.is_usable && !is_heard(at));
+        // The first one is there from the beginning where the control lane goes by it.
+        let is_by_tcp = |at: usize| usize::from(control.lane_at) == at;
+        let mute =
+            paths.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
             self.core.path_lost(session, at, now_ns);

@@ -1,8 +1,7 @@
 //! Several rails between two engines: which there are, which pairs of them are used, and for what.
 //!
 //! A *rail* is one NIC of a side by one address; a *path* is a rail of the side that opened the
-//! session and one of the other side. Path 0, of the rails by which the session was set up, is
-//! always there. Each side with several rails announces them when a session is established; the
+//! session and one of the other side. Path 0, of the first rails of both, is always there. Each side with several rails announces them when a session is established; the
 //! side that opened it then pairs them. A path is used once it has answered: for bulk lanes all
 //! healthy paths are, for messages the best of them.
 
@@ -18,9 +17,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::health::Cause;
 use self::rate::Rate;
+use super::bulk::BulkLane;
 use super::core::{Action, Core};
 use super::session::Control;
 use super::table::Id;
+use crate::wire::lost::FLAG_LANE_ALONE;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
 
@@ -170,16 +171,15 @@ impl Rails {
         path.counters.last_change = Some((cause, now_ns));
     }
 
-    /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail. When
-    /// all have failed any may be tried, for networks may drop datagrams and nothing else.
+    /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail, which
+    /// shows in their lanes, too, where datagrams do not pass. When all have failed any may be
+    /// tried, for networks may drop datagrams and nothing else.
     pub(crate) fn carries_bulk(&self, at: usize) -> bool {
         let Some(path) = self.paths.get(at) else { return false };
         if !self.paths.iter().any(|path| path.is_usable) {
             return true;
         }
-        path.is_usable
-            && (!path.is_backup
-                || !self.paths.iter().any(|other| other.is_usable && !other.is_backup))
+        path.is_usable && (!path.is_backup || !self.paths.iter().any(PathState::outranks_backups))
     }
 }
 
@@ -198,6 +198,12 @@ impl PathState {
             lane_pause_ns: LANE_PAUSE_MIN_NS,
             counters: PathCounters::default(),
         }
+    }
+
+    /// Whether backups are not needed: it is there, and its last lane did not fail before it had
+    /// carried anything.
+    fn outranks_backups(&self) -> bool {
+        self.is_usable && !self.is_backup && self.lane_pause_ns == LANE_PAUSE_MIN_NS
     }
 
     /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
@@ -363,7 +369,7 @@ impl Core {
             if usize::from(bulk.path) == at {
                 let number = bulk.number;
                 self.actions.push_back(Action::AbandonLane { lane, is_told: false });
-                self.push_control(slot, lane_lost(number));
+                self.push_control(slot, lane_lost(number, 0));
             }
         }
         self.mark_granting(slot);
@@ -396,10 +402,30 @@ impl Core {
 
     /// The peer has given a lane up.
     ///
-    /// RR-RAIL-5.
+    /// RR-RAIL-5, RR-LANE-7.
     pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
         if let Some(lane) = self.lane_named(slot, lost.lane.get()) {
-            self.actions.push_back(Action::AbandonLane { lane, is_told: true });
+            self.actions.push_back(match lost.flags & FLAG_LANE_ALONE {
+                0 => Action::AbandonLane { lane, is_told: true },
+                _ => Action::CloseLane { lane, is_failure: true },
+            });
+        }
+    }
+
+    /// Whether another path than that of a lane may carry what was granted on the lane.
+    pub(crate) fn has_path_beside(&self, lane: Id) -> bool {
+        let Some(bulk) = self.lanes.get(lane) else { return false };
+        let Some(session) = self.sessions.at(bulk.session as usize) else { return false };
+        let mut paths = session.rails.paths.iter().enumerate();
+        paths.any(|(at, path)| path.is_usable && at != usize::from(bulk.path))
+    }
+
+    /// Tells the peer that a lane is given up here, whose own end may never come there.
+    ///
+    /// RR-LANE-7.
+    pub(crate) fn tell_lane_lost(&mut self, lane: Id) {
+        if let Some(&BulkLane { session, number, .. }) = self.lanes.get(lane) {
+            self.push_control(session, lane_lost(number, FLAG_LANE_ALONE));
         }
     }
 
@@ -468,10 +494,10 @@ impl PathState {
     }
 }
 
-fn lane_lost(lane: u32) -> Control {
+fn lane_lost(lane: u32, flags: u8) -> Control {
     Control::LaneLost(LaneLost {
         kind: frame::KIND_LANE_LOST,
-        flags: 0,
+        flags,
         reserved: 0.into(),
         lane: lane.into(),
     })

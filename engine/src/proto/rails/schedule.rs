@@ -4,6 +4,7 @@
 //! is left out where the others together would be through with everything before it had one chunk,
 //! so that another rail makes no message slower.
 
+use super::super::bulk::BulkLane;
 use super::super::core::Core;
 use super::super::operation::State;
 use super::super::session::Session;
@@ -20,6 +21,9 @@ const CHUNK_BYTES_MIN: u64 = 16 << 10;
 const AHEAD_NS: u64 = 1_000_000;
 /// Rate of a lane of which nothing is known, in bytes per second.
 pub(super) const RATE_GUESS: u64 = 1_000_000_000;
+/// A lane on which nothing came for so long, and for as long as so many chunks take, is stuck.
+const STUCK_NS: u64 = 20_000_000;
+const STUCK_CHUNKS: u128 = 8;
 /// Pulls whose lengths are added up: more of them are endless for this purpose.
 const PULLS_COUNTED: usize = 4;
 
@@ -192,21 +196,28 @@ impl Core {
                 bulk.is_ready && session.rails.carries_bulk(usize::from(bulk.path))
             })
         };
+        let flows = move |lane: &Id| {
+            carries(lane) && lanes.get(*lane).is_some_and(|bulk| !is_stuck(session, bulk, now_ns))
+        };
         // The peer may take paths for failed that look well here, and have lanes on others only. A
         // lane that has joined is a connection that came about.
         let has_some = session.lanes.iter().any(carries);
+        let has_flowing = session.lanes.iter().any(flows);
         session.lanes.iter().filter_map(move |&lane| {
             let bulk = lanes.get(lane)?;
             let path = session.rails.paths.get(usize::from(bulk.path))?;
-            if !bulk.is_ready || (has_some && !carries(&lane)) {
+            let is_worse = (has_flowing && !flows(&lane)) || (has_some && !carries(&lane));
+            if !bulk.is_ready || is_worse {
                 return None;
             }
-            let rate = match (bulk.rate.hoped_for(now_ns), path.expected_rate()) {
+            // A lane shows nothing while it is given nothing: until then there was hope.
+            let idle_until_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
+            let rate = match (bulk.rate.hoped_for(idle_until_ns), path.expected_rate()) {
                 (0, 0) => RATE_GUESS,
                 (0, expected) => expected,
                 (measured, _) => measured,
             };
-            let lone = bulk.rate.lone_hoped_for(now_ns);
+            let lone = bulk.rate.lone_hoped_for(idle_until_ns);
             let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
             let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
             let (is_refilling, share) = (bulk.is_refilling, self.share_of(session, bulk));
@@ -226,6 +237,23 @@ impl Core {
             })
         })
     }
+}
+
+/// Whether what a lane owes is so late that nothing can be built on it: it is given no more while
+/// others flow, and is not reckoned with.
+fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
+    let Some(first) = bulk.incoming.front() else { return false };
+    let waits_ns = now_ns.saturating_sub(bulk.rate.last_ns().max(first.granted_ns));
+    if waits_ns < STUCK_NS {
+        return false;
+    }
+    let path = session.rails.paths.get(usize::from(bulk.path));
+    let round_trip_ns = path.map_or(0, |path| path.round_trip_ns);
+    let usual_ns = match bulk.rate.bytes_per_s() {
+        0 => u128::from(STUCK_NS),
+        rate => time_ns(u128::from(first.length), u128::from(rate)),
+    };
+    u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
 }
 
 /// Bytes of a session that no lane was asked for yet, as far as it is worth counting.
