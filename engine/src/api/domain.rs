@@ -131,6 +131,13 @@ impl Domain {
                 seen.join("; "),
             ));
         };
+        for candidate in &selection.candidates {
+            tracing::debug!("{candidate}");
+        }
+        for rail in &selection.rails {
+            let (nic, address, role) = (&rail.nic, rail.address, rail.role);
+            tracing::info!(nic, %address, ?role, "a rail of this endpoint");
+        }
         // Several rails have one port, at the wildcard address: one socket of datagrams is one
         // system call per turn, however many rails there are.
         let has_several = selection.rails.len() > 1;

@@ -87,9 +87,8 @@ impl Engine {
                 ways.push((rank, remote, rail as u8, reach));
             }
         }
-        let is_fit = |rail: u8, reach| {
-            self.state.rails_down >> rail & 1 == 0 && reach != Reach::Unreachable
-        };
+        let is_fit =
+            |rail: u8, reach| self.state.rails_down >> rail & 1 == 0 && reach != Reach::Unreachable;
         ways.sort_by_key(|&(rank, ..)| rank);
         if ways.iter().any(|&(_, _, rail, reach)| is_fit(rail, reach)) {
             ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));

@@ -95,14 +95,13 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) const NOTHING: Self =
-        Self {
-            receiving: None,
-            sending: None,
-            has_sent: false,
-            is_ack_due: false,
-            is_owed_answer: false,
-        };
+    pub(crate) const NOTHING: Self = Self {
+        receiving: None,
+        sending: None,
+        has_sent: false,
+        is_ack_due: false,
+        is_owed_answer: false,
+    };
 }
 
 /// Roles by lane, generations checked.

@@ -193,7 +193,11 @@ impl Connection {
     ///
     /// RR-CONN-6.
     pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64, cause: &str) -> Step {
-        let (attempts, cause) = (self.attempts, Arc::from(cause));
+        let cause = match self.ways {
+            0 | 1 => Arc::from(cause),
+            ways => Arc::from(format!("{cause} ({ways} ways were tried each time)")),
+        };
+        let attempts = self.attempts;
         self.handle_attempt_ended(now_ns, PeerFailure::Unreachable { attempts, cause })
     }
 
@@ -533,7 +537,7 @@ mod tests {
             assert_eq!(connection.handle_timeout(now_ns), Step::Connect);
         };
         assert_eq!(taken, [0, 1, 2, 0, 1, 2]);
-        let cause = "no answer in time".into();
+        let cause = "no answer in time (3 ways were tried each time)".into();
         assert_eq!(failure, PeerFailure::Unreachable { attempts: 2, cause });
         // Next time, too; and what is refused is asked again by the same way, and counts.
         connection.reset();

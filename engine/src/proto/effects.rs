@@ -1,6 +1,5 @@
 //! What the protocol has done to user memory and to users.
 
-
 use super::failure::PeerFailure;
 use super::table::Id;
 use crate::types::locators::Locators;

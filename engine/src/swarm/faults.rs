@@ -204,8 +204,9 @@ impl Run {
         }
     }
 
-    /// A fault befalls a link for a while, or some times in a row. Nothing may fail but by the
-    /// first link: connections that sessions begin with go there, and kernels are slow to repeat.
+    /// A fault befalls a link for a while, or some times in a row. Nothing may fail; but who has
+    /// little patience may lose a session that began by the first link just before, and knows of
+    /// no other yet.
     fn strike_rail(&mut self) {
         let Some(rails) = &self.plan.rails else { return };
         let host = self.random.below(self.residents.len());
@@ -213,11 +214,12 @@ impl Run {
         let fault_ns = rails.fault_ns;
         let Some((fault, outage_ns, times)) = rails.fault(&mut self.random) else { return };
         self.faults += 1;
-        if link == 0 {
+        let may_fail = link == 0 && !self.plan.is_patient();
+        if may_fail {
             self.taint_all(host);
         }
         let now_ns = self.world.now_ns();
-        if link == 0 {
+        if may_fail {
             // Who starts meanwhile finds it so.
             let until_ns = now_ns + 2 * outage_ns * times;
             let known = self.first_links.entry(host).or_default();

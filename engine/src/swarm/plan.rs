@@ -253,6 +253,11 @@ impl Plan {
         handshake_ns.min(self.retry.timeout_ns).min(self.peer_timeout_ns)
     }
 
+    /// Whether patience outlasts the faults of links.
+    pub(crate) fn is_patient(&self) -> bool {
+        self.retry.timeout_ns >= 2 * SECOND
+    }
+
     /// Whether attempts to connect fail, or are given up; sessions may fail of that.
     pub(crate) fn connects_fail(&self) -> bool {
         let pauses = |(fault, _): &(Fault, u32)| matches!(fault, Fault::Pause | Fault::Stall);

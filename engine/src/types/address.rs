@@ -150,9 +150,7 @@ mod tests {
         let good = of(1, "127.0.0.1:1", 0).to_bytes();
         // The port, the family, the engine.
         // And how many locators there are: none, and more than there is room for.
-        for (field, value) in
-            [(4..6, 0), (6..7, 5), (6..7, 0), (7..8, 0), (7..8, 9), (48..56, 0)]
-        {
+        for (field, value) in [(4..6, 0), (6..7, 5), (6..7, 0), (7..8, 0), (7..8, 9), (48..56, 0)] {
             let mut bytes = good;
             bytes[field.clone()].fill(value);
             let error = Address::from_bytes(&bytes).unwrap_err().to_string();

@@ -94,7 +94,8 @@ impl Control {
             return true;
         }
         let mut lanes = self.lanes().filter(|lane| lane.at == at);
-        lanes.any(|lane| lane.rail_health.as_ref().is_some_and(RailHealth::is_down))
+        let is_lost = |health: &RailHealth| health.is_down() && !health.has_never_answered();
+        lanes.any(|lane| lane.rail_health.as_ref().is_some_and(is_lost))
     }
 
     /// Position of the path that carries contents now, if any does.
@@ -524,8 +525,7 @@ impl State {
         let paths = known.rails.paths.iter().enumerate();
         // The first one is there from the beginning where the control lane goes by it.
         let is_by_tcp = |at: usize| usize::from(control.lane_at) == at;
-        let mute =
-            paths.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
+        let mute = paths.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
             self.core.path_lost(session, at, now_ns);
@@ -534,7 +534,15 @@ impl State {
 
     fn path_changed(&mut self, session: u32, at: u8, number: u16, change: Transition) {
         let now_ns = self.now_ns;
+        let health = self
+            .controls
+            .get(session as usize)
+            .and_then(|control| control.lanes().find(|lane| lane.at == at)?.rail_health.as_ref());
+        // What never answered carries nothing, or is the last resort of a network that drops
+        // datagrams: this is for people.
+        let is_mute = health.is_some_and(RailHealth::has_never_answered);
         match change.to {
+            _ if is_mute => {}
             Phase::Active => self.core.path_ready(session, usize::from(at), now_ns),
             Phase::Suspect | Phase::Down => {
                 self.core.path_lost(session, usize::from(at), now_ns);
@@ -547,14 +555,12 @@ impl State {
         let (initiators, acceptors) = rails_of(number);
         let rail = if known.connection.is_initiator() { initiators } else { acceptors };
         let cause = change.cause.text();
-        tracing::info!(session, path = number, from = ?change.from, to = ?change.to, "{cause}");
-        let event = Event::PathChanged {
-            address: Address::new(known.engine, known.locators, 0),
-            rail: usize::from(rail),
-            remote: remote.unwrap_or(known.locators.first().ip()),
-            state: state_of(change.to),
-            cause,
-        };
-        self.completions.push_event(event);
+        let address = Address::new(known.engine, known.locators, 0);
+        let remote = remote.unwrap_or(known.locators.first().ip());
+        let nic = self.rails.get(usize::from(rail)).map_or("", |rail| &rail.nic);
+        let (from, to) = (change.from, change.to);
+        tracing::info!(peer = %address, nic, %remote, ?from, ?to, "a path changed: {cause}");
+        let (rail, state) = (usize::from(rail), state_of(change.to));
+        self.completions.push_event(Event::PathChanged { address, rail, remote, state, cause });
     }
 }

@@ -4,7 +4,7 @@
 //!             answers enough, for long enough
 //!  Probing ─────────────────────────────────────> Active
 //!   ^  ^ │                                          │
-//!   │  │ └─ a probe unanswered ─> Down              │ a probe unanswered, while another path
+//!   │  │ └─ 3 probes unanswered ─> Down             │ a probe unanswered, while another path
 //!   │  └───── an answer ── Suspect <────────────────┤ answered what was sent later
 //!   │                        │ 3 probes unanswered  │
 //!   └──── an answer ─ Down <─┴── silent, or no link ┘
@@ -17,6 +17,9 @@
 //! be noticed, where a time-out that trusts no other path takes many times as long. Where bulk data
 //! arrives there is a queue that answers wait in, so it speaks for the path; and against it, if
 //! none comes that is due.
+//!
+//! A path that has never answered is down, too, when it is silent for long enough while another one
+//! answers. That is said so that somebody sees it; nothing goes there before or after.
 //!
 //! An answer may still be late, when a queue has grown: the path is active again, and next time it
 //! is waited for twice as long, so that a mistake is not made often.
@@ -31,6 +34,8 @@ const PROBES_TO_DOWN: u32 = 3;
 /// Silence that makes a path down although no other one bears witness, in nanoseconds: many times
 /// as long as a process is kept from its core.
 const SILENCE_NS: u64 = 100_000_000;
+/// The same of a path that has never answered: the peer may not have begun to ask.
+const FIRST_SILENCE_NS: u64 = 1_000_000_000;
 /// Least time that an answer on another path must be old, in nanoseconds: what was sent on both at
 /// once may overtake each other.
 const GRACE_MIN_NS: u64 = 500_000;
@@ -206,7 +211,7 @@ impl Health {
 
     /// Whether nothing has ever come back on it.
     pub(crate) fn has_never_answered(&self) -> bool {
-        self.phase == Phase::Probing && self.seen_sent_ns.is_none()
+        self.seen_sent_ns.is_none()
     }
 
     /// What it can say of other paths.
@@ -240,6 +245,9 @@ impl Health {
         let is_outdone = self.is_outdone(now_ns, evidence, witness);
         let silent_ns = now_ns.saturating_sub(evidence.unanswered_since_ns);
         let is_silent = evidence.probes >= PROBES_TO_DOWN && silent_ns >= SILENCE_NS;
+        let is_mute = self.has_never_answered()
+            && is_silent
+            && (witness.is_some() || silent_ns >= FIRST_SILENCE_NS);
         let (to, cause) = match self.phase {
             _ if !self.has_link && witness.is_some() => (Phase::Down, Cause::NoLink),
             Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
@@ -257,6 +265,7 @@ impl Health {
                 (Phase::Down, self.why_lost(evidence))
             }
             Phase::Probing if self.has_returned(now_ns) => (Phase::Active, Cause::Answered),
+            Phase::Probing if is_mute => (Phase::Down, self.why_lost(evidence)),
             _ => return None,
         };
         self.change(now_ns, to, cause)

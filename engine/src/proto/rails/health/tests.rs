@@ -210,6 +210,27 @@ fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
     assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, Cause::OneWay);
 }
 
+/// RR-RAIL-4
+#[test]
+fn a_path_that_never_answers_is_said_to_be_down() {
+    let unanswered = |probes, arrived| Evidence { arrived, ..evidence(probes, MS, None) };
+    for (arrived, cause) in [(0, Cause::ProbesLost), (5, Cause::OneWay)] {
+        let mut health = Health::new(0);
+        let asked = unanswered(3, arrived);
+        assert_eq!(health.observe(100 * MS, &asked, witness(MS, 2 * MS), false), None, "soon");
+        // Without another path that answers the peer may be the one that is silent.
+        assert_eq!(health.observe(1000 * MS, &asked, None, false), None);
+        let down = health.observe(1000 * MS, &asked, witness(MS, 2 * MS), false).unwrap();
+        assert_eq!((down.to, down.cause), (Phase::Down, cause));
+        assert!(health.has_never_answered(), "it stays what it was to others");
+        let answered = evidence(0, MS, Some(1001 * MS));
+        assert!(health.observe(1002 * MS, &answered, witness(MS, 2 * MS), false).is_some());
+        assert!(!health.has_never_answered() && health.phase() == Phase::Probing);
+    }
+    let mut health = Health::new(0);
+    assert!(health.observe(1001 * MS, &unanswered(3, 0), None, false).is_some(), "it is silent");
+}
+
 #[test]
 fn probes_become_rare_and_never_stop() {
     let mut health = active();
