@@ -42,8 +42,9 @@ pub use secret::JobSecret;
 pub use telemetry::{Counters, Statistics, prometheus};
 pub use types::{
     Address, Completion, Envelope, Error, Event, FrameDrops, FrameFigures, FrameState, Hint,
-    LaneStatistics, NicCounters, OperationId, OperationKind, Outcome, PathChange, PathState,
-    PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Selector, Status,
+    LaneStatistics, NicCounters, OperationId, OperationKind, Outcome, PathCause, PathChange,
+    PathState, PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole,
+    Selector, Status,
 };
 
 #[cfg(doctest)]

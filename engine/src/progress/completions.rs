@@ -177,10 +177,14 @@ impl Completions {
         taken.pop()
     }
 
-    /// Adds an event; the oldest is dropped when nobody reads them.
+    /// Adds an event. When nobody reads them the oldest is dropped; those that say which peers are
+    /// there last, for what flaps would drive them out.
     pub(crate) fn push_event(&mut self, event: Event) {
         if self.events.len() == self.events_max {
-            self.events.pop_front();
+            let says_who_is_there =
+                |it: &Event| matches!(it, Event::Connected { .. } | Event::Disconnected { .. });
+            let least = self.events.iter().position(|it| !says_who_is_there(it));
+            self.events.remove(least.unwrap_or(0));
         }
         self.events.push_back(event);
     }
@@ -300,4 +304,31 @@ impl Effects for Completions {
 /// What a finished handle holds.
 pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
     Outcome { result, buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Address, PathCause, PathState};
+
+    #[test]
+    fn flaps_drive_out_no_news_of_peers() {
+        let locator = std::net::SocketAddr::from(([10, 0, 0, 1], 1));
+        let address = Address::new(1, locator, 0);
+        let flap = |rail| {
+            let (state, cause) = (PathState::Down, PathCause::NoLink);
+            Event::PathChanged { address, rail, remote: locator.ip(), state, cause }
+        };
+        let mut completions = Completions::new(3);
+        let room = completions.events_max;
+        completions.push_event(Event::Connected { address });
+        (0..2 * room).for_each(|rail| completions.push_event(flap(rail)));
+        assert_eq!(completions.events.len(), room);
+        assert!(matches!(completions.events[0], Event::Connected { .. }));
+        let is_oldest = |event: &Event, rail| matches!(event, Event::PathChanged { rail: it, .. } if *it == rail);
+        assert!(is_oldest(&completions.events[1], room + 1));
+        (0..room + 1).for_each(|_| completions.push_event(Event::Connected { address }));
+        let is_news = |event: &Event| matches!(event, Event::Connected { .. });
+        assert!(completions.events.len() == room && completions.events.iter().all(is_news));
+    }
 }

@@ -194,7 +194,7 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
         lanes: Vec::new(),
         changes: counters.changes,
         last_change: counters.last_change.map(|(cause, at_ns)| PathChange {
-            cause: cause.text(),
+            cause,
             ago: Duration::from_nanos(now_ns.saturating_sub(at_ns)),
         }),
     }

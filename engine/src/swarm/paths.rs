@@ -8,7 +8,7 @@ use crate::progress::datagram::DatagramCounters;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
-use crate::types::{Peer, PeerFailure};
+use crate::types::{Event, PathCause, PathState, Peer, PeerFailure};
 use crate::wire::rail::ROLE_BACKUP;
 
 const MILLISECOND: u64 = 1_000_000;
@@ -460,6 +460,46 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
         });
         let took_ns = world.now_ns() - start_ns;
         assert!(took_ns < 1_500 * MILLISECOND, "{fault:?} from {from}: {took_ns} ns");
+    }
+}
+
+/// RR-RAIL-4: who opened the session asks it; the other side learns of it if it is heard there.
+#[test]
+fn a_path_that_fails_from_the_start_is_reported() {
+    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    for (outward, inward) in [(true, true), (true, false), (false, true)] {
+        let mut world = World::new(1, Weather::fair()).unwrap();
+        world.set_datagrams(true).unwrap();
+        for host in 0..2 {
+            world.add_host_with(&[link; 2]);
+            world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
+        }
+        let fault = RailFault::Blackhole { outward, inward };
+        world.net.borrow_mut().set_rail_fault(0, 1, Some(fault));
+        connect(&mut world, 0, 1);
+        talk(&mut world, [0, 1], "by the first rail");
+        pass(&mut world, 1500 * MILLISECOND);
+        let told = [0, 1].map(|host| {
+            let events = &world.look(host).unwrap().state.completions.events;
+            events.iter().find_map(|event| match event {
+                Event::PathChanged { state: PathState::Down, cause, .. } => Some(*cause),
+                _ => None,
+            })
+        });
+        let is_initiator = [0, 1].map(|host| {
+            let core = &world.look(host).unwrap().state.core;
+            core.sessions.iter().any(|(_, session)| session.connection.is_initiator())
+        });
+        let expected = [0, 1].map(|host| match (is_initiator[host], [outward, inward][1 - host]) {
+            (true, _) => Some(PathCause::ProbesLost),
+            (false, true) => None,
+            (false, false) => Some(PathCause::OneWay),
+        });
+        assert_eq!(told, expected, "{fault:?} {is_initiator:?}");
+        world.net.borrow_mut().set_rail_fault(0, 1, None);
+        pass(&mut world, 200 * MILLISECOND);
+        let control = &world.look(0).unwrap().state.controls[0];
+        assert!(control.lanes().all(|lane| lane.is_active()), "it is used when it answers");
     }
 }
 

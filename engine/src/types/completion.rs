@@ -144,6 +144,6 @@ pub enum Event {
         /// How it fares now.
         state: super::rail::PathState,
         /// Why.
-        cause: &'static str,
+        cause: super::rail::PathCause,
     },
 }

@@ -16,5 +16,5 @@ pub use completion::{
 pub use error::{Error, PeerFailure};
 pub use frames::{FrameDrops, FrameFigures, FrameState};
 pub use hint::Hint;
-pub use rail::{PathState, RAILS_MAX, Rail, RailRole};
+pub use rail::{PathCause, PathState, RAILS_MAX, Rail, RailRole};
 pub use statistics::{LaneStatistics, NicCounters, PathChange, PathStatistics, PauseCounters};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::address::Address;
-use super::rail::PathState;
+use super::rail::{PathCause, PathState};
 
 /// A path between a rail of an engine and one of a peer's, and what it carried since the session
 /// began. Plain numbers; differences of two readings of one session mean something.
@@ -62,7 +62,7 @@ pub struct PathStatistics {
 #[non_exhaustive]
 pub struct PathChange {
     /// Why.
-    pub cause: &'static str,
+    pub cause: PathCause,
     /// How long ago.
     pub ago: Duration,
 }

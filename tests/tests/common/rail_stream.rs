@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringrail::{
-    Buffer, Completion, Endpoint, Envelope, Event, Level, OperationKind, Owned, PathState, Peer,
-    PeerFailure, Selector, SendOptions,
+    Buffer, Completion, Endpoint, Envelope, Event, Level, OperationKind, Owned, PathCause,
+    PathState, Peer, PeerFailure, Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab};
 
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
 /// What one side saw of its paths.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    pub(crate) events: Vec<(PathState, &'static str)>,
+    pub(crate) events: Vec<(PathState, PathCause)>,
     pub(crate) failures: Vec<String>,
 }
 

@@ -554,7 +554,7 @@ impl State {
         let remote = known.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
         let (initiators, acceptors) = rails_of(number);
         let rail = if known.connection.is_initiator() { initiators } else { acceptors };
-        let cause = change.cause.text();
+        let cause = change.cause;
         let address = Address::new(known.engine, known.locators, 0);
         let remote = remote.unwrap_or(known.locators.first().ip());
         let nic = self.rails.get(usize::from(rail)).map_or("", |rail| &rail.nic);

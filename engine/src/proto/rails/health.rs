@@ -27,6 +27,8 @@
 //! A path that comes back must answer several times in a row, and for a while that doubles when it
 //! soon fails again: one that flaps carries nothing.
 
+use crate::types::PathCause;
+
 /// Answers in a row that make a path active again after it failed.
 const ANSWERS_TO_RETURN: u32 = 3;
 /// Probe timeouts in a row after which a suspect path is down.
@@ -65,48 +67,12 @@ pub(crate) enum Phase {
     Down,
 }
 
-/// What speaks for a change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cause {
-    /// It answered.
-    Answered,
-    /// It answered what it was suspected for, only late.
-    Late,
-    /// The peer says that it fails.
-    PeerDoubts,
-    /// Another path brought an answer to something sent later.
-    OthersAnswer,
-    /// Its probes are not answered.
-    ProbesLost,
-    /// Probes are not answered although packets of the peer arrive.
-    OneWay,
-    /// Its NIC lost its link.
-    NoLink,
-}
-
-impl Cause {
-    /// For people.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::Answered => "it answered",
-            Self::PeerDoubts => "the peer says that it fails",
-            Self::Late => "its answers were late, not lost",
-            Self::OthersAnswer => "other paths answer, this one does not",
-            Self::ProbesLost => "its probes are not answered",
-            Self::OneWay => {
-                "it works one way only: datagrams of the peer arrive, ours are not answered"
-            }
-            Self::NoLink => "its NIC has no link",
-        }
-    }
-}
-
 /// A change of state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transition {
     pub(crate) from: Phase,
     pub(crate) to: Phase,
-    pub(crate) cause: Cause,
+    pub(crate) cause: PathCause,
 }
 
 /// What the packet layer knows of a path.
@@ -249,22 +215,24 @@ impl Health {
             && is_silent
             && (witness.is_some() || silent_ns >= FIRST_SILENCE_NS);
         let (to, cause) = match self.phase {
-            _ if !self.has_link && witness.is_some() => (Phase::Down, Cause::NoLink),
+            _ if !self.has_link && witness.is_some() => (Phase::Down, PathCause::NoLink),
             Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
-            Phase::Active if is_doubted && witness.is_some() => (Phase::Suspect, Cause::PeerDoubts),
-            Phase::Active if is_outdone => (Phase::Suspect, Cause::OthersAnswer),
-            Phase::Suspect | Phase::Down | Phase::Probing if is_needed && is_new_answer => {
-                (Phase::Active, Cause::Answered)
+            Phase::Active if is_doubted && witness.is_some() => {
+                (Phase::Suspect, PathCause::PeerDoubts)
             }
-            Phase::Suspect if was_late => (Phase::Active, Cause::Late),
-            Phase::Suspect | Phase::Down if is_new_answer => (Phase::Probing, Cause::Answered),
+            Phase::Active if is_outdone => (Phase::Suspect, PathCause::OthersAnswer),
+            Phase::Suspect | Phase::Down | Phase::Probing if is_needed && is_new_answer => {
+                (Phase::Active, PathCause::Answered)
+            }
+            Phase::Suspect if was_late => (Phase::Active, PathCause::Late),
+            Phase::Suspect | Phase::Down if is_new_answer => (Phase::Probing, PathCause::Answered),
             Phase::Suspect if evidence.probes >= PROBES_TO_DOWN => {
                 (Phase::Down, self.why_lost(evidence))
             }
             Phase::Probing if evidence.probes >= PROBES_TO_DOWN && self.needed > 1 => {
                 (Phase::Down, self.why_lost(evidence))
             }
-            Phase::Probing if self.has_returned(now_ns) => (Phase::Active, Cause::Answered),
+            Phase::Probing if self.has_returned(now_ns) => (Phase::Active, PathCause::Answered),
             Phase::Probing if is_mute => (Phase::Down, self.why_lost(evidence)),
             _ => return None,
         };
@@ -350,17 +318,21 @@ impl Health {
         since_ns.is_some_and(|since_ns| now_ns >= since_ns + grace_ns)
     }
 
-    fn why_lost(&self, evidence: &Evidence) -> Cause {
+    fn why_lost(&self, evidence: &Evidence) -> PathCause {
         // One packet may have been under way when it failed.
-        if evidence.arrived > self.arrived_then + 1 { Cause::OneWay } else { Cause::ProbesLost }
+        if evidence.arrived > self.arrived_then + 1 {
+            PathCause::OneWay
+        } else {
+            PathCause::ProbesLost
+        }
     }
 
-    fn change(&mut self, now_ns: u64, to: Phase, cause: Cause) -> Option<Transition> {
+    fn change(&mut self, now_ns: u64, to: Phase, cause: PathCause) -> Option<Transition> {
         let from = self.phase;
         if from == to {
             return None;
         }
-        self.was_doubted = cause == Cause::PeerDoubts;
+        self.was_doubted = cause == PathCause::PeerDoubts;
         match to {
             Phase::Active => {}
             Phase::Probing => self.needed = ANSWERS_TO_RETURN,

@@ -15,12 +15,12 @@ pub(crate) mod trial;
 
 use std::net::{IpAddr, SocketAddr};
 
-use self::health::Cause;
 use self::rate::Rate;
 use super::bulk::BulkLane;
 use super::core::{Action, Core};
 use super::session::Control;
 use super::table::Id;
+use crate::types::PathCause;
 use crate::wire::lost::FLAG_LANE_ALONE;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
@@ -72,7 +72,7 @@ pub(crate) struct PathCounters {
     /// Changes of its state.
     pub(crate) changes: u64,
     /// Why and when the last one was.
-    pub(crate) last_change: Option<(Cause, u64)>,
+    pub(crate) last_change: Option<(PathCause, u64)>,
 }
 
 /// A path as the protocol sees it.
@@ -165,7 +165,7 @@ impl Rails {
     }
 
     /// The path at `at` fares otherwise than before.
-    pub(crate) fn note_change(&mut self, at: usize, cause: Cause, now_ns: u64) {
+    pub(crate) fn note_change(&mut self, at: usize, cause: PathCause, now_ns: u64) {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.counters.changes += 1;
         path.counters.last_change = Some((cause, now_ns));

@@ -40,9 +40,9 @@ fn a_path_is_suspect_once_another_one_answered_something_younger() {
     let quiet = evidence(0, 10 * MS, Some(1));
     assert_eq!(health.observe(20 * MS, &quiet, witness(11 * MS, 12 * MS), false), None);
     let down = health.observe(13 * MS, &owes, witness(11 * MS, 12 * MS), false).unwrap();
-    assert_eq!((down.to, down.cause), (Phase::Suspect, Cause::OthersAnswer));
+    assert_eq!((down.to, down.cause), (Phase::Suspect, PathCause::OthersAnswer));
     let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None, false).unwrap();
-    assert_eq!((down.to, down.cause), (Phase::Down, Cause::ProbesLost));
+    assert_eq!((down.to, down.cause), (Phase::Down, PathCause::ProbesLost));
 }
 
 /// RR-RAIL-4
@@ -95,11 +95,11 @@ fn a_path_that_the_peer_doubts_is_suspect_if_there_is_another_one() {
     assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "that was looked at");
     health.doubt();
     let doubted = health.observe(10 * MS, &quiet, other, false).unwrap();
-    assert_eq!((doubted.to, doubted.cause), (Phase::Suspect, Cause::PeerDoubts));
+    assert_eq!((doubted.to, doubted.cause), (Phase::Suspect, PathCause::PeerDoubts));
     // What it carried before says nothing of now.
     let old = evidence(0, 0, Some(9 * MS));
     let back = health.observe(11 * MS, &old, other, false).unwrap();
-    assert_eq!((back.to, back.cause), (Phase::Probing, Cause::Answered));
+    assert_eq!((back.to, back.cause), (Phase::Probing, PathCause::Answered));
 }
 
 /// RR-RAIL-4, RR-RAIL-6
@@ -120,7 +120,7 @@ fn late_answers_are_told_from_lost_ones_and_waited_for_the_next_time() {
         let late = evidence(0, sent_ns, Some(sent_ns));
         let now_ns = sent_ns + grace_ns + MS;
         let back = health.observe(now_ns, &late, None, false).unwrap();
-        assert_eq!((back.to, back.cause), (Phase::Active, Cause::Late));
+        assert_eq!((back.to, back.cause), (Phase::Active, PathCause::Late));
         sent_ns = now_ns + 5 * MS;
     }
     let twice: Vec<u64> = (0..6).map(|times| GRACE_MIN_NS << times).collect();
@@ -133,7 +133,7 @@ fn late_answers_are_told_from_lost_ones_and_waited_for_the_next_time() {
     health.observe(suspected_ns, &owes, witness(sent_ns, sent_ns), false).unwrap();
     let young = evidence(0, sent_ns, Some(suspected_ns + 1));
     let back = health.observe(suspected_ns + MS, &young, None, false).unwrap();
-    assert_eq!((back.to, back.cause), (Phase::Probing, Cause::Answered));
+    assert_eq!((back.to, back.cause), (Phase::Probing, PathCause::Answered));
 }
 
 /// RR-RAIL-4
@@ -204,17 +204,17 @@ fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
     health.handle_link(10 * MS, false);
     assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
     let told = health.observe(10 * MS, &evidence(0, 0, Some(1)), witness(0, 0), false).unwrap();
-    assert_eq!((told.to, told.cause), (Phase::Down, Cause::NoLink));
+    assert_eq!((told.to, told.cause), (Phase::Down, PathCause::NoLink));
     let mut health = active();
     let silent = Evidence { arrived: 9, ..evidence(5, MS, Some(1)) };
-    assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, Cause::OneWay);
+    assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, PathCause::OneWay);
 }
 
 /// RR-RAIL-4
 #[test]
 fn a_path_that_never_answers_is_said_to_be_down() {
     let unanswered = |probes, arrived| Evidence { arrived, ..evidence(probes, MS, None) };
-    for (arrived, cause) in [(0, Cause::ProbesLost), (5, Cause::OneWay)] {
+    for (arrived, cause) in [(0, PathCause::ProbesLost), (5, PathCause::OneWay)] {
         let mut health = Health::new(0);
         let asked = unanswered(3, arrived);
         assert_eq!(health.observe(100 * MS, &asked, witness(MS, 2 * MS), false), None, "soon");
