@@ -109,7 +109,9 @@ impl Engine {
         (control.moved_by, control.moves_failed) = (control.lane_at, 0);
         control.partial.clear();
         control.unsent.clear();
+        let at = control.lane_at;
         if let Some(lane) = control.lane.take() {
+            self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);
             self.driver.close(lane, CloseMode::Reset);
         }

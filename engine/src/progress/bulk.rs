@@ -246,6 +246,10 @@ impl Engine {
 
     pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {
         if let Some(key) = self.key_of(lane) {
+            if let Some(bulk) = self.state.core.lanes.get(lane) {
+                let (session, at) = (bulk.session, bulk.path);
+                self.keep_figures(session, at, key);
+            }
             self.set_lane_key(lane, None);
             let traffic = self.traffic(key).map_or(Traffic::default(), |traffic| *traffic);
             self.state.roles.insert(key, Role::Closing { lane: Some(lane), traffic });

@@ -151,6 +151,17 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// A connection of the path at `at` is about to be closed: what the kernel tells of it goes
+    /// with it.
+    pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
+        let Some(figures) = self.driver.tcp_figures(key) else { return };
+        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
+            known.rails.note_retransmits(at, figures.retransmits);
+        }
+    }
+}
+
 /// The connections that go by the path at `at`: their numbers, and what the driver calls them.
 fn lanes_of<'a>(
     core: &'a Core,
@@ -192,6 +203,7 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
         probes: 0,
         round_trip: None,
         lanes: Vec::new(),
+        retransmits_before: counters.retransmits,
         changes: counters.changes,
         last_change: counters.last_change.map(|(cause, at_ns)| PathChange {
             cause,

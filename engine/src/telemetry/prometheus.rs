@@ -40,12 +40,15 @@ const GAUGES: [Number<Counters>; 2] = [
     ("staging_bytes", "Bytes of all staging buffers", |c| c.staging_bytes),
 ];
 
-const OF_PATHS: [Number<PathStatistics>; 9] = [
+const OF_PATHS: [Number<PathStatistics>; 10] = [
     ("bulk_bytes_sent", "Bytes of chunks sent on a path", |p| p.bytes_sent),
     ("bulk_bytes_received", "Bytes of chunks that came by a path", |p| p.bytes_received),
     ("chunks_sent", "Chunks sent on a path", |p| p.chunks_sent),
     ("chunks_received", "Chunks that came by a path", |p| p.chunks_received),
     ("regrants", "Ranges granted again as a lane of the path failed", |p| p.regrants),
+    ("retransmits_before", "Segments sent again on connections that are gone", |p| {
+        p.retransmits_before
+    }),
     ("datagrams_sent", "Datagrams sent on a path", |p| p.datagrams_sent),
     ("datagrams_lost", "Datagrams of a path taken for lost", |p| p.datagrams_lost),
     ("probes", "Probes sent for want of an answer", |p| p.probes),

@@ -51,6 +51,8 @@ pub struct PathStatistics {
     /// TCP connections that go by it now, as far as the system tells. The kernel is asked when
     /// the statistics are, with one system call each.
     pub lanes: Vec<LaneStatistics>,
+    /// Segments that the kernel had sent again on TCP connections of this path that are gone.
+    pub retransmits_before: u64,
     /// Times that `state` changed.
     pub changes: u64,
     /// The last change.

@@ -2,7 +2,7 @@
 //! looked at while somebody disturbs the rails.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,6 +39,7 @@ pub(crate) fn fill(number: u64, bytes: &mut [u8]) {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
+    /// Messages that came, in their order, as far as none is missing.
     pub(crate) received: AtomicU64,
 }
 
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
 pub(crate) struct Seen {
     pub(crate) events: Vec<(PathState, PathCause)>,
     pub(crate) failures: Vec<String>,
+    /// Segments that kernels had sent again on connections that were gone in the end.
+    pub(crate) retransmits_before: u64,
 }
 
 impl Seen {
@@ -83,6 +86,8 @@ pub(crate) fn send_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) 
         }
         if is_over && room.len() == WINDOW {
             if is_told {
+                let paths = endpoint.paths();
+                seen.retransmits_before = paths.iter().map(|path| path.retransmits_before).sum();
                 return seen;
             }
             let count = sent.to_le_bytes().to_vec();
@@ -114,6 +119,8 @@ pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Share
     let last = Selector::from(peer, LAST);
     endpoint.post_receive(last, vec![0_u8; 8], u64::MAX).unwrap();
     let (mut asked, mut came, mut total) = (0_u64, 0_u64, None);
+    // How many came without a gap, and which beyond that.
+    let (mut whole, mut ahead) = (0_u64, BTreeSet::new());
     let mut room: VecDeque<Vec<u8>> = (0..WINDOW).map(|_| vec![0; LONGEST]).collect();
     let mut expected = vec![0; LONGEST];
     let mut moved_at = Instant::now();
@@ -151,7 +158,11 @@ pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Share
             message.fill(0xdd);
             room.push_back(message);
             came += 1;
-            shared.received.store(came, Ordering::SeqCst);
+            ahead.insert(number);
+            while ahead.remove(&whole) {
+                whole += 1;
+            }
+            shared.received.store(whole, Ordering::SeqCst);
         }
         seen.look(endpoint);
     }

@@ -69,6 +69,8 @@ pub(crate) struct PathCounters {
     pub(crate) chunks_sent: u64,
     /// Ranges that were granted on it and had to be granted again.
     pub(crate) regrants: u64,
+    /// Segments that the kernel sent again on connections that are gone.
+    pub(crate) retransmits: u64,
     /// Changes of its state.
     pub(crate) changes: u64,
     /// Why and when the last one was.
@@ -162,6 +164,13 @@ impl Rails {
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
         path.counters.bytes_sent += u64::from(length);
         path.counters.chunks_sent += 1;
+    }
+
+    /// The kernel has sent so many segments again on a connection of the path at `at` that ends.
+    pub(crate) fn note_retransmits(&mut self, at: u8, count: u64) {
+        if let Some(path) = self.paths.get_mut(usize::from(at)) {
+            path.counters.retransmits += count;
+        }
     }
 
     /// The path at `at` fares otherwise than before.
