@@ -292,7 +292,7 @@ impl Effects for Completions {
             Ended::Received(arrival) => Self::status_of(&slot, &arrival),
             Ended::Failed(failure, Some(name)) => {
                 let address = Address::new(name.engine, name.locators, name.endpoint);
-                Err(Error::Peer { address, failure })
+                Err(Error::Peer { address: Box::new(address), failure })
             }
             Ended::Failed(_, None) => Err(Error::UnknownPeer),
             Ended::Cancelled => Err(Error::Cancelled),

@@ -40,7 +40,7 @@ impl Engine {
                 match name {
                     Some(name) => {
                         let address = Address::new(name.engine, name.locators, name.endpoint);
-                        Error::Peer { address, failure }
+                        Error::Peer { address: Box::new(address), failure }
                     }
                     None => Error::UnknownPeer,
                 }

@@ -162,7 +162,7 @@ fn write_paths(text: &mut Text, paths: &[(&PathStatistics, String)]) {
     let name = text.head("path_", "last_change_age_seconds", help, Kind::Gauge);
     for (path, labels) in paths {
         if let Some(change) = path.last_change {
-            let labels = format!("{labels},{}", label("cause", &change.cause.to_string()));
+            let labels = format!("{labels},{}", label("cause", change.cause));
             text.line(&name, &labels, change.ago.as_secs_f64());
         }
     }

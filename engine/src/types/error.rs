@@ -18,8 +18,8 @@ pub enum Error {
     /// The peer failed, left or cannot be reached.
     #[error("peer {address} {failure}")]
     Peer {
-        /// The peer's address.
-        address: Address,
+        /// The peer's address; in a box, for every completion has room for an error.
+        address: Box<Address>,
         /// What happened to it.
         failure: PeerFailure,
     },

@@ -182,7 +182,7 @@ fn addresses() {
             wire.version = address::ADDRESS_VERSION;
             let families = [address::FAMILY_IPV4, address::FAMILY_IPV6];
             wire.family = families[usize::from(wire.family % 2)];
-            wire.locators = wire.locators % 10;
+            wire.locators %= 10;
         }
         if let Ok(address) = Address::from_bytes(&bytes) {
             assert_eq!(address.to_bytes()[..], bytes[..]);
