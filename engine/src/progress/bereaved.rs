@@ -16,9 +16,10 @@
 //! ```
 
 use std::io;
+use std::time::Duration;
 
 use super::control::Control;
-use super::engine::Engine;
+use super::engine::{Engine, State};
 use super::lanes::{CloseMode, LaneKey};
 use super::roles::{CLOSING, Role};
 use crate::proto::failure::PeerFailure;
@@ -62,6 +63,24 @@ impl Control {
     /// Whether nothing is known of the peer that would keep its session alive for long.
     pub(super) fn is_anxious(&self) -> bool {
         self.doubted_ns.is_some() || self.silent_since_ns.is_some()
+    }
+}
+
+impl State {
+    /// How long before a silence was noticed the peer was last heard. Its paths are asked some times
+    /// in a peer timeout, so that is part of the silence; more than that shows only that nobody
+    /// asked.
+    pub(super) fn silent_before(&mut self, session: usize, silence: Duration) -> Duration {
+        // From one question that was answered to the next but one, which is late and waited for.
+        let most = 5 * self.config.peer_timeout / (2 * QUESTIONS_PER_TIMEOUT);
+        let Some(control) = self.controls.get_mut(session) else { return Duration::ZERO };
+        if control.standby.is_empty() || control.has_active_path() {
+            return Duration::ZERO;
+        }
+        let Some(heard_ns) = control.heard_ns() else { return Duration::ZERO };
+        let unheard = Duration::from_nanos(self.now_ns.saturating_sub(heard_ns));
+        let before = unheard.saturating_sub(silence);
+        if before <= most { before } else { Duration::ZERO }
     }
 }
 
@@ -154,7 +173,10 @@ impl Engine {
         }
         let control = self.control(session);
         let silent_ns = control.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
-        if silent_ns > limit_ns && control.doubted_ns.is_none() {
+        let silence = Duration::from_nanos(silent_ns);
+        let patience = limit - self.state.silent_before(session as usize, silence);
+        let control = self.control(session);
+        if silence > patience && control.doubted_ns.is_none() {
             let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
             self.lose(session, &cause);
         } else if now_ns.saturating_sub(control.questioned_ns) > QUESTION_NS {

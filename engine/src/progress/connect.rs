@@ -369,15 +369,19 @@ impl Engine {
                 continue;
             };
             let limit = self.state.config.peer_timeout;
+            let has_active_path = control.has_active_path();
             match self.driver.unanswered(lane) {
-                Ok(Some(silence)) if silence > limit && control.has_active_path() => {
+                Ok(Some(silence)) if silence > limit && has_active_path => {
                     self.drop_control_lane(session as u32);
                 }
-                Ok(Some(silence)) if silence > limit => {
-                    let cause = format!("its host has not answered for {} ms", silence.as_millis());
-                    self.lose(session as u32, &cause);
+                Ok(Some(silence)) => {
+                    let before = self.state.silent_before(session, silence);
+                    if silence > limit - before {
+                        let silence = (silence + before).as_millis();
+                        let cause = format!("its host has not answered for {silence} ms");
+                        self.lose(session as u32, &cause);
+                    }
                 }
-                Ok(Some(_)) => {}
                 Ok(None) => self.state.controls[session].is_owed_answer = false,
                 Err(error) => self.handle_control_failed(session as u32, &error),
             }

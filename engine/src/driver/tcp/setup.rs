@@ -22,12 +22,13 @@ pub(crate) struct LaneOptions {
 }
 
 impl LaneOptions {
-    /// Keep-alive that declares an idle peer dead after about `peer_timeout`.
+    /// Keep-alive that declares an idle peer dead within `peer_timeout`, if that is 5 s or more.
     ///
-    /// The kernel counts whole seconds: three probes at a fifth of the timeout follow an idle
-    /// time of two fifths, and nothing is shorter than one second.
+    /// The kernel counts whole seconds, and its timers are up to an eighth late: in eight ninths of
+    /// the timeout three probes at a fifth of that follow an idle time of two fifths, and nothing
+    /// is shorter than one second.
     pub(crate) fn new(peer_timeout: Duration, congestion: TcpCongestion) -> Self {
-        let total = peer_timeout.as_secs().max(1);
+        let total = (peer_timeout.as_secs() * 8 / 9).max(1);
         let interval = (total / 5).max(1);
         let idle = total.saturating_sub(interval * u64::from(KEEPALIVE_PROBES)).max(1);
         let (idle, interval) = (Duration::from_secs(idle), Duration::from_secs(interval));
@@ -167,11 +168,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keepalive_adds_up_to_the_peer_timeout() {
-        for (timeout_s, idle_s, interval_s) in [(10, 4, 2), (1, 1, 1), (60, 24, 12), (0, 1, 1)] {
+    fn keepalive_is_over_within_the_peer_timeout() {
+        for (timeout_s, idle_s, interval_s) in
+            [(10, 5, 1), (5, 1, 1), (1, 1, 1), (60, 23, 10), (0, 1, 1)]
+        {
             let options = LaneOptions::new(Duration::from_secs(timeout_s), TcpCongestion::System);
             assert_eq!(options.idle.as_secs(), idle_s);
             assert_eq!(options.interval.as_secs(), interval_s);
+            let latest_s = (idle_s + 3 * interval_s) as f64 * 1.125;
+            assert!(latest_s <= timeout_s as f64 || timeout_s < 5, "{latest_s} s");
         }
     }
 
@@ -189,8 +194,8 @@ mod tests {
         assert!(socket.tcp_nodelay().unwrap());
         assert!(socket.keepalive().unwrap());
         assert!(socket.nonblocking().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 4);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap().as_secs(), 2);
+        assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 5);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap().as_secs(), 1);
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
         let (_, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), "127.0.0.2");

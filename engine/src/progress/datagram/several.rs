@@ -82,10 +82,16 @@ impl Control {
 
     /// Whether anything sent then or later was answered by any path.
     pub(in crate::progress) fn has_answered_since(&mut self, since_ns: u64) -> bool {
-        self.lanes_mut().any(|lane| {
+        self.heard_ns().is_some_and(|sent_ns| sent_ns >= since_ns)
+    }
+
+    /// When the newest packet had been sent that was answered, by whichever path.
+    pub(in crate::progress) fn heard_ns(&mut self) -> Option<u64> {
+        let answered = self.lanes_mut().filter_map(|lane| {
             lane.path.settle();
-            lane.path.answered_sent_ns().is_some_and(|sent_ns| sent_ns >= since_ns)
-        })
+            lane.path.answered_sent_ns()
+        });
+        answered.max()
     }
 
     /// Whether the path at a position does not answer, or is none.
