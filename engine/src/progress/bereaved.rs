@@ -67,9 +67,9 @@ impl Control {
 }
 
 impl State {
-    /// How long before a silence was noticed the peer was last heard. Its paths are asked some times
-    /// in a peer timeout, so that is part of the silence; more than that shows only that nobody
-    /// asked.
+    /// How long before a silence was noticed the peer was last heard. Its paths are asked some
+    /// times in a peer timeout, so that is part of the silence; more than that shows only that
+    /// nobody asked.
     pub(super) fn silent_before(&mut self, session: usize, silence: Duration) -> Duration {
         // From one question that was answered to the next but one, which is late and waited for.
         let most = 5 * self.config.peer_timeout / (2 * QUESTIONS_PER_TIMEOUT);

@@ -13,8 +13,8 @@ use crate::proto::table::Id;
 /// memory goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
 const ACK_NS: u64 = 100_000;
 
-/// So long nothing that went on a lane may stay unacknowledged while there is another path: a kernel
-/// has sent it three times by then.
+/// So long nothing that went on a lane may stay unacknowledged while there is another path: a
+/// kernel has sent it three times by then.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Why a bulk lane is closed.

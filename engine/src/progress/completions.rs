@@ -325,8 +325,8 @@ mod tests {
         (0..2 * room).for_each(|rail| completions.push_event(flap(rail)));
         assert_eq!(completions.events.len(), room);
         assert!(matches!(completions.events[0], Event::Connected { .. }));
-        let is_oldest = |event: &Event, rail| matches!(event, Event::PathChanged { rail: it, .. } if *it == rail);
-        assert!(is_oldest(&completions.events[1], room + 1));
+        let oldest = &completions.events[1];
+        assert!(matches!(oldest, Event::PathChanged { rail, .. } if *rail == room + 1));
         (0..room + 1).for_each(|_| completions.push_event(Event::Connected { address }));
         let is_news = |event: &Event| matches!(event, Event::Connected { .. });
         assert!(completions.events.len() == room && completions.events.iter().all(is_news));

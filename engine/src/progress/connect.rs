@@ -18,9 +18,9 @@ use crate::proto::handshake::Initiator;
 use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::types::locators::Locators;
 use crate::types::{Address, Event, RAILS_MAX};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
+use crate::wire::locators::Locators;
 use crate::wire::rail::ROLE_BACKUP;
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 

@@ -21,8 +21,8 @@ use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
 use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
-use crate::types::locators::Locators;
 use crate::types::{Address, Error, FrameState, Rail, RailRole};
+use crate::wire::locators::Locators;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
 /// Polls between two looks at the clock while no path waits for a time.
@@ -84,6 +84,13 @@ impl Clock {
             Self::Virtual => crate::hooks::simulated::now_ns(),
         }
     }
+}
+
+/// Where peers connect to, backups last.
+fn locators_of(locator: SocketAddr, rails: &[Rail]) -> Locators {
+    let is_backup = |rail: &&Rail| rail.role == RailRole::Backup;
+    let (backups, others): (Vec<&Rail>, Vec<&Rail>) = rails.iter().partition(is_backup);
+    Locators::of(locator, others.into_iter().chain(backups).map(|rail| rail.address))
 }
 
 /// Everything of an engine but its driver: what moves from thread to thread.
@@ -155,7 +162,7 @@ impl State {
             keys,
             arena,
             listener,
-            locators: Locators::of(locator, &rails),
+            locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
             rails_down: 0,
             rails,

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! An attempt goes one of the ways that there are: by one rail of this side to one address of the
-//! peer. When the network swallows it the next one goes the next way, and a round of all ways counts
-//! as one attempt, so that a peer is given up only when no way leads to it.
+//! peer. When the network swallows it the next one goes the next way, and a round of all ways
+//! counts as one attempt, so that a peer is given up only when no way leads to it.
 //!
 //! Election: when both sides connect at once, the connection made by the engine with the higher id
 //! is kept. The loser's hello is rejected and the loser waits for the other one. An attempt takes
@@ -158,8 +158,8 @@ impl Connection {
         Step::Connect
     }
 
-    /// The attempt leaves. Of this many ways, of which there is at least one, it takes the one whose
-    /// number is returned, and gets the time for it.
+    /// The attempt leaves. Of this many ways, of which there is at least one, it takes the one
+    /// whose number is returned, and gets the time for it.
     pub(crate) fn take_way(&mut self, now_ns: u64, ways: usize) -> usize {
         self.ways = ways.max(1) as u32;
         let timeout_ns = self.retry.timeout_ns;

@@ -2,7 +2,7 @@
 
 use super::failure::PeerFailure;
 use super::table::Id;
-use crate::types::locators::Locators;
+use crate::wire::locators::Locators;
 
 /// How far a send must have come before it completes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]

@@ -7,8 +7,8 @@ use super::failure::PeerFailure;
 use super::keys::SessionKeys;
 use super::session::{Control, Limits, Session};
 use super::table::Id;
-use crate::types::locators::Locators;
 use crate::wire::hello::HelloStatus;
+use crate::wire::locators::Locators;
 
 /// A hello that was accepted, until its sender has proved itself.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::outbox::{Outbox, StagingPool};
 use super::table::Id;
-use crate::types::locators::Locators;
+use crate::wire::locators::Locators;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,

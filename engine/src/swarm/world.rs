@@ -16,8 +16,8 @@ use crate::progress::engine::{Clock, Engine, LoopConfig, State};
 use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
-use crate::types::locators::Locators;
 use crate::types::{Completion, Error, Rail, RailRole};
+use crate::wire::locators::Locators;
 
 /// What the world plans for itself; the rest of the name says which attacker is meant.
 const ATTACK: u64 = 1 << 63;
@@ -146,7 +146,8 @@ impl World {
 
     /// Where the engine of a host listens.
     pub(super) fn locators(&self, host: usize) -> Locators {
-        Locators::of(self.net.borrow().locator(host), &self.rails_of(host))
+        let rails = self.rails_of(host);
+        Locators::of(self.net.borrow().locator(host), rails.iter().map(|rail| rail.address))
     }
 
     /// How many hosts there are.

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::error::Error;
-use super::locators::Locators;
 use crate::wire::address::{ADDRESS_BYTES, ADDRESS_VERSION, LOCATOR_BYTES, WireAddress};
+use crate::wire::locators::Locators;
 
 /// Where an endpoint can be reached: opaque, [`Address::BYTES`] long, to be exchanged out of
 /// band (see [`crate::bootstrap`]).

@@ -5,7 +5,6 @@ pub(crate) mod completion;
 pub(crate) mod error;
 pub(crate) mod frames;
 pub(crate) mod hint;
-pub(crate) mod locators;
 pub(crate) mod rail;
 pub(crate) mod statistics;
 

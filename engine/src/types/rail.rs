@@ -1,7 +1,8 @@
 //! Rails: the addresses of this host that an engine sends and receives by.
 
-use std::fmt;
 use std::net::IpAddr;
+
+pub use crate::proto::rails::health::PathCause;
 
 /// Rails of an engine at the most.
 pub const RAILS_MAX: usize = crate::wire::rail::RAILS_MAX;
@@ -46,40 +47,4 @@ pub enum PathState {
     Suspect,
     /// It does not answer; it is asked on.
     Down,
-}
-
-/// Why a path fares otherwise than before. Displayed as a sentence for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PathCause {
-    /// It answered.
-    Answered,
-    /// It answered what it was suspected for, only late.
-    Late,
-    /// The peer says that it fails.
-    PeerDoubts,
-    /// Another path brought an answer to something that was sent later.
-    OthersAnswer,
-    /// Its probes are not answered.
-    ProbesLost,
-    /// Probes are not answered although packets of the peer arrive.
-    OneWay,
-    /// Its NIC lost its link.
-    NoLink,
-}
-
-impl fmt::Display for PathCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Answered => "it answered",
-            Self::Late => "its answers were late, not lost",
-            Self::PeerDoubts => "the peer says that it fails",
-            Self::OthersAnswer => "other paths answer, this one does not",
-            Self::ProbesLost => "its probes are not answered",
-            Self::OneWay => {
-                "it works one way only: datagrams of the peer arrive, ours are not answered"
-            }
-            Self::NoLink => "its NIC has no link",
-        })
-    }
 }

@@ -20,6 +20,7 @@ pub(crate) mod goodbye;
 pub(crate) mod grant;
 pub(crate) mod hello;
 pub(crate) mod lanes;
+pub(crate) mod locators;
 pub(crate) mod lost;
 pub(crate) mod matched;
 pub(crate) mod packet;

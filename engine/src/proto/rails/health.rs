@@ -27,7 +27,7 @@
 //! A path that comes back must answer several times in a row, and for a while that doubles when it
 //! soon fails again: one that flaps carries nothing.
 
-use crate::types::PathCause;
+use std::fmt;
 
 /// Answers in a row that make a path active again after it failed.
 const ANSWERS_TO_RETURN: u32 = 3;
@@ -65,6 +65,42 @@ pub(crate) enum Phase {
     Suspect,
     /// It does not answer.
     Down,
+}
+
+/// Why a path fares otherwise than before. Displayed as a sentence for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PathCause {
+    /// It answered.
+    Answered,
+    /// It answered what it was suspected for, only late.
+    Late,
+    /// The peer says that it fails.
+    PeerDoubts,
+    /// Another path brought an answer to something that was sent later.
+    OthersAnswer,
+    /// Its probes are not answered.
+    ProbesLost,
+    /// Probes are not answered although packets of the peer arrive.
+    OneWay,
+    /// Its NIC lost its link.
+    NoLink,
+}
+
+impl fmt::Display for PathCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answered => "it answered",
+            Self::Late => "its answers were late, not lost",
+            Self::PeerDoubts => "the peer says that it fails",
+            Self::OthersAnswer => "other paths answer, this one does not",
+            Self::ProbesLost => "its probes are not answered",
+            Self::OneWay => {
+                "it works one way only: datagrams of the peer arrive, ours are not answered"
+            }
+            Self::NoLink => "its NIC has no link",
+        })
+    }
 }
 
 /// A change of state.

@@ -1,9 +1,10 @@
 //! Several rails between two engines: which there are, which pairs of them are used, and for what.
 //!
 //! A *rail* is one NIC of a side by one address; a *path* is a rail of the side that opened the
-//! session and one of the other side. Path 0, of the first rails of both, is always there. Each side with several rails announces them when a session is established; the
-//! side that opened it then pairs them. A path is used once it has answered: for bulk lanes all
-//! healthy paths are, for messages the best of them.
+//! session and one of the other side. Path 0, of the first rails of both, is always there. Each
+//! side with several rails announces them when a session is established; the side that opened it
+//! then pairs them. A path is used once it has answered: for bulk lanes all healthy paths are, for
+//! messages the best of them.
 
 pub(crate) mod health;
 pub(crate) mod pairing;
@@ -15,12 +16,12 @@ pub(crate) mod trial;
 
 use std::net::{IpAddr, SocketAddr};
 
+use self::health::PathCause;
 use self::rate::Rate;
 use super::bulk::BulkLane;
 use super::core::{Action, Core};
 use super::session::Control;
 use super::table::Id;
-use crate::types::PathCause;
 use crate::wire::lost::FLAG_LANE_ALONE;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};

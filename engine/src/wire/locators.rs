@@ -3,8 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use super::rail::{Rail, RailRole};
-use crate::wire::address::{FAMILY_IPV4, FAMILY_IPV6, LOCATOR_BYTES, WireAddress};
+use super::address::{FAMILY_IPV4, FAMILY_IPV6, LOCATOR_BYTES, WireAddress};
 
 /// One port at one IP address or several of a family, in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,19 +40,19 @@ impl From<SocketAddr> for Locators {
 }
 
 impl Locators {
-    /// Those of an engine: `first`, then its other rails, backups last.
-    pub(crate) fn of(first: SocketAddr, rails: &[Rail]) -> Self {
+    /// Those of an engine: `first`, then its other rails, which may be `first` again.
+    ///
+    /// RR-ADDR-3.
+    pub(crate) fn of(first: SocketAddr, others: impl Iterator<Item = IpAddr>) -> Self {
         let mut locators = Self::from(first);
-        let (backups, others): (Vec<&Rail>, Vec<&Rail>) =
-            rails.iter().partition(|rail| rail.role == RailRole::Backup);
-        others.into_iter().chain(backups).for_each(|rail| locators.add(rail.address));
+        others.for_each(|ip| locators.add(ip));
         locators
     }
 
     /// Another address, to be tried after those that are there. One that is there already is left
     /// out, so is one of the other family, a link-local one, which means another host on each
     /// network, and one for which there is no room.
-    pub(super) fn add(&mut self, ip: IpAddr) {
+    pub(crate) fn add(&mut self, ip: IpAddr) {
         let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let is_of_family = ip.is_ipv4() == (self.family == FAMILY_IPV4);
         if is_of_family && !is_local && self.iter().all(|known| known.ip() != ip) {
@@ -141,6 +140,7 @@ mod tests {
         locators.iter().map(|locator| locator.to_string()).collect()
     }
 
+    /// RR-ADDR-3
     #[test]
     fn each_address_stands_once_and_those_that_do_not_fit_are_left_out() {
         let others = ["10.0.1.1", "10.0.0.1", "fd00::1", "10.0.2.1", "10.0.1.1"];
