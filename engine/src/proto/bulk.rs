@@ -87,6 +87,10 @@ fn tagged_part(header: &ChunkHeader) -> &[u8] {
     &header.as_bytes()[..CHUNK_HEADER_BYTES - CHUNK_TAG_BYTES]
 }
 
+/// Ranges granted on one lane that have not gone, or not come: many more than a horizon has. A peer
+/// that grants and reads nothing costs its sender so much memory and no more.
+pub(super) const GRANTED_MAX: usize = 1 << 16;
+
 /// Room for chunks that are granted and not moved yet, before the queues grow: the horizon of the
 /// settings in short chunks, as a slow moment leads to, and again in long ones.
 const CHUNKS_USUAL: usize = 32;

@@ -14,7 +14,7 @@
 //!    │ the last chunk                          │
 //! ```
 
-use super::bulk::{Incoming, Outgoing};
+use super::bulk::{GRANTED_MAX, Incoming, Outgoing};
 use super::core::{Action, Core};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
@@ -180,6 +180,10 @@ impl Core {
                     Next::Later => return,
                     Next::NoLane => return self.request_lanes(slot, now_ns),
                 };
+            // Horizons count bytes, and ranges may be short. What arrives there asks again.
+            if self.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
+                return;
+            }
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             let range = next_range(session, &mut self.operations, &mut self.hinted, chunk_bytes);
             let Some((id, offset, length)) = range else { return };
@@ -398,7 +402,7 @@ impl Core {
 
     // ---- The sender ----
 
-    /// RR-RDV-1, RR-RDV-5
+    /// RR-RDV-1, RR-RDV-5, RR-RDV-9
     pub(crate) fn handle_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
         if grant.lane.get() == DATAGRAM_LANE {
             return self.handle_datagram_grant(slot, grant);
@@ -433,6 +437,9 @@ impl Core {
         if grant.chunk.get() != bulk.expected_chunk {
             let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
             return Err(FrameError::BadChunkNumber { expected, got });
+        }
+        if bulk.outgoing.len() >= GRANTED_MAX {
+            return Err(FrameError::AnswersWait(bulk.outgoing.len()));
         }
         bulk.expected_chunk = bulk.expected_chunk.wrapping_add(1);
         bulk.outgoing.push_back(Outgoing {

@@ -23,6 +23,7 @@ use crate::wire::{
 };
 
 mod checksums;
+mod grants;
 mod rails;
 
 const PEER: u64 = 9;

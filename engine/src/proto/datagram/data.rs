@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 
 use zerocopy::IntoBytes;
 
-use super::super::bulk::Outgoing;
+use super::super::bulk::{GRANTED_MAX, Outgoing};
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
@@ -39,8 +39,6 @@ const UNSENT_MAX: usize = 64;
 /// Pieces of a message with gaps between them: more than a window of datagrams leaves when every
 /// other one is lost. Each costs time to find its place.
 const RANGES_MAX: usize = 1 << 14;
-/// Ranges that a peer has asked for and that have not gone: many more than a horizon has.
-const GRANTED_MAX: usize = 1 << 16;
 
 /// Ranges that one of a message of priority passes at the most: looking at them takes time.
 const LOOK_BACK: usize = 256;
@@ -322,7 +320,7 @@ impl Core {
         let datagram = session.and_then(|session| session.datagram.as_deref_mut());
         if let Some(bulk) = datagram.and_then(|datagram| datagram.bulk.as_mut()) {
             if bulk.granted.len() >= GRANTED_MAX {
-                return Err(FrameError::BadGrant { offset, length, message });
+                return Err(FrameError::AnswersWait(bulk.granted.len()));
             }
             let at = place_of(&bulk.granted, &self.operations, hint);
             bulk.granted.insert(at, range);
