@@ -1,6 +1,7 @@
 //! What a driver does in the place of an absent owner: the calls come from another thread.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -117,4 +118,40 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
     let mut byte = [0];
     peer.read_exact(&mut byte).unwrap();
     assert_eq!(byte, *b"?");
+}
+
+/// Connections that come and are refused without the owner are over before it is back: nothing of
+/// them waits for it, however many there are.
+pub(super) fn strangers_leave_nothing_behind_in_absence(variant: &Variant) {
+    const STRANGERS: usize = 50;
+    let mut host = Host::new(variant);
+    let address = host.listen();
+    let driver = &mut *host.driver;
+    let (mut strangers, mut closed) = (Vec::new(), Vec::new());
+    stand_in(driver, |driver, events| {
+        for event in events {
+            match event {
+                Event::Accepted { lane, .. } => driver.watch(*lane, Interest::Readable).unwrap(),
+                Event::Readable { lane } => driver.close(*lane, CloseMode::Graceful),
+                Event::Closed { lane } => closed.push(*lane),
+                other => panic!("{other:?}"),
+            }
+        }
+        if strangers.len() == closed.len() && closed.len() < STRANGERS {
+            let mut stranger = TcpStream::connect(address).unwrap();
+            stranger.write_all(b"?").unwrap();
+            strangers.push(stranger);
+        }
+        closed.len() == STRANGERS
+    });
+    for stranger in &mut strangers {
+        // A reset, for its byte was not read; the connection is over in any case.
+        assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)));
+    }
+    // The owner hears no more of them.
+    let mut events = Vec::new();
+    for _ in 0..100 {
+        driver.poll(&mut events).unwrap();
+        assert!(events.is_empty(), "told again: {events:?}");
+    }
 }

@@ -132,6 +132,7 @@ contract! {
         datagrams::every_length_goes_there_and_back,
         datagrams::datagrams_move_to_another_driver,
         absence::lanes_are_set_up_and_closed_in_absence,
+        absence::strangers_leave_nothing_behind_in_absence,
         rails::datagrams_follow_a_new_list,
         rails::each_rail_connects_from_its_address,
         rails::each_rail_sends_from_its_address,

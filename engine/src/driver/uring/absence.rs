@@ -51,6 +51,20 @@ impl Absence {
         }
         keeps
     }
+
+    /// Takes back those of some requests that are kept, and names them.
+    fn withdraw(&mut self, targets: &[u64]) -> Vec<u64> {
+        let mut withdrawn = Vec::new();
+        self.requests.retain(|entry| {
+            let user_data = entry.get_user_data();
+            let is_hit = targets.contains(&user_data);
+            if is_hit {
+                withdrawn.push(user_data);
+            }
+            !is_hit
+        });
+        withdrawn
+    }
 }
 
 /// What a socket is asked for.
@@ -74,6 +88,17 @@ impl UringDriver {
             self.staged += 1;
             self.absence.requests.pop_front();
         }
+    }
+
+    /// Ends those of some requests that the ring has not seen, as if it had cancelled them, and
+    /// gives the others. Lanes of strangers come and go in an absence: none may hold its
+    /// descriptor until the owner is back.
+    pub(super) fn end_kept(&mut self, targets: Vec<u64>) -> Vec<u64> {
+        let kept = self.absence.withdraw(&targets);
+        for &user_data in &kept {
+            self.complete(user_data, -libc::ECANCELED, 0);
+        }
+        targets.into_iter().filter(|target| !kept.contains(target)).collect()
     }
 
     /// The owner is absent: peers of lanes that it was closing are told now. Requests that only it

@@ -406,7 +406,8 @@ impl Driver for UringDriver {
             Kind::Send { lane, .. } => lane == key,
             Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
         });
-        self.cancel(targets);
+        let submitted = self.end_kept(targets);
+        self.cancel(submitted);
         self.finish_close(key);
     }
 
