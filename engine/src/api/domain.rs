@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rand::SeedableRng;
-use rand::rngs::StdRng;
+use rand::rngs::{StdRng, SysRng};
+use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, getpid};
 
 use super::endpoint::{Detached, Endpoint};
 use crate::driver;
@@ -31,6 +32,10 @@ use crate::types::Error;
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
 /// threads; every thread takes its endpoints from it.
+///
+/// A child of `fork` cannot use a domain that it inherited, for its memory is the parent's alone,
+/// but drop it: it makes a domain of its own. Memory that was allocated from an inherited one is
+/// not to be touched.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Inner>);
 
@@ -42,6 +47,8 @@ struct Inner {
     /// Tells domains apart; never used twice.
     id: u64,
     exporter: Option<Exporter>,
+    /// Where the arena is mapped.
+    process: Pid,
     /// Threads that were given a core so far.
     pinned: AtomicUsize,
 }
@@ -86,7 +93,18 @@ impl Domain {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let exporter = settings.prometheus_address().map(open_exporter).transpose()?;
         let pinned = AtomicUsize::new(0);
-        Ok(Self(Arc::new(Inner { settings, arena, keys, id, exporter, pinned })))
+        let process = getpid();
+        Ok(Self(Arc::new(Inner { settings, arena, keys, id, exporter, process, pinned })))
+    }
+
+    /// Whether this process made it, and did not inherit it by `fork`.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.0.process == getpid() {
+            return Ok(());
+        }
+        let text = "this domain was made before a fork and works in the parent only; make another \
+                    one in this process";
+        Err(Error::misuse(text))
     }
 
     /// Where statistics are told as Prometheus reads them, if the setting `prometheus_address` asks
@@ -106,8 +124,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] when there is no memory.
+    /// [`Error::Memory`] when there is no memory, [`Error::Misuse`] in a child of `fork`.
     pub fn alloc(&self, length: usize) -> Result<RegionSlice, Error> {
+        self.check_process()?;
         Ok(alloc_region(&self.0.arena, length, 64)?)
     }
 
@@ -117,8 +136,9 @@ impl Domain {
     /// # Errors
     ///
     /// No NIC, no free port in `port_range`, or no descriptors; with `control_lane = xdp` also no
-    /// UDP socket, which otherwise means TCP.
+    /// UDP socket, which otherwise means TCP. [`Error::Misuse`] in a child of `fork`.
     pub fn endpoint(&self) -> Result<Endpoint<Detached>, Error> {
+        self.check_process()?;
         let settings = &self.0.settings;
         let nics = topology::nics()
             .map_err(|error| Error::system("cannot list the NICs of this host", error))?;
@@ -180,11 +200,15 @@ impl Domain {
                 Err(error) => Datagrams::refused(&error),
             },
         };
-        let engine = rand::random::<u64>().max(1);
+        // From the kernel: what this process has is the same in all children of `fork`, and two
+        // engines with one id, or one row of nonces, would be taken for each other.
+        let mut random = StdRng::try_from_rng(&mut SysRng)
+            .map_err(|error| Error::system("the kernel gives no random numbers", error))?;
+        let engine = random.random::<u64>().max(1);
         let window_bytes = socket_window_bytes(&datagrams);
         let mut state = State::new(
             engine,
-            StdRng::from_seed(rand::random()),
+            random,
             core_config(settings, longest, window_bytes),
             loop_config(settings),
             Arc::clone(&self.0.keys),

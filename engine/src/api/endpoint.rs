@@ -38,7 +38,7 @@ struct Sibling {
 impl Drop for Sibling {
     fn drop(&mut self) {
         // In a panic inside the engine its own end closes everything.
-        if let Some(mut engine) = self.engine.try_borrow_mut() {
+        if let Some(mut engine) = self.engine.borrow_to_let_go() {
             let state = &mut *engine.state;
             state.core.close_endpoint(self.endpoint, &mut state.completions);
         }
@@ -63,6 +63,14 @@ impl Drop for Sibling {
 /// Dropping an owned endpoint closes it. With the last one of an engine the engine closes: it
 /// sends what was posted, up to the setting `close_linger`, says goodbye to its peers, and takes
 /// every buffer back from the kernel. An [`Operation`](crate::Operation) keeps its engine open.
+///
+/// # Forks
+///
+/// A child of `fork` can drop the endpoints and operations that it inherited, and neither use nor
+/// attach them: they are the parent's, which goes on undisturbed. Their descriptors stay open in
+/// the child until it ends or executes another program: so long the parent's ports are taken, and
+/// when the parent is killed its peers find out by `peer_timeout` only. Endpoints of its own it
+/// takes from a [`Domain`] of its own.
 ///
 /// # Threads
 ///
@@ -115,6 +123,7 @@ impl Endpoint<Detached> {
     pub fn attach(self) -> Result<Endpoint<Owned>, Error> {
         let Self { domain, mode } = self;
         let settings = domain.settings();
+        domain.check_process()?;
         domain.pin_thread()?;
         let choice = match settings.lanes() {
             Lanes::Auto => DriverChoice::Auto,

@@ -157,7 +157,7 @@ impl Drop for Operation {
     fn drop(&mut self) {
         let State::Pending { engine, handle } = &self.state else { return };
         // A handle that is dropped while the engine runs (in a panic) is left to the engine.
-        let Some(mut engine) = engine.try_borrow_mut() else { return };
+        let Some(mut engine) = engine.borrow_to_let_go() else { return };
         let handles = &mut engine.state.completions.handles;
         match handles.get_mut(*handle) {
             Some(found) if found.outcome.is_some() => {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::Advice;
+use rustix::process::{Pid, getpid};
 
 use super::blocks::{Blocks, PAGE_BYTES};
 use super::mapping::{HUGE_PAGE_BYTES, Mapping};
@@ -45,6 +46,8 @@ pub(crate) struct Arena {
     kind: ArenaKind,
     blocks: Mutex<Blocks>,
     leaked: AtomicBool,
+    /// Where it is mapped.
+    process: Pid,
 }
 
 impl Arena {
@@ -58,6 +61,7 @@ impl Arena {
             kind,
             blocks: Mutex::new(blocks),
             leaked: AtomicBool::new(false),
+            process: getpid(),
         }))
     }
 
@@ -142,7 +146,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        if !*self.leaked.get_mut() {
+        // In a child of `fork` it is not mapped, and something else may be there by now.
+        if !*self.leaked.get_mut() && self.process == getpid() {
             // SAFETY: dropped once, here. Every block keeps the arena alive, so none is left; the
             // engine calls `leak` where the kernel may still use the memory.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };

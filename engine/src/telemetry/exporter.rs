@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, getpid};
 
 use super::{Statistics, prometheus};
 
@@ -82,6 +83,8 @@ pub(crate) struct Exporter {
     thread: Option<JoinHandle<()>>,
     /// The thread's waits end when this is closed.
     end: Option<UnixStream>,
+    /// Whose thread it is.
+    process: Pid,
 }
 
 impl Exporter {
@@ -100,7 +103,8 @@ impl Exporter {
         let thread = std::thread::Builder::new()
             .name("ringrail-stats".into())
             .spawn(move || serve(&listener, &ended, &shared))?;
-        Ok(Self { slots, address, thread: Some(thread), end: Some(end) })
+        let (thread, end) = (Some(thread), Some(end));
+        Ok(Self { slots, address, thread, end, process: getpid() })
     }
 
     /// Where it listens.
@@ -117,6 +121,10 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         self.end = None;
+        if self.process != getpid() {
+            // A child of `fork` has no such thread; its parent's goes on.
+            std::mem::forget(self.thread.take());
+        }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

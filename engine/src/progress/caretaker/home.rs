@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::process::{Pid, getpid};
+
 use super::Membership;
 use super::handover::{Handover, Step, Taken};
 use crate::progress::engine::{Engine, State};
@@ -57,6 +59,8 @@ pub(crate) struct Home {
     place: Arc<Place>,
     /// Has the caretaker look after it; `None`: nobody does.
     membership: Option<Membership>,
+    /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
+    process: Pid,
     _owner: PhantomData<*mut ()>,
 }
 
@@ -89,7 +93,7 @@ impl Home {
             doors,
         });
         let membership = is_shared.then(|| Membership::new(&place)).flatten();
-        Self { place, membership, _owner: PhantomData }
+        Self { place, membership, process: getpid(), _owner: PhantomData }
     }
 
     /// The engine, for as long as the guard lives. Panics if the owner has it already.
@@ -111,6 +115,16 @@ impl Home {
             self.wake();
         }
         Some(Inside { home: self })
+    }
+
+    /// As [`Self::try_borrow_mut`], for handles that are dropped: those that a child inherited by
+    /// `fork` leave the engine alone.
+    pub(crate) fn borrow_to_let_go(&self) -> Option<Inside<'_>> {
+        if self.is_inherited() { None } else { self.try_borrow_mut() }
+    }
+
+    fn is_inherited(&self) -> bool {
+        self.process != getpid()
     }
 
     /// Reading borrows alone as well: two threads come in by turns.
@@ -149,6 +163,13 @@ impl Home {
 /// An engine whose last holder lets go closes.
 impl Drop for Home {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            // Rings and arena are not mapped in a child of `fork`, locks may be held by threads
+            // that it has not, and what an engine says when it closes would be said in its
+            // parent's name. So the copy is left as it is, with its descriptors.
+            std::mem::forget((self.membership.take(), Arc::clone(&self.place)));
+            return;
+        }
         if let Some(engine) = self.take() {
             engine.close();
         }

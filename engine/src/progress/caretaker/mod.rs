@@ -30,7 +30,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::atomic::AtomicCell;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, getpid};
 
 pub(crate) use self::home::Home;
 use self::home::Place;
@@ -53,7 +55,41 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+/// What a process has. A child of `fork` inherits a copy that is of no use: the thread is not
+/// there, whoever holds the lock may not be either, and the bell is the parent's. So it is left
+/// alone, and never freed.
+struct OfProcess {
+    process: Pid,
+    running: Mutex<Option<Running>>,
+}
+
+impl PartialEq for OfProcess {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for OfProcess {}
+
+/// No lock: a child may find one taken for ever.
+static CURRENT: AtomicCell<Option<&'static OfProcess>> = AtomicCell::new(None);
+
+/// Whether there is a thread in this process, under its lock.
+fn lock_running() -> MutexGuard<'static, Option<Running>> {
+    let process = getpid();
+    let mut found = CURRENT.load();
+    loop {
+        if let Some(found) = found.filter(|found| found.process == process) {
+            return lock(&found.running);
+        }
+        // Once in the life of a process; of two threads that come here one leaves some bytes.
+        let fresh = Box::leak(Box::new(OfProcess { process, running: Mutex::new(None) }));
+        found = match CURRENT.compare_exchange(found, Some(fresh)) {
+            Ok(_) => Some(fresh),
+            Err(other) => other,
+        };
+    }
+}
 
 struct Shared {
     wards: Mutex<Wards>,
@@ -61,6 +97,8 @@ struct Shared {
     seen: Condvar,
     /// Wakes the thread.
     bell: OwnedFd,
+    /// Whose thread it is.
+    process: Pid,
 }
 
 #[derive(Default)]
@@ -86,7 +124,7 @@ struct Membership {
 impl Membership {
     /// Has `place` looked after. `None`: no thread can be had, and its owner has to make progress.
     fn new(place: &Arc<Place>) -> Option<Self> {
-        let mut running = lock(&RUNNING);
+        let mut running = lock_running();
         if running.as_ref().is_none_or(|running| running.thread.is_finished()) {
             *running = match Running::start() {
                 Ok(started) => Some(started),
@@ -117,7 +155,11 @@ impl Membership {
 /// Ends when the thread knows the place no more.
 impl Drop for Membership {
     fn drop(&mut self) {
-        let mut running = lock(&RUNNING);
+        if self.shared.process != getpid() {
+            // A copy that `fork` made: there is no thread to end, and the bell is the parent's.
+            return;
+        }
+        let mut running = lock_running();
         let is_current =
             running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.shared, &self.shared));
         let mut wards = lock(&self.shared.wards);
@@ -150,7 +192,8 @@ impl Drop for Membership {
 impl Running {
     fn start() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { wards: Mutex::default(), seen: Condvar::new(), bell });
+        let (wards, seen, process) = (Mutex::default(), Condvar::new(), getpid());
+        let shared = Arc::new(Shared { wards, seen, bell, process });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             // The thread that attaches first may have been pinned for its engine alone.
