@@ -138,6 +138,22 @@ fn hostile_clients_neither_hang_it_nor_stop_it() {
 }
 
 #[test]
+fn clients_that_say_nothing_hold_up_nobody() {
+    let domain = domain(&[("prometheus_address", "0")]);
+    let address = domain.prometheus_address().unwrap();
+    let idle: Vec<_> = (0..30).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let begun = Instant::now();
+    assert!(scrape(address).starts_with("HTTP/1.0 200 OK\r\n"));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    for mut silent in idle {
+        silent.set_read_timeout(Some(LONG)).unwrap();
+        // Its time is over soon, whatever comes.
+        assert!(matches!(silent.read(&mut [0]), Ok(0) | Err(_)));
+    }
+    assert!(begun.elapsed() < LONG);
+}
+
+#[test]
 fn the_exporter_ends_with_the_domain_whatever_its_clients_do() {
     let domain = domain(&[("prometheus_address", "0")]);
     let address = domain.prometheus_address().unwrap();

@@ -1,11 +1,10 @@
 //! Tells Prometheus what engines counted: a thread that never touches an engine.
 //!
 //! Each engine's owner leaves its statistics in a slot once in a while, without ever waiting; the
-//! thread fetches them when it is asked. It serves one client at a time, each for a bounded time.
+//! thread fetches them when it is asked. It serves a few clients at once, each for a bounded time.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
@@ -19,13 +18,15 @@ use super::{Statistics, prometheus};
 
 /// Longest request.
 const REQUEST_BYTES_MAX: usize = 4096;
-/// Time that a client has to ask, and again to read the answer.
+/// Clients that are served together: for one more the one that has said nothing for longest goes.
+const CLIENTS_MAX: usize = 8;
+/// Time that a client has to ask, and again to read the answer and to leave.
 const CLIENT_MAX: Duration = Duration::from_secs(1);
 /// Time that a client has to leave once it has its answer, and how often it is read until then.
 const LEAVE_MAX: Duration = Duration::from_millis(200);
 const REQUESTS_DRAINED_MAX: usize = 64;
-/// Pause after a client that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a client that could not be accepted, or a wait that failed.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The newest statistics of one engine.
 #[derive(Debug, Default)]
@@ -102,7 +103,7 @@ impl Exporter {
         let shared = Arc::clone(&slots);
         let thread = std::thread::Builder::new()
             .name("ringrail-stats".into())
-            .spawn(move || serve(&listener, &ended, &shared))?;
+            .spawn(move || serve(&listener, &ended, &shared, poll))?;
         let (thread, end) = (Some(thread), Some(end));
         Ok(Self { slots, address, thread, end, process: getpid() })
     }
@@ -133,89 +134,212 @@ impl Drop for Exporter {
     }
 }
 
-/// Why a client gets nothing more.
+/// Where a client is.
 #[derive(Debug)]
-enum Failure {
-    /// It is gone, or too slow.
-    Client,
-    /// The exporter ends.
-    Ended,
+enum Phase {
+    /// It has said so many bytes of its request.
+    Asks(Box<[u8; REQUEST_BYTES_MAX]>, usize),
+    /// It has got so many bytes of its answer.
+    Reads(String, usize),
+    /// It has all of it, and was read so often since.
+    Leaves(usize),
 }
 
-fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots) {
-    loop {
-        if wait(listener, PollFlags::IN, ended, None).is_err() {
-            return;
+/// Somebody who asks, and until when that may take.
+#[derive(Debug)]
+struct Client {
+    stream: TcpStream,
+    from: SocketAddr,
+    phase: Phase,
+    until: Instant,
+    /// Whatever it does.
+    last: Instant,
+}
+
+impl Client {
+    fn new(stream: TcpStream, from: SocketAddr) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let (now, room) = (Instant::now(), Box::new([0; REQUEST_BYTES_MAX]));
+        let (until, last) = (now + CLIENT_MAX, now + 2 * CLIENT_MAX);
+        Ok(Self { stream, from, phase: Phase::Asks(room, 0), until, last })
+    }
+
+    /// What it is waited for.
+    fn flags(&self) -> PollFlags {
+        match self.phase {
+            Phase::Asks(..) | Phase::Leaves(_) => PollFlags::IN,
+            Phase::Reads(..) => PollFlags::OUT,
         }
-        match listener.accept() {
-            Ok((client, from)) => {
-                let deadline = Instant::now() + CLIENT_MAX;
-                match answer(&client, ended, slots, deadline) {
-                    Ok(()) => {}
-                    Err(Failure::Client) => tracing::debug!(%from, "a scrape came to nothing"),
-                    Err(Failure::Ended) => return,
+    }
+
+    /// Goes on with it as far as it can be gone. `Ok`: it has left, and has its answer.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock`: it is to be waited for. Else it came to nothing.
+    fn serve(&mut self, slots: &Slots) -> io::Result<()> {
+        loop {
+            let next = match &mut self.phase {
+                Phase::Asks(room, length) => {
+                    let response = if let Some(line) = request_line(&room[..*length]) {
+                        respond(line, slots)
+                    } else if *length == room.len() {
+                        plain("431 Request Header Fields Too Large")
+                    } else {
+                        match (&self.stream).read(&mut room[*length..])? {
+                            0 if *length == 0 => return Err(ErrorKind::UnexpectedEof.into()),
+                            // As from a client that says no more than one line.
+                            0 => plain("400 Bad Request"),
+                            more => {
+                                *length += more;
+                                continue;
+                            }
+                        }
+                    };
+                    self.until = Instant::now() + CLIENT_MAX;
+                    Phase::Reads(response, 0)
+                }
+                Phase::Reads(response, sent) if *sent < response.len() => {
+                    match (&self.stream).write(&response.as_bytes()[*sent..])? {
+                        0 => return Err(ErrorKind::WriteZero.into()),
+                        written => *sent += written,
+                    }
+                    continue;
+                }
+                Phase::Reads(..) => {
+                    let _ = self.stream.shutdown(Shutdown::Write);
+                    self.until = Instant::now() + LEAVE_MAX;
+                    Phase::Leaves(0)
+                }
+                Phase::Leaves(REQUESTS_DRAINED_MAX) => return Ok(()),
+                Phase::Leaves(drained) => {
+                    // With bytes unread, closing would reset what the client has not read yet.
+                    if (&self.stream).read(&mut [0; REQUEST_BYTES_MAX])? == 0 {
+                        return Ok(());
+                    }
+                    *drained += 1;
+                    continue;
+                }
+            };
+            self.phase = next;
+        }
+    }
+
+    /// As [`Self::serve`]; whether it stays.
+    fn stays(&mut self, slots: &Slots) -> bool {
+        loop {
+            match self.serve(slots) {
+                Ok(()) => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) => {
+                    tracing::debug!(from = %self.from, "a scrape came to nothing: {error}");
+                    return false;
                 }
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The client has left, or no descriptor is free.
+        }
+    }
+
+    fn ends(&self) -> Instant {
+        self.until.min(self.last)
+    }
+}
+
+/// The call that waits.
+type Wait = fn(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno>;
+
+/// The thread: waits for clients and for its end.
+fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) {
+    // The one that has been there for longest comes first.
+    let mut clients: Vec<Client> = Vec::new();
+    let mut rests_until: Option<Instant> = None;
+    let mut is_warned = false;
+    loop {
+        let now = Instant::now();
+        rests_until = rests_until.filter(|&until| now < until);
+        clients.retain(|client| {
+            let is_late = client.ends() <= now;
+            if is_late {
+                tracing::debug!(from = %client.from, "a scrape took too long");
+            }
+            !is_late
+        });
+        // Nobody writes to `ended`: it becomes readable by its end.
+        let mut fds = vec![PollFd::new(ended, PollFlags::IN)];
+        let asks = if rests_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        fds.push(PollFd::new(listener, asks));
+        fds.extend(clients.iter().map(|client| PollFd::new(&client.stream, client.flags())));
+        let next = clients.iter().map(Client::ends).chain(rests_until).min();
+        let left = next.map(|next| next.saturating_duration_since(now));
+        let timeout = left.map(|left| Timespec {
+            // Of two seconds or less.
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match wait(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
             Err(error) => {
-                tracing::debug!("cannot accept a scrape: {error}");
-                let until = Some(Instant::now() + ACCEPT_PAUSE);
-                if let Err(Failure::Ended) = wait(ended, PollFlags::empty(), ended, until) {
+                // No memory for it, or a limit: it passes, or the domain ends.
+                if !std::mem::replace(&mut is_warned, true) {
+                    tracing::warn!("nobody can ask for statistics now: {error}");
+                }
+                std::thread::sleep(PAUSE);
+                if has_ended(ended) {
                     return;
                 }
+                continue;
+            }
+        }
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        let comes = rests_until.is_none() && !fds[1].revents().is_empty();
+        let called: Vec<bool> = fds[2..].iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut called = called.into_iter();
+        clients.retain_mut(|client| !called.next().unwrap_or(false) || client.stays(slots));
+        if !comes {
+            continue;
+        }
+        match listener.accept().and_then(|(stream, from)| Client::new(stream, from)) {
+            Ok(mut client) => {
+                is_warned = false;
+                if client.stays(slots) {
+                    make_room(&mut clients);
+                    clients.push(client);
+                }
+            }
+            // It has left already.
+            Err(error) if is_passing(&error) => {}
+            Err(error) => {
+                if !std::mem::replace(&mut is_warned, true) {
+                    tracing::warn!("nobody can ask for statistics now: {error}");
+                }
+                rests_until = Some(Instant::now() + PAUSE);
             }
         }
     }
 }
 
-/// One request and its answer.
-fn answer(
-    client: &TcpStream,
-    ended: &UnixStream,
-    slots: &Slots,
-    deadline: Instant,
-) -> Result<(), Failure> {
-    client.set_nonblocking(true).map_err(|_| Failure::Client)?;
-    let mut room = [0; REQUEST_BYTES_MAX];
-    let mut length = 0;
-    let mut until = deadline;
-    let response = loop {
-        if let Some(line) = request_line(&room[..length]) {
-            break respond(line, slots);
-        }
-        if length == room.len() {
-            break plain("431 Request Header Fields Too Large");
-        }
-        match (&*client).read(&mut room[length..]) {
-            // As from a client that says no more than one line.
-            Ok(0) if length == 0 => return Err(Failure::Client),
-            Ok(0) => break plain("400 Bad Request"),
-            Ok(more) => length += more,
-            Err(error) => retry(&error, client, PollFlags::IN, ended, until)?,
-        }
-    };
-    // Whoever was slow to ask has some time left to read.
-    until = until.max(Instant::now() + CLIENT_MAX);
-    let mut rest = response.as_bytes();
-    while !rest.is_empty() {
-        match (&*client).write(rest) {
-            Ok(0) => return Err(Failure::Client),
-            Ok(written) => rest = &rest[written..],
-            Err(error) => retry(&error, client, PollFlags::OUT, ended, until)?,
-        }
+/// Sees to it that one more can be served.
+fn make_room(clients: &mut Vec<Client>) {
+    if clients.len() < CLIENTS_MAX {
+        return;
     }
-    let _ = client.shutdown(Shutdown::Write);
-    // With bytes unread, closing would reset what the client has not read yet.
-    let until = Instant::now() + LEAVE_MAX;
-    for _ in 0..REQUESTS_DRAINED_MAX {
-        match (&*client).read(&mut room) {
-            Ok(0) => break,
-            Ok(_) => {}
-            Err(error) => retry(&error, client, PollFlags::IN, ended, until)?,
-        }
-    }
-    Ok(())
+    let is_silent = |client: &Client| matches!(client.phase, Phase::Asks(_, 0));
+    let gone = clients.remove(clients.iter().position(is_silent).unwrap_or(0));
+    tracing::debug!(from = %gone.from, "a scrape makes room for another one");
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    let kinds = [ErrorKind::WouldBlock, ErrorKind::Interrupted, ErrorKind::ConnectionAborted];
+    kinds.contains(&error.kind())
+}
+
+/// Whether the exporter is gone, asked without waiting.
+fn has_ended(mut ended: &UnixStream) -> bool {
+    let _ = ended.set_nonblocking(true);
+    matches!(ended.read(&mut [0]), Ok(0))
 }
 
 /// The first line of a request that has come as far as its empty line.
@@ -253,47 +377,42 @@ fn whole(status: &str, body: &str) -> String {
     )
 }
 
-/// After a call that failed: waits until it may be made again.
-fn retry(
-    error: &io::Error,
-    client: &TcpStream,
-    flags: PollFlags,
-    ended: &UnixStream,
-    until: Instant,
-) -> Result<(), Failure> {
-    match error.kind() {
-        ErrorKind::Interrupted => Ok(()),
-        ErrorKind::WouldBlock => wait(client, flags, ended, Some(until)),
-        _ => Err(Failure::Client),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Waits until a socket is as `flags` say, `until` then at the most.
-fn wait(
-    socket: &impl AsFd,
-    flags: PollFlags,
-    ended: &UnixStream,
-    until: Option<Instant>,
-) -> Result<(), Failure> {
-    loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(Failure::Client);
+    use super::*;
+
+    /// Waits that failed.
+    static FAILED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Fails a few times, as without memory.
+    fn fails_at_first(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize, Errno> {
+        if FAILED.fetch_add(1, Ordering::Relaxed) < 3 {
+            Err(Errno::NOMEM)
+        } else {
+            poll(fds, timeout)
         }
-        let timeout = left.map(|left| Timespec {
-            // Of a second or so.
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
+    }
+
+    #[test]
+    fn it_goes_on_after_waits_that_failed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (end, ended) = UnixStream::pair().unwrap();
+        let thread = std::thread::spawn(move || {
+            serve(&listener, &ended, &Slots::default(), fails_at_first);
         });
-        // Nobody writes to it: it becomes readable by its end.
-        let mut both =
-            [PollFd::new(socket, flags), PollFd::new(ended, PollFlags::IN | PollFlags::HUP)];
-        match poll(&mut both, timeout.as_ref()) {
-            Ok(_) if !both[1].revents().is_empty() => return Err(Failure::Ended),
-            Ok(_) if !both[0].revents().is_empty() => return Ok(()),
-            Ok(_) | Err(Errno::INTR) => {}
-            // No memory for it; without a wait there is no serving.
-            Err(_) => return Err(Failure::Ended),
-        }
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.0 200 OK\r\n"), "{answer}");
+        assert!(FAILED.load(Ordering::Relaxed) > 3);
+        // It ends while waits fail, too.
+        FAILED.store(0, Ordering::Relaxed);
+        drop(end);
+        thread.join().unwrap();
     }
 }
