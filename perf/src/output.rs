@@ -150,6 +150,41 @@ pub(crate) fn print_json(report: &Report) {
     }
 }
 
+/// What a table or CSV has of a report beside the size: each column that it has something for.
+/// Names tell messages from datagrams, of which lost ones cost nothing but time.
+fn columns(report: &Report) -> Vec<(&'static str, f64)> {
+    let failover = report.failover.as_ref();
+    let incast = report.incast.as_ref();
+    let columns = [
+        ("Senders", incast.map(|report| report.senders as f64)),
+        ("One alone (MB/s)", incast.map(|report| report.single_mb_s)),
+        ("Share of link", incast.map(|report| report.link_share)),
+        ("Slowest by mean", incast.map(|report| report.slowest_share)),
+        ("Gap p50 (ms)", failover.map(|report| report.gap_ms_p50)),
+        ("Gap p99 (ms)", failover.map(|report| report.gap_ms_p99)),
+        ("Gap max (ms)", failover.map(|report| report.gap_ms_max)),
+        ("Recovered (ms)", failover.map(|report| report.recovered_ms)),
+        ("Surviving share", failover.and_then(|report| report.surviving_share)),
+        ("Messages lost", failover.map(|report| report.lost as f64)),
+        ("Messages duplicated", failover.map(|report| report.duplicated as f64)),
+        ("Messages reordered", failover.map(|report| report.reordered as f64)),
+        ("Messages corrupted", failover.map(|report| report.corrupted as f64)),
+        ("Latency (us)", report.latency_us_p50),
+        ("p99 (us)", report.latency_us_p99),
+        ("Bandwidth (MB/s)", report.bandwidth_mb_s),
+        ("Messages/s", report.message_rate_per_s),
+        ("Syscalls/message", report.syscalls_per_message),
+        ("By datagram (%)", report.datagram_share.map(|share| share * 100.0)),
+        ("Datagrams", both(report.datagrams_sent, report.datagrams_sent_peer)),
+        ("Datagrams lost", both(report.datagrams_lost, report.datagrams_lost_peer)),
+        ("Datagrams dropped", both(report.datagrams_dropped, report.datagrams_dropped_peer)),
+    ];
+    columns.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Characters of a column of a table, the first one aside.
+const WIDTH: usize = 20;
+
 /// Prints reports one after the other.
 pub(crate) struct Printer {
     style: Style,
@@ -162,29 +197,7 @@ impl Printer {
     }
 
     pub(crate) fn print(&mut self, report: &Report) {
-        let failover = report.failover.as_ref();
-        let incast = report.incast.as_ref();
-        let columns = [
-            ("Senders", incast.map(|report| report.senders as f64)),
-            ("One alone (MB/s)", incast.map(|report| report.single_mb_s)),
-            ("Share of link", incast.map(|report| report.link_share)),
-            ("Slowest by mean", incast.map(|report| report.slowest_share)),
-            ("Gap p50 (ms)", failover.map(|report| report.gap_ms_p50)),
-            ("Gap p99 (ms)", failover.map(|report| report.gap_ms_p99)),
-            ("Gap max (ms)", failover.map(|report| report.gap_ms_max)),
-            ("Recovered (ms)", failover.map(|report| report.recovered_ms)),
-            ("Surviving share", failover.and_then(|report| report.surviving_share)),
-            ("Latency (us)", report.latency_us_p50),
-            ("p99 (us)", report.latency_us_p99),
-            ("Bandwidth (MB/s)", report.bandwidth_mb_s),
-            ("Messages/s", report.message_rate_per_s),
-            ("Syscalls/message", report.syscalls_per_message),
-            ("By datagram (%)", report.datagram_share.map(|share| share * 100.0)),
-            ("Datagrams", both(report.datagrams_sent, report.datagrams_sent_peer)),
-            ("Lost", both(report.datagrams_lost, report.datagrams_lost_peer)),
-            ("Dropped", both(report.datagrams_dropped, report.datagrams_dropped_peer)),
-        ];
-        let columns: Vec<_> = columns.into_iter().filter_map(|(n, v)| Some((n, v?))).collect();
+        let columns = columns(report);
         if !self.has_header && self.style != Style::Json {
             self.has_header = true;
             if self.style == Style::Table {
@@ -193,7 +206,7 @@ impl Printer {
                 let lanes = report.lanes.join(",");
                 println!("# ringrail-perf {}, kernel {}, {lanes}", report.test, kernel.trim());
                 print!("{:<10}", "# Size");
-                columns.iter().for_each(|(name, _)| print!("{name:>20}"));
+                columns.iter().for_each(|(name, _)| print!("{name:>WIDTH$}"));
             } else {
                 print!("size");
                 columns.iter().for_each(|(name, _)| print!(",{name}"));
@@ -209,7 +222,7 @@ impl Printer {
             }
             Style::Table => {
                 print!("{:<10}", report.size_bytes);
-                columns.iter().for_each(|(_, value)| print!("{value:>20.2}"));
+                columns.iter().for_each(|(_, value)| print!("{value:>WIDTH$.2}"));
                 println!("{}", if report.verified { "" } else { "   NOT VERIFIED" });
             }
         }
@@ -243,5 +256,37 @@ mod tests {
         let line = serde_json::to_string(&whole).unwrap();
         let again: Report = serde_json::from_str(&line).unwrap();
         assert_eq!(serde_json::to_string(&again).unwrap(), line);
+    }
+
+    /// A column of lost datagrams beside a stream that lost nothing is no alarm.
+    #[test]
+    fn messages_and_datagrams_have_columns_of_their_own() {
+        let failover =
+            FailoverReport { lost: 1, duplicated: 2, reordered: 3, corrupted: 4, ..<_>::default() };
+        let mut report = Report {
+            failover: Some(failover),
+            datagrams_lost: Some(7),
+            datagrams_lost_peer: Some(5),
+            datagrams_dropped: Some(6),
+            ..Report::default()
+        };
+        let of = |report: &Report, name: &str| {
+            columns(report).iter().find(|(column, _)| *column == name).map(|(_, value)| *value)
+        };
+        for (name, value) in [
+            ("Messages lost", 1.0),
+            ("Messages duplicated", 2.0),
+            ("Messages reordered", 3.0),
+            ("Messages corrupted", 4.0),
+            ("Datagrams lost", 12.0),
+            ("Datagrams dropped", 6.0),
+        ] {
+            assert_eq!(of(&report, name), Some(value), "{name}");
+            // One blank at least is before each.
+            assert!(name.len() < WIDTH, "{name}");
+        }
+        report.failover = None;
+        assert_eq!(of(&report, "Messages lost"), None);
+        assert_eq!(of(&report, "Datagrams lost"), Some(12.0));
     }
 }

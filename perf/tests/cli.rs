@@ -180,7 +180,7 @@ fn tables_show_datagrams() {
     let table = text(&perf(&[&run[..], &["200"]].concat()).stdout);
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].contains("udp") && lines[0].contains("sockets:lo"), "{table}");
-    for column in ["By datagram (%)", "Datagrams", "Lost", "Dropped"] {
+    for column in ["By datagram (%)", "Datagrams", "Datagrams lost", "Datagrams dropped"] {
         assert!(lines[1].contains(column), "{table}");
     }
 }
