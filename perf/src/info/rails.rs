@@ -302,7 +302,7 @@ mod tests {
         assert!(lines[3].starts_with("  -     docker0  172.17.0.1/24"), "{text}");
         assert!(lines[4].starts_with("  -     eth9     -  "), "{text}");
         assert!(text.contains("docker0: rejected: virtual (a bridge); set nics"), "{text}");
-        assert!(text.contains("warning: rail1 does not lead to 10.0.0.2"), "{text}");
+        assert!(text.contains("warning: rail1 has no route to 10.0.0.2 (the kernel"), "{text}");
         let json = serde_json::to_value(&table).unwrap();
         assert_eq!(json["rows"][0]["routes"][0]["kind"], "other-nic");
         assert_eq!(json["rows"][0]["routes"][0]["unbound_by"], "rail0");
@@ -328,6 +328,21 @@ mod tests {
         let texts: Vec<String> = table.warnings.iter().map(ToString::to_string).collect();
         let is_there = texts.iter().any(|text| parts.iter().all(|part| text.contains(part)));
         assert!(is_there, "{parts:?} in {texts:?}");
+    }
+
+    /// A peer of two rails by one of its addresses: the rail to the other one is as good.
+    #[test]
+    fn a_rail_is_left_out_only_where_all_addresses_of_the_peer_are_known() {
+        let nics = [nic(3, "rail0", &["10.0.0.1"]), nic(4, "rail1", &["10.0.1.1"])];
+        let way = |nic| if nic == 3 { DIRECT } else { only_by(3) };
+        let one = table(&nics, &["10.0.0.2", "fd00::2"], way, &CLEAN);
+        warned(&one, &["rail1 has no route to 10.0.0.2 (", "by rail0)", "--peer A,B"]);
+        let text = one.to_string();
+        assert!(!text.contains("!rail1") && !text.contains("or fd00::2"), "{text}");
+        let both = table(&nics, &["10.0.0.2", "10.0.9.2"], way, &CLEAN);
+        warned(&both, &["rail1 has no route to 10.0.0.2 or 10.0.9.2", "ip route add", "!rail1"]);
+        assert!(!both.to_string().contains("--peer"), "{both}");
+        assert_eq!(both.warnings.len(), 1, "{both}");
     }
 
     #[test]

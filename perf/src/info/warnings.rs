@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ringrail::topology::Nic;
 use serde::Serialize;
 
-use super::rails::Row;
+use super::rails::{Row, Way};
 
 /// A finding and its cure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -128,7 +128,7 @@ fn lengths(rails: &[&Row], peers: &[IpAddr], found: &mut Vec<Warning>) {
     }
 }
 
-/// Peers that no rail leads to, and rails that lead to no peer.
+/// Peers that no rail leads to, then [`lead_nowhere`].
 fn reach(rails: &[&Row], rows: &[Row], peers: &[IpAddr], found: &mut Vec<Warning>) {
     for (at, peer) in peers.iter().enumerate() {
         let leads = |row: &Row| row.routes.get(at).is_some_and(|way| way.leaves());
@@ -156,24 +156,40 @@ fn reach(rails: &[&Row], rows: &[Row], peers: &[IpAddr], found: &mut Vec<Warning
         };
         found.push(Warning { finding: format!("no rail leads to {peer}{more}"), cure });
     }
-    for row in rails {
-        let leads_nowhere =
-            !row.routes.is_empty() && !row.routes.iter().any(super::rails::Way::leaves);
-        let others_lead = rails.iter().any(|row| row.routes.iter().any(super::rails::Way::leaves));
-        if !leads_nowhere || !others_lead {
-            continue;
-        }
+    lead_nowhere(rails, peers, found);
+}
+
+/// Rails that lead to no peer beside those that do. With fewer addresses of the peer than there are
+/// rails the one that such a rail leads to was perhaps not named, and it is a good rail.
+fn lead_nowhere(rails: &[&Row], peers: &[IpAddr], found: &mut Vec<Warning>) {
+    let leads = |row: &Row| row.routes.iter().any(Way::leaves);
+    if !rails.iter().any(|row| leads(row)) {
+        return;
+    }
+    for row in rails.iter().filter(|row| !leads(row)) {
+        let nic = &row.nic;
+        let is_of_family =
+            |peer: &&IpAddr| row.address.is_some_and(|ours| ours.is_ipv4() == peer.is_ipv4());
+        let to: Vec<String> = peers.iter().filter(is_of_family).map(IpAddr::to_string).collect();
         let by = row.routes.iter().find_map(|way| way.unbound_by.as_deref());
-        let by = by.map_or_else(String::new, |nic| format!(", the kernel sends there by {nic}"));
-        let to: Vec<String> = peers.iter().map(ToString::to_string).collect();
-        let to = to.join(" or ");
-        found.push(Warning {
-            finding: format!("{} does not lead to {to}{by}: it carries nothing to them", row.nic),
-            cure: format!(
-                "name the peer's address on the network of {0}, too, if it has one (--peer A,B); \
-                 else `ip route add` a route by {0}, or leave it out (nics = !{0})",
-                row.nic
-            ),
+        let by = by.map_or_else(String::new, |by| format!(" (the kernel sends there by {by})"));
+        let finding = format!("{nic} has no route to {}{by}", to.join(" or "));
+        found.push(match to.len() < rails.len() {
+            true => Warning {
+                finding,
+                cure: format!(
+                    "give the peer's other addresses, too (--peer A,B), for it may have one on the \
+                     network of {nic}; if it has not, {nic} carries nothing to this peer, and \
+                     nothing has to be done, or `ip route add` a route by {nic}"
+                ),
+            },
+            false => Warning {
+                finding: format!("{finding}: it carries nothing to this peer"),
+                cure: format!(
+                    "`ip route add` a route by {nic}, if its network leads there; leave it out \
+                     (nics = !{nic}) if it leads to no other peer, either"
+                ),
+            },
         });
     }
 }

@@ -1,0 +1,42 @@
+//! `info --peer` in labs: how a peer is reached by each rail, and what is made of it.
+
+use std::time::Duration;
+
+use ringrail_tests::lab::{Host, Lab};
+use ringrail_tests::require_lab;
+use serde_json::Value;
+
+/// Beyond this something hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What is said in host a of rails and routes to `peer`.
+fn candidates(lab: &Lab, peer: &str) -> Value {
+    let mut command = lab.host(Host::A).command(env!("CARGO_BIN_EXE_ringrail-perf"));
+    let output = command.args(["info", "--json", "--peer", peer]).output(LIMIT).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    info["candidates"].clone()
+}
+
+/// The findings and cures.
+fn warnings(candidates: &Value) -> Vec<String> {
+    let all = candidates["warnings"].as_array().unwrap();
+    let text = |one: &Value| format!("{}; {}", one["finding"], one["cure"]);
+    all.iter().map(text).collect()
+}
+
+/// The only warning there is has all of this.
+fn warned(candidates: &Value, parts: &[&str]) {
+    let all = warnings(candidates);
+    assert!(all.len() == 1 && parts.iter().all(|part| all[0].contains(part)), "{parts:?}: {all:?}");
+}
+
+#[test]
+fn one_address_of_a_peer_does_not_make_the_other_rail_a_bad_one() {
+    require_lab!();
+    let lab = Lab::build(&"rails=2".parse().unwrap()).unwrap();
+    let one = candidates(&lab, "10.77.0.2");
+    warned(&one, &["rail1 has no route to 10.77.0.2 (", "by rail0)", "--peer A,B"]);
+    assert!(!warnings(&one)[0].contains("!rail1"), "{one}");
+    assert_eq!(warnings(&candidates(&lab, "10.77.0.2,10.77.1.2")), Vec::<String>::new());
+}
