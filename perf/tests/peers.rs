@@ -40,3 +40,14 @@ fn one_address_of_a_peer_does_not_make_the_other_rail_a_bad_one() {
     assert!(!warnings(&one)[0].contains("!rail1"), "{one}");
     assert_eq!(warnings(&candidates(&lab, "10.77.0.2,10.77.1.2")), Vec::<String>::new());
 }
+
+#[test]
+fn addresses_of_this_host_are_local() {
+    require_lab!();
+    let lab = Lab::build(&"rails=2".parse().unwrap()).unwrap();
+    let ours = candidates(&lab, "10.77.1.1");
+    for row in [0, 1] {
+        assert_eq!(ours["rows"][row]["routes"][0]["kind"], "local", "{ours}");
+    }
+    assert_eq!(warnings(&ours), Vec::<String>::new());
+}

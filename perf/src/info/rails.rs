@@ -78,6 +78,7 @@ impl Candidates {
                 row.role = role.map(role_name);
                 if let Some(from) = address {
                     let ways = peers.iter().map(|to| match from.is_ipv4() == to.is_ipv4() {
+                        true if is_ours(&nics, *to) => Way::new("local", ""),
                         true => Way::of(route(candidate.nic.index, from, *to), &nics),
                         false => Way::new("none", "another address family"),
                     });
@@ -90,6 +91,12 @@ impl Candidates {
         let warnings = warnings(&nics, &rows, peers, sysctl);
         Self { peers: peers.to_vec(), rows, warnings }
     }
+}
+
+/// Whether a NIC of this host has the address. The kernel says that only the loopback leads there,
+/// and endpoints bind what goes there to no NIC. What is the loopback's own they do bind.
+fn is_ours(nics: &[&Nic], to: IpAddr) -> bool {
+    !to.is_loopback() && nics.iter().any(|nic| nic.addresses.contains(&to))
 }
 
 /// What a candidate is shown by: its rails, or the first of its addresses.
@@ -343,6 +350,26 @@ mod tests {
         warned(&both, &["rail1 has no route to 10.0.0.2 or 10.0.9.2", "ip route add", "!rail1"]);
         assert!(!both.to_string().contains("--peer"), "{both}");
         assert_eq!(both.warnings.len(), 1, "{both}");
+    }
+
+    #[test]
+    fn addresses_of_this_host_are_local_to_all_its_nics() {
+        let nics = [
+            nic(2, "docker0", &["172.17.0.1"]),
+            nic(3, "rail0", &["10.0.0.1"]),
+            nic(4, "rail1", &["10.0.1.1", "10.0.1.9"]),
+        ];
+        // What the kernel says of each: only the loopback leads there.
+        for peer in ["10.0.0.1", "10.0.1.9", "172.17.0.1"] {
+            let table = table(&nics, &[peer], |_| only_by(1), &CLEAN);
+            let is_local = |row: &Row| row.routes.iter().all(|way| way.kind == "local");
+            assert!(table.rows.iter().all(is_local) && table.warnings.is_empty(), "{table}");
+        }
+        // Endpoints bind what goes there to the rail, and it does not get there.
+        let lo = Nic { loopback: true, ..nic(1, "lo", &["127.0.0.1"]) };
+        let nics = [&[lo][..], &nics].concat();
+        let table = table(&nics, &["127.0.0.1"], |_| only_by(1), &CLEAN);
+        assert!(table.to_string().contains("no, only by lo"), "{table}");
     }
 
     #[test]
