@@ -24,6 +24,28 @@ impl Routes {
     /// # Errors
     /// What the kernel says, other than that there is no way.
     pub fn find(&mut self, nic_index: u32, from: IpAddr, to: IpAddr) -> io::Result<Route> {
-        find(&mut self.0, nic_index, from, to)
+        let mut found = find(&mut self.0, nic_index, from, to)?;
+        if let Route::Unreachable { cause } = &mut found
+            && let Some((words, _)) = cause.split_once(" (os error ")
+        {
+            *cause = words.to_owned();
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_in_words() {
+        // A source that is none of ours, and class E.
+        let mut routes = Routes::open().unwrap();
+        for (from, to) in [("192.0.2.77", "192.0.2.78"), ("127.0.0.1", "240.0.0.1")] {
+            let found = routes.find(0x7fff_fff0, from.parse().unwrap(), to.parse().unwrap());
+            let text = found.unwrap().to_string();
+            assert!(text.starts_with("none (") && !text.contains("os error"), "{text}");
+        }
     }
 }

@@ -243,10 +243,10 @@ fn beyond_reason(nic: &Nic, last: Option<&(RailRole, Pick)>, nics: &[Nic], most:
     };
     let last = last.map_or_else(String::new, |(_, pick)| {
         let last = &nics[pick.nic];
-        format!(" ({}) comes after {} ({})", speed(nic), last.name, speed(last))
+        format!("{} ({}) comes after {} ({}), and ", nic.name, speed(nic), last.name, speed(last))
     });
     format!(
-        "usable, but{last} and rails_max is {most}; raise rails_max, or name the NICs to use in \
+        "usable, but {last}rails_max is {most}; raise rails_max, or name the NICs to use in \
          the setting nics"
     )
 }

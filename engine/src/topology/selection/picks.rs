@@ -101,8 +101,14 @@ impl<'a> Picking<'a> {
         let is_detour = tier_of(nic, &nic.addresses) >= Tier::Virtual;
         let is_bare = groups.iter().all(|group| group.addresses.is_empty());
         if is_detour && !wishes.names_some() && (is_bare || !nic.up) {
-            // Nobody wants it mended.
-            return Err(detour_reason(nic));
+            // Nobody wants it mended, and to name it would not be enough.
+            return Err(match &nic.virtual_ {
+                Some(kind) if !nic.loopback => {
+                    let lack = if is_bare { "has no IP address" } else { "down" };
+                    format!("virtual ({kind}), and {lack}")
+                }
+                _ => detour_reason(nic),
+            });
         }
         if is_bare {
             return Err(format!(

@@ -140,7 +140,7 @@ fn all_ordinary_nics_are_rails_and_decoys_are_not() {
             ("flannel.1", "virtual (a vxlan)"),
             ("tun0", "virtual (a tunnel or tap device)"),
             ("br-0", "virtual (a bridge)"),
-            ("vnet0", "virtual (by its name made by libvirt)"),
+            ("vnet0", "virtual (by its name made by libvirt), and has no IP address"),
             ("eth0", "down; cure: ip link set eth0 up"),
             ("eth1", "no IP address; cure: ip address add"),
             ("eth2", "link-local addresses only"),
@@ -150,6 +150,22 @@ fn all_ordinary_nics_are_rails_and_decoys_are_not() {
             ("rail1", "chosen: rail 0: up"),
         ],
     );
+}
+
+/// Who names what has no address gets no rail.
+#[test]
+fn what_could_not_be_used_is_not_proposed() {
+    let ifb = detour("ifb0", "10.1.1.1", "by its name a queueing helper");
+    let ifb = Nic { addresses: vec![], up: false, ..ifb };
+    let bridge = Nic { up: false, ..docker() };
+    let list = [ifb, bridge, Nic { addresses: vec![], ..lo() }, nic("rail0", &["10.0.0.1"])];
+    let told = |name| reason(&list, &Settings::default(), name);
+    let wanted = "ifb0: rejected: virtual (by its name a queueing helper), and has no IP address";
+    assert_eq!(told("ifb0"), wanted);
+    assert_eq!(told("docker0"), "docker0: rejected: virtual (a bridge), and down");
+    assert_eq!(told("lo"), "lo: rejected: loopback reaches this host only");
+    // Who asks for it all the same hears what it takes.
+    assert!(reason(&list, &named("ifb0"), "ifb0").contains("cure: ip address add"));
 }
 
 #[test]
@@ -278,8 +294,8 @@ fn the_slowest_are_beyond_rails_max() {
         &list,
         &two,
         &[
-            ("rail2", "(10000 Mb/s) comes after rail0 (10000 Mb/s) and rails_max is 2"),
-            ("odd", "of a speed that its driver does not tell"),
+            ("rail2", "but rail2 (10000 Mb/s) comes after rail0 (10000 Mb/s), and rails_max is 2;"),
+            ("odd", "usable, but odd (of a speed that its driver does not tell) comes after rail0"),
         ],
     );
     assert_eq!(rails(&list, &settings("rails_max=1")), "rail1 10.0.1.1");
