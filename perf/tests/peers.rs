@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringrail_tests::lab::{Host, Lab};
+use ringrail_tests::lab::{Host, Lab, STRAY};
 use ringrail_tests::require_lab;
 use serde_json::Value;
 
@@ -39,6 +39,26 @@ fn one_address_of_a_peer_does_not_make_the_other_rail_a_bad_one() {
     warned(&one, &["rail1 has no route to 10.77.0.2 (", "by rail0)", "--peer A,B"]);
     assert!(!warnings(&one)[0].contains("!rail1"), "{one}");
     assert_eq!(warnings(&candidates(&lab, "10.77.0.2,10.77.1.2")), Vec::<String>::new());
+}
+
+#[test]
+fn a_rail_that_leads_nowhere_is_named() {
+    require_lab!();
+    let lab = Lab::build(&"rails=2,decoys".parse().unwrap()).unwrap();
+    let two = candidates(&lab, "10.77.0.2,10.77.1.2");
+    let row = &two["rows"][0];
+    assert_eq!((&row["nic"], &row["rail"]), (&STRAY.into(), &0.into()), "{two}");
+    let kinds = [0, 1].map(|peer| row["routes"][peer]["kind"].as_str().unwrap());
+    assert_eq!(kinds, ["other-nic"; 2], "{two}");
+    warned(&two, &["stray1 has no route to 10.77.0.2 or 10.77.1.2", "carries nothing"]);
+    // The peer's addresses are all there: rail0 and rail1 are no issue, and this one is.
+    let all = candidates(&lab, "10.67.0.2,10.77.0.2,10.77.1.2");
+    let texts = warnings(&all);
+    assert!(texts.iter().any(|text| text.contains("no rail leads to 10.67.0.2")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains("nics = !stray1")), "{texts:?}");
+    let route = &all["rows"][0]["routes"][0];
+    assert_eq!(route["kind"], "none", "{all}");
+    assert_eq!(route["cause"], "Network is unreachable", "no number of an error: {all}");
 }
 
 #[test]

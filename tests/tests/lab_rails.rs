@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringrail_tests::lab::{DECOYS, Host, Lab, LabError};
+use ringrail_tests::lab::{DECOYS, Host, Lab, LabError, STRAY};
 use ringrail_tests::require_lab;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -260,7 +260,7 @@ fn decoys_stand_beside_the_rails() {
     let lab = lab("rails=2,decoys");
     for host in [Host::A, Host::B] {
         let there = interfaces(&lab, host);
-        let wanted = DECOYS.into_iter().chain(["lo", "rail0", "rail1"]);
+        let wanted = DECOYS.into_iter().chain(["lo", "rail0", "rail1", STRAY]);
         assert!(wanted.into_iter().all(|nic| there.iter().any(|one| one == nic)), "{there:?}");
     }
     for rail in 0..2 {
@@ -272,10 +272,12 @@ fn decoys_stand_beside_the_rails() {
     a.connect(b.local_addr().unwrap()).unwrap();
     b.connect(a.local_addr().unwrap()).unwrap();
     assert!(!passes([&a, &b]));
-    let stray: SocketAddr = "198.51.100.2:9".parse().unwrap();
-    let unreachable = || UdpSocket::bind("203.0.113.1:0").unwrap().connect(stray).unwrap_err();
-    let error = lab.host(Host::A).enter(unreachable).unwrap();
-    assert_eq!(error.kind(), ErrorKind::NetworkUnreachable);
+    for (from, to) in [("203.0.113.1:0", "198.51.100.2:9"), ("10.66.0.1:0", "10.67.0.2:9")] {
+        let to: SocketAddr = to.parse().unwrap();
+        let unreachable = || UdpSocket::bind(from).unwrap().connect(to).unwrap_err();
+        let error = lab.host(Host::A).enter(unreachable).unwrap();
+        assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{from}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use common::pair;
 use ringrail::settings::Settings;
 use ringrail::topology::{self, Candidate, Nic, Route, Routes, Selection, Verdict};
 use ringrail::{Endpoint, Owned, Peer};
-use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab};
+use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab, STRAY};
 use ringrail_tests::require_lab;
 use traffic::{LIMIT, ping_pong};
 
@@ -64,13 +64,21 @@ fn direct(usual_nic: Option<u32>) -> Route {
     Route::Direct { mtu: None, usual_nic }
 }
 
+/// The address of the rail that leads nowhere.
+fn stray(host: Host) -> IpAddr {
+    let address = if host == Host::A { "10.66.0.1" } else { "10.67.0.2" };
+    address.parse().unwrap()
+}
+
 #[test]
 fn decoys_are_no_rails_and_it_is_said_why() {
     require_lab!();
     let lab = lab("rails=2,decoys");
     for host in [Host::A, Host::B] {
         let selection = select(lab.host(host), &[]);
-        let wanted = [("rail0", lab.addr(host, 0)), ("rail1", lab.addr(host, 1))];
+        // Only who asks for a way to somebody sees that the first one leads nowhere.
+        let wanted =
+            [(STRAY, stray(host)), ("rail0", lab.addr(host, 0)), ("rail1", lab.addr(host, 1))];
         assert_eq!(rails(&selection), wanted);
         for name in DECOYS.into_iter().chain(["lo"]) {
             let candidate = candidate(&selection, name);
@@ -78,7 +86,7 @@ fn decoys_are_no_rails_and_it_is_said_why() {
             let wanted = match name {
                 "lo" => "this host only",
                 "down0" => "ip link set down0 up",
-                "stray0" => "is public, and rail",
+                "stray0" => "is public, and stray1 has a private one",
                 bridge => &format!(
                     "virtual (a bridge, by its name of {}",
                     match bridge {
@@ -95,8 +103,9 @@ fn decoys_are_no_rails_and_it_is_said_why() {
         assert_eq!(names, ["rail1", "virbr0", "stray0"]);
     }
     // Nor does a route lead from one to the other.
-    let to = "198.51.100.2".parse().unwrap();
-    assert!(matches!(route(&lab, 0, to), Route::Unreachable { .. }));
+    for to in ["198.51.100.2".parse().unwrap(), stray(Host::B)] {
+        assert!(matches!(route(&lab, 0, to), Route::Unreachable { .. }), "{to}");
+    }
 }
 
 #[test]
@@ -107,11 +116,19 @@ fn sessions_among_decoys_connect_at_once() {
         // Nothing is said of NICs, and a second try would not be forgiven.
         let settings = [("listen_address", "any"), ("connect_retries", "0")];
         let side = |host: Host| {
-            let rails: Vec<IpAddr> =
-                (0..lab.spec().rails).map(|rail| lab.addr(host, rail)).collect();
             move |endpoint: &Endpoint<Owned>, peer: Peer| {
-                assert_eq!(endpoint.address().locator().ip(), rails[0], "the first of equal ones");
-                ping_pong(endpoint, peer, host == Host::A, 0..100);
+                let at = endpoint.address().locator().ip();
+                assert_eq!(at, stray(host), "the first of equal ones, though nobody gets there");
+                let start = Instant::now();
+                ping_pong(endpoint, peer, host == Host::A, 0..1);
+                eprintln!("{spec}: a message there and back after {:?}", start.elapsed());
+                ping_pong(endpoint, peer, host == Host::A, 1..100);
+                let paths = endpoint.paths();
+                let carrier = paths.iter().find(|path| path.carries_messages);
+                assert!(carrier.is_some_and(|path| path.nic.starts_with("rail")), "{paths:?}");
+                let mut strays = paths.iter().filter(|path| path.nic == STRAY);
+                assert!(strays.all(|path| path.bytes_sent == 0), "{paths:?}");
+                ping_pong(endpoint, peer, host == Host::A, 100..200);
             }
         };
         pair(&lab, &settings, side(Host::A), side(Host::B));

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 pub use census::{ProcessId, users};
 pub use child::{LabChild, LabCommand};
-pub use decoys::DECOYS;
+pub use decoys::{DECOYS, STRAY};
 pub use error::LabError;
 pub use faults::BROWN_OUT;
 pub use gates::Passage;
