@@ -1,0 +1,150 @@
+//! Rails as hosts have them: behind routers, of IPv6, many. Every byte of long messages is looked
+//! at, and every rail that should carry some does.
+
+mod common;
+#[path = "common/rail_stream.rs"]
+mod rail_stream;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use common::pair_at;
+use rail_stream::{CARRIED, STALLED, fill, run};
+use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector, SendOptions};
+use ringrail_tests::lab::{Host, Lab};
+use ringrail_tests::require_lab;
+
+const LONG: usize = 4 << 20;
+/// Messages at the least.
+const FEW: u64 = 4;
+/// Messages under way.
+const WINDOW: usize = 2;
+const TAG: Envelope = Envelope::tag(7);
+
+fn lab(spec: &str) -> Lab {
+    Lab::build(&spec.parse().unwrap()).unwrap()
+}
+
+/// Bytes of long messages by NIC, both ways.
+fn carried(endpoint: &Endpoint<Owned>, nic: &str) -> u64 {
+    let paths = endpoint.paths();
+    let of_nic = paths.iter().filter(|path| path.nic == nic);
+    of_nic.map(|path| path.bytes_sent + path.bytes_received).sum()
+}
+
+/// Sends long messages until there is enough of them, which is asked before each.
+fn send_until(
+    endpoint: &Endpoint<Owned>,
+    peer: Peer,
+    both: &AtomicU64,
+    mut is_enough: impl FnMut() -> bool,
+) {
+    let mut sends = VecDeque::new();
+    let (mut number, start) = (0, Instant::now());
+    while number < FEW || !is_enough() {
+        assert!(start.elapsed() < STALLED, "not enough after {number}: {:?}", endpoint.paths());
+        let mut message = vec![0; LONG];
+        fill(number, &mut message);
+        sends.push_back(endpoint.send(peer, TAG, message, SendOptions::default()).unwrap());
+        number += 1;
+        if sends.len() == WINDOW {
+            sends.pop_front().unwrap().wait().unwrap().result.unwrap();
+        }
+    }
+    for send in sends {
+        send.wait().unwrap().result.unwrap();
+    }
+    endpoint.send_blocking(peer, TAG, &number.to_le_bytes(), Level::BufferReusable).unwrap();
+    part(endpoint, both);
+}
+
+/// Receives all of them; `at_end` is asked while there is the session still.
+fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, both: &AtomicU64, at_end: impl FnOnce()) {
+    let (mut message, mut expected) = (vec![0; LONG], vec![0; LONG]);
+    for number in 0_u64.. {
+        message.fill(0xdd);
+        let status = endpoint.receive_blocking(Selector::from(peer, TAG), &mut message).unwrap();
+        if status.length == 8 {
+            assert_eq!(message[..8], number.to_le_bytes(), "messages that came");
+            at_end();
+            return part(endpoint, both);
+        }
+        fill(number, &mut expected);
+        assert!(status.length == LONG && message == expected, "message {number}");
+    }
+}
+
+/// The other one may still want an acknowledgement.
+fn part(endpoint: &Endpoint<Owned>, both: &AtomicU64) {
+    both.fetch_add(1, Ordering::SeqCst);
+    let start = Instant::now();
+    while both.load(Ordering::SeqCst) < 2 {
+        endpoint.progress().unwrap();
+        assert!(start.elapsed() < STALLED, "the other side has not got everything");
+    }
+}
+
+/// Long messages go by all rails of the lab.
+fn all_rails_carry(lab: &Lab, at: [IpAddr; 2], settings: &[(&str, &str)]) {
+    let settings = [&[("nics", "rail*")], settings].concat();
+    let nics: Vec<String> = (0..lab.spec().rails).map(|rail| lab.nic(rail)).collect();
+    let both = AtomicU64::new(0);
+    let shares = |endpoint: &Endpoint<Owned>| -> Vec<u64> {
+        nics.iter().map(|nic| carried(endpoint, nic)).collect()
+    };
+    pair_at(
+        lab,
+        at,
+        [&settings; 2],
+        |endpoint, peer| {
+            assert_eq!(endpoint.rails().len(), nics.len(), "rails");
+            let is_all = || shares(endpoint).iter().all(|&bytes| bytes >= CARRIED);
+            send_until(endpoint, peer, &both, is_all);
+        },
+        |endpoint, peer| {
+            receive_all(endpoint, peer, &both, || {
+                let shares = shares(endpoint);
+                eprintln!("bytes by rail: {shares:?}");
+                assert!(shares.iter().all(|&bytes| bytes >= CARRIED), "{shares:?}");
+            });
+        },
+    );
+}
+
+/// Where the first rails of both hosts are.
+fn first(lab: &Lab) -> [IpAddr; 2] {
+    [Host::A, Host::B].map(|host| lab.addr(host, 0))
+}
+
+/// RR-RAIL-3
+#[test]
+fn rails_behind_routers_carry_all() {
+    require_lab!();
+    let lab = lab("rails=2,routed,rate=1gbit");
+    all_rails_carry(&lab, first(&lab), &[]);
+}
+
+/// RR-RAIL-3
+#[test]
+fn rails_of_ipv6_carry_all() {
+    require_lab!();
+    let lab = lab("rails=2,rate=1gbit");
+    for (host, last) in [(Host::A, 1), (Host::B, 2)] {
+        for rail in 0..2 {
+            let (nic, address) = (lab.nic(rail), format!("fd00:77:{rail}::{last}/64"));
+            run(&lab, host, "ip", &["addr", "flush", "dev", &nic]);
+            run(&lab, host, "ip", &["addr", "add", &address, "dev", &nic, "nodad"]);
+        }
+    }
+    all_rails_carry(&lab, ["fd00:77::1", "fd00:77::2"].map(|at| at.parse().unwrap()), &[]);
+}
+
+/// RR-RAIL-3
+#[test]
+fn eight_rails_carry_all() {
+    require_lab!();
+    let lab = lab("rails=8,rate=200mbit");
+    all_rails_carry(&lab, first(&lab), &[("rails_max", "8")]);
+}
