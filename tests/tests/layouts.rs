@@ -1,5 +1,5 @@
-//! Rails as hosts have them: behind routers, of IPv6, many. Every byte of long messages is looked
-//! at, and every rail that should carry some does.
+//! Rails as hosts have them: behind routers, of IPv6, many, with roles, and some dead from the
+//! start. Every byte of long messages is looked at, and every rail that should carry some does.
 
 mod common;
 #[path = "common/rail_stream.rs"]
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use common::pair_at;
+use common::{pair, pair_at};
 use rail_stream::{CARRIED, STALLED, fill, run};
 use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector, SendOptions};
 use ringrail_tests::lab::{Host, Lab};
@@ -147,4 +147,75 @@ fn eight_rails_carry_all() {
     require_lab!();
     let lab = lab("rails=8,rate=200mbit");
     all_rails_carry(&lab, first(&lab), &[("rails_max", "8")]);
+}
+
+/// Nobody says which rail is dead, and no setting helps.
+///
+/// RR-ADDR-3, RR-CONN-6
+#[test]
+fn a_first_rail_that_is_dead_from_the_start_keeps_nobody_from_the_peer() {
+    require_lab!();
+    for opener in [Host::A, Host::B] {
+        let (lab, both) = (lab("rails=2,switch"), AtomicU64::new(0));
+        lab.blackhole(0).unwrap();
+        let side = |endpoint: &Endpoint<Owned>, peer, host| {
+            assert_eq!(endpoint.rails().len(), 2, "rails");
+            let start = Instant::now();
+            if host == opener {
+                send_until(endpoint, peer, &both, || true);
+            } else {
+                receive_all(endpoint, peer, &both, || {
+                    eprintln!("{opener:?} opened: all came after {:?}", start.elapsed());
+                    assert!(carried(endpoint, "rail1") >= FEW * LONG as u64);
+                });
+            }
+        };
+        pair(
+            &lab,
+            &[("listen_address", "any")],
+            |endpoint, peer| side(endpoint, peer, Host::A),
+            |endpoint, peer| side(endpoint, peer, Host::B),
+        );
+    }
+}
+
+/// The NIC that messages go by.
+fn carrier(endpoint: &Endpoint<Owned>) -> Option<String> {
+    endpoint.paths().into_iter().find(|path| path.carries_messages).map(|path| path.nic)
+}
+
+/// One rail is preferred, and one waits for the others to fail.
+#[test]
+fn roles_decide_what_goes_by_which_rail() {
+    require_lab!();
+    let (lab, both) = (lab("rails=3,rate=500mbit"), AtomicU64::new(0));
+    let settings = [("nics", "rail*"), ("preferred_nics", "rail1"), ("backup_nics", "rail2")];
+    pair(
+        &lab,
+        &settings,
+        |endpoint, peer| {
+            let mut cut_at = None;
+            send_until(endpoint, peer, &both, || {
+                let is_used = |nic| carried(endpoint, nic) >= CARRIED;
+                let carrier = carrier(endpoint);
+                match cut_at {
+                    None if is_used("rail0")
+                        && is_used("rail1")
+                        && carrier.as_deref() == Some("rail1") =>
+                    {
+                        assert!(!is_used("rail2"), "it waits for others to fail");
+                        (0..2).for_each(|rail| lab.blackhole(rail).unwrap());
+                        cut_at = Some(Instant::now());
+                        false
+                    }
+                    Some(at) if is_used("rail2") && carrier.as_deref() == Some("rail2") => {
+                        eprintln!("the backup is used after {:?}", at.elapsed());
+                        true
+                    }
+                    _ => false,
+                }
+            });
+        },
+        |endpoint, peer| receive_all(endpoint, peer, &both, || {}),
+    );
 }
