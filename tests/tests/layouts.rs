@@ -155,7 +155,8 @@ fn eight_rails_carry_all() {
 #[test]
 fn a_first_rail_that_is_dead_from_the_start_keeps_nobody_from_the_peer() {
     require_lab!();
-    for opener in [Host::A, Host::B] {
+    let modes = [(Host::A, "auto"), (Host::B, "auto"), (Host::A, "tcp")];
+    for (opener, control_lane) in modes {
         let (lab, both) = (lab("rails=2,switch"), AtomicU64::new(0));
         lab.blackhole(0).unwrap();
         let side = |endpoint: &Endpoint<Owned>, peer, host| {
@@ -167,12 +168,13 @@ fn a_first_rail_that_is_dead_from_the_start_keeps_nobody_from_the_peer() {
                 receive_all(endpoint, peer, &both, || {
                     eprintln!("{opener:?} opened: all came after {:?}", start.elapsed());
                     assert!(carried(endpoint, "rail1") >= FEW * LONG as u64);
+                    assert_eq!(carrier(endpoint).as_deref(), Some("rail1"), "messages go by it");
                 });
             }
         };
         pair(
             &lab,
-            &[("listen_address", "any")],
+            &[("listen_address", "any"), ("control_lane", control_lane)],
             |endpoint, peer| side(endpoint, peer, Host::A),
             |endpoint, peer| side(endpoint, peer, Host::B),
         );

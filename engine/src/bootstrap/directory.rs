@@ -23,6 +23,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rand::RngExt;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
+
 use super::collective::{Collective, Gather};
 use super::error::rank_list;
 use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
@@ -151,7 +155,7 @@ impl Session {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
         let name: String = member.job.chars().map(plain).take(128).collect();
         let job = directory.join(format!("ringrail-{name}"));
-        let instance = format!("{:032x}", rand::random::<u128>());
+        let instance = format!("{:032x}", UnwrapErr(SysRng).random::<u128>());
         let label = own_label();
         let lock = take_lock(&job, member, &instance, &label)?;
         let mut session = Self {

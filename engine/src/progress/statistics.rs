@@ -1,15 +1,17 @@
 //! What an engine counted, put together on demand: nothing here is done for a message.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::Control;
+use super::control::{Control, NO_PATH};
 use super::datagram::state_of;
 use super::engine::Engine;
 use super::lanes::{LaneKey, TcpFigures};
 use crate::proto::core::Core;
 use crate::proto::rails::{PathState as KnownPath, rails_of};
 use crate::proto::session::Session;
+use crate::proto::table::Id;
 use crate::telemetry::exporter::Slot;
 use crate::telemetry::{Counters, Statistics};
 use crate::topology::NicReader;
@@ -86,6 +88,12 @@ impl Engine {
                 continue;
             }
             let control = state.controls.get(id.index());
+            let lane_at = control.map(|control| {
+                let at = usize::from(control.lane_at);
+                let ends = control.lane.filter(|_| control.lane_at == NO_PATH);
+                let ends = ends.and_then(|key| self.driver.addresses(key));
+                ends.and_then(|ends| path_between(core, &state.rails, id, ends)).unwrap_or(at)
+            });
             for (at, path) in session.rails.paths.iter().enumerate() {
                 if all.len() >= limit {
                     omitted += 1;
@@ -97,8 +105,9 @@ impl Engine {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
                     None => (String::new(), state.locators.first().ip()),
                 };
-                if let Some(control) = control {
-                    add_datagrams(&mut statistics, control, at);
+                let control = control.zip(lane_at);
+                if let Some((control, lane_at)) = control {
+                    add_datagrams(&mut statistics, control, lane_at, at);
                 }
                 let lanes = lanes_of(core, session, control, &state.lane_keys, at);
                 for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
@@ -162,16 +171,32 @@ impl Engine {
     }
 }
 
+/// Position of the path of a session that a connection with these ends goes by.
+fn path_between(
+    core: &Core,
+    rails: &[Rail],
+    session: Id,
+    (near, far): (SocketAddr, SocketAddr),
+) -> Option<usize> {
+    let paths = core.sessions.get(session)?.rails.paths.len();
+    (0..paths).find(|&at| {
+        core.way_of_path(session.index() as u32, at as u8).is_some_and(|(remote, rail)| {
+            let leaves = rails.get(usize::from(rail)).map(|rail| rail.address);
+            remote.ip() == far.ip() && leaves.is_none_or(|leaves| leaves == near.ip())
+        })
+    })
+}
+
 /// The connections that go by the path at `at`: their numbers, and what the driver calls them.
 fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
-    control: Option<&'a Control>,
+    control: Option<(&'a Control, usize)>,
     keys: &'a [Option<LaneKey>],
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
-    let control = control.filter(|control| usize::from(control.lane_at) == at);
-    let control = control.and_then(|control| control.lane).map(|key| (None, key));
+    let control = control.filter(|&(_, lane_at)| lane_at == at);
+    let control = control.and_then(|(control, _)| control.lane).map(|key| (None, key));
     let bulk = session.lanes.iter().filter_map(move |&id| {
         let lane = core.lanes.get(id).filter(|lane| usize::from(lane.path) == at)?;
         Some((Some(lane.number), keys.get(id.index()).copied().flatten()?))
@@ -213,11 +238,11 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
 }
 
 /// What the loop knows of the path at `at`.
-fn add_datagrams(statistics: &mut PathStatistics, control: &Control, at: usize) {
+fn add_datagrams(statistics: &mut PathStatistics, control: &Control, lane_at: usize, at: usize) {
     let carrier = control.carrier().map(usize::from);
     statistics.carries_datagrams = carrier == Some(at);
     // Without one messages go by the TCP lane.
-    statistics.carries_messages = carrier.unwrap_or(usize::from(control.lane_at)) == at;
+    statistics.carries_messages = carrier.unwrap_or(lane_at) == at;
     let lane = control.lanes().find(|lane| usize::from(lane.position()) == at);
     let Some(lane) = lane else { return };
     if let Some(phase) = lane.phase() {

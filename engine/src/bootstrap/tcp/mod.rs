@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
+use rand::RngExt;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
+
 use super::collective::{Collective, Gather};
 use super::{BootstrapError, Member, own_label};
 use frame::{
@@ -58,7 +62,7 @@ impl Tcp {
             host,
             port,
             member,
-            instance: rand::random(),
+            instance: UnwrapErr(SysRng).random(),
             label: own_label(),
             deadline: Instant::now().checked_add(member.timeout),
             trouble: "nobody answered".into(),
