@@ -10,11 +10,10 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Socket, Type};
-
 use rand::RngExt;
 use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
+use socket2::{Domain, Socket, Type};
 
 use super::collective::{Collective, Gather};
 use super::{BootstrapError, Member, own_label};
