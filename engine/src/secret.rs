@@ -3,7 +3,6 @@
 use std::fmt;
 
 use rand::RngExt;
-use rand::distr::{Distribution, StandardUniform};
 use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
 use subtle::ConstantTimeEq;
@@ -19,20 +18,12 @@ pub(crate) const SECRET_BYTES: usize = 32;
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct JobSecret(Box<[u8; SECRET_BYTES]>);
 
-/// Something random from the kernel: the generators that a process has are the same in all of its
-/// children of `fork`.
-pub(crate) fn kernel_random<T>() -> T
-where
-    StandardUniform: Distribution<T>,
-{
-    UnwrapErr(SysRng).random()
-}
-
 impl JobSecret {
     /// A fresh one, from the operating system. Hand it to the other processes of the job by a way
     /// that only they can read.
     pub fn random() -> Self {
-        Self(Box::new(kernel_random()))
+        // The generators that a process has are the same in all of its children of `fork`.
+        Self(Box::new(UnwrapErr(SysRng).random()))
     }
 
     /// Reads [`Self::to_hex`] in either case.
