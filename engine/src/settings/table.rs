@@ -222,7 +222,7 @@ settings_table! {
     /// The pause before the first retry; it doubles with each.
     connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR);
     /// A peer that was silent for this long is dead. Idle ones are asked by the kernel, which
-    /// counts whole seconds and needs four at the least.
+    /// counts whole seconds, needs four at the least, and is up to an eighth late.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// How long closing waits for what was sent to be delivered.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);
