@@ -1,7 +1,8 @@
 //! Messages to be pulled, in the order in which their ranges are granted.
 //!
 //! Those that their senders want first are granted before all others, those that they want last
-//! after them. None waits for ever: one grant in sixteen is for those that are passed.
+//! after them; of those that are wanted alike, short ones before long ones, and otherwise the first
+//! one that matched. None waits for ever: one grant in sixteen is for those that are passed.
 
 use std::collections::VecDeque;
 
@@ -31,57 +32,99 @@ impl Class {
     }
 }
 
+/// Messages of one class, those that matched first in front.
+#[derive(Debug, Default)]
+struct Queue {
+    /// A chunk each, which is all that they cost those behind them.
+    short: VecDeque<Id>,
+    long: VecDeque<Id>,
+    /// Grants of short ones that passed long ones.
+    passed: u32,
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.short.is_empty() && self.long.is_empty()
+    }
+
+    fn line(&mut self, is_short: bool) -> &mut VecDeque<Id> {
+        if is_short { &mut self.short } else { &mut self.long }
+    }
+
+    /// The one to be granted next, and whether it is short.
+    fn next(&self) -> Option<(bool, Id)> {
+        let is_turn_of_long = self.passed % PASSES == PASSES - 1;
+        let (short, long) = (self.short.front(), self.long.front());
+        match (short, long) {
+            (Some(&id), None) => Some((true, id)),
+            (Some(&id), Some(_)) if !is_turn_of_long => Some((true, id)),
+            (_, long) => long.map(|&id| (false, id)),
+        }
+    }
+
+    fn note_grant(&mut self) {
+        if !self.short.is_empty() && !self.long.is_empty() {
+            self.passed = self.passed.wrapping_add(1);
+        }
+    }
+}
+
+/// Where the message that is granted next stands: in front of its line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    class: Class,
+    is_short: bool,
+}
+
 /// The receives of one session with bytes that were never granted.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    classes: [VecDeque<Id>; 3],
+    classes: [Queue; 3],
     /// Grants that passed others.
     passed: u32,
 }
 
 impl Pulls {
-    /// Takes in a receive whose message came with `hint`. A short message goes before all others of
-    /// its class: it costs them one chunk's time.
+    /// Takes in a receive whose message came with `hint`; a short one has one chunk at the most.
     pub(crate) fn push(&mut self, id: Id, hint: Hint, is_short: bool) {
-        let class = &mut self.classes[Class::of(hint) as usize];
-        if is_short {
-            class.push_front(id);
-        } else {
-            class.push_back(id);
-        }
+        self.classes[Class::of(hint) as usize].line(is_short).push_back(id);
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &VecDeque<Id>> {
+        self.classes.iter().flat_map(|queue| [&queue.short, &queue.long])
     }
 
     /// How many there are.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.classes.iter().map(VecDeque::len).sum()
+        self.lines().map(VecDeque::len).sum()
     }
 
     /// Whether there is none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.classes.iter().all(VecDeque::is_empty)
+        self.classes.iter().all(Queue::is_empty)
     }
 
     /// All of them, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Id> {
-        self.classes.iter().flatten().copied()
+        self.lines().flatten().copied()
     }
 
     /// Whether some are wanted before the others.
     pub(crate) fn has_first(&self) -> bool {
-        !self.classes[Class::First as usize].is_empty()
+        !self.of(Class::First).is_empty()
     }
 
     /// Whether all of them can wait.
     pub(crate) fn are_last(&self) -> bool {
-        CLASSES[..2].iter().all(|&class| self.classes[class as usize].is_empty())
+        CLASSES[..2].iter().all(|&class| self.of(class).is_empty())
     }
 
     /// The one to be granted next, and where it stands.
     ///
     /// RR-RDV-8.
-    pub(crate) fn next(&self) -> Option<(Class, Id)> {
+    pub(crate) fn next(&self) -> Option<(Place, Id)> {
         let mut there = CLASSES.into_iter().filter(|&class| !self.of(class).is_empty());
         let first = there.next()?;
         let is_turn_of_others = self.passed % PASSES == PASSES - 1;
@@ -91,39 +134,44 @@ impl Pulls {
             (true, Some(second), _) => second,
             _ => first,
         };
-        Some((class, *self.of(class).front()?))
+        let (is_short, id) = self.of(class).next()?;
+        Some((Place { class, is_short }, id))
     }
 
-    /// A range of the first of a class was granted. `true`: before others that can wait longer.
-    pub(crate) fn note_grant(&mut self, class: Class) -> bool {
+    /// A range of the message at `place` was granted. `true`: before others that can wait longer.
+    pub(crate) fn note_grant(&mut self, place: Place) -> bool {
+        let class = place.class as usize;
+        self.classes[class].note_grant();
         let is_passed = |other: &Class| !self.of(*other).is_empty();
-        let passes = CLASSES[class as usize + 1..].iter().any(is_passed);
-        if passes || CLASSES[..class as usize].iter().any(is_passed) {
+        let passes = CLASSES[class + 1..].iter().any(is_passed);
+        if passes || CLASSES[..class].iter().any(is_passed) {
             self.passed = self.passed.wrapping_add(1);
         }
         passes
     }
 
-    /// The first of a class has no more to be granted.
-    pub(crate) fn pop(&mut self, class: Class) {
-        self.classes[class as usize].pop_front();
+    /// The message at `place` has no more to be granted.
+    pub(crate) fn pop(&mut self, place: Place) {
+        self.classes[place.class as usize].line(place.is_short).pop_front();
     }
 
     /// Drops those of which `keep` says no.
     pub(crate) fn retain(&mut self, keep: impl Fn(Id) -> bool) {
-        for class in &mut self.classes {
-            class.retain(|&id| keep(id));
+        for queue in &mut self.classes {
+            queue.short.retain(|&id| keep(id));
+            queue.long.retain(|&id| keep(id));
         }
     }
 
     /// Drops all.
     pub(crate) fn clear(&mut self) {
-        for class in &mut self.classes {
-            class.clear();
+        for queue in &mut self.classes {
+            queue.short.clear();
+            queue.long.clear();
         }
     }
 
-    fn of(&self, class: Class) -> &VecDeque<Id> {
+    fn of(&self, class: Class) -> &Queue {
         &self.classes[class as usize]
     }
 }
@@ -140,8 +188,8 @@ mod tests {
     fn grant(pulls: &mut Pulls, count: usize) -> Vec<Id> {
         (0..count)
             .map(|_| {
-                let (class, id) = pulls.next().unwrap();
-                pulls.note_grant(class);
+                let (place, id) = pulls.next().unwrap();
+                pulls.note_grant(place);
                 id
             })
             .collect()
@@ -157,10 +205,10 @@ mod tests {
         pulls.push(id(5), Hint::Priority, true);
         assert!(pulls.has_first() && !pulls.are_last());
         let mut order = Vec::new();
-        while let Some((class, id)) = pulls.next() {
+        while let Some((place, id)) = pulls.next() {
             order.push(id);
-            pulls.note_grant(class);
-            pulls.pop(class);
+            pulls.note_grant(place);
+            pulls.pop(place);
         }
         assert_eq!(order, [5, 4, 2, 3, 1].map(id));
         assert!(pulls.is_empty());
@@ -183,14 +231,40 @@ mod tests {
         assert!(alone.are_last());
     }
 
+    /// RR-RDV-8
+    #[test]
+    fn short_ones_pass_long_ones_in_order_and_not_for_ever() {
+        let mut pulls = Pulls::default();
+        pulls.push(id(1), Hint::None, false);
+        pulls.push(id(2), Hint::None, false);
+        for number in 10..42 {
+            pulls.push(id(number), Hint::None, true);
+        }
+        let (oldest, mut short) = (id(1), Vec::new());
+        for _ in 0..34 {
+            let (place, id) = pulls.next().unwrap();
+            pulls.note_grant(place);
+            if place.is_short {
+                short.push(id);
+                pulls.pop(place);
+            } else {
+                assert_eq!((id, short.len() % 15), (oldest, 0), "the older one");
+            }
+        }
+        assert_eq!(short, (10..42).map(id).collect::<Vec<_>>());
+        // Nobody passes any more.
+        assert_eq!(grant(&mut pulls, 4), [id(1); 4]);
+    }
+
     #[test]
     fn those_that_end_are_dropped_wherever_they_stand() {
         let mut pulls = Pulls::default();
         for (number, hint) in [(1, Hint::Bulk), (2, Hint::None), (3, Hint::Priority)] {
             pulls.push(id(number), hint, false);
+            pulls.push(id(number + 3), hint, true);
         }
-        pulls.retain(|it| it != id(2));
-        assert_eq!((pulls.len(), pulls.iter().count()), (2, 2));
+        pulls.retain(|it| it != id(2) && it != id(4));
+        assert_eq!((pulls.len(), pulls.iter().count()), (4, 4));
         pulls.clear();
         assert!(pulls.is_empty() && pulls.next().is_none());
     }

@@ -578,20 +578,20 @@ fn next_range(
         }
         return Some((id, offset, length.min(chunk_bytes) as u32));
     }
-    while let Some((class, id)) = session.pulls.next() {
+    while let Some((place, id)) = session.pulls.next() {
         if let Some(State::Pulling(pulling)) = operations.get_mut(id).map(|op| &mut op.state) {
             let left = pulling.wanted - pulling.granted;
             if left > 0 {
                 let (offset, length) = (pulling.granted, left.min(chunk_bytes));
                 pulling.granted += length;
-                hinted.grants_ahead += u64::from(session.pulls.note_grant(class));
+                hinted.grants_ahead += u64::from(session.pulls.note_grant(place));
                 if length == left {
-                    session.pulls.pop(class);
+                    session.pulls.pop(place);
                 }
                 return Some((id, offset, length as u32));
             }
         }
-        session.pulls.pop(class);
+        session.pulls.pop(place);
     }
     None
 }

@@ -129,6 +129,40 @@ fn without_hints_the_order_of_sending_is_that_of_coming() {
     assert_eq!(places(Hint::Bulk, Message { hint: Hint::Bulk, ..PLAIN }), [CROWD; 2]);
 }
 
+/// Messages that are pulled in one chunk, always so many on their way.
+fn stream(count: usize) -> Traffic {
+    Traffic::new(32 << 10, 64, count)
+}
+
+/// RR-RDV-8
+#[test]
+fn in_a_steady_stream_short_messages_come_in_order() {
+    for bulk_in_datagrams in [false, true] {
+        let mut world = Link::new(GBIT, 40 * MICRO).world(&usual(bulk_in_datagrams), 5);
+        let mut stream = stream(1000);
+        stream.run(&mut world, 60 * SECOND, Traffic::is_done);
+        let late = stream.come_ns.windows(2).filter(|pair| pair[0] > pair[1]).count();
+        assert_eq!(late, 0, "passed by the next one; datagrams: {bulk_in_datagrams}");
+    }
+}
+
+/// RR-RDV-8
+#[test]
+fn a_steady_stream_of_short_messages_lets_a_long_one_through() {
+    const CHUNKS: usize = 20;
+    for bulk_in_datagrams in [false, true] {
+        let config = usual(bulk_in_datagrams);
+        let mut world = Link::new(GBIT, 40 * MICRO).world(&config, 5);
+        let length = CHUNKS * config.chunk_bytes as usize;
+        let mut all = [stream(4000), Traffic::new(length, 1, 1).in_context(2)];
+        run_all(&mut world, &mut all, 60 * SECOND, |all| all[1].is_done());
+        // Sixteen pass each chunk, and a short range is granted where the window is.
+        let [short, _] = all;
+        let per_chunk = short.received / CHUNKS;
+        assert!((4..64).contains(&per_chunk), "{per_chunk} passed each of its chunks");
+    }
+}
+
 /// A short message of another context behind a burst that fills the window.
 #[test]
 fn a_message_that_is_waited_for_passes_datagrams_that_wait() {
