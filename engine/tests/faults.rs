@@ -273,6 +273,34 @@ fn a_peer_that_leaves_ends_what_waits_for_it() {
     );
 }
 
+/// RR-END-2
+#[test]
+fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
+    pair(
+        &[],
+        |endpoint, peer| {
+            endpoint.send_blocking(peer, Envelope::tag(1), b"bye", Level::Delivered).unwrap();
+        },
+        |endpoint, peer| {
+            let sent = Selector::from(peer, Envelope::tag(1));
+            let never = Selector::from(peer, Envelope::tag(2));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let error = loop {
+                match endpoint.peek(never) {
+                    Ok(found) => assert_eq!(found, None),
+                    Err(error) => break error,
+                }
+                assert!(Instant::now() < deadline, "it left, and nobody says so");
+            };
+            assert_eq!(failure_of(&error), &PeerFailure::Left);
+            assert_eq!(endpoint.peek(Selector::any(Envelope::tag(2))).unwrap(), None);
+            assert_eq!(endpoint.peek(sent).unwrap().map(|status| status.length), Some(3));
+            endpoint.receive_blocking(sent, &mut [0; 3]).unwrap();
+            assert_eq!(failure_of(&endpoint.peek(sent).unwrap_err()), &PeerFailure::Left);
+        },
+    );
+}
+
 /// The other process of the tests that kill one. It listens on the port that the variable names.
 #[test]
 fn child_that_is_killed() {

@@ -161,17 +161,21 @@ impl Core {
         self.unexpected.recycle(message);
     }
 
-    /// The oldest unexpected message that a receive would get now, left where it is.
+    /// The oldest unexpected message that a receive would get now, left where it is; the failure
+    /// that the receive would end with.
+    ///
+    /// RR-END-2.
     pub(crate) fn peek(
         &mut self,
         request: &ReceiveRequest,
     ) -> Result<Option<Arrival>, SendRefusal> {
-        let (selector, _) = self.selector(request)?;
+        let (selector, session) = self.selector(request)?;
         let endpoint = usize::from(request.endpoint);
         let matcher = self.endpoints.get_mut(endpoint).and_then(Option::as_mut);
         let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
         let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
-            return Ok(None);
+            let failure = self.sessions.at(session as usize).and_then(|it| it.failure.clone());
+            return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let peer = self.remotes.id_at(message.remote as usize);
         let (context, tag, length) = (message.context, message.tag, message.length);

@@ -15,7 +15,7 @@ use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRequest, Staged};
+use crate::proto::send::{SendRefusal, SendRequest, Staged};
 use crate::proto::session::{Control, Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -450,12 +450,18 @@ impl World {
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, ignore) = (u64::from(script.byte() % 3), script.pick(&[0, 0, 1, u64::MAX]));
         let request = ReceiveRequest { endpoint, peer, context, tag, ignore, capacity };
-        self.core.peek(&request).unwrap();
+        let seen = self.core.peek(&request);
         if self.kernel.live.len() < LIVE_MAX
             && let Ok(id) = self.core.new_receive(&request)
         {
             self.kernel.started(id, Live::Receive { capacity });
             self.core.start_receive(id, &mut self.kernel);
+            if let Err(refusal) = seen {
+                let Some((ended, Ended::Failed(failure, _))) = &self.kernel.last else {
+                    panic!("a receive waits where a look says {refusal:?}")
+                };
+                assert_eq!((*ended, SendRefusal::Failed(failure.clone())), (id, refusal));
+            }
         }
     }
 
