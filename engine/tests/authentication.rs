@@ -3,13 +3,16 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::handmade::{Exchange, Secret, hello, join, join_key, proof, sign_control};
+use common::handmade::{
+    Exchange, HELLO_BYTES, REPLY_BYTES, Secret, accepting, hello, join, join_key, proof,
+    sign_control,
+};
 use common::relay::Relay;
 use common::{SECRET, domain, domain_of, pattern};
 use ringrail::settings::Settings;
@@ -34,6 +37,13 @@ fn made_up(near: &Address, engine: u64) -> Address {
     let mut bytes = near.to_bytes();
     bytes[48..56].copy_from_slice(&engine.to_le_bytes());
     Address::from_bytes(&bytes).unwrap()
+}
+
+/// The address of an engine that listens at `listener`, as that of `near` does at its own port.
+fn made_up_at(listener: &TcpListener, near: &Address, engine: u64) -> Address {
+    let mut bytes = near.to_bytes();
+    bytes[4..6].copy_from_slice(&listener.local_addr().unwrap().port().to_le_bytes());
+    made_up(&Address::from_bytes(&bytes).unwrap(), engine)
 }
 
 /// Runs `peer` on a thread of its own while `endpoint` makes progress; gives its result and the
@@ -216,6 +226,43 @@ fn a_replayed_proof_is_refused_and_its_slot_is_free_again() {
     serves(&endpoint, Some(&SECRET));
 }
 
+/// RR-CONN-4
+#[test]
+fn a_replayed_hello_of_the_peer_keeps_nobody_from_connecting_to_it() {
+    let client = attached(Some(&SECRET), &QUICK);
+    let target = client.address();
+    // Of two connections that cross, this peer's would be kept.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let own = made_up_at(&listener, &target, u64::MAX);
+    // Recorded when the network was cut before the proof.
+    let mut recorded = hello(&target, &own);
+    sign_control(&mut recorded, &SECRET);
+    let peer = thread::spawn(move || {
+        let mut replays = Vec::new();
+        for stream in listener.incoming().take(3) {
+            let mut stream = stream.unwrap();
+            let mut hello = [0; HELLO_BYTES];
+            stream.read_exact(&mut hello).unwrap();
+            let replay = Exchange::new(&target, recorded.clone());
+            assert_eq!(replay.status(), STATUS_ACCEPTED, "a tag alone can be replayed");
+            replays.push(replay);
+            let reply = accepting(&SECRET, &hello, &own);
+            stream.write_all(&reply).unwrap();
+            let mut proved = [0; 24];
+            if stream.read_exact(&mut proved).is_ok() {
+                assert_eq!(proved[..], proof(&SECRET, &hello, &reply));
+                return (replays.len(), stream);
+            }
+        }
+        panic!("{} attempts were dropped for hellos without a proof", replays.len());
+    });
+    let handle = client.insert(&own).unwrap();
+    let connected = client.connect(handle);
+    let (attempts, _stream) = peer.join().unwrap();
+    connected.unwrap();
+    assert_eq!(attempts, 1);
+}
+
 /// RR-AUTH-3
 #[test]
 fn forged_replies_cost_an_attempt_each_and_nothing_more() {
@@ -246,19 +293,17 @@ fn forged_replies_cost_an_attempt_each_and_nothing_more() {
 /// RR-AUTH-2
 #[test]
 fn an_impostor_gets_no_message() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = attached(Some(&SECRET), &QUICK);
-    let mut address = client.address().to_bytes();
-    address[4..6].copy_from_slice(&listener.local_addr().unwrap().port().to_le_bytes());
-    let impostor = made_up(&Address::from_bytes(&address).unwrap(), 5);
+    let impostor = made_up_at(&listener, &client.address(), 5);
     let seen = thread::spawn(move || {
         let mut seen = Vec::new();
         for stream in listener.incoming().take(3) {
             let mut stream = stream.unwrap();
-            let mut hello = [0; 156];
+            let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello).unwrap();
-            let mut reply = b"RINGRAIL\x05\0\0\0".to_vec();
-            reply.resize(80, 0);
+            let mut reply = b"RINGRAIL\x06\0\0\0".to_vec();
+            reply.resize(REPLY_BYTES, 0);
             reply[24..32].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();
             stream.read_to_end(&mut seen).unwrap();
@@ -316,8 +361,8 @@ fn a_tampered_chunk_header_costs_its_lane_and_the_message_arrives_whole() {
         if passing.forward {
             seen.fetch_max(passing.number, Ordering::SeqCst);
             match passing.number {
-                1 => passing.flip(156 + 32),
-                2 => passing.flip(156 + 16),
+                1 => passing.flip(HELLO_BYTES + 32),
+                2 => passing.flip(HELLO_BYTES + 16),
                 _ => {}
             }
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use common::handmade::{HELLO_BYTES, REPLY_BYTES};
 use common::{pair, pattern};
 use etherparse::{NetHeaders, PacketBuilder, PacketHeaders, TransportHeader};
 use pcap_file::DataLink;
@@ -281,6 +282,20 @@ fn wireshark_names_what_datagrams_carry() {
     assert_eq!(inside[1], format!("\t1000\t1\t\t\t{tag}"));
     let wrong = tshark(&path, &["-Y", "_ws.malformed || ringrail.bad"]);
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Also where there is no Wireshark to ask.
+#[test]
+fn the_dissector_knows_how_long_greetings_are() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../perf/ringrail.lua");
+    let script = std::fs::read_to_string(path).unwrap();
+    let length = |layout: &str| -> usize {
+        let (_, rows) = script.split_once(&format!("\n  {layout} = {{\n")).unwrap();
+        let (rows, _) = rows.split_once("\n  },\n").unwrap();
+        let fields = rows.split('{').skip(1);
+        fields.map(|field| field.split(',').nth(1).unwrap().trim().parse::<usize>().unwrap()).sum()
+    };
+    assert_eq!((length("hello"), length("reply")), (HELLO_BYTES, REPLY_BYTES));
 }
 
 #[test]

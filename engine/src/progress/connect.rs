@@ -164,8 +164,9 @@ impl Engine {
                 let ours = self.state.core.offer_in_hello(session, id);
                 let Some(known) = self.state.core.sessions.at_mut(session as usize) else { return };
                 let (target, epoch) = (known.engine, known.next_epoch());
+                let answered = known.connection.answered();
                 let mut hello = self.hello(target, KIND_CONTROL, ours);
-                hello.epoch = epoch.into();
+                (hello.epoch, hello.answered) = (epoch.into(), answered.into());
                 let nonce = self.state.random.random();
                 let keys = &self.state.keys;
                 let initiator = Box::new(Initiator::start(keys, hello, nonce));
@@ -174,7 +175,7 @@ impl Engine {
                 }
                 let state = &mut *self.state;
                 if let Some(known) = state.core.sessions.at_mut(session as usize) {
-                    known.connection.handle_connected(state.now_ns);
+                    known.connection.handle_connected(state.now_ns, epoch);
                 }
                 let greeting = Greeting::new();
                 let role = Role::AwaitReply { session, ours, initiator, greeting };
@@ -240,6 +241,7 @@ impl Engine {
             datagram_bytes: self.state.datagrams.announced.bytes.into(),
             path: 0.into(),
             reserved: 0.into(),
+            answered: 0.into(),
             nonce: [0; 16],
             tag: [0; 16],
         }

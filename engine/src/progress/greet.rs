@@ -331,8 +331,9 @@ impl Engine {
         } else {
             match Address::from_wire(&hello.address) {
                 Ok(address) if hello.kind == KIND_CONTROL && address.engine() == engine => {
-                    let (id, epoch) = (theirs.session, hello.epoch.get());
-                    state.core.judge_hello(engine, address.to_locators(), id, epoch)
+                    let (id, locators) = (theirs.session, address.to_locators());
+                    let (epoch, answered) = (hello.epoch.get(), hello.answered.get());
+                    state.core.judge_hello(engine, locators, id, epoch, answered)
                 }
                 _ => Err(HelloStatus::Malformed),
             }

@@ -21,7 +21,8 @@
 //! Election: when both sides connect at once, the connection made by the engine with the higher id
 //! is kept. The loser's hello is rejected and the loser waits for the other one. An attempt takes
 //! part once TCP is connected: one that a firewall or a translator of addresses swallows never will
-//! be, and must not keep the peer's out.
+//! be, and must not keep the peer's out. A hello of the peer takes part against an attempt only if
+//! it answers that attempt's own hello: anybody can repeat an older one.
 
 use std::sync::Arc;
 
@@ -98,6 +99,12 @@ pub(crate) struct Connection {
     initiator: bool,
     /// Hellos of the peer that were accepted and whose proof is due.
     due: u32,
+    /// The latest epoch among them.
+    due_epoch: u32,
+    /// Those among them that answer the hello of this attempt, so that they were made after it.
+    crossing: u32,
+    /// Epoch of the hello of this attempt, or the last one.
+    hello_epoch: u32,
     /// The peer's id is the higher one, so its connection is kept when two cross.
     peer_wins: bool,
 }
@@ -116,6 +123,9 @@ impl Connection {
             retry,
             initiator: false,
             due: 0,
+            due_epoch: 0,
+            crossing: 0,
+            hello_epoch: 0,
             peer_wins: false,
         }
     }
@@ -181,10 +191,16 @@ impl Connection {
         self.is_swallowed = true;
     }
 
-    /// TCP is connected and the hello is on its way.
-    pub(crate) fn handle_connected(&mut self, now_ns: u64) {
+    /// The epoch of the peer's hello that one of this side answers; 0: none is due.
+    pub(crate) fn answered(&self) -> u32 {
+        if self.due > 0 { self.due_epoch } else { 0 }
+    }
+
+    /// TCP is connected and the hello with this epoch is on its way.
+    pub(crate) fn handle_connected(&mut self, now_ns: u64, epoch: u32) {
         if self.phase == Phase::Connecting {
             self.phase = Phase::ConnectAck;
+            (self.hello_epoch, self.crossing) = (epoch, 0);
             self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
         }
     }
@@ -233,14 +249,18 @@ impl Connection {
         }
         match status {
             // Both sides have accepted a hello of the other: the election decides here, before
-            // this side has sent its proof.
-            HelloStatus::Accepted if self.due > 0 && self.peer_wins => self.wait_for_peer(now_ns),
+            // this side has sent its proof. The peer says so in its hello; one that does not may be
+            // a replay, and an accepted attempt yields to none.
+            HelloStatus::Accepted if self.crossing > 0 && self.peer_wins => {
+                self.wait_for_peer(now_ns)
+            }
             HelloStatus::Accepted => {
                 self.establish(true);
                 Step::Nothing
             }
             HelloStatus::ElectionLost => self.wait_for_peer(now_ns),
-            // The peer's own connection, whose proof is on its way.
+            // The peer's own connection, whose proof may be on its way: this attempt has failed either
+            // way.
             HelloStatus::AlreadyConnected if self.due > 0 => self.wait_for_peer(now_ns),
             HelloStatus::AlreadyConnected
             | HelloStatus::UnknownSession
@@ -288,15 +308,23 @@ impl Connection {
         }
     }
 
-    /// A hello of the peer was accepted.
-    pub(crate) fn expect_peer(&mut self, peer_wins: bool) {
-        self.due += 1;
+    /// A hello of the peer was accepted: its epoch, and that of this side's hello that it answers.
+    pub(crate) fn expect_peer(&mut self, peer_wins: bool, epoch: u32, answered: u32) {
+        let before = self.answered();
+        (self.due, self.due_epoch) = (self.due + 1, before.max(epoch));
+        self.crossing += u32::from(self.is_answer(answered));
         self.peer_wins = peer_wins;
     }
 
     /// The proof that [`Self::expect_peer`] announced has come or will not come.
-    pub(crate) fn forget_peer(&mut self) {
+    pub(crate) fn forget_peer(&mut self, answered: u32) {
         self.due = self.due.saturating_sub(1);
+        self.crossing = self.crossing.saturating_sub(u32::from(self.is_answer(answered)));
+    }
+
+    /// Whether a hello that answers that of an epoch was made after the last one of this side.
+    fn is_answer(&self, answered: u32) -> bool {
+        answered != 0 && answered == self.hello_epoch
     }
 
     /// The peer has proved itself over the connection that it opened; an attempt of this side is
@@ -380,18 +408,24 @@ mod tests {
         assert_eq!(connection.want(50), Step::Connect);
     }
 
+    /// Of the hellos of either side.
+    const EPOCH: u32 = 7;
+
     /// Two engines that connect to each other at once, and what is on its way between them.
     struct Crossing {
         ids: [u64; 2],
         ends: [Connection; 2],
         /// By the side that opened the connection: what travels on it next.
         lines: [Line; 2],
+        /// What the accepted hello on the line has answered.
+        answered: [u32; 2],
     }
 
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Line {
         Tcp,
-        Hello,
+        /// The epoch that it answers.
+        Hello(u32),
         Reply(HelloStatus),
         Proof,
         Closed,
@@ -404,7 +438,7 @@ mod tests {
             for end in &mut ends {
                 end.want(0);
             }
-            Self { ids: [1, 2], ends, lines: [Line::Tcp; 2] }
+            Self { ids: [1, 2], ends, lines: [Line::Tcp; 2], answered: [0; 2] }
         }
 
         /// What is next on the line that `from` opened arrives; `false`: nothing is.
@@ -414,13 +448,15 @@ mod tests {
                 // The attempt is dropped when the other one is in use.
                 Line::Tcp if self.ends[from].phase() == Phase::Connected => Line::Closed,
                 Line::Tcp => {
-                    self.ends[from].handle_connected(0);
-                    Line::Hello
+                    self.ends[from].handle_connected(0, EPOCH);
+                    Line::Hello(self.ends[from].answered())
                 }
-                Line::Hello => {
+                Line::Hello(answered) => {
                     let status = self.ends[to].judge_hello(self.ids[to], self.ids[from]);
                     if status == HelloStatus::Accepted {
-                        self.ends[to].expect_peer(self.ids[from] > self.ids[to]);
+                        let peer_wins = self.ids[from] > self.ids[to];
+                        self.ends[to].expect_peer(peer_wins, EPOCH, answered);
+                        self.answered[from] = answered;
                     }
                     Line::Reply(status)
                 }
@@ -432,13 +468,13 @@ mod tests {
                         Line::Proof
                     } else {
                         if status == HelloStatus::Accepted {
-                            self.ends[to].forget_peer();
+                            self.ends[to].forget_peer(self.answered[from]);
                         }
                         Line::Closed
                     }
                 }
                 Line::Proof => {
-                    self.ends[to].forget_peer();
+                    self.ends[to].forget_peer(self.answered[from]);
                     assert!(self.ends[to].admit(), "the side that proved itself is connected");
                     Line::InUse
                 }
@@ -471,6 +507,7 @@ mod tests {
             let in_use = crossing.lines.iter().filter(|line| **line == Line::InUse).count();
             assert_eq!(in_use, 1, "{order}: {:?}", crossing.lines);
             assert_eq!((low.due, high.due), (0, 0), "{order}");
+            assert_eq!((low.crossing, high.crossing), (0, 0), "{order}");
         }
     }
 
@@ -492,21 +529,41 @@ mod tests {
     fn a_hello_without_its_proof_changes_nothing() {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
-        connection.handle_connected(0);
+        connection.handle_connected(0, 1);
         assert_eq!(connection.judge_hello(1, 2), HelloStatus::Accepted);
-        connection.expect_peer(true);
+        connection.expect_peer(true, 1, 1);
         assert_eq!(connection.phase(), Phase::ConnectAck);
-        connection.forget_peer();
+        connection.forget_peer(1);
         connection.handle_reply(1, HelloStatus::Accepted);
         assert!(connection.phase() == Phase::Connected && connection.is_initiator());
         assert!(!connection.admit());
+    }
+
+    /// RR-CONN-4
+    #[test]
+    fn an_accepted_attempt_yields_only_to_a_hello_that_answers_its_own() {
+        for (answered, yields) in [(0, false), (4, false), (5, true)] {
+            let mut connection = Connection::new(RETRY);
+            connection.want(0);
+            connection.handle_connected(0, 4);
+            // One that answers the attempt before, and is held open.
+            connection.expect_peer(true, 1, 4);
+            connection.handle_attempt_failed(1, "refused");
+            connection.handle_timeout(11);
+            connection.handle_connected(12, 5);
+            connection.expect_peer(true, 2, answered);
+            assert_eq!(connection.answered(), 2);
+            connection.handle_reply(13, HelloStatus::Accepted);
+            let expected = if yields { Phase::WaitPeer } else { Phase::Connected };
+            assert_eq!(connection.phase(), expected, "{answered}");
+        }
     }
 
     #[test]
     fn the_loser_waits_and_tries_again_when_the_winner_never_comes() {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
-        connection.handle_connected(0);
+        connection.handle_connected(0, 1);
         connection.handle_reply(1, HelloStatus::ElectionLost);
         assert_eq!(connection.phase(), Phase::WaitPeer);
         assert_eq!(connection.handle_timeout(1001), Step::Nothing);
@@ -560,11 +617,11 @@ mod tests {
         connection.handle_timeout(1010);
         assert_eq!(connection.take_way(1010, 2), 1);
         connection.stray();
-        connection.handle_connected(1011);
+        connection.handle_connected(1011, 1);
         assert_eq!(connection.handle_reply(1012, HelloStatus::WrongEngine), Step::Nothing);
         assert_eq!(connection.handle_timeout(2000), Step::Connect);
         assert_eq!(connection.take_way(2000, 2), 0);
-        connection.handle_connected(2001);
+        connection.handle_connected(2001, 2);
         let step = connection.handle_reply(2002, HelloStatus::WrongEngine);
         assert_eq!(step, Step::Fail(PeerFailure::Restarted));
     }
@@ -573,7 +630,7 @@ mod tests {
     fn a_restarted_peer_is_known_at_once() {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
-        connection.handle_connected(0);
+        connection.handle_connected(0, 1);
         let step = connection.handle_reply(1, HelloStatus::WrongEngine);
         assert_eq!(step, Step::Fail(PeerFailure::Restarted));
     }

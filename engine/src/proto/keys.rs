@@ -90,9 +90,9 @@ impl JobKeys {
     pub(crate) fn new(secret: Option<&JobSecret>) -> Self {
         let material = secret.map_or(NO_SECRET, |secret| &secret.bytes()[..]);
         Self {
-            hello: Key::derive("ringrail wire 5: hello of a control lane", material),
-            proof: Key::derive("ringrail wire 5: proof of the job secret", material),
-            session_root: Key::derive("ringrail wire 5: root of session keys", material),
+            hello: Key::derive("ringrail wire 6: hello of a control lane", material),
+            proof: Key::derive("ringrail wire 6: proof of the job secret", material),
+            session_root: Key::derive("ringrail wire 6: root of session keys", material),
             is_insecure: secret.is_none(),
         }
     }
@@ -107,7 +107,7 @@ impl JobKeys {
     /// RR-AUTH-5.
     pub(super) fn session(&self, names: &SessionNames) -> SessionKeys {
         let SessionNames { initiator, acceptor, session, epoch, .. } = names;
-        let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 5: keys of a session");
+        let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 6: keys of a session");
         hasher.update(&self.session_root.0);
         hasher.update(&names.initiator_nonce).update(&names.acceptor_nonce);
         hasher.update(&initiator.to_le_bytes()).update(&acceptor.to_le_bytes());
@@ -161,14 +161,14 @@ impl SessionKeys {
 
     /// The keys of bulk lane `number`, for the side that connected the session or the other one.
     pub(crate) fn lane(&self, number: u32, is_initiator: bool) -> LaneKeys {
-        self.tag_keys("ringrail wire 5: chunks of a lane", number, is_initiator)
+        self.tag_keys("ringrail wire 6: chunks of a lane", number, is_initiator)
     }
 
     /// The keys of path `number`, likewise.
     ///
     /// RR-PKT-14.
     pub(crate) fn path(&self, number: u16, is_initiator: bool) -> LaneKeys {
-        self.tag_keys("ringrail wire 5: packets of a path", number.into(), is_initiator)
+        self.tag_keys("ringrail wire 6: packets of a path", number.into(), is_initiator)
     }
 
     fn tag_keys(&self, context: &str, number: u32, is_initiator: bool) -> LaneKeys {

@@ -16,6 +16,8 @@ pub(crate) struct Admission {
     engine: u64,
     locators: Locators,
     epoch: u32,
+    /// The epoch of the hello of this side that it answers.
+    answered: u32,
     /// No session with the engine was known: a slot is kept free.
     is_new: bool,
 }
@@ -177,6 +179,7 @@ impl Core {
         locators: impl Into<Locators>,
         session_id: u64,
         epoch: u32,
+        answered: u32,
     ) -> Result<Admission, HelloStatus> {
         // Nobody else has this engine's id.
         if engine == 0 || engine == self.engine || session_id == 0 || epoch == 0 {
@@ -193,7 +196,7 @@ impl Core {
                 if status != HelloStatus::Accepted && !session.is_outlived() {
                     return Err(status);
                 }
-                session.connection.expect_peer(engine > own_engine);
+                session.connection.expect_peer(engine > own_engine, epoch, answered);
             }
             None => {
                 if self.sessions.len() + self.promised >= self.config.sessions_max {
@@ -202,7 +205,8 @@ impl Core {
                 self.promised += 1;
             }
         }
-        Ok(Admission { engine, locators: locators.into(), epoch, is_new: slot.is_none() })
+        let (locators, is_new) = (locators.into(), slot.is_none());
+        Ok(Admission { engine, locators, epoch, answered, is_new })
     }
 
     /// The session that is over when the sender of an accepted hello has proved itself: its peer
@@ -253,7 +257,7 @@ impl Core {
         if let Some(session) = slot.and_then(|slot| self.sessions.at_mut(slot as usize))
             && !admission.is_new
         {
-            session.connection.forget_peer();
+            session.connection.forget_peer(admission.answered);
         }
     }
 
@@ -345,7 +349,7 @@ mod tests {
     }
 
     fn judge(core: &mut Core, engine: u64, epoch: u32) -> Result<Admission, HelloStatus> {
-        core.judge_hello(engine, locator(), 9, epoch)
+        core.judge_hello(engine, locator(), 9, epoch, 0)
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Bench {
             checksum: false,
             bulk_in_datagrams: false,
         };
-        let admission = core.judge_hello(PEER, locator, SESSION, 1).unwrap();
+        let admission = core.judge_hello(PEER, locator, SESSION, 1, 0).unwrap();
         let slot = core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap();
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
     }

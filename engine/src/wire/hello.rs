@@ -12,16 +12,18 @@
 //!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
 //!  56  address of the source engine, 56 bytes   64  proof, 16 bytes
 //! 112  epoch u32 | datagram_port u16 | datagram_bytes u16
-//! 120  path u16 | 0
-//! 124  nonce, 16 bytes
-//! 140  tag, 16 bytes
-//! 156
+//! 120  path u16 | 0 | answered u32
+//! 128  nonce, 16 bytes
+//! 144  tag, 16 bytes
+//! 160
 //! ```
 //!
 //! *Datagrams*: `datagram_port` and `datagram_bytes`, as in the hello.
 //!
 //! Nonces are fresh in every hello and reply. How tags and proofs are made says
-//! `proto::handshake`; the epoch counts the hellos of one engine to another from 1.
+//! `proto::handshake`; the epoch counts the hellos of one engine to another from 1. *Answered*: the
+//! epoch of the acceptor's own hello that the sender has accepted and whose proof it waits for; 0:
+//! there is none.
 //!
 //! Magic and version stand at the same place in every version, so that a peer of another version
 //! can be told apart from garbage.
@@ -76,12 +78,14 @@ pub(crate) struct Hello {
     /// The path that a bulk lane belongs to; 0 in the hello of a control lane.
     pub(crate) path: U16,
     pub(crate) reserved: U16,
+    /// Epoch of the other side's hello that this one was made after; 0: of none that is known.
+    pub(crate) answered: U32,
     pub(crate) nonce: [u8; 16],
     pub(crate) tag: [u8; 16],
 }
 
 /// Length of a hello, in bytes.
-pub(crate) const HELLO_BYTES: usize = 156;
+pub(crate) const HELLO_BYTES: usize = 160;
 const _: () = assert!(size_of::<Hello>() == HELLO_BYTES);
 
 /// The answer.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringrail::Address;
 
-pub(crate) const HELLO_BYTES: usize = 156;
+pub(crate) const HELLO_BYTES: usize = 160;
 pub(crate) const REPLY_BYTES: usize = 80;
 
 pub(crate) type Secret = [u8; 32];
@@ -18,7 +18,7 @@ fn engine(address: &Address) -> [u8; 8] {
 /// A hello of session 77 as a peer of this version would send it, to be bent and then signed.
 pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
     let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[5, 0, 1, 0]);
+    hello.extend_from_slice(&[6, 0, 1, 0]);
     hello.extend_from_slice(&65_536u32.to_le_bytes());
     hello.extend_from_slice(&engine(own));
     hello.extend_from_slice(&engine(target));
@@ -27,8 +27,8 @@ pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
         hello.extend_from_slice(&word.to_le_bytes());
     }
     hello.extend_from_slice(&own.to_bytes());
-    // Epoch 1, no datagrams, no path, the nonce, room for the tag.
-    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    // Epoch 1, no datagrams, no path, nothing answered, the nonce, room for the tag.
+    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     hello.extend_from_slice(&[9; 16]);
     hello.extend_from_slice(&[0; 16]);
     assert_eq!(hello.len(), HELLO_BYTES);
@@ -41,18 +41,18 @@ fn keyed(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 16] {
 }
 
 fn proof_key(secret: &Secret) -> [u8; 32] {
-    blake3::derive_key("ringrail wire 5: proof of the job secret", secret)
+    blake3::derive_key("ringrail wire 6: proof of the job secret", secret)
 }
 
 fn sign(hello: &mut [u8], key: &[u8; 32]) {
-    hello[140..].fill(0);
+    hello[144..].fill(0);
     let tag = keyed(key, &[b"hello...", hello]);
-    hello[140..].copy_from_slice(&tag);
+    hello[144..].copy_from_slice(&tag);
 }
 
 /// Signs the hello of a control lane.
 pub(crate) fn sign_control(hello: &mut [u8], secret: &Secret) {
-    let key = blake3::derive_key("ringrail wire 5: hello of a control lane", secret);
+    let key = blake3::derive_key("ringrail wire 6: hello of a control lane", secret);
     sign(hello, &key);
 }
 
@@ -69,11 +69,28 @@ pub(crate) fn proof(secret: &Secret, hello: &[u8], reply: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// A reply that accepts `hello`, as the engine of `own` would make it.
+pub(crate) fn accepting(secret: &Secret, hello: &[u8], own: &Address) -> Vec<u8> {
+    let mut reply = hello[..16].to_vec();
+    reply[10..12].fill(0);
+    reply.extend_from_slice(&engine(own));
+    reply.extend_from_slice(&hello[32..40]);
+    for word in [16u32, 4096, 16_384, 0] {
+        reply.extend_from_slice(&word.to_le_bytes());
+    }
+    reply.extend_from_slice(&[3; 16]);
+    reply.extend_from_slice(&[0; 16]);
+    assert_eq!(reply.len(), REPLY_BYTES);
+    let proof = transcript(secret, b"acceptor", hello, &reply);
+    reply[REPLY_BYTES - 16..].copy_from_slice(&proof);
+    reply
+}
+
 /// The join key of the session that an exchange led to.
 pub(crate) fn join_key(secret: &Secret, hello: &[u8], reply: &[u8]) -> [u8; 32] {
-    let root = blake3::derive_key("ringrail wire 5: root of session keys", secret);
-    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 5: keys of a session");
-    for part in [&root[..], &hello[124..140], &reply[48..64], &hello[16..32], &hello[32..40]] {
+    let root = blake3::derive_key("ringrail wire 6: root of session keys", secret);
+    let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 6: keys of a session");
+    for part in [&root[..], &hello[128..144], &reply[48..64], &hello[16..32], &hello[32..40]] {
         hasher.update(part);
     }
     hasher.update(&hello[112..116]);

@@ -199,7 +199,7 @@ impl World {
     fn hello(&mut self, engine: u64, epoch: u32) -> Result<(), HelloStatus> {
         self.carry_out();
         let locator: std::net::SocketAddr = "127.0.0.1:2".parse().unwrap();
-        let admission = self.core.judge_hello(engine, locator, SESSION, epoch)?;
+        let admission = self.core.judge_hello(engine, locator, SESSION, epoch, 0)?;
         self.promised.push(admission);
         Ok(())
     }
@@ -380,7 +380,7 @@ impl World {
             }
             (_, 0) => known.connection.handle_attempt_failed(self.now_ns, "refused"),
             (Attempt::Connecting, _) => {
-                known.connection.handle_connected(self.now_ns);
+                known.connection.handle_connected(self.now_ns, 1);
                 self.attempt = Attempt::AwaitReply(ours);
                 return;
             }

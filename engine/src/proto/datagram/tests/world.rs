@@ -234,13 +234,13 @@ impl World {
         let ours: Limits = self.nodes[left].core.offer(id);
         let theirs: Limits = self.nodes[right].core.offer(id);
         let acceptor = &mut self.nodes[right].core;
-        let admission = acceptor.judge_hello(engine_of(left), locator, id, 1).unwrap();
+        let admission = acceptor.judge_hello(engine_of(left), locator, id, 1, 0).unwrap();
         let keys = SessionKeys::for_tests();
         let other = acceptor.admit_peer(admission, theirs, ours, keys).unwrap();
         acceptor.use_datagrams(other, content_bytes);
         let opener = &mut self.nodes[left].core;
         let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
-        connection.handle_connected(0);
+        connection.handle_connected(0, 1);
         connection.handle_reply(0, HelloStatus::Accepted);
         opener.establish(slot, ours, theirs, SessionKeys::for_tests());
         opener.use_datagrams(slot, content_bytes);
