@@ -231,7 +231,8 @@ impl Endpoint<Owned> {
     }
 
     /// Removes a peer: what is outstanding with it fails, and the connection is closed when it
-    /// was the last peer of its engine.
+    /// was the last peer of its engine. It may be inserted again at once: what is posted then goes
+    /// by another connection, when the peer has answered the goodbye.
     ///
     /// # Errors
     ///

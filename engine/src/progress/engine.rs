@@ -456,6 +456,10 @@ impl Engine {
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => self.report_ended(session, failure),
+                Action::Reconnect { session } => {
+                    let now_ns = self.state.now_ns;
+                    self.state.core.want_connection(session, now_ns);
+                }
             }
         }
         happened

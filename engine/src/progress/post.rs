@@ -251,9 +251,8 @@ impl Engine {
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
         let remote = self.state.core.remotes.get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
-        self.state.core.reset_failure(session);
         let now_ns = self.state.now_ns;
-        self.state.core.want_connection(session, now_ns);
+        self.state.core.connect(session, now_ns);
         self.work();
         Ok(session)
     }
@@ -263,7 +262,7 @@ impl Engine {
         match self.state.core.route(peer.0) {
             Ok(session) => {
                 let known = self.state.core.sessions.at(session as usize);
-                Ok(known.is_some_and(|known| known.is_connected()))
+                Ok(known.is_some_and(|known| known.is_connected() && !known.is_leaving))
             }
             Err(refusal) => Err(self.error_of(Some(peer), refusal)),
         }

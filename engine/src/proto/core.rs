@@ -157,6 +157,9 @@ pub(crate) enum Action {
     Established { session: u32 },
     /// A session ended.
     Ended { session: u32, failure: PeerFailure },
+    /// A session that was left has ended, and there is to be another one:
+    /// [`Core::want_connection`].
+    Reconnect { session: u32 },
 }
 
 /// Counts of what was dropped or went wrong, for users to see.

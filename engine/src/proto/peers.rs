@@ -5,7 +5,7 @@ use super::core::{Action, Core, ENDPOINTS_MAX, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
-use super::session::{Control, Limits, Session};
+use super::session::{Control, Limits, Sequel, Session};
 use super::table::Id;
 use crate::wire::hello::HelloStatus;
 use crate::wire::locators::Locators;
@@ -59,10 +59,12 @@ impl Core {
     ) -> Option<Id> {
         let session = self.session_with(engine, locators.into())?;
         let index = self.remote_of(session, endpoint)?;
-        if let Some(known) = self.sessions.at(session as usize)
-            && known.failure == Some(PeerFailure::Removed)
-        {
-            self.reset_failure(session);
+        if let Some(known) = self.sessions.at_mut(session as usize) {
+            if known.failure == Some(PeerFailure::Removed) {
+                self.reset_failure(session);
+            } else if known.is_leaving && known.sequel == Sequel::None {
+                known.sequel = Sequel::Return;
+            }
         }
         self.remotes.id_at(index as usize)
     }
@@ -126,6 +128,7 @@ impl Core {
             return;
         }
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        known.sequel = Sequel::None;
         if known.is_connected() {
             if !known.is_leaving {
                 known.is_leaving = true;
@@ -136,11 +139,26 @@ impl Core {
             self.actions.push_back(action);
             known.connection.fail();
             known.connection.reset();
+            // Whoever inserts the peer again starts afresh.
+            known.failure = None;
             self.end_own_offer(session);
         }
     }
 
     // ---- Connections ----
+
+    /// The user asks for a session, whatever became of the last one.
+    pub(crate) fn connect(&mut self, session: u32, now_ns: u64) {
+        if let Some(known) = self.sessions.at_mut(session as usize)
+            && known.is_leaving
+            && known.is_connected()
+        {
+            known.sequel = Sequel::Connect;
+            return;
+        }
+        self.reset_failure(session);
+        self.want_connection(session, now_ns);
+    }
 
     /// Connects a session if it is not (the user asks, or sends wait).
     pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
@@ -155,8 +173,8 @@ impl Core {
         }
     }
 
-    /// The user tries again after a failure.
-    pub(crate) fn reset_failure(&mut self, session: u32) {
+    /// Forgets a failure, and the next send connects.
+    pub(super) fn reset_failure(&mut self, session: u32) {
         if self.is_loopback(session) {
             return;
         }

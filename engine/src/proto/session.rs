@@ -138,6 +138,17 @@ impl Limits {
     }
 }
 
+/// What follows on a session that is being left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sequel {
+    /// Nothing: sends fail until somebody asks for the peer.
+    None,
+    /// The peer was inserted again: what was posted since is for the next session.
+    Return,
+    /// The same, and the user waits for that one.
+    Connect,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -229,6 +240,8 @@ pub(crate) struct Session {
     pub(crate) is_granting: bool,
     /// The goodbye is staged.
     pub(crate) is_leaving: bool,
+    /// What its end is followed by, if it is left.
+    pub(super) sequel: Sequel,
     /// What it has in datagram mode; `None` in stream mode.
     pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
     /// The rails between the two engines.
@@ -284,6 +297,7 @@ impl Session {
             is_bereaved: false,
             is_granting: false,
             is_leaving: false,
+            sequel: Sequel::None,
             datagram: None,
             rails: super::rails::Rails::default(),
         }
@@ -341,6 +355,7 @@ impl Session {
         (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
         (self.is_leaving, self.is_bereaved) = (false, false);
+        self.sequel = Sequel::None;
     }
 
     /// The epoch of the next hello to the remote engine.

@@ -5,16 +5,17 @@ use super::credit::ReceiveCredit;
 use super::effects::{Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{NO_REMOTE, Operation, State};
-use super::session::Control;
+use super::session::{Control, Sequel};
 use super::table::Id;
 use super::unexpected::Kind;
 
 impl Core {
     /// The session is over: everything that is outstanding with the peer fails, at once or as
     /// soon as the kernel has let go of the memory. Of a session that has failed already the first
-    /// cause stays.
+    /// cause stays. If this side has left it and its peer is wanted again, nothing that was posted
+    /// since has to do with it, and no failure stays.
     ///
-    /// RR-END-2.
+    /// RR-END-1, RR-END-2.
     pub(crate) fn fail_session(
         &mut self,
         slot: u32,
@@ -26,6 +27,7 @@ impl Core {
             return;
         }
         let was_connected = session.is_connected();
+        let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
         session.connection.fail();
         session.keys = None;
         session.failure = Some(failure.clone());
@@ -35,7 +37,9 @@ impl Core {
         }
         session.outbox.clear(&mut self.staging);
         session.control.clear();
-        session.waiting.clear();
+        if sequel == Sequel::None {
+            session.waiting.clear();
+        }
         session.awaiting_delivery.clear();
         session.pulls.clear();
         session.missing.clear();
@@ -53,7 +57,25 @@ impl Core {
         if was_connected {
             self.release_windows(slot);
         }
-        self.fail_operations(|operation| operation.session == slot, &failure, effects);
+        // Of what was posted before nothing waits: it ended when its peer was removed.
+        let is_kept = |operation: &Operation| {
+            sequel != Sequel::None
+                && matches!(operation.state, State::Queued { .. } | State::Posted { .. })
+        };
+        let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
+        self.fail_operations(is_hit, &failure, effects);
+        if sequel != Sequel::None {
+            self.follow_up(slot, sequel);
+        }
+    }
+
+    /// A session that was left is over, and its peer is wanted again.
+    fn follow_up(&mut self, slot: u32, sequel: Sequel) {
+        self.reset_failure(slot);
+        let waits = self.sessions.at(slot as usize).is_some_and(|it| !it.waiting.is_empty());
+        if waits || sequel == Sequel::Connect {
+            self.actions.push_back(Action::Reconnect { session: slot });
+        }
     }
 
     /// The windows of a session that ended are free for others, except for what its unexpected

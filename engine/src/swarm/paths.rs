@@ -312,6 +312,41 @@ fn goodbyes_by_datagrams_are_heard_and_answered() {
     }
 }
 
+/// RR-END-1
+#[test]
+fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_one() {
+    let lossy = [0, 300_000];
+    for (seed, loss_ppm) in (0..20).flat_map(|seed| lossy.map(|loss| (seed, loss))) {
+        let mut world = world(seed, &config());
+        warm_up(&mut world);
+        world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
+        let target = peer(&mut world, 0, 1);
+        let epoch = |world: &World| world.look(0).unwrap().state.core.sessions.at(0).unwrap().epoch;
+        let before = epoch(&world);
+        let engine = world.engine(0).unwrap();
+        engine.state.core.remove_peer(target, &mut engine.state.completions);
+        engine.progress().unwrap();
+        let target = peer(&mut world, 0, 1);
+        // Who does not send waits for the connection.
+        let sends = seed % 2 == 0;
+        let mut ended = Vec::new();
+        if sends {
+            assert!(send(&mut world, 0, target, 7, 10, Level::Delivered));
+            assert!(receive(&mut world, 0, target, 8, 10));
+        } else {
+            world.engine(0).unwrap().start_connect(Peer(target)).unwrap();
+        }
+        run(&mut world, "the next session", |world| {
+            ended.extend(drain(world, 0));
+            let is_connected = world.look(0).unwrap().connected(Peer(target)).unwrap();
+            if sends { !ended.is_empty() } else { is_connected }
+        });
+        // Once for the end of the old session, once for the beginning of the next.
+        assert_eq!(epoch(&world), before + 2, "seed {seed}");
+        assert!(ended.iter().all(|ended| ended.context == 7 && ended.result.is_ok()), "{ended:?}");
+    }
+}
+
 /// A driver that has room for one datagram at a time calls sessions again and again; those of
 /// several paths, each of which finds no room, wait once.
 #[test]

@@ -375,8 +375,7 @@ impl World {
         let known = self.core.sessions.at_mut(slot as usize).unwrap();
         let step = match (self.attempt, script.byte() % 4) {
             (Attempt::None, _) => {
-                self.core.reset_failure(slot);
-                return self.core.want_connection(slot, self.now_ns);
+                return self.core.connect(slot, self.now_ns);
             }
             (_, 0) => known.connection.handle_attempt_failed(self.now_ns, "refused"),
             (Attempt::Connecting, _) => {
@@ -583,6 +582,10 @@ impl World {
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } => {}
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
+                Action::Reconnect { session } => {
+                    assert_ne!(session, self.sound_slot);
+                    self.core.want_connection(session, self.now_ns);
+                }
             }
         }
     }
