@@ -4,11 +4,11 @@
 mod common;
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{attached, pair};
+use common::{Set, attached, pair};
 use ringrail::{
     Address, Buffer, Completion, Endpoint, Envelope, Error, Event, JobSecret, Level, OperationKind,
     Owned, Peer, PeerFailure, Selector, SendOptions,
@@ -305,7 +305,6 @@ fn a_process_that_is_stopped_is_not_dead() {
 #[test]
 fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
     require_lab!();
-    // The kernel counts whole seconds, of which it needs four, and is up to an eighth late.
     let timeout = Duration::from_secs(5);
     for sends in [false, true] {
         let lab = Lab::build(&"rails=2,switch".parse().unwrap()).unwrap();
@@ -331,6 +330,131 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
             assert!(took < timeout + KNOWN - Duration::from_secs(1), "known after {took:?}");
         });
     }
+}
+
+/// Sends messages that come back, one at a time, until one fails; when that was, and its cause.
+fn echoed_until_lost(endpoint: &Endpoint<Owned>, peer: Peer) -> Option<(Instant, String)> {
+    let until = Instant::now() + LIMIT;
+    let mut completions = Vec::new();
+    while Instant::now() < until {
+        if completions.is_empty() {
+            let from = Selector::from(peer, FROM_PEER);
+            endpoint.post_receive(from, vec![0; LENGTHS[3]], 1).unwrap();
+            endpoint.post_send(peer, TO_PEER, vec![3; 8], SendOptions::default(), 0).unwrap();
+        }
+        completions.retain(|done: &Completion| done.kind != OperationKind::Receive);
+        while completions.iter().all(|done| done.kind != OperationKind::Receive)
+            && Instant::now() < until
+        {
+            endpoint.wait(&mut completions, 64, Some(Duration::from_millis(100))).unwrap();
+            if let Some(error) = completions.iter().find_map(|done| done.result.as_ref().err()) {
+                return Some((Instant::now(), error.to_string()));
+            }
+        }
+        completions.clear();
+    }
+    None
+}
+
+/// What is sent to a host behind a NIC without a carrier fails here, and the kernel says so: its
+/// timeouts do not grow then as those of packets that vanish.
+///
+/// RR-END-2
+#[test]
+fn a_host_that_cannot_be_reached_is_known_within_the_peer_timeout() {
+    require_lab!();
+    let timeout = Duration::from_secs(10);
+    let away = |lab: &Lab, rail| lab.link_down(Host::B, rail).unwrap();
+    let here = |lab: &Lab, rail| lab.link_down(Host::A, rail).unwrap();
+    let neighbour = |lab: &Lab, rail| {
+        lab.blackhole(rail).unwrap();
+        // Called in host a.
+        let nic = format!("rail{rail}");
+        let flush = Command::new("ip").args(["neigh", "flush", "dev", &nic]).status();
+        assert!(flush.unwrap().success());
+    };
+    let by_tcp = &[("control_lane", "tcp")][..];
+    type Case<'a> = (&'a str, fn(&Lab, u8), &'a str, &'a Set<'a>);
+    let cases: [Case<'_>; 7] = [
+        ("away", away, "", &[]),
+        ("away", away, "", &[("lanes", "sockets")]),
+        ("away", away, "", by_tcp),
+        ("here", here, "", &[]),
+        ("here", here, "", by_tcp),
+        ("away", away, "rails=2", &[]),
+        ("neighbour", neighbour, "switch", &[]),
+    ];
+    let try_case = |&(name, cut, spec, settings): &Case<'_>| {
+        let lab = Lab::build(&spec.parse().unwrap()).unwrap();
+        let case = format!("{name}, {spec:?}, {settings:?}");
+        let mut all = vec![("peer_timeout", "10s")];
+        all.extend_from_slice(settings);
+        with_other(&lab, &all, "echo", |endpoint, peer, _| {
+            echoed(endpoint, peer, 8);
+            let lab = &lab;
+            thread::scope(|scope| {
+                let cutter = scope.spawn(move || {
+                    for rail in 0..lab.spec().rails {
+                        thread::sleep(Duration::from_secs(2));
+                        cut(lab, rail);
+                    }
+                    Instant::now()
+                });
+                let lost = echoed_until_lost(endpoint, peer);
+                let cut = cutter.join().unwrap();
+                let Some((known, cause)) = lost else { panic!("{case}: nobody knows") };
+                let took = known.saturating_duration_since(cut);
+                eprintln!("{case}: known after {took:?}: {cause}");
+                assert!(took > timeout / 2, "{case}: known before anybody could know");
+                assert!(took < timeout + KNOWN, "{case}: known after {took:?}");
+            });
+        });
+    };
+    thread::scope(|scope| {
+        let tries: Vec<_> = cases.iter().map(|case| scope.spawn(|| try_case(case))).collect();
+        tries.into_iter().for_each(|it| it.join().unwrap());
+    });
+}
+
+/// Keep-alive watches an idle session of one rail: what is shorter than the peer timeout ends
+/// nothing, and what is longer is told as what it is.
+///
+/// RR-END-2
+#[test]
+fn an_idle_session_outlives_a_cut_that_is_shorter_than_the_peer_timeout() {
+    require_lab!();
+    let timeout = Duration::from_secs(10);
+    let try_case = |settings: &[(&str, &str)]| {
+        let lab = Lab::build(&"switch".parse().unwrap()).unwrap();
+        let mut all = vec![("peer_timeout", "10s")];
+        all.extend_from_slice(settings);
+        with_other(&lab, &all, "echo", |endpoint, peer, other| {
+            echoed(endpoint, peer, 8);
+            let mut completions = Vec::new();
+            pass(endpoint, Duration::from_secs(4), &mut completions);
+            lab.blackhole(0).unwrap();
+            pass(endpoint, Duration::from_secs(6), &mut completions);
+            lab.heal(0).unwrap();
+            pass(endpoint, Duration::from_secs(3), &mut completions);
+            assert!(completions.is_empty(), "{settings:?}: {completions:?}");
+            assert_eq!(failures(endpoint), Vec::<String>::new(), "{settings:?}");
+            echoed(endpoint, peer, 8);
+
+            endpoint.post_receive(Selector::from(peer, NEVER), vec![0; 8], 0).unwrap();
+            lab.blackhole(0).unwrap();
+            let took = time_to_fail(endpoint, &other.address, 1);
+            eprintln!("{settings:?}: known after {took:?}");
+            assert!(took > timeout / 2 && took < timeout + KNOWN, "{settings:?}: {took:?}");
+            let failures = failures(endpoint);
+            assert!(failures[0].contains("its host has not answered for 1"), "{failures:?}");
+        });
+    };
+    thread::scope(|scope| {
+        let cases: [&[(&str, &str)]; 3] =
+            [&[], &[("lanes", "sockets")], &[("control_lane", "tcp")]];
+        let tries = cases.map(|case| scope.spawn(move || try_case(case)));
+        tries.into_iter().for_each(|it| it.join().unwrap());
+    });
 }
 
 /// Longer than the peer timeout a rail of an idle session works one way only: that of its control

@@ -22,6 +22,7 @@ use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{CloseMode, LaneKey};
 use super::roles::{CLOSING, Role};
+use super::silence::Silence;
 use crate::proto::failure::PeerFailure;
 use crate::wire::hello::HelloStatus;
 
@@ -91,14 +92,28 @@ impl Engine {
     pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
         let control = self.control(session);
         if control.standby.is_empty() {
-            self.lose(session, &error.to_string());
+            self.lose_by(session, error);
         } else if !is_of_network(error) {
             self.doubt(session);
         } else if control.has_active_path() {
             self.drop_control_lane(session);
         } else {
-            self.lose(session, &error.to_string());
+            self.lose_by(session, error);
         }
+    }
+
+    /// The session ends with its control lane. A kernel that gives a silent host up says nothing of
+    /// how long it waited.
+    pub(super) fn lose_by(&mut self, session: u32, error: &io::Error) {
+        let now_ns = self.state.now_ns;
+        let cause = match self.control(session).silence.lasts(now_ns) {
+            _ if !is_of_network(error) => error.to_string(),
+            Some(silence) => {
+                format!("its host has not answered for {} ms: {error}", silence.as_millis())
+            }
+            None => format!("its host does not answer: {error}"),
+        };
+        self.lose(session, &cause);
     }
 
     /// The control lane is no more, and that may mean the peer's end.
@@ -124,7 +139,7 @@ impl Engine {
         self.state.hot.retain(|&hot| hot != session);
         let control = self.control(session);
         (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
-        control.is_owed_answer = false;
+        control.silence = Silence::NONE;
         (control.moved_by, control.moves_failed) = (control.lane_at, 0);
         control.partial.clear();
         control.unsent.clear();

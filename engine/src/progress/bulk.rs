@@ -89,7 +89,7 @@ impl Engine {
         if let Some(traffic) = self.traffic(key) {
             traffic.sending = Some((chunk.length, now_ns, mode));
             (traffic.has_sent, traffic.is_ack_due) = (true, false);
-            traffic.is_owed_answer = true;
+            traffic.silence.expect_answer();
         }
         let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
@@ -198,22 +198,23 @@ impl Engine {
             let Some(&mut Role::Bulk { lane, traffic }) = self.state.roles.get_mut(key) else {
                 continue;
             };
-            if !traffic.is_owed_answer {
+            if !traffic.silence.is_owed() {
                 continue;
             }
-            match self.driver.unanswered(key) {
-                Ok(Some(silence)) if silence >= self.patience_with(lane) => {
-                    self.state.core.tell_lane_lost(lane);
-                    let cause = format!("unacknowledged for {} ms", silence.as_millis());
-                    self.close_lane(lane, LaneEnd::Failed(&cause));
+            let owed = match self.driver.owed(key) {
+                Ok(owed) => owed,
+                Err(error) => {
+                    self.close_lane(lane, LaneEnd::Failed(&error.to_string()));
+                    continue;
                 }
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    if let Some(traffic) = self.traffic(key) {
-                        traffic.is_owed_answer = false;
-                    }
-                }
-                Err(error) => self.close_lane(lane, LaneEnd::Failed(&error.to_string())),
+            };
+            let (now_ns, patience) = (self.state.now_ns, self.patience_with(lane));
+            let Some(traffic) = self.traffic(key) else { continue };
+            let silence = traffic.silence.observe(now_ns, owed, patience);
+            if let Some(silence) = silence.filter(|&silence| silence >= patience) {
+                self.state.core.tell_lane_lost(lane);
+                let cause = format!("unacknowledged for {} ms", silence.as_millis());
+                self.close_lane(lane, LaneEnd::Failed(&cause));
             }
         }
     }

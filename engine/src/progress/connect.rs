@@ -10,8 +10,9 @@ use super::bereaved::is_of_network;
 use super::control::{Control, NO_PATH};
 use super::datagram::scoped;
 use super::engine::Engine;
-use super::lanes::{CloseMode, Interest, LaneKey};
+use super::lanes::{CloseMode, Interest, LaneKey, Owed};
 use super::roles::{CLOSING, Greeting, Role};
+use super::silence::Silence;
 use crate::proto::connection::Phase;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
@@ -26,6 +27,9 @@ use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
 /// As many ways to a peer are tried at the most: all pairs of four rails.
 const WAYS_MAX: usize = 16;
+/// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
+/// each check looks at a share.
+const IDLE_ROUNDS: u32 = 10;
 
 impl Engine {
     // ---- Our side connects ----
@@ -303,7 +307,7 @@ impl Engine {
             zero_copy,
             lane_at,
             // The last words of the handshake may be all that ever goes by it.
-            is_owed_answer: true,
+            silence: Silence::OWED,
             ..Control::default()
         };
         self.state.hot.retain(|&hot| hot != session);
@@ -362,31 +366,36 @@ impl Engine {
         self.state.completions.push_event(Event::Disconnected { address, failure });
     }
 
-    /// Peers whose kernels do not acknowledge what was sent to them are dead.
+    /// Peers whose kernels do not acknowledge what was sent to them are dead, and those that do not
+    /// answer the kernel's keep-alive, which is looked at now and then.
+    ///
+    /// RR-END-2.
     pub(super) fn check_peers(&mut self) {
+        let round = self.state.next_health_round();
         for session in 0..self.state.controls.len() {
             let control = &self.state.controls[session];
-            // Where nothing is under way the kernel's keep-alive watches.
-            let Some(lane) = control.lane.filter(|_| control.is_owed_answer) else {
-                continue;
-            };
-            let limit = self.state.config.peer_timeout;
-            let has_active_path = control.has_active_path();
-            match self.driver.unanswered(lane) {
-                Ok(Some(silence)) if silence > limit && has_active_path => {
-                    self.drop_control_lane(session as u32);
-                }
-                Ok(Some(silence)) => {
-                    let before = self.state.silent_before(session, silence);
-                    if silence > limit - before {
-                        let silence = (silence + before).as_millis();
-                        let cause = format!("its host has not answered for {silence} ms");
-                        self.lose(session as u32, &cause);
-                    }
-                }
-                Ok(None) => self.state.controls[session].is_owed_answer = false,
+            let is_turn = (session as u32).wrapping_add(round).is_multiple_of(IDLE_ROUNDS);
+            let is_looked_at = control.silence.is_owed() || is_turn;
+            let Some(lane) = control.lane.filter(|_| is_looked_at) else { continue };
+            match self.driver.owed(lane) {
+                Ok(owed) => self.judge_silence(session, owed),
                 Err(error) => self.handle_control_failed(session as u32, &error),
             }
+        }
+    }
+
+    fn judge_silence(&mut self, session: usize, owed: Owed) {
+        let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
+        let control = &mut self.state.controls[session];
+        let Some(silence) = control.silence.observe(now_ns, owed, limit) else { return };
+        if silence > limit && control.has_active_path() {
+            return self.drop_control_lane(session as u32);
+        }
+        let before = self.state.silent_before(session, silence);
+        if silence > limit - before {
+            let silence = (silence + before).as_millis();
+            let cause = format!("its host has not answered for {silence} ms");
+            self.lose(session as u32, &cause);
         }
     }
 }

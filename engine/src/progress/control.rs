@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
+use super::silence::Silence;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::send::Staged;
@@ -28,8 +29,8 @@ pub(crate) struct Control {
     /// The kernel took no more; the driver will tell when it does.
     pub(super) is_blocked: bool,
     pub(super) is_hot: bool,
-    /// Bytes were sent that the peer's kernel may not have acknowledged.
-    pub(super) is_owed_answer: bool,
+    /// What the peer's kernel owes on the control lane.
+    pub(super) silence: Silence,
     pub(super) idle_turns: u32,
     /// Its path, if it has one.
     pub(crate) datagram: Option<Box<super::datagram::Lane>>,
@@ -373,7 +374,7 @@ impl Engine {
             match self.driver.send(lane, bytes) {
                 Ok(sent) => {
                     happened = true;
-                    control.is_owed_answer = true;
+                    control.silence.expect_answer();
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;
@@ -388,7 +389,7 @@ impl Engine {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.lose(session, &error.to_string());
+                    self.lose_by(session, &error);
                     return true;
                 }
             }
@@ -430,7 +431,7 @@ impl Engine {
             match self.driver.send(lane, &control.unsent) {
                 Ok(sent) => {
                     happened = true;
-                    control.is_owed_answer = true;
+                    control.silence.expect_answer();
                     control.unsent.drain(..sent);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

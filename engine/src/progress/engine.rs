@@ -135,6 +135,8 @@ pub(crate) struct State {
     /// The last turn ended with a message, before it asked the driver.
     owes_rest: bool,
     next_health_ns: u64,
+    /// Counts the checks of peers.
+    health_round: u32,
     pub(super) next_session_id: u64,
     /// Where nonces come from.
     pub(super) random: StdRng,
@@ -187,9 +189,16 @@ impl State {
             is_catching_up: false,
             owes_rest: false,
             next_health_ns: 0,
+            health_round: 0,
             next_session_id: random.random::<u64>() | 1,
             random,
         }
+    }
+
+    /// The number of this check of peers.
+    pub(super) fn next_health_round(&mut self) -> u32 {
+        self.health_round = self.health_round.wrapping_add(1);
+        self.health_round
     }
 
     /// What peers are told of its rails.

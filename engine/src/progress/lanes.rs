@@ -164,6 +164,23 @@ pub(crate) enum Event {
     },
 }
 
+/// What the peer's kernel owes on a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owed {
+    /// Nothing: all that was sent is acknowledged.
+    Nothing,
+    /// Bytes wait in this kernel, behind a window that the peer's kernel says is shut, or for a
+    /// rail: the time of an answer has not begun.
+    Later,
+    /// An answer to bytes, or to questions of this kernel.
+    Answer {
+        /// Time since the last one.
+        heard: Duration,
+        /// What is unanswered has been out for at least so long.
+        asked: Duration,
+    },
+}
+
 /// What the kernel counted of a TCP connection since that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TcpFigures {
@@ -316,10 +333,9 @@ pub(crate) trait Driver {
         None
     }
 
-    /// How long the peer's kernel has left sent bytes of this lane unanswered; `None` when
-    /// nothing is unacknowledged (from `TCP_INFO`; a zero window that the peer's kernel confirms
-    /// counts as answered).
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>>;
+    /// What the peer's kernel owes on this lane (from `TCP_INFO`): an answer to bytes, to
+    /// keep-alive, or to questions about a window that is shut.
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed>;
 
     /// What has arrived on a lane is acknowledged now, and not with what may be sent there next
     /// (`TCP_QUICKACK`): a sender whose memory the kernel sends from waits for that. Where nobody

@@ -20,5 +20,6 @@ mod leave;
 pub(crate) mod post;
 mod rehome;
 mod roles;
+mod silence;
 pub(crate) mod statistics;
 pub(crate) mod zero_copy;

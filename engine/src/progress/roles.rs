@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::datagram::Announced;
 use super::lanes::LaneKey;
+use super::silence::Silence;
 use crate::proto::handshake::{Acceptor, Initiator};
 use crate::proto::peers::Admission;
 use crate::proto::rendezvous::ChunkReceive;
@@ -90,8 +91,8 @@ pub(crate) struct Traffic {
     pub(crate) has_sent: bool,
     /// It is told soon, unless another chunk goes first.
     pub(crate) is_ack_due: bool,
-    /// Chunks went that the peer's kernel may not have acknowledged.
-    pub(crate) is_owed_answer: bool,
+    /// What the peer's kernel owes for chunks.
+    pub(super) silence: Silence,
 }
 
 impl Traffic {
@@ -100,7 +101,7 @@ impl Traffic {
         sending: None,
         has_sent: false,
         is_ack_due: false,
-        is_owed_answer: false,
+        silence: Silence::NONE,
     };
 }
 

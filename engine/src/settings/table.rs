@@ -221,8 +221,9 @@ settings_table! {
     connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);
     /// The pause before the first retry; it doubles with each.
     connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR);
-    /// A peer that was silent for this long is dead. Idle ones are asked by the kernel, which
-    /// counts whole seconds, needs four at the least, and is up to an eighth late.
+    /// A peer whose host has answered nothing for this long is dead. Idle ones are asked by the
+    /// kernel from a fifth of it on, at least three times, a second or more apart: they take four
+    /// seconds at the least, and a second of counting.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// How long closing waits for what was sent to be delivered.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);

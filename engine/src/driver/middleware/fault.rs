@@ -34,7 +34,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
+use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::settings::Faults;
 
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.
@@ -512,10 +512,10 @@ impl Driver for Fault {
         self.inner.addresses(lane)
     }
 
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
         match self.state(lane) {
-            Some(State::Broken { .. }) => Ok(None),
-            _ => self.inner.unanswered(lane),
+            Some(State::Broken { .. }) => Ok(Owed::Nothing),
+            _ => self.inner.owed(lane),
         }
     }
 

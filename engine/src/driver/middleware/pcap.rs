@@ -17,7 +17,7 @@ use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
     LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
+use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 
 /// Bytes of a chunk that are copied out of its memory at a time.
 const COPY_BYTES: usize = 256 * 1024;
@@ -318,8 +318,8 @@ impl Driver for Pcap {
         self.inner.addresses(lane)
     }
 
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
-        self.inner.unanswered(lane)
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        self.inner.owed(lane)
     }
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {

@@ -16,7 +16,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
+use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";
@@ -257,11 +257,11 @@ impl Driver for Trace {
         self.inner.addresses(lane)
     }
 
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
-        let result = self.inner.unanswered(lane);
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let result = self.inner.owed(lane);
         self.tell_idle();
         let outcome = outcome(&result);
-        trace!(target: TARGET, call = "unanswered", lane = name(lane), outcome);
+        trace!(target: TARGET, call = "owed", lane = name(lane), outcome);
         result
     }
 

@@ -30,7 +30,7 @@ use self::rails::At;
 use crate::memory::Shape;
 use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, Owed, SendMode,
 };
 
 /// The network that all drivers of one world share.
@@ -222,11 +222,14 @@ impl Driver for SimDriver {
         Some((net.rail_address(near.host, near.link), net.rail_address(far.host, far.link)))
     }
 
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
         let net = &mut *self.net.borrow_mut();
         let (connection, side) = net.lane(self.host, lane);
         let since = net.connections[connection].pipes[side].unacknowledged_since_ns();
-        Ok(since.map(|since| Duration::from_nanos(net.now_ns() - since)))
+        Ok(since.map_or(Owed::Nothing, |since| {
+            let silence = Duration::from_nanos(net.now_ns() - since);
+            Owed::Answer { heard: silence, asked: silence }
+        }))
     }
 
     fn hasten_ack(&mut self, _lane: LaneKey) {

@@ -30,7 +30,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
+use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
@@ -486,10 +486,10 @@ impl Driver for SocketsDriver {
         tcp::addresses(&self.lanes.get(lane)?.socket)
     }
 
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
         self.counters.syscalls += 1;
-        tcp::unanswered(lane.socket.as_raw_fd())
+        tcp::owed(lane.socket.as_raw_fd())
     }
 
     fn hasten_ack(&mut self, lane: LaneKey) {

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection: its ends, and what `TCP_INFO` says of a silent peer.
+//! What the kernel knows of a connection: its ends, and what `TCP_INFO` says of its peer.
 
 use std::io;
 use std::mem;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::progress::lanes::TcpFigures;
+use crate::progress::lanes::{Owed, TcpFigures};
 
 /// Both ends of a connected socket, this one first. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
@@ -18,17 +18,17 @@ pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     Some((local, remote))
 }
 
-/// How long the peer's kernel has left sent bytes unanswered, `None` when it owes no answer.
-///
-/// Bytes that could not leave this host yet (its rail is down, the peer's window is shut) are
-/// owed an answer, too, though its time has not begun: `Some(0)`.
-///
-/// One system call, two where nothing is on the wire. See [`silence`] for the formula.
-pub(crate) fn unanswered(socket: RawFd) -> io::Result<Option<Duration>> {
-    Ok(match silence(&read(socket)?) {
-        None if queued(socket)? > 0 => Some(Duration::ZERO),
-        silence => silence,
-    })
+/// Questions of keep-alive that have to be unanswered: one may be lost on its way.
+const QUESTIONS_MIN: u8 = 3;
+
+/// The same of those about a window, of which there may be one in two minutes.
+const PROBES_MIN: u8 = 2;
+
+/// What the peer's kernel owes. One system call, two where nothing is on the wire.
+pub(crate) fn owed(socket: RawFd) -> io::Result<Owed> {
+    let info = read(socket)?;
+    let has_queued = info.tcpi_unacked == 0 && queued(socket)? > 0;
+    Ok(judge(&info, has_queued))
 }
 
 /// Bytes in the send queue, sent or not, that are not acknowledged. One system call.
@@ -66,29 +66,26 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     })
 }
 
-/// The time since the last acknowledgement, bounded by how long the oldest unanswered packet can
-/// have been out; without that bound the first packet after an idle hour would count as an hour.
+/// `has_queued`: nothing is on the wire, but bytes wait to go there.
 ///
-/// - Nothing retransmitted: it went out less than one RTO before the last data did, which is
-///   neglected.
-/// - `n` retransmissions: the timeouts so far were `rto / 2^n + ... + rto / 2 < rto`, where `rto`
-///   is the current, backed-off one; the last transmission was `last_data_sent` ago.
-/// - Zero-window probes: a first probe is answered as fast as data is, so only a second one says
-///   that the peer's kernel is silent; the intervals so far add up to less than the next one.
-fn silence(info: &libc::tcp_info) -> Option<Duration> {
-    let last_ack = Duration::from_millis(info.tcpi_last_ack_recv.into());
-    let last_sent = Duration::from_millis(info.tcpi_last_data_sent.into());
-    let rto = Duration::from_micros(info.tcpi_rto.into());
-    let bound = if info.tcpi_probes >= 2 {
-        rto.saturating_mul(1 << info.tcpi_backoff.min(20))
-    } else if info.tcpi_unacked == 0 {
-        return None;
-    } else if info.tcpi_retransmits > 0 {
-        rto.saturating_add(last_sent)
+/// - On the wire: the last transmission was `last_data_sent` ago, and is not answered.
+/// - Questions about a window that is shut, or for a rail that does not take the first bytes:
+///   nothing says when the first one went.
+/// - Questions of keep-alive: nothing went since the last answer but these.
+fn judge(info: &libc::tcp_info, has_queued: bool) -> Owed {
+    let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
+    let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
+    if info.tcpi_unacked > 0 {
+        Owed::Answer { heard, asked: sent }
+    } else if has_queued && info.tcpi_probes >= PROBES_MIN {
+        Owed::Answer { heard, asked: Duration::ZERO }
+    } else if has_queued {
+        Owed::Later
+    } else if info.tcpi_probes >= QUESTIONS_MIN {
+        Owed::Answer { heard, asked: heard }
     } else {
-        last_sent
-    };
-    Some(last_ack.min(bound))
+        Owed::Nothing
+    }
 }
 
 #[cfg(test)]
@@ -101,44 +98,44 @@ mod tests {
 
     fn info() -> libc::tcp_info {
         // SAFETY: `tcp_info` is plain integers, for which zero bytes are a value.
-        let mut info: libc::tcp_info = unsafe { mem::zeroed() };
-        info.tcpi_rto = 200_000;
-        info
+        unsafe { mem::zeroed() }
     }
 
     #[test]
-    fn an_idle_hour_does_not_count() {
+    fn an_idle_hour_is_no_debt() {
         let mut info = info();
         info.tcpi_last_ack_recv = 3_600_000;
-        assert_eq!(silence(&info), None);
+        assert_eq!(judge(&info, false), Owed::Nothing);
         info.tcpi_unacked = 1;
         info.tcpi_last_data_sent = 3;
-        assert_eq!(silence(&info), Some(Duration::from_millis(3)));
-        info.tcpi_retransmits = 1;
-        info.tcpi_rto = 400_000;
-        assert_eq!(silence(&info), Some(Duration::from_millis(403)));
+        let heard = Duration::from_secs(3600);
+        let asked = Duration::from_millis(3);
+        assert_eq!(judge(&info, false), Owed::Answer { heard, asked });
     }
 
     #[test]
-    fn retransmissions_into_silence_count_from_the_last_answer() {
+    fn one_question_of_keep_alive_may_be_lost() {
         let mut info = info();
-        info.tcpi_unacked = 4;
-        info.tcpi_retransmits = 4;
-        info.tcpi_rto = 3_200_000;
-        info.tcpi_last_data_sent = 900;
-        info.tcpi_last_ack_recv = 3_900;
-        assert_eq!(silence(&info), Some(Duration::from_millis(3_900)));
+        info.tcpi_last_ack_recv = 4_000;
+        for probes in 0..QUESTIONS_MIN {
+            info.tcpi_probes = probes;
+            assert_eq!(judge(&info, false), Owed::Nothing);
+        }
+        info.tcpi_probes = QUESTIONS_MIN;
+        let silence = Duration::from_secs(4);
+        assert_eq!(judge(&info, false), Owed::Answer { heard: silence, asked: silence });
     }
 
     #[test]
-    fn one_window_probe_is_no_silence_and_two_are() {
+    fn questions_about_a_window_are_owed_an_answer_from_now_on() {
         let mut info = info();
         info.tcpi_last_ack_recv = 60_000;
+        assert_eq!(judge(&info, true), Owed::Later);
         info.tcpi_probes = 1;
-        info.tcpi_backoff = 3;
-        assert_eq!(silence(&info), None);
+        assert_eq!(judge(&info, true), Owed::Later);
         info.tcpi_probes = 2;
-        assert_eq!(silence(&info), Some(Duration::from_millis(1_600)));
+        let heard = Duration::from_secs(60);
+        assert_eq!(judge(&info, true), Owed::Answer { heard, asked: Duration::ZERO });
     }
 
     #[test]
@@ -151,7 +148,7 @@ mod tests {
         while near.write(&full).is_ok() {}
         // What was on the wire is answered soon; the rest waits for the window.
         for _ in 0..200 {
-            assert!(unanswered(near.as_raw_fd()).unwrap().is_some());
+            assert_ne!(owed(near.as_raw_fd()).unwrap(), Owed::Nothing);
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(far);
@@ -166,7 +163,7 @@ mod tests {
         far.read_exact(&mut [0]).unwrap();
         far.write_all(b"y").unwrap();
         near.read_exact(&mut [0]).unwrap();
-        assert_eq!(unanswered(near.as_raw_fd()).unwrap(), None);
+        assert_eq!(owed(near.as_raw_fd()).unwrap(), Owed::Nothing);
         let figures = figures(near.as_raw_fd()).unwrap();
         assert!(figures.round_trip > Duration::ZERO, "{figures:?}");
         assert_eq!(figures.retransmits, 0);

@@ -10,29 +10,31 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use super::{congestion, nic};
 use crate::settings::TcpCongestion;
 
-/// Keep-alive probes that a silent peer may leave unanswered.
-const KEEPALIVE_PROBES: u32 = 3;
+/// Longest pause of keep-alive that kernels take.
+const KEEPALIVE_PAUSE_MAX: Duration = Duration::from_secs(32_767);
 
 /// What is set on every lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneOptions {
     idle: Duration,
     interval: Duration,
+    probes: u32,
     congestion: TcpCongestion,
 }
 
 impl LaneOptions {
-    /// Keep-alive that declares an idle peer dead within `peer_timeout`, if that is 5 s or more.
-    ///
-    /// The kernel counts whole seconds, and its timers are up to an eighth late: in eight ninths of
-    /// the timeout three probes at a fifth of that follow an idle time of two fifths, and nothing
-    /// is shorter than one second.
+    /// Keep-alive that asks an idle peer after a fifth of `peer_timeout` and each tenth from then
+    /// on, so that the engine sees who does not answer. The kernel itself gives up later than that:
+    /// it counts whole seconds, is up to an eighth late, and says nothing of how long it waited.
     pub(crate) fn new(peer_timeout: Duration, congestion: TcpCongestion) -> Self {
-        let total = (peer_timeout.as_secs() * 8 / 9).max(1);
-        let interval = (total / 5).max(1);
-        let idle = total.saturating_sub(interval * u64::from(KEEPALIVE_PROBES)).max(1);
-        let (idle, interval) = (Duration::from_secs(idle), Duration::from_secs(interval));
-        Self { idle, interval, congestion }
+        let pause = |part: u64| {
+            let whole = Duration::from_secs(peer_timeout.as_secs() / part);
+            whole.clamp(Duration::from_secs(1), KEEPALIVE_PAUSE_MAX)
+        };
+        let (idle, interval) = (pause(5), pause(10));
+        let rest = peer_timeout.saturating_sub(idle).as_secs() / interval.as_secs();
+        let probes = rest as u32 + 2;
+        Self { idle, interval, probes, congestion }
     }
 }
 
@@ -69,7 +71,7 @@ pub(crate) fn prepare(socket: &impl AsFd, options: &LaneOptions) -> io::Result<(
         &TcpKeepalive::new()
             .with_time(options.idle)
             .with_interval(options.interval)
-            .with_retries(KEEPALIVE_PROBES),
+            .with_retries(options.probes),
     )
 }
 
@@ -168,15 +170,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keepalive_is_over_within_the_peer_timeout() {
+    fn keepalive_asks_in_time_and_gives_up_after_the_peer_timeout() {
+        const DAY_S: u64 = 24 * 3600;
         for (timeout_s, idle_s, interval_s) in
-            [(10, 5, 1), (5, 1, 1), (1, 1, 1), (60, 23, 10), (0, 1, 1)]
+            [(10, 2, 1), (5, 1, 1), (1, 1, 1), (60, 12, 6), (0, 1, 1), (DAY_S, 17_280, 8_640)]
         {
             let options = LaneOptions::new(Duration::from_secs(timeout_s), TcpCongestion::System);
             assert_eq!(options.idle.as_secs(), idle_s);
             assert_eq!(options.interval.as_secs(), interval_s);
-            let latest_s = (idle_s + 3 * interval_s) as f64 * 1.125;
-            assert!(latest_s <= timeout_s as f64 || timeout_s < 5, "{latest_s} s");
+            let end_s = idle_s + u64::from(options.probes) * interval_s;
+            assert!(end_s > timeout_s && options.probes < 128, "{timeout_s}: {end_s} s");
         }
     }
 
@@ -194,9 +197,9 @@ mod tests {
         assert!(socket.tcp_nodelay().unwrap());
         assert!(socket.keepalive().unwrap());
         assert!(socket.nonblocking().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 5);
+        assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 2);
         assert_eq!(socket.tcp_keepalive_interval().unwrap().as_secs(), 1);
-        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 3);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), 10);
         let (_, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), "127.0.0.2");
     }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 
 use super::host::{Host, Variant, header, pattern};
 use crate::memory::Buffer;
-use crate::progress::lanes::{CloseMode, Event, Interest, SendMode};
+use crate::progress::lanes::{CloseMode, Event, Interest, Owed, SendMode};
 use crate::settings::Faults;
 
 fn host(variant: &Variant, faults: Faults) -> Host {
@@ -73,7 +73,7 @@ pub(super) fn cut_lanes_look_reset_until_they_are_closed(variant: &Variant) {
     }
     let error = peer.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the peer has it as well");
-    assert!(host.driver.unanswered(lane).unwrap().is_none());
+    assert_eq!(host.driver.owed(lane).unwrap(), Owed::Nothing);
     host.send_chunk(lane, 1, Buffer::from(pattern(1, 100)), SendMode::ZeroCopy);
     host.recv_chunk(lane, Buffer::from(vec![0; 100]));
     assert_eq!(host.expect_sent(lane).unwrap_err().kind(), ErrorKind::ConnectionReset);

@@ -46,7 +46,7 @@ use crate::progress::lanes::Rail;
 use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Reach, TcpFigures};
+use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -463,10 +463,10 @@ impl Driver for UringDriver {
         tcp::addresses(&self.lanes.get(lane)?.socket)
     }
 
-    fn unanswered(&mut self, lane: LaneKey) -> io::Result<Option<Duration>> {
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
         self.counters.syscalls += 1;
-        tcp::unanswered(lane.socket.as_raw_fd())
+        tcp::owed(lane.socket.as_raw_fd())
     }
 
     fn hasten_ack(&mut self, lane: LaneKey) {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use super::{LinkWeather, RailFault};
 use crate::driver::sim::net::{Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
-use crate::progress::lanes::{Driver, Event, LaneKey};
+use crate::progress::lanes::{Driver, Event, LaneKey, Owed};
 use crate::types::{Rail, RailRole};
 
 const MICROSECOND: u64 = 1_000;
@@ -243,14 +243,15 @@ fn a_blackhole_is_silent_and_streams_go_on_when_it_heals() {
         bench.pass(2 * SECOND);
         assert!(bench.read(far).is_empty(), "{fault:?}");
         assert_eq!((bench.received(), bench.read(other_far)), (vec![], b"hello".to_vec()));
-        assert!(bench.drivers[0].unanswered(near).unwrap().is_some_and(|it| it.as_secs() == 2));
+        let owed = bench.drivers[0].owed(near).unwrap();
+        assert!(matches!(owed, Owed::Answer { asked, .. } if asked.as_secs() == 2), "{owed:?}");
         bench.fault(0, 0, None);
         // Kernels wait ever longer before they repeat: 0.2, 0.4, 0.8, 1.6 s.
         bench.pass(900 * MILLISECOND);
         assert!(bench.read(far).is_empty(), "{fault:?}");
         bench.pass(500 * MILLISECOND);
         assert!(bench.read(far) == stream(0, 6000), "{fault:?}");
-        assert_eq!(bench.drivers[0].unanswered(near).unwrap(), None);
+        assert_eq!(bench.drivers[0].owed(near).unwrap(), Owed::Nothing);
         bench.datagrams(0, 1, 100);
         bench.pass(MILLISECOND);
         assert_eq!(bench.received(), [0]);
@@ -308,7 +309,7 @@ fn a_way_back_that_is_cut_holds_the_writer() {
     }
     assert_eq!(written, 1 << 20);
     assert!(bench.read(far) == stream(0, 1 << 20));
-    assert!(bench.drivers[0].unanswered(near).unwrap().is_some());
+    assert_ne!(bench.drivers[0].owed(near).unwrap(), Owed::Nothing);
     let error = bench.drivers[0].send(near, b"more").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     bench.drivers[0].watch(near, crate::progress::lanes::Interest::Writable).unwrap();
@@ -318,7 +319,9 @@ fn a_way_back_that_is_cut_holds_the_writer() {
     bench.pass(SECOND);
     assert!(matches!(bench.take(0, |_| true), Some(Event::Writable { lane }) if lane == near));
     assert_eq!(bench.write(near, b"more"), 4);
-    assert_eq!(bench.drivers[0].unanswered(near).unwrap(), Some(std::time::Duration::ZERO));
+    let zero = std::time::Duration::ZERO;
+    let asked_now = Owed::Answer { heard: zero, asked: zero };
+    assert_eq!(bench.drivers[0].owed(near).unwrap(), asked_now);
     bench.pass(MILLISECOND);
     assert_eq!(bench.read(far), b"more");
 }
