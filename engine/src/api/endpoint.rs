@@ -58,6 +58,16 @@ impl Drop for Sibling {
 /// ([`Endpoint::wait`], [`Operation::wait`](crate::Operation::wait), `*_blocking`) progresses
 /// everything, so exchanges in any order cannot lock up.
 ///
+/// # Memory
+///
+/// The bytes of a send stay in the buffer it was posted with until it completes, and those of a
+/// receive go into its own: what outstanding operations hold is the caller's, who may bound it. The
+/// settings `send_queue_ops`, `operations_max` and `cq_entries` bound their number, each at some
+/// hundred bytes of the engine's. There is no bound in bytes on purpose: two sides that both post
+/// more than that before either receives would wait for each other. What the engine copies is
+/// bounded: by `staging_buffers_max` of `staging_bytes` on its way out, and by `unexpected_bytes`
+/// where messages come before their receives.
+///
 /// # Closing
 ///
 /// Dropping an owned endpoint closes it. With the last one of an engine the engine closes: it

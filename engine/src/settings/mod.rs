@@ -11,7 +11,8 @@
 //!
 //! `RINGRAIL_CONFIG` names the file, which must exist (set but empty: no file). Without it,
 //! `/etc/ringrail.toml` is read and then `ringrail.toml` in `$XDG_CONFIG_HOME` (or
-//! `~/.config`), each if present; the second wins setting by setting.
+//! `~/.config`), each if present; the second wins setting by setting. One of these two that the
+//! user of the process may not open is passed over with a warning.
 //!
 //! ```toml
 //! eager_limit_bytes = "32K"

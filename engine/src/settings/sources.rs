@@ -81,7 +81,8 @@ pub(crate) fn read_environment(
     Ok(assignments)
 }
 
-/// The files to read, lowest precedence first, each with whether it has to exist.
+/// The files to read, lowest precedence first, each with whether it was named and so has to be
+/// there.
 pub(crate) fn find_files(
     environment: &Environment,
     system_file: &Path,
@@ -102,24 +103,25 @@ pub(crate) fn find_files(
 }
 
 /// What a file assigns, lowest precedence first: its top level, then the sections of this host in
-/// the order in which they stand. A missing file that need not exist assigns nothing.
+/// the order in which they stand. A file that nobody named and that cannot be opened assigns
+/// nothing: `HOME` may be that of another user.
 pub(crate) fn read_file(
     path: &Path,
     required: bool,
     host: &str,
 ) -> Result<Vec<Assignment>, SettingsError> {
-    let (text, mode) = match read_bounded(path) {
-        Ok(read) => read,
+    let opened = File::open(path);
+    if let Err(error) = &opened
+        && !required
+    {
         // A home that is no directory has no file either.
-        Err(error)
-            if !required
-                && matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-        {
-            return Ok(Vec::new());
+        if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) {
+            tracing::warn!("goes on without the settings file {}: {error}", path.display());
         }
+        return Ok(Vec::new());
+    }
+    let (text, mode) = match opened.and_then(read_bounded) {
+        Ok(read) => read,
         Err(source) => {
             let cure = if source.kind() == io::ErrorKind::NotFound {
                 "correct the path or create the file"
@@ -133,9 +135,8 @@ pub(crate) fn read_file(
 }
 
 /// The content of a file and its mode.
-fn read_bounded(path: &Path) -> io::Result<(String, u32)> {
+fn read_bounded(file: File) -> io::Result<(String, u32)> {
     let mut text = String::new();
-    let file = File::open(path)?;
     let status = file.metadata()?;
     if !status.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

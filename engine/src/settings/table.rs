@@ -199,7 +199,8 @@ settings_table! {
     unexpected_bytes -> usize: Bytes = 64 * M, Range::Numbers(64 * K..=1024 * G);
     /// Messages that came before their receive, all peers of an engine together.
     unexpected_messages -> usize: Count = M, Range::Numbers(1..=1024 * M);
-    /// Sends to one peer that wait for credit before posting gives `WouldBlock`.
+    /// Sends to one peer that wait for credit before posting gives `WouldBlock`. Their bytes are
+    /// not bounded: they stay in the buffers of those who posted them.
     send_queue_ops -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
     /// Operations that an engine has outstanding before posting gives `WouldBlock`.
     operations_max -> usize: Count = M, Range::Numbers(16..=64 * M);

@@ -5,9 +5,12 @@ use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 
 use proptest::collection::{hash_set, vec};
 use proptest::prelude::*;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 
 use super::types::NameSet;
 use super::value::{
@@ -227,6 +230,33 @@ fn unreadable_files_are_errors_only_where_they_must_exist() {
     let huge = directory.path().join("huge");
     fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
     assert!(Settings::isolated().with_file(&huge).build().is_err());
+}
+
+#[test]
+fn files_that_this_user_cannot_reach_are_passed_over_unless_they_were_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("home");
+    let file = home.join(".config/ringrail.toml");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "hot_lanes = 2").unwrap();
+    let set_mode = |mode| fs::set_permissions(&home, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o000);
+    let build = || {
+        // A thread has a user of its own, and root reads everything.
+        if rustix::process::geteuid().is_root() {
+            let (same, nobody) = (None::<Uid>, Uid::from_raw(65_534));
+            set_thread_res_uid(same, nobody, same).unwrap();
+        }
+        let environment = [(OsStr::new("HOME"), home.as_os_str())];
+        let mut found = Settings::isolated().with_environment(environment);
+        found.files = Files::Search { system: directory.path().join("none") };
+        (found.build(), Settings::isolated().with_file(&file).build())
+    };
+    let (found, named) = std::thread::scope(|scope| scope.spawn(build).join().unwrap());
+    set_mode(0o700);
+    assert_eq!(found.unwrap(), Settings::default());
+    let named = message(named);
+    assert!(named.contains("Permission denied"), "{named}");
 }
 
 #[test]
