@@ -18,6 +18,7 @@ pub mod bootstrap;
 #[cfg(test)]
 mod counting;
 mod driver;
+mod files;
 mod memory;
 mod netlink;
 mod progress;

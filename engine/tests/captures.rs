@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -157,6 +158,25 @@ fn a_capture_that_cannot_be_written_is_an_error_that_says_where() {
     let domain = common::domain(&[("pcap_file", path.to_str().unwrap())]);
     let error = domain.endpoint().unwrap().attach().map(drop).unwrap_err().to_string();
     assert!(error.contains("missing/lanes.pcap") && error.contains("pcap_file"), "{error}");
+}
+
+/// The file holds messages as they are on the wire, and its name can be guessed.
+#[test]
+fn a_capture_is_closed_to_others_and_follows_no_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lanes.pcap");
+    let domain = common::domain(&[("pcap_file", path.to_str().unwrap())]);
+    drop(domain.endpoint().unwrap().attach().unwrap());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);
+    let link = directory.path().join("link.pcap");
+    let precious = directory.path().join("precious");
+    std::fs::write(&precious, "mine").unwrap();
+    std::os::unix::fs::symlink(&precious, &link).unwrap();
+    let domain = common::domain(&[("pcap_file", link.to_str().unwrap())]);
+    let opened = domain.endpoint().unwrap().attach().map(drop);
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "mine");
+    let error = opened.unwrap_err().to_string();
+    assert!(error.contains("it is a link"), "{error}");
 }
 
 #[test]

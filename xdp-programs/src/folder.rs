@@ -57,7 +57,7 @@ impl Folder {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self { dir: open(RUN_DIR, flags, Mode::empty())?, key })
     }
 
@@ -82,7 +82,7 @@ impl Folder {
                 }
             }
             // The last user may have removed it before we had it.
-            let there = statat(&self.dir, self.lock_name(), AtFlags::empty());
+            let there = statat(&self.dir, self.lock_name(), AtFlags::SYMLINK_NOFOLLOW);
             if there.is_ok_and(|there| fstat(&file).is_ok_and(|own| own.st_ino == there.st_ino)) {
                 return Ok(Some(Gate { _file: file }));
             }

@@ -295,7 +295,7 @@ impl Nic {
     /// Whether other processes without `CAP_SYS_ADMIN` can join: bpffs is mounted and holds the
     /// program.
     pub fn is_pinned(&self) -> bool {
-        self.joined.pins.as_ref().is_some_and(|pins| pins.path("link").exists())
+        self.joined.pins.as_ref().is_some_and(|pins| pins.has("link"))
     }
 
     /// Says whether datagrams can still come: the program is where it was and the NIC is up. Three

@@ -5,11 +5,13 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, open, unlinkat};
+use libbpf_rs::MapHandle;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, open, openat, unlinkat};
 
+use crate::program::plain;
 use crate::sys::bpf;
 
 /// Where bpffs is by custom.
@@ -51,14 +53,38 @@ impl Pins {
         bpf::pin(object, &self.path.join(name))
     }
 
-    /// Where `name` is.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+    /// Whether there is something of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.entry(name).is_ok()
     }
 
     /// The object of this name.
     pub(crate) fn open(&self, name: &str) -> io::Result<OwnedFd> {
-        bpf::open_pin(&self.path(name))
+        let entry = self.entry(name)?;
+        bpf::open_pin(&way_to(&entry))
+    }
+
+    /// The map of this name.
+    pub(crate) fn map(&self, name: &str) -> io::Result<MapHandle> {
+        let entry = self.entry(name)?;
+        MapHandle::from_pinned_path(way_to(&entry)).map_err(plain)
+    }
+
+    /// A name, which does not lead elsewhere later. Where anybody may make folders, this one may be
+    /// somebody's who has put links in it, to what others have pinned: none is followed, and a pin
+    /// belongs to whoever has the folder. To make one takes the privileges that we need, too.
+    fn entry(&self, name: &str) -> io::Result<OwnedFd> {
+        let folder = self.folder()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let entry = openat(&folder, name, flags, Mode::empty())?;
+        let (pin, owner) = (fstat(&entry)?, fstat(&folder)?.st_uid);
+        let is_file = FileType::from_raw_mode(pin.st_mode) == FileType::RegularFile;
+        if is_file && pin.st_uid == owner { Ok(entry) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    fn folder(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.parent, &self.name, flags, Mode::empty())?)
     }
 
     /// Takes the program that is pinned off, and its names away. Nobody alive uses the NIC.
@@ -73,16 +99,18 @@ impl Pins {
 
     /// Removes all names and the folder. What nobody has a descriptor of ends with this.
     pub(crate) fn remove(&self) {
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let Ok(dir) = rustix::fs::openat(&self.parent, &self.name, flags, Mode::empty()) else {
-            return;
-        };
+        let Ok(dir) = self.folder() else { return };
         for name in ["link", "program", "claims", "sockets", "counters", "faults"] {
             // What is not there need not go.
             let _ = unlinkat(&dir, name, AtFlags::empty());
         }
         let _ = unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
     }
+}
+
+/// A path of this very file: the kernel takes pins by path alone.
+fn way_to(entry: &OwnedFd) -> PathBuf {
+    format!("/proc/thread-self/fd/{}", entry.as_raw_fd()).into()
 }
 
 /// A bpffs that this thread sees.

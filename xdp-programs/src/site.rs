@@ -93,12 +93,11 @@ impl Site {
         if !info.is_xdp || info.program_id != id || info.ifindex != self.ifindex {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let map = |name| MapHandle::from_pinned_path(pins.path(name)).map_err(plain);
         let maps = Maps {
-            claims: map("claims")?,
-            sockets: map("sockets")?,
-            counters: map("counters")?,
-            faults: map("faults").ok(),
+            claims: pins.map("claims")?,
+            sockets: pins.map("sockets")?,
+            counters: pins.map("counters")?,
+            faults: pins.map("faults").ok(),
         };
         Ok((link, maps))
     }

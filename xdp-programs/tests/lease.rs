@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{FRAMES, LIMIT, Xsk, eventually, lock_files, program_on};
+use common::{FRAMES, LIMIT, Xsk, eventually, ifindex, lock_files, program_on};
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
@@ -106,11 +106,6 @@ impl Running {
         assert!(status.success(), "{status}");
         assert!(!self.path.exists());
     }
-}
-
-fn ifindex(name: &str) -> u32 {
-    let any = UdpSocket::bind("0.0.0.0:0").unwrap();
-    rustix::net::netdevice::name_to_index(&any, name).unwrap()
 }
 
 /// Runs `test` in host b beside a daemon, which then is stopped and has left nothing.

@@ -6,6 +6,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 
@@ -378,6 +379,40 @@ fn it_is_known_when_the_nic_brings_nothing_any_more() {
         ip("link del gone0");
         assert!(matches!(gone.is_attached(), Err(Detached::Gone { .. })));
         assert!(gone.is_attached().unwrap_err().to_string().contains("gone0"));
+    });
+}
+
+/// Whoever may make folders in bpffs can put links there: to a link of another NIC, say, which
+/// would be taken off as the leftover of a killed process.
+#[test]
+fn pins_that_somebody_else_has_put_there_are_not_followed() {
+    require_lab!();
+    in_host_b(true, |_| {
+        ip("link add other0 up type veth peer name other1");
+        let other = Nic::join("other0", AttachMode::Auto).unwrap();
+        let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+        let bpffs = mounts.lines().find(|line| line.contains(" - bpf ")).unwrap();
+        let bpffs = Path::new(bpffs.split(' ').nth(4).unwrap());
+        let pins = |ifindex: u32| {
+            let namespace = std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
+            bpffs.join(format!("ringrail-xdp-1-{namespace}-{ifindex}"))
+        };
+        let (theirs, folder) = (pins(other.ifindex()), pins(common::ifindex("rail0")));
+        let makers: [fn(&Path, &Path) -> std::io::Result<()>; 2] =
+            [|to, at| std::os::unix::fs::symlink(to, at), |to, at| std::fs::hard_link(to, at)];
+        for link in makers {
+            std::fs::create_dir(&folder).unwrap();
+            for name in ["link", "program", "claims", "sockets", "counters"] {
+                link(&theirs.join(name), &folder.join(name)).unwrap();
+            }
+            std::os::unix::fs::chown(&folder, Some(65_534), None).unwrap();
+            let nic = Nic::join("rail0", AttachMode::Auto).unwrap();
+            other.is_attached().unwrap();
+            nic.is_attached().unwrap();
+            drop(nic);
+            other.is_attached().unwrap();
+            assert!(other.is_pinned());
+        }
     });
 }
 

@@ -17,10 +17,10 @@
 //! and its session lists nobody alive, so nobody follows it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
@@ -29,6 +29,7 @@ use rand::rngs::SysRng;
 
 use super::collective::{Collective, Gather};
 use super::error::rank_list;
+use super::folder::{Folder, system};
 use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
 
 /// Bootstrap through files in a directory that all ranks see.
@@ -37,6 +38,9 @@ use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
 /// removes. Files of an earlier job that died, of the same name even, do no harm. Two live
 /// processes that claim one rank both get [`BootstrapError::DuplicateRank`]; between hosts this
 /// takes a file system with locks (NFS has them unless mounted `nolock`).
+///
+/// The job's directory is closed to other users. One that belongs to somebody else, or that others
+/// may write to, is refused, and links in it are not followed: anybody may make one below `/tmp`.
 #[derive(Debug)]
 pub struct SharedDirectory(pub(super) Collective<Session>);
 
@@ -66,19 +70,17 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// How long a process of the same rank may take to end after it has left its job.
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
-/// No file here is larger: a part, or the list of all instances.
-const FILE_BYTES_MAX: u64 = 64 << 20;
-
-const CURE: &str = "see that the directory is on a file system that all ranks see, writable, with \
-    room and locks";
-
 /// A rank's hold on the job's directory.
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// Where all jobs are.
+    top: Folder,
+    /// What this one's directory is called there.
+    name: String,
     /// `ringrail-JOB`.
-    job: PathBuf,
-    /// `session-I`, known once rank 0's session is.
-    room: PathBuf,
+    job: Folder,
+    /// `session-I` in it, known once rank 0's session is.
+    room: String,
     member: Member,
     instance: String,
     label: String,
@@ -86,46 +88,6 @@ pub(crate) struct Session {
     files: u64,
     /// Held as long as this rank lives; the lock is the kernel's, so it does not outlive us.
     _lock: File,
-}
-
-fn system(doing: &str, path: &Path) -> impl Fn(io::Error) -> BootstrapError {
-    let doing = format!("{doing} {}", path.display());
-    move |error| BootstrapError::System {
-        doing: doing.clone(),
-        problem: error.to_string(),
-        cure: CURE.into(),
-    }
-}
-
-fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    match file.take(FILE_BYTES_MAX).read_to_end(&mut bytes) {
-        Ok(_) => Ok(Some(bytes)),
-        // Replaced while it was read, over NFS: look again later.
-        Err(error) if error.kind() == io::ErrorKind::StaleNetworkFileHandle => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The names in a directory; none if it is not there.
-fn list(path: &Path) -> Result<HashSet<String>, BootstrapError> {
-    let failed = system("cannot list", path);
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(HashSet::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut names = HashSet::new();
-    for entry in entries {
-        // A name that is not UTF-8 is none of ours.
-        names.extend(entry.map_err(&failed)?.file_name().into_string().ok());
-    }
-    Ok(names)
 }
 
 /// What a `join-R` says: instance, number of ranks, label.
@@ -154,12 +116,15 @@ impl Session {
     fn open(directory: &Path, member: &Member) -> Result<Self, BootstrapError> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
         let name: String = member.job.chars().map(plain).take(128).collect();
-        let job = directory.join(format!("ringrail-{name}"));
+        let name = format!("ringrail-{name}");
+        let failed = system("cannot use", directory);
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(&failed)?;
+        let top = Folder::open(directory).map_err(&failed)?;
         let instance = format!("{:032x}", UnwrapErr(SysRng).random::<u128>());
         let label = own_label();
-        let lock = take_lock(&job, member, &instance, &label)?;
+        let (job, lock) = take_lock(&top, &name, member, &instance, &label)?;
         let mut session = Self {
-            room: PathBuf::new(),
+            room: String::new(),
             member: member.clone(),
             instance,
             label,
@@ -167,29 +132,19 @@ impl Session {
             files: 0,
             _lock: lock,
             job,
+            top,
+            name,
         };
         let join = format!("{} {} {}", session.instance, member.size, session.label);
-        let path = session.join_path(member.rank);
-        session.publish(&path, join.as_bytes())?;
+        session.publish(&format!("join-{}", member.rank), join.as_bytes())?;
         Ok(session)
     }
 
-    fn join_path(&self, rank: usize) -> PathBuf {
-        self.job.join(format!("join-{rank}"))
-    }
-
     /// Makes a file appear whole.
-    fn publish(&mut self, path: &Path, bytes: &[u8]) -> Result<(), BootstrapError> {
-        let temporary = self.job.join(format!("new-{}-{}", self.instance, self.files));
+    fn publish(&mut self, name: &str, bytes: &[u8]) -> Result<(), BootstrapError> {
+        let temporary = format!("new-{}-{}", self.instance, self.files);
         self.files += 1;
-        let written = File::create(&temporary)
-            .and_then(|mut file| file.write_all(bytes))
-            .and_then(|()| fs::rename(&temporary, path));
-        written.map_err(|error| {
-            // It may not even exist; the error that counts is the first.
-            let _ = fs::remove_file(&temporary);
-            system("cannot write", path)(error)
-        })
+        self.job.publish(name, &temporary, bytes)
     }
 
     /// Looks at the directory until `look` finds what it wants, with `what` it waits for when
@@ -210,7 +165,7 @@ impl Session {
                 let cure = format!(
                     "see whether they were started with the same directory ({}) and job id, and \
                      what they say",
-                    self.job.display()
+                    self.job.path().display()
                 );
                 let (what, after) = (what(self), self.member.timeout);
                 return Err(BootstrapError::Timeout { what, after, cure });
@@ -222,8 +177,7 @@ impl Session {
 
     /// Whether another process has something against this one.
     fn check_refused(&mut self) -> Result<(), BootstrapError> {
-        let path = self.job.join(format!("refuse-{}", self.instance));
-        let read = read_small(&path).map_err(system("cannot read", &path))?;
+        let read = self.job.read(&format!("refuse-{}", self.instance))?;
         let Some(refusal) = read else { return Ok(()) };
         let (writer, report) = refusal.split_at_checked(32).unwrap_or((&refusal, &[]));
         let error = BootstrapError::decode(report);
@@ -242,14 +196,13 @@ impl Session {
     /// Rank 0: finds a live process for every rank.
     fn convene(&mut self) -> Result<(), BootstrapError> {
         // With rank 0's lock in hand no other job runs here: older sessions are dead.
-        for name in list(&self.job)?.iter().filter(|name| name.starts_with("session")) {
-            let path = self.job.join(name);
+        self.job.remove("session");
+        for name in self.job.names(".")?.iter().filter(|name| name.starts_with("session-")) {
             // Of what cannot be removed nobody takes notice anyway.
-            let _ =
-                if name == "session" { fs::remove_file(path) } else { fs::remove_dir_all(path) };
+            self.job.remove_with_files(name);
         }
-        self.room = self.job.join(format!("session-{}", self.instance));
-        fs::create_dir(&self.room).map_err(system("cannot create", &self.room))?;
+        self.room = format!("session-{}", self.instance);
+        self.job.make(&self.room).map_err(self.job.failed("cannot create", &self.room))?;
         let size = self.member.size;
         let mut known: Vec<Option<String>> = vec![None; size];
         let mut acknowledged: Vec<bool> = vec![false; size];
@@ -259,7 +212,7 @@ impl Session {
         let mut missing = Vec::new();
         let found = self.poll(
             |session| {
-                let (present, acks) = (list(&session.job)?, list(&session.room)?);
+                let (present, acks) = (session.job.names(".")?, session.job.names(&session.room)?);
                 for rank in beyond(&present, size) {
                     session.joined(rank, &mut asked)?;
                 }
@@ -269,8 +222,7 @@ impl Session {
                     }
                     known[rank] = session.joined(rank, &mut asked)?;
                     if acks.contains(&format!("ack-{rank}")) {
-                        let path = session.room.join(format!("ack-{rank}"));
-                        let ack = read_small(&path).map_err(system("cannot read", &path))?;
+                        let ack = session.job.read(&format!("{}/ack-{rank}", session.room))?;
                         acknowledged[rank] = ack.is_some()
                             && ack.as_deref() == known[rank].as_deref().map(str::as_bytes);
                     }
@@ -282,7 +234,7 @@ impl Session {
                 if known.iter().all(Option::is_some) && known != published {
                     let instances: Vec<_> = known.iter().flatten().map(String::as_str).collect();
                     let text = format!("{}\n{size}\n{}", session.instance, instances.join("\n"));
-                    session.publish(&session.job.join("session"), text.as_bytes())?;
+                    session.publish("session", text.as_bytes())?;
                     published.clone_from(&known);
                 }
                 Ok(None)
@@ -308,8 +260,7 @@ impl Session {
         rank: usize,
         asked: &mut HashSet<(String, usize, usize)>,
     ) -> Result<Option<String>, BootstrapError> {
-        let path = self.join_path(rank);
-        let read = read_small(&path).map_err(system("cannot read", &path))?;
+        let read = self.job.read(&format!("join-{rank}"))?;
         let Some((instance, size, label)) = read.as_deref().and_then(parse_join) else {
             return Ok(None);
         };
@@ -331,16 +282,15 @@ impl Session {
     fn attend(&mut self) -> Result<(), BootstrapError> {
         self.poll(
             |session| {
-                let path = session.job.join("session");
-                let read = read_small(&path).map_err(system("cannot read", &path))?;
+                let read = session.job.read("session")?;
                 let Some(text) = read.and_then(|bytes| String::from_utf8(bytes).ok()) else {
                     return Ok(None);
                 };
                 let Some(host) = parse_session(&text, &session.member, &session.instance) else {
                     return Ok(None);
                 };
-                session.room = session.job.join(format!("session-{host}"));
-                let ack = session.room.join(format!("ack-{}", session.member.rank));
+                session.room = format!("session-{host}");
+                let ack = format!("{}/ack-{}", session.room, session.member.rank);
                 let instance = session.instance.clone();
                 session.publish(&ack, instance.as_bytes()).map(Some)
             },
@@ -350,15 +300,15 @@ impl Session {
 
     /// Tells the others why this rank gives up.
     fn abort(&mut self, error: &BootstrapError) {
-        if self.room != Path::new("") {
-            let path = self.room.join("abort");
+        if !self.room.is_empty() {
+            let name = format!("{}/abort", self.room);
             // If even that cannot be written, the others find out by their deadline.
-            let _ = self.publish(&path, &error.encode());
+            let _ = self.publish(&name, &error.encode());
         }
     }
 
-    fn part_path(&self, round: u64, rank: usize) -> PathBuf {
-        self.room.join(format!("part-{round}-{rank}"))
+    fn part_path(&self, round: u64, rank: usize) -> String {
+        format!("{}/part-{round}-{rank}", self.room)
     }
 
     fn collect(&mut self, part: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
@@ -369,10 +319,9 @@ impl Session {
         let mut parts: HashMap<usize, Vec<u8>> = HashMap::new();
         let found = self.poll(
             |session| {
-                let present = list(&session.room)?;
+                let present = session.job.names(&session.room)?;
                 if present.contains("abort") {
-                    let path = session.room.join("abort");
-                    let read = read_small(&path).map_err(system("cannot read", &path))?;
+                    let read = session.job.read(&format!("{}/abort", session.room))?;
                     return Err(BootstrapError::decode(&read.unwrap_or_default()));
                 }
                 missing.clear();
@@ -388,8 +337,7 @@ impl Session {
                         missing.push(rank);
                         continue;
                     }
-                    let path = session.part_path(round, rank);
-                    match read_small(&path).map_err(system("cannot read", &path))? {
+                    match session.job.read(&session.part_path(round, rank))? {
                         Some(part) if part.len() > PART_BYTES_MAX => {
                             let detail = format!("the part of rank {rank} is too long");
                             return Err(BootstrapError::Malformed { detail });
@@ -412,7 +360,7 @@ impl Session {
         self.round += 1;
         // All have come to this round, so all have read the one before.
         if let Some(before) = round.checked_sub(1) {
-            let _ = fs::remove_file(self.part_path(before, self.member.rank));
+            self.job.remove(&self.part_path(before, self.member.rank));
         }
         Ok((0..size).filter_map(|rank| parts.remove(&rank)).collect())
     }
@@ -426,71 +374,64 @@ fn beyond(present: &HashSet<String>, size: usize) -> Vec<usize> {
 
 /// Leaves an error for the process that is `instance`.
 fn refuse(
-    job: &Path,
+    job: &Folder,
     instance: &str,
     writer: &str,
     error: &BootstrapError,
 ) -> Result<(), BootstrapError> {
-    let path = job.join(format!("refuse-{instance}"));
-    let temporary = job.join(format!("new-{writer}-for-{instance}"));
+    let temporary = format!("new-{writer}-for-{instance}");
     let bytes = [writer.as_bytes(), &error.encode()].concat();
-    fs::write(&temporary, bytes)
-        .and_then(|()| fs::rename(&temporary, &path))
-        .map_err(system("cannot write", &path))
+    job.publish(&format!("refuse-{instance}"), &temporary, &bytes)
 }
 
-/// Takes the lock of a rank, or tells both this process and the one that holds it.
+/// Opens the job's directory, which is made where it is missing, and takes the lock of a rank in
+/// it, or tells both this process and the one that holds it.
 fn take_lock(
-    job: &Path,
+    top: &Folder,
+    job: &str,
     member: &Member,
     instance: &str,
     label: &str,
-) -> Result<File, BootstrapError> {
-    let path = job.join(format!("lock-{}", member.rank));
-    let failed = system("cannot lock", &path);
+) -> Result<(Folder, File), BootstrapError> {
+    let name = format!("lock-{}", member.rank);
     let patience = Instant::now() + LOCK_PATIENCE.min(member.timeout);
+    // The last rank of an earlier job may remove the directory at any time.
+    let was_removed =
+        |error: &io::Error| error.kind() == io::ErrorKind::NotFound && Instant::now() < patience;
     loop {
-        DirBuilder::new().recursive(true).mode(0o700).create(job).map_err(&failed)?;
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path);
-        let mut file = match opened {
+        top.make(job).map_err(top.failed("cannot create", job))?;
+        let folder = match top.below(job) {
+            Ok(folder) => folder,
+            Err(error) if was_removed(&error) => continue,
+            Err(error) => return Err(top.failed("cannot use", job)(error)),
+        };
+        let failed = folder.failed("cannot lock", &name);
+        let mut file = match folder.open_file(&name) {
             Ok(file) => file,
-            // The last rank of an earlier job removed the directory just now.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < patience => {
-                continue;
-            }
+            Err(error) if was_removed(&error) => continue,
             Err(error) => return Err(failed(error)),
         };
         match file.try_lock() {
             Ok(()) => {
                 // An earlier owner may have removed the file between opening and locking it.
-                let same = |there: fs::Metadata| {
-                    file.metadata()
-                        .map(|here| (here.dev(), here.ino()) == (there.dev(), there.ino()))
-                };
-                if !fs::metadata(&path).and_then(same).unwrap_or(false) {
+                if !folder.has(&name, &file) {
                     continue;
                 }
                 let text = format!("{instance} {} {label}", member.size);
                 file.set_len(0).and_then(|()| file.write_all(text.as_bytes())).map_err(&failed)?;
-                return Ok(file);
+                return Ok((folder, file));
             }
             Err(TryLockError::WouldBlock) if Instant::now() < patience => {
                 std::thread::sleep(LONGEST_PAUSE);
             }
             Err(TryLockError::WouldBlock) => {
-                let held = read_small(&path).map_err(&failed)?;
+                let held = folder.read(&name)?;
                 let holder = held.as_deref().and_then(parse_join);
                 let other = holder.as_ref().map_or("an unknown process", |(_, _, label)| label);
                 let who = format!("{other}, and {label}");
                 let error = BootstrapError::DuplicateRank { rank: member.rank, who };
                 if let Some((holder, _, _)) = &holder {
-                    refuse(job, holder, instance, &error)?;
+                    refuse(&folder, holder, instance, &error)?;
                 }
                 return Err(error);
             }
@@ -522,26 +463,24 @@ impl Drop for Session {
     /// mended, and leftovers do no harm, so errors are passed over.
     fn drop(&mut self) {
         let rank = self.member.rank;
-        let _ = fs::remove_file(self.join_path(rank));
-        let _ = fs::remove_file(self.job.join(format!("refuse-{}", self.instance)));
-        if self.room != Path::new("") {
-            let left = self.room.join(format!("left-{rank}"));
-            let _ = self.publish(&left, &[]);
-            let gone = list(&self.room).unwrap_or_default();
+        self.job.remove(&format!("join-{rank}"));
+        self.job.remove(&format!("refuse-{}", self.instance));
+        if !self.room.is_empty() {
+            let _ = self.publish(&format!("{}/left-{rank}", self.room), &[]);
+            let gone = self.job.names(&self.room).unwrap_or_default();
             if (0..self.member.size).all(|rank| gone.contains(&format!("left-{rank}"))) {
-                let _ = fs::remove_dir_all(&self.room);
+                self.job.remove_with_files(&self.room);
                 // The next job's session may be there already.
-                let path = self.job.join("session");
-                let own = self.room.to_string_lossy().rsplit('-').next().map(str::to_string);
-                let text = read_small(&path).ok().flatten().unwrap_or_default();
-                if own.is_some_and(|own| text.starts_with(own.as_bytes())) {
-                    let _ = fs::remove_file(path);
+                let own = self.room.trim_start_matches("session-");
+                let text = self.job.read("session").ok().flatten().unwrap_or_default();
+                if text.starts_with(own.as_bytes()) {
+                    self.job.remove("session");
                 }
             }
         }
         // Removed while still locked: whoever waits for it finds that its file is gone.
-        let _ = fs::remove_file(self.job.join(format!("lock-{rank}")));
+        self.job.remove(&format!("lock-{rank}"));
         // Succeeds for the last one, when nothing of anybody is left.
-        let _ = fs::remove_dir(&self.job);
+        self.top.remove_empty(&self.name);
     }
 }

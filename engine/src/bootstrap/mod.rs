@@ -38,6 +38,7 @@ mod collective;
 mod directory;
 mod environment;
 mod error;
+mod folder;
 #[cfg(test)]
 mod fuzz;
 mod in_process;

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -431,6 +432,72 @@ fn two_of_a_rank_in_one_directory_both_fail() {
             assert!(is_duplicate(&error, rank), "{error}");
         }
     }
+}
+
+/// A directory of the job as this user left it, or as somebody else put it there.
+fn job_directory(parent: &Path, mode: u32) -> PathBuf {
+    let job = parent.join("ringrail-");
+    fs::DirBuilder::new().mode(mode).create(&job).unwrap();
+    // The mask takes nothing away.
+    fs::set_permissions(&job, fs::Permissions::from_mode(mode)).unwrap();
+    job
+}
+
+#[test]
+fn links_in_the_place_of_files_lead_nowhere() {
+    let linked = |name: &str, link: fn(&Path, &Path) -> std::io::Result<()>| {
+        let directory = tempfile::tempdir().unwrap();
+        let precious = directory.path().join("precious");
+        fs::write(&precious, "mine").unwrap();
+        link(&precious, &job_directory(directory.path(), 0o700).join(name)).unwrap();
+        let joined = join_directory(directory.path(), member(0, 1, SHORT)).join().unwrap();
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "mine", "{name}");
+        joined.err().map(|error| error.to_string())
+    };
+    for name in ["lock-0", "join-0", "session"] {
+        let refusal = linked(name, |to, at| std::os::unix::fs::symlink(to, at));
+        // What is renamed over a link takes its place.
+        assert_eq!(refusal.is_some(), name == "lock-0", "{name}: {refusal:?}");
+        assert!(refusal.is_none_or(|words| words.contains("lock-0: it is a link")));
+    }
+    let refusal = linked("lock-0", |to, at| fs::hard_link(to, at)).expect("refused");
+    assert!(refusal.contains("other names"), "{refusal}");
+}
+
+#[test]
+fn a_directory_that_others_can_change_is_refused() {
+    let refusal = |path: &Path| error(join_directory(path, member(0, 1, SHORT))).to_string();
+    for mode in [0o770, 0o703, 0o1777] {
+        let directory = tempfile::tempdir().unwrap();
+        job_directory(directory.path(), mode);
+        let words = refusal(directory.path());
+        assert!(words.contains("others may write"), "{mode:o}: {words}");
+    }
+    // A link belongs to whoever made it, and so may the time at which it is followed.
+    let directory = tempfile::tempdir().unwrap();
+    let elsewhere = directory.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, directory.path().join("ringrail-")).unwrap();
+    let words = refusal(directory.path());
+    assert!(words.contains("it is a link"), "{words}");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+#[test]
+fn a_directory_of_another_user_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = job_directory(directory.path(), 0o700);
+    if let Err(error) = std::os::unix::fs::chown(&job, Some(65_534), None) {
+        // Past libtest's capture, so that it is counted when the test passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "RINGRAIL-SKIP: bootstrap::tests: no directory can be given away: {error}"
+        );
+        return;
+    }
+    let words = error(join_directory(directory.path(), member(0, 1, SHORT))).to_string();
+    assert!(words.contains("it belongs to user 65534"), "{words}");
+    assert_eq!(fs::read_dir(&job).unwrap().count(), 0);
 }
 
 #[test]

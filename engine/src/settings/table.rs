@@ -245,7 +245,8 @@ settings_table! {
     /// Entries of the io_uring submission ring.
     ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
     /// A file for what the lanes carry, as Wireshark opens it; further engines of the process add
-    /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is written.
+    /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is
+    /// written; others may not read it. A file of another user, or a link, is refused.
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
     /// Where a thread tells Prometheus by HTTP what is counted: an address and a port, or a port of
     /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.

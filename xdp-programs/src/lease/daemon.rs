@@ -3,11 +3,9 @@
 //! Descriptors of strangers can make closing them wait (a FUSE file, a socket that lingers), and
 //! joining a NIC may take a while: so each connection has a thread, and each user a limited number.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -16,13 +14,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recv, socket_with,
+    AddressFamily, RecvFlags, SocketFlags, SocketType, accept_with, recv, socket_with,
 };
 
 use super::channel::{Packet, is_silence, receive, send};
 use super::grant::{Port, Refusal, bind_and_claim, check_copies, check_entries, new_socket};
 use super::nics::Nics;
+use super::place::Place;
 use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES_MAX, Reply, Request};
 use crate::sweep::sweep;
@@ -43,8 +41,6 @@ const TRIES_MAX: u32 = 1024;
 const STACK_BYTES: usize = 1 << 20;
 /// Threads that say why not, and close what came along.
 const TURNED_AWAY_MAX: usize = 64;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 128;
 
 /// What a [`Daemon`] does for whom.
 #[derive(Clone, Debug)]
@@ -110,7 +106,7 @@ pub fn termination() -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub struct Daemon {
     listener: OwnedFd,
-    socket: SocketFile,
+    place: Place,
     shared: Arc<Shared>,
 }
 
@@ -130,13 +126,6 @@ struct Shared {
     log: fn(&str),
 }
 
-/// The file of a listening socket, which goes with it.
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    inode: u64,
-}
-
 impl Daemon {
     /// Takes away what a killed one has left, and listens from now on. `log` gets a line for each
     /// lease that begins or ends.
@@ -148,29 +137,15 @@ impl Daemon {
         if config.groups.is_empty() && config.users.is_empty() {
             return Err(DaemonError::Nobody);
         }
-        let os = |doing: &str| {
-            let doing = format!("{doing} {}", config.socket.display());
-            |source: io::Error| DaemonError::Os { doing, source }
-        };
-        if let Some(parent) = config.socket.parent() {
-            fs::create_dir_all(parent).map_err(os("making the folder of"))?;
-        }
-        let listener = open_socket().map_err(os("opening"))?;
-        let address =
-            SocketAddrUnix::new(&config.socket).map_err(|error| os("naming")(error.into()))?;
-        remove_dead(&config.socket, &address).map_err(os("taking the place of"))?;
-        bind(&listener, &address).map_err(|error| match error {
-            Errno::ADDRINUSE => DaemonError::Running { path: config.socket.clone() },
-            error => os("binding")(error.into()),
-        })?;
-        let socket = SocketFile::of(&config.socket).map_err(os("looking at"))?;
-        open_to(&config).map_err(os("giving away"))?;
-        listen(&listener, BACKLOG).map_err(|error| os("listening at")(error.into()))?;
+        let (listener, place) = Place::listen(&config)?;
         let udp = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
         let cookie = udp
             .map_err(io::Error::from)
             .and_then(|udp| netns_cookie(udp.as_fd()))
-            .map_err(os("asking for the network namespace of"))?;
+            .map_err(|source| DaemonError::Os {
+                doing: "asking for the network namespace".into(),
+                source,
+            })?;
         // Whoever it had lent a queue to may still get what came for a port of before.
         for error in sweep() {
             log(&format!("clearing up after killed processes: {error}"));
@@ -186,7 +161,7 @@ impl Daemon {
             parked: Mutex::default(),
             log,
         });
-        Ok(Self { listener, socket, shared })
+        Ok(Self { listener, place, shared })
     }
 
     /// Serves until `stop` is readable or at its end; then all leases end, and NICs are left.
@@ -227,7 +202,7 @@ impl Daemon {
             }
         }
         self.shared.is_over.store(true, Ordering::SeqCst);
-        drop(self.socket);
+        drop(self.place);
         threads.extend(leave(self.shared.nics.close()));
         let deadline = Instant::now() + STOP_TIME;
         while Instant::now() < deadline && threads.iter().any(|thread| !thread.is_finished()) {
@@ -483,21 +458,6 @@ impl Visit<'_> {
     }
 }
 
-fn open_socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
-}
-
-/// Removes the socket that a killed daemon has left, and nothing else.
-fn remove_dead(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
-    // One that somebody listens at is not refused.
-    if is_socket && connect(open_socket()?, address) == Err(Errno::CONNREFUSED) {
-        fs::remove_file(path)?;
-    }
-    Ok(())
-}
-
 /// Waits until something can be read, at most so long.
 fn wait(connection: impl AsFd, at_most: Duration) {
     let timeout = timespec(at_most);
@@ -517,31 +477,4 @@ fn leave(nics: Vec<Nic>) -> Option<thread::JoinHandle<()>> {
     }
     // Where no thread is to be had they are dropped here.
     thread::Builder::new().name("leave".into()).stack_size(STACK_BYTES).spawn(|| drop(nics)).ok()
-}
-
-/// Lets those connect who may: the kernel keeps others out where it is one group alone.
-fn open_to(config: &DaemonConfig) -> io::Result<()> {
-    let mode = match (&config.groups[..], &config.users[..]) {
-        (&[group], []) => {
-            chown(&config.socket, None, Some(group))?;
-            0o660
-        }
-        _ => 0o666,
-    };
-    fs::set_permissions(&config.socket, fs::Permissions::from_mode(mode))
-}
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), inode: fs::metadata(path)?.ino() })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if fs::metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
-            // What stays is taken over by the next one.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }

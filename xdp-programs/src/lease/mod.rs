@@ -32,6 +32,7 @@ mod client;
 mod daemon;
 mod grant;
 mod nics;
+mod place;
 mod usage;
 mod wire;
 

@@ -385,3 +385,9 @@ pub fn detach_link(nic: &str) {
     }
     assert_eq!(detached, 1, "links on {nic}");
 }
+
+/// The number of an interface.
+pub fn ifindex(name: &str) -> u32 {
+    let any = UdpSocket::bind("0.0.0.0:0").unwrap();
+    rustix::net::netdevice::name_to_index(&any, name).unwrap()
+}

@@ -19,6 +19,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use crate::driver::DriverError;
+use crate::files;
 
 /// Data of one packet: what is left of the longest IPv4 packet after both headers.
 const DATA_BYTES: usize = 65_535 - 20 - 20;
@@ -129,7 +130,8 @@ fn into_io(error: PcapError) -> io::Error {
 }
 
 impl Capture {
-    /// Creates the file, or overwrites what an earlier process left under its name.
+    /// Creates the file, closed to others, or overwrites what an earlier process of this user left
+    /// under its name.
     pub(super) fn create(path: &Path) -> Result<Self, DriverError> {
         let path = numbered(path);
         let header = PcapHeader {
@@ -138,7 +140,10 @@ impl Capture {
             ts_resolution: TsResolution::NanoSecond,
             ..PcapHeader::default()
         };
-        let file = File::create(&path).and_then(|file| {
+        let file = files::open_own(rustix::fs::CWD, &path).and_then(|file| {
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
             let file = BufWriter::with_capacity(BUFFER_BYTES, file);
             let buffer = Buffer(Arc::new(Mutex::new(file)));
             let writer = PcapWriter::with_header(buffer.clone(), header).map_err(into_io)?;
