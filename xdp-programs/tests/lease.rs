@@ -16,7 +16,10 @@ use common::{FRAMES, LIMIT, Xsk, eventually, ifindex, lock_files, program_on};
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
-use rustix::net::sockopt::{Timeout, set_ipv6_v6only, set_socket_linger, set_socket_timeout};
+use rustix::net::sockopt::{
+    Timeout, set_ipv6_v6only, set_socket_linger, set_socket_recv_buffer_size,
+    set_socket_send_buffer_size, set_socket_timeout,
+};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
@@ -506,6 +509,60 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody_else() {
     });
 }
 
+/// A connection whose end nobody reads: closing the last descriptor of it waits for an hour.
+fn lingering(listener: &TcpListener) -> TcpStream {
+    let family = AddressFamily::INET;
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    set_socket_send_buffer_size(&socket, 4096).unwrap();
+    connect(&socket, &listener.local_addr().unwrap()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 65_536]).is_ok() {}
+    set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
+    stream
+}
+
+#[test]
+fn strangers_with_descriptors_that_are_slow_to_close_hold_up_nobody() {
+    const ROUND: usize = 100;
+    require_lab!();
+    with_daemon(|_, running, local| {
+        let folder = running.path.parent().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder, open).unwrap();
+        // Fewer than strangers will have connected with.
+        let id = rustix::process::Pid::from_raw(running.child.id().cast_signed());
+        let limit = rustix::process::Rlimit { current: Some(160), maximum: Some(160) };
+        rustix::process::prlimit(id, rustix::process::Resource::Nofile, limit).unwrap();
+        let listener = TcpListener::bind((local, 0)).unwrap();
+        set_socket_recv_buffer_size(&listener, 4096).unwrap();
+        let mut readers = Vec::new();
+        let mut told: Vec<OwnedFd> = Vec::new();
+        for _ in 0..4 {
+            let mut streams = Vec::new();
+            for _ in 0..ROUND {
+                streams.push(lingering(&listener));
+                readers.push(listener.accept().unwrap());
+            }
+            // While it is stopped, so that it is the one who closes last.
+            running.signal(Signal::STOP);
+            let connect = || as_stranger(|| running.connect());
+            let connections: Vec<OwnedFd> = (0..ROUND).map(|_| connect()).collect();
+            for (connection, stream) in connections.iter().zip(&streams) {
+                say(connection, &request(VERSION, ASK, ifindex(NIC)), &[stream.as_fd()]);
+            }
+            drop(streams);
+            running.signal(Signal::CONT);
+            let udp = UdpSocket::bind((local, 0)).unwrap();
+            drop(running.lease(&udp).unwrap());
+            told.extend(connections);
+        }
+        for connection in &told {
+            assert_refused(connection);
+        }
+    });
+}
+
 #[test]
 fn who_asks_and_leaves_in_turns_attaches_once() {
     require_lab!();
@@ -594,6 +651,22 @@ fn a_path_has_one_daemon_and_no_other_file_is_removed() {
     });
 }
 
+/// Does it as a user whom the daemon does not serve.
+fn as_stranger<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    // Credentials of the thread alone, which ends here.
+    std::thread::scope(|scope| {
+        let work = || {
+            let (user, group) = (rustix::thread::Uid::from_raw(4321), 4321);
+            let group = rustix::thread::Gid::from_raw(group);
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            work()
+        };
+        scope.spawn(work).join().unwrap()
+    })
+}
+
 #[test]
 fn a_user_of_no_group_is_told_so() {
     require_lab!();
@@ -602,17 +675,8 @@ fn a_user_of_no_group_is_told_so() {
         let folder = running.path.parent().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder, open).unwrap();
-        // Credentials of the thread alone, which ends here.
-        let stranger = std::thread::scope(|scope| {
-            let ask = || {
-                let (user, group) = (rustix::thread::Uid::from_raw(4321), 4321);
-                let group = rustix::thread::Gid::from_raw(group);
-                rustix::thread::set_thread_groups(&[]).unwrap();
-                rustix::thread::set_thread_res_gid(group, group, group).unwrap();
-                rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-                Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), None, FRAMES, LIMIT).map(drop)
-            };
-            scope.spawn(ask).join().unwrap()
+        let stranger = as_stranger(|| {
+            Offer::ask(&running.path, ifindex(NIC), udp.as_fd(), None, FRAMES, LIMIT).map(drop)
         });
         let Err(LeaseError::NotAllowed { text }) = stranger else { panic!("{stranger:?}") };
         assert!(text.contains("user 4321 is in none of the groups"), "{text}");

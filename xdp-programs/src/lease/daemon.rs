@@ -2,12 +2,13 @@
 //!
 //! Descriptors of strangers can make closing them wait (a FUSE file, a socket that lingers), and
 //! joining a NIC may take a while: so each connection has a thread, and each user a limited number.
+//! Whoever is not served is told so by a thread that lets go of the connection without waiting.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use super::usage::{Share, Usage};
 use super::wire::{Code, Garbled, REQUEST_BYTES_MAX, Reply, Request};
 use crate::sweep::sweep;
 use crate::sys::socket::{netns_cookie, peer, peer_groups};
+use crate::sys::table::OwnTable;
 use crate::{Claim, Nic};
 
 /// From connecting to the bound queue. Registering memory takes milliseconds.
@@ -39,8 +41,6 @@ const STOP_TIME: Duration = Duration::from_secs(3);
 const TRIES_MAX: u32 = 1024;
 /// What a thread of a connection needs, and more.
 const STACK_BYTES: usize = 1 << 20;
-/// Threads that say why not, and close what came along.
-const TURNED_AWAY_MAX: usize = 64;
 
 /// What a [`Daemon`] does for whom.
 #[derive(Clone, Debug)]
@@ -119,10 +119,6 @@ struct Shared {
     usage: Arc<Usage>,
     nics: Nics,
     is_over: AtomicBool,
-    /// Threads that say why not.
-    turned_away: AtomicUsize,
-    /// Connections that wait to be closed by one of these.
-    parked: Mutex<Vec<OwnedFd>>,
     log: fn(&str),
 }
 
@@ -157,8 +153,6 @@ impl Daemon {
             usage,
             nics: Nics::default(),
             is_over: AtomicBool::new(false),
-            turned_away: AtomicUsize::new(0),
-            parked: Mutex::default(),
             log,
         });
         Ok(Self { listener, place, shared })
@@ -215,11 +209,11 @@ impl Daemon {
     fn admit(&self, connection: OwnedFd) -> Option<thread::JoinHandle<()>> {
         let user = match self.shared.who_asks(connection.as_fd()) {
             Ok(user) => user,
-            Err(refusal) => return self.turn_away(connection, refusal),
+            Err(refusal) => return turn_away(connection, refusal),
         };
         let Some(share) = self.shared.usage.connect(user, Instant::now()) else {
             let text = format!("user {user} has too many connections");
-            return self.turn_away(connection, (Code::Limit, text));
+            return turn_away(connection, (Code::Limit, text));
         };
         let shared = Arc::clone(&self.shared);
         let serve = move || {
@@ -232,33 +226,32 @@ impl Daemon {
     }
 }
 
-impl Daemon {
-    /// Tells why not, in a thread: closing the connection closes what was sent along, too, and that
-    /// may take as long as its sender wants.
-    fn turn_away(
-        &self,
-        connection: OwnedFd,
-        (code, text): Refusal,
-    ) -> Option<thread::JoinHandle<()>> {
-        let shared = Arc::clone(&self.shared);
-        if shared.turned_away.fetch_add(1, Ordering::SeqCst) >= TURNED_AWAY_MAX {
-            shared.turned_away.fetch_sub(1, Ordering::SeqCst);
-            // It learns nothing, and is closed when others are.
-            shared.parked.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-            return None;
-        }
-        let tell = move || {
-            // One who does not listen learns nothing.
-            let _ = send(&connection, &Reply::Refused { code, text }.to_bytes(), None);
-            drop(connection);
-            let next = || shared.parked.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            while let Some(connection) = next() {
-                drop(connection);
-            }
-            shared.turned_away.fetch_sub(1, Ordering::SeqCst);
-        };
-        thread::Builder::new().name("refusal".into()).stack_size(STACK_BYTES).spawn(tell).ok()
-    }
+/// Tells why not, in a thread.
+///
+/// Closing the connection closes what was sent along, too, which waits for as long as its sender
+/// wants if it is the last descriptor of a socket that lingers. But no task lingers that ends. So
+/// the thread has a table of its own, in which the connection stays until the thread ends, and it
+/// does not end before the connection is closed here.
+fn turn_away(connection: OwnedFd, (code, text): Refusal) -> Option<thread::JoinHandle<()>> {
+    let number = connection.as_raw_fd();
+    let (ready, is_ready) = mpsc::sync_channel(1);
+    let (closed, is_closed) = mpsc::sync_channel::<()>(1);
+    let tell = move || {
+        let Ok(table) = OwnTable::new() else { return };
+        // Nobody has left: it is waited for.
+        let _ = ready.send(());
+        // One who does not listen learns nothing.
+        let _ = send(table.get(number), &Reply::Refused { code, text }.to_bytes(), None);
+        // Nothing is sent: the end of the other side is what is waited for.
+        let _ = is_closed.recv();
+    };
+    let thread = thread::Builder::new().name("refusal".into()).stack_size(STACK_BYTES).spawn(tell);
+    // Where no thread or no table is to be had, closing it waits: there is no other way, and nobody
+    // could be served either.
+    let _ = is_ready.recv();
+    drop(connection);
+    drop(closed);
+    thread.ok()
 }
 
 impl Shared {

@@ -5,4 +5,5 @@ pub(crate) mod device;
 pub(crate) mod lock;
 pub(crate) mod signals;
 pub(crate) mod socket;
+pub(crate) mod table;
 pub(crate) mod users;
