@@ -51,10 +51,15 @@ local LAYOUTS = {
   },
   reply = {
     { "magic", 8, "text" }, { "version", 2, "dec" }, { "status", 1, STATUS },
-    { "flags", 1, "hex" }, { "segment_bytes_max", 4, "dec" }, { "engine", 8, "hex" },
+    { "flags", 1, "hex" }, { "segment_bytes_max", 4, "dec" },
+    { "address_version", 1, "dec" }, { "address_flags", 1, "hex" },
+    { "address_endpoint", 2, "dec" }, { "address_port", 2, "dec" },
+    { "address_family", 1, FAMILIES }, { "address_locators", 1, "dec" },
+    { "address_ips", 32, "bytes" }, { "address_scope", 4, "dec" },
+    { "address_reserved_2", 4, "hex" }, { "address_engine", 8, "hex" },
     { "session", 8, "hex" }, { "envelope_limit", 4, "dec" }, { "byte_limit", 4, "dec" },
-    { "eager_limit", 4, "dec" }, { "reserved", 4, "hex" }, { "nonce", 16, "bytes" },
-    { "proof", 16, "bytes" },
+    { "eager_limit", 4, "dec" }, { "datagram_port", 2, "dec" }, { "datagram_bytes", 2, "dec" },
+    { "nonce", 16, "bytes" }, { "proof", 16, "bytes" },
   },
   proof = { { "magic", 4, "text" }, { "reserved", 4, "hex" }, { "proof", 16, "bytes" } },
   segment = {

@@ -263,6 +263,27 @@ fn a_replayed_hello_of_the_peer_keeps_nobody_from_connecting_to_it() {
     assert_eq!(attempts, 1);
 }
 
+/// RR-AUTH-10
+#[test]
+fn a_hello_relayed_to_another_engine_of_the_job_fakes_no_restart() {
+    let other = attached(Some(&SECRET), &[]);
+    let at_home = other.address();
+    let ((relayed, direct), events) = beside(&other, move || {
+        let client = attached(Some(&SECRET), &QUICK);
+        let relay = Relay::new(at_home, |_| {});
+        // Both engines are gone; at the address of the first one sits a forger.
+        let connect = |address, engine| {
+            let peer = client.insert(&made_up(&address, engine)).unwrap();
+            failure(client.connect(peer).unwrap_err())
+        };
+        (connect(relay.address(), 5), connect(at_home, 6))
+    });
+    assert!(refusals(&events).len() >= 2, "the other engine answered: {events:?}");
+    let PeerFailure::Unreachable { attempts: 3, cause } = relayed else { panic!("{relayed}") };
+    assert!(cause.contains("relays"), "{cause}");
+    assert_eq!(direct, PeerFailure::Restarted);
+}
+
 /// RR-AUTH-3
 #[test]
 fn forged_replies_cost_an_attempt_each_and_nothing_more() {
@@ -272,7 +293,7 @@ fn forged_replies_cost_an_attempt_each_and_nothing_more() {
         let relay = Relay::new(server.address(), move |mut passing| {
             if passing.number < 2 && !passing.forward && passing.at == 0 {
                 passing.bytes[10] = status;
-                passing.flip(70);
+                passing.flip(REPLY_BYTES - 10);
             }
         });
         let through = relay.address();
@@ -304,7 +325,7 @@ fn an_impostor_gets_no_message() {
             stream.read_exact(&mut hello).unwrap();
             let mut reply = b"RINGRAIL\x06\0\0\0".to_vec();
             reply.resize(REPLY_BYTES, 0);
-            reply[24..32].copy_from_slice(&hello[32..40]);
+            reply[72..80].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();
             stream.read_to_end(&mut seen).unwrap();
         }

@@ -223,7 +223,7 @@ impl Engine {
     /// RR-RAIL-8.
     pub(super) fn handle_refused_move(&mut self, key: LaneKey, error: &io::Error) {
         let now_ns = self.state.now_ns;
-        if let Some(&mut Role::MoveConnecting { session }) = self.state.roles.get_mut(key)
+        if let Some(&mut Role::MoveConnecting { session, .. }) = self.state.roles.get_mut(key)
             && error.kind() == io::ErrorKind::ConnectionRefused
             && self.is_move_to_peer(session)
         {

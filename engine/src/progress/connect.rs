@@ -56,7 +56,7 @@ impl Engine {
                 let control = self.control(session);
                 control.attempt_at = if is_first { 0 } else { NO_PATH };
                 control.attempt = Some(lane);
-                self.state.roles.insert(lane, Role::Connecting { session });
+                self.state.roles.insert(lane, Role::Connecting { session, remote });
             }
             Err(error) => {
                 if is_of_network(&error) || error.kind() == io::ErrorKind::AddrNotAvailable {
@@ -103,7 +103,7 @@ impl Engine {
 
     /// A connection failed. If that was the network's doing the next attempt goes another way.
     pub(super) fn note_detour(&mut self, key: LaneKey, error: &io::Error) {
-        if let Some(&mut Role::Connecting { session }) = self.state.roles.get_mut(key)
+        if let Some(&mut Role::Connecting { session, .. }) = self.state.roles.get_mut(key)
             && is_of_network(error)
         {
             self.note_swallowed(session);
@@ -122,7 +122,7 @@ impl Engine {
         match self.driver.connect(remote, rail) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));
-                self.state.roles.insert(key, Role::LaneConnecting { lane });
+                self.state.roles.insert(key, Role::LaneConnecting { lane, remote });
             }
             Err(error) => {
                 let state = &mut *self.state;
@@ -155,7 +155,7 @@ impl Engine {
     /// TCP is connected: say hello.
     pub(super) fn handle_connected(&mut self, key: LaneKey) {
         match self.state.roles.get_mut(key) {
-            Some(&mut Role::Connecting { session }) => {
+            Some(&mut Role::Connecting { session, remote }) => {
                 let known = self.state.core.sessions.at(session as usize);
                 let phase = known.map_or(Phase::Closed, |known| known.connection.phase());
                 if phase != Phase::Connecting {
@@ -173,7 +173,7 @@ impl Engine {
                 (hello.epoch, hello.answered) = (epoch.into(), answered.into());
                 let nonce = self.state.random.random();
                 let keys = &self.state.keys;
-                let initiator = Box::new(Initiator::start(keys, hello, nonce));
+                let initiator = Box::new(Initiator::start(keys, hello, nonce, remote));
                 if !self.say_hello(key, initiator.hello()) {
                     return;
                 }
@@ -186,8 +186,8 @@ impl Engine {
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
-            Some(&mut Role::LaneConnecting { lane }) => {
-                let Some(initiator) = self.join(lane) else {
+            Some(&mut Role::LaneConnecting { lane, remote }) => {
+                let Some(initiator) = self.join(lane, remote) else {
                     self.driver.close(key, CloseMode::Reset);
                     return;
                 };
@@ -199,13 +199,15 @@ impl Engine {
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
-            Some(&mut Role::MoveConnecting { session }) => self.handle_move_connected(key, session),
+            Some(&mut Role::MoveConnecting { session, remote }) => {
+                self.handle_move_connected(key, session, remote);
+            }
             _ => {}
         }
     }
 
-    /// The hello of a bulk lane of ours; `None`: its session is over.
-    fn join(&mut self, lane: Id) -> Option<Box<Initiator>> {
+    /// The hello of a bulk lane of ours to `remote`; `None`: its session is over.
+    fn join(&mut self, lane: Id, remote: SocketAddr) -> Option<Box<Initiator>> {
         let nonce = self.state.random.random();
         let bulk = self.state.core.lanes.get(lane)?;
         let known = self.state.core.sessions.at(bulk.session as usize)?;
@@ -214,7 +216,7 @@ impl Engine {
         let mut hello = self.hello(known.engine, KIND_BULK, ours);
         hello.lane = bulk.number.into();
         hello.path = known.rails.paths.get(usize::from(bulk.path))?.number.into();
-        Some(Box::new(Initiator::join(keys, hello, nonce)))
+        Some(Box::new(Initiator::join(keys, hello, nonce, remote)))
     }
 
     fn next_session_id(&mut self) -> u64 {
@@ -272,17 +274,17 @@ impl Engine {
         let role = std::mem::replace(role, CLOSING);
         self.driver.close(key, CloseMode::Reset);
         match role {
-            Role::Connecting { session } | Role::AwaitReply { session, .. } => {
+            Role::Connecting { session, .. } | Role::AwaitReply { session, .. } => {
                 self.control(session).attempt = None;
                 self.attempt_failed(session, cause);
             }
-            Role::LaneConnecting { lane } | Role::LaneAwaitReply { lane, .. } => {
+            Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
                 self.set_lane_key(lane, None);
                 let state = &mut *self.state;
                 let now_ns = state.now_ns;
                 state.core.lane_lost(lane, true, cause, now_ns, &mut state.completions);
             }
-            Role::MoveConnecting { session } | Role::MoveAwaitReply { session, .. } => {
+            Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. } => {
                 self.handle_move_failed(key, session, cause);
             }
             _ => {}

@@ -117,11 +117,11 @@ impl Engine {
         let (lanes, controls) = (&self.state.core.lanes, &self.state.controls);
         let peer_ns = self.state.config.peer_timeout.as_nanos() as u64;
         let late = self.state.roles.iter().filter_map(|(key, role)| match role {
-            Role::LaneConnecting { lane } | Role::LaneAwaitReply { lane, .. } => {
+            Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
                 let asked_ns = lanes.get(*lane)?.used_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
-            Role::MoveConnecting { session } => {
+            Role::MoveConnecting { session, .. } => {
                 let control = controls.get(*session as usize)?;
                 let asked_ns = control.moving_since_ns;
                 let limit_ns = control.move_connect_limit_ns().min(limit_ns);
@@ -291,7 +291,7 @@ impl Engine {
             status: status as u8,
             flags: ours.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
-            engine: self.state.core.engine.into(),
+            address: self.state.address(0).to_wire(),
             session: ours.session.into(),
             envelope_limit: ours.envelope_limit.into(),
             byte_limit: ours.byte_limit.into(),
@@ -506,13 +506,25 @@ impl Engine {
     /// The reply may be anybody's: the attempt has failed, whatever it says.
     fn handle_distrust(&mut self, session: u32, distrust: Distrust) {
         self.drop_attempt(session);
-        let failure = match distrust {
-            Distrust::Version(theirs) => PeerFailure::Version { theirs, ours: VERSION },
-            Distrust::Secret => PeerFailure::WrongSecret,
-        };
         let state = &mut *self.state;
         let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
-        let step = known.connection.handle_attempt_ended(state.now_ns, failure);
+        let (connection, now_ns) = (&mut known.connection, state.now_ns);
+        let step = match distrust {
+            Distrust::Version(theirs) => {
+                let failure = PeerFailure::Version { theirs, ours: VERSION };
+                connection.handle_attempt_ended(now_ns, failure)
+            }
+            Distrust::Secret => connection.handle_attempt_ended(now_ns, PeerFailure::WrongSecret),
+            Distrust::Elsewhere(locator) => {
+                // Another way may lead to the peer.
+                connection.note_swallowed();
+                let cause = format!(
+                    "another engine of the job answered, from {locator}: somebody relays what is \
+                     for the peer, or translates addresses"
+                );
+                connection.handle_attempt_failed(now_ns, &cause)
+            }
+        };
         state.core.apply(session, step, &mut state.completions);
     }
 

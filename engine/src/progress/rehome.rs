@@ -5,7 +5,7 @@
 //! the side that opened the session opens another one on a path that is healthy, which joins the
 //! session as bulk lanes do and takes the place of the old one. What that had swallowed goes again.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use rand::RngExt;
 
@@ -75,7 +75,7 @@ impl Engine {
         match self.driver.connect(remote, rail) {
             Ok(key) => {
                 self.control(session).moving = Some((key, at));
-                self.state.roles.insert(key, Role::MoveConnecting { session });
+                self.state.roles.insert(key, Role::MoveConnecting { session, remote });
             }
             Err(error) => {
                 self.control(session).moves_failed += 1;
@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// TCP is connected on the other rail: say what for.
-    pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32) {
+    pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32, remote: SocketAddr) {
         let nonce = self.state.random.random();
         let moving = self.control(session).moving.filter(|&(moving, _)| moving == key);
         let Some((_, at)) = moving else {
@@ -125,7 +125,7 @@ impl Engine {
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = self.hello(known.engine, KIND_MOVE, ours);
         (hello.lane, hello.path) = (number.into(), path.into());
-        let initiator = Box::new(Initiator::join(keys, hello, nonce));
+        let initiator = Box::new(Initiator::join(keys, hello, nonce, remote));
         if self.say_hello(key, initiator.hello()) {
             let role = Role::MoveAwaitReply { session, initiator, greeting: Greeting::new() };
             self.state.roles.insert(key, role);

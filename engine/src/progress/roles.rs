@@ -41,7 +41,7 @@ pub(crate) struct HalfOpen {
 #[derive(Debug)]
 pub(crate) enum Role {
     /// An attempt for the control lane of a session, before TCP is connected.
-    Connecting { session: u32 },
+    Connecting { session: u32, remote: SocketAddr },
     /// Our hello is sent.
     AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, greeting: Greeting },
     /// A connection came in and has not said yet who it is.
@@ -51,11 +51,11 @@ pub(crate) enum Role {
     /// The control lane of a session.
     Control { session: u32 },
     /// A bulk lane of ours, before TCP is connected.
-    LaneConnecting { lane: Id },
+    LaneConnecting { lane: Id, remote: SocketAddr },
     /// Our hello for a bulk lane is sent.
     LaneAwaitReply { lane: Id, initiator: Box<Initiator>, greeting: Greeting },
     /// Another control lane of a session, on another rail, before TCP is connected.
-    MoveConnecting { session: u32 },
+    MoveConnecting { session: u32, remote: SocketAddr },
     /// Our hello for it is sent.
     MoveAwaitReply { session: u32, initiator: Box<Initiator>, greeting: Greeting },
     /// A bulk lane.

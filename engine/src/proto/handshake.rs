@@ -20,10 +20,13 @@
 //! Nothing here depends on how the messages travel; what is kept between two of them is an
 //! [`Initiator`] or an [`Acceptor`].
 
+use std::net::SocketAddr;
+
 use zerocopy::IntoBytes;
 
 use super::keys::{JobKeys, Key, Nonce, ProofTag, SessionKeys, SessionNames, is_equal};
 use crate::wire::hello::{FLAG_INSECURE, HelloStatus, KIND_BULK, KIND_MOVE};
+use crate::wire::locators::Locators;
 use crate::wire::proof::PROOF_MAGIC;
 use crate::wire::{Hello, HelloReply, Proof, VERSION};
 
@@ -39,6 +42,9 @@ pub(crate) enum Distrust {
     Version(u16),
     /// A proof or a tag does not fit: the peer does not know the secret.
     Secret,
+    /// An engine of the job speaks that is neither the peer nor at the address that was called: it
+    /// listens at this one, and was asked by somebody who passed the hello on.
+    Elsewhere(SocketAddr),
 }
 
 fn hello_tag(key: &Key, hello: &Hello) -> ProofTag {
@@ -66,6 +72,8 @@ fn session_keys(keys: &JobKeys, hello: &Hello, reply: &HelloReply) -> SessionKey
 #[derive(Clone, Debug)]
 pub(crate) struct Initiator {
     hello: Hello,
+    /// Where it was said.
+    remote: SocketAddr,
 }
 
 /// What a believed reply to the hello of a control lane means.
@@ -78,19 +86,20 @@ pub(crate) struct Welcome {
 }
 
 impl Initiator {
-    /// Completes the hello of a control lane; send [`Self::hello`]. `nonce` is random.
-    pub(crate) fn start(keys: &JobKeys, hello: Hello, nonce: Nonce) -> Self {
+    /// Completes the hello of a control lane; send [`Self::hello`] to `remote`. `nonce` is random.
+    pub(crate) fn start(keys: &JobKeys, hello: Hello, nonce: Nonce, remote: SocketAddr) -> Self {
         let flags = hello.flags | if keys.is_insecure() { FLAG_INSECURE } else { 0 };
         let mut hello = Hello { nonce, flags, ..hello };
         hello.tag = hello_tag(&keys.hello, &hello);
-        Self { hello }
+        Self { hello, remote }
     }
 
-    /// Completes the hello of a bulk lane of a session; send [`Self::hello`]. `nonce` is random.
-    pub(crate) fn join(keys: &SessionKeys, hello: Hello, nonce: Nonce) -> Self {
+    /// Completes the hello of another lane of a session; send [`Self::hello`] to `remote`. `nonce`
+    /// is random.
+    pub(crate) fn join(keys: &SessionKeys, hello: Hello, nonce: Nonce, remote: SocketAddr) -> Self {
         let mut hello = Hello { nonce, ..hello };
         hello.tag = hello_tag(&keys.join, &hello);
-        Self { hello }
+        Self { hello, remote }
     }
 
     /// What to send.
@@ -115,7 +124,7 @@ impl Initiator {
         if !is_equal(&expected, &reply.proof) {
             return Err(Distrust::Secret);
         }
-        let status = HelloStatus::from_wire(reply.status).unwrap_or(HelloStatus::Malformed);
+        let status = self.status_of(reply)?;
         let proof = Proof {
             magic: PROOF_MAGIC,
             reserved: 0.into(),
@@ -145,7 +154,30 @@ impl Initiator {
             _ => &keys.proof,
         };
         let expected = transcript_tag(key, LABEL_JOIN_REPLY, &self.hello, reply);
-        if is_equal(&expected, &reply.proof) { Ok(status) } else { Err(Distrust::Secret) }
+        if !is_equal(&expected, &reply.proof) {
+            return Err(Distrust::Secret);
+        }
+        self.status_of(reply)
+    }
+
+    /// What a reply says whose proof is right, if who made it may say that: the peer of itself,
+    /// another engine of the address that was called.
+    ///
+    /// RR-AUTH-10.
+    fn status_of(&self, reply: &HelloReply) -> Result<HelloStatus, Distrust> {
+        let Some(locators) = Locators::from_wire(&reply.address) else {
+            return Ok(HelloStatus::Malformed);
+        };
+        let status = HelloStatus::from_wire(reply.status).unwrap_or(HelloStatus::Malformed);
+        let is_peer = reply.address.engine.get() == self.hello.target.get();
+        let (ip, port) = (self.remote.ip(), self.remote.port());
+        let is_entitled = match status {
+            HelloStatus::WrongEngine => {
+                !is_peer && locators.iter().any(|own| (own.ip(), own.port()) == (ip, port))
+            }
+            _ => is_peer,
+        };
+        if is_entitled { Ok(status) } else { Err(Distrust::Elsewhere(locators.first())) }
     }
 }
 

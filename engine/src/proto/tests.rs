@@ -1,6 +1,7 @@
 //! One engine and a peer that is played by hand: what it may say, and what it may not.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -53,12 +54,17 @@ fn checksum(offset: u64, length: u32) -> u32 {
     offset as u32 ^ length
 }
 
+/// Where the peer listens.
+fn locator() -> SocketAddr {
+    "127.0.0.1:1".parse().unwrap()
+}
+
 /// The hello of a bulk lane, made with the keys of the session.
 fn join(engine: u64, session: u64, number: u32) -> Hello {
     let mut hello = Hello::read_from_bytes(&[0; HELLO_BYTES]).unwrap();
     hello.kind = KIND_BULK;
     (hello.source, hello.session, hello.lane) = (engine.into(), session.into(), number.into());
-    *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]).hello()
+    *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], locator()).hello()
 }
 
 /// An engine with one endpoint and one session.
@@ -76,10 +82,9 @@ struct Bench {
 impl Bench {
     fn new(config: Config) -> Self {
         let mut core = Core::new(7, config);
-        let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
         let endpoint = core.open_endpoint().unwrap();
         assert_eq!(endpoint, 0);
-        let peer = core.insert_peer(PEER, locator, 0).unwrap();
+        let peer = core.insert_peer(PEER, locator(), 0).unwrap();
         let ours = core.offer(SESSION);
         let theirs = Limits {
             session: SESSION,
@@ -89,7 +94,7 @@ impl Bench {
             checksum: false,
             bulk_in_datagrams: false,
         };
-        let admission = core.judge_hello(PEER, locator, SESSION, 1, 0).unwrap();
+        let admission = core.judge_hello(PEER, locator(), SESSION, 1, 0).unwrap();
         let slot = core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap();
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
     }

@@ -210,6 +210,24 @@ fn a_successor_at_the_same_place_says_that_the_peer_is_gone() {
     }
 }
 
+/// Somebody in the place of the peer's other rail passes questions on to another engine of the job.
+///
+/// RR-AUTH-10
+#[test]
+fn a_question_that_is_passed_on_ends_no_session() {
+    for seed in 0..20 {
+        let mut world = world(seed);
+        let host = world.add_host_with(&[]);
+        world.start(host, 99, room(), loop_config()).unwrap();
+        pass(&mut world, MILLISECOND);
+        world.net.borrow_mut().meddle(0, 3);
+        reset_control(&mut world);
+        pass(&mut world, 3 * SECOND);
+        assert_lives(&mut world, &format!("seed {seed}"));
+        talk(&mut world, [0, 1], "after the lane is back");
+    }
+}
+
 /// One side ends its session, and what it says of that is lost with the rail; then it begins
 /// another one.
 ///

@@ -201,7 +201,8 @@ fn greeting(script: &mut Script<'_>) -> Vec<u8> {
     }
     // Half of them know the secret, which gets them as far as a reply.
     if let (Ok(hello), true) = (Hello::read_from_bytes(&bytes), script.byte() & 1 == 0) {
-        let made = Initiator::start(&JobKeys::new(None), hello, [script.byte(); 16]);
+        let remote = SocketAddr::from(([127, 0, 0, 1], 9));
+        let made = Initiator::start(&JobKeys::new(None), hello, [script.byte(); 16], remote);
         bytes = made.hello().as_bytes().to_vec();
     }
     let choice = script.byte();

@@ -54,6 +54,9 @@ use crate::proto::table::Id;
 /// Where the name of a message stands in its tag, in contexts in which tags have names.
 const SERIAL_SHIFT: u32 = 8;
 
+/// Hellos that an attacker says again, fewer than may be pending anywhere.
+const REPLAYED_HELLOS: usize = 20;
+
 /// Turns of all engines between two looks at what bounds memory.
 const TURNS_PER_LOOK: u64 = 64;
 
@@ -288,6 +291,9 @@ impl Run {
         if let Some(datagrams) = &self.plan.datagrams {
             if let Some(pause_ns) = datagrams.attack_ns {
                 self.world.attack(self.plan.seed, pause_ns);
+                // Attempts that arrive elsewhere are spent; enough are left for what else happens.
+                let relays = (self.plan.retry.retries as usize / 4).min(4);
+                self.world.net.borrow_mut().meddle(REPLAYED_HELLOS, relays);
             }
             if let Some((pause_ns, _)) = datagrams.firewall_ns {
                 self.world.plan(pause_ns, FIREWALL);
@@ -353,6 +359,7 @@ impl Run {
     fn heal(&mut self) -> Result<(), String> {
         self.is_healing = true;
         self.faults += self.world.end_attack();
+        self.world.net.borrow_mut().meddle(0, 0);
         for host in 0..self.residents.len() {
             while !self.residents[host].closed.is_empty() {
                 self.reopen(host)?;

@@ -124,7 +124,7 @@ pub(crate) struct Plan {
     pub(crate) rare: bool,
     /// Settings are about the defaults.
     is_ample: bool,
-    retry: Retry,
+    pub(super) retry: Retry,
     peer_timeout_ns: u64,
 }
 

@@ -17,6 +17,7 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
 use crate::proto::hint::Hint;
+use crate::proto::operation::State;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -237,6 +238,50 @@ fn crossing_connects_make_one_session() {
             assert_eq!(core.next_deadline_ns(), None, "seed {seed}");
             assert_events_alternate(&mut world, host);
         }
+    }
+}
+
+/// A stranger has a hello of the peer's that led to nothing, and says it again whenever this side
+/// tries.
+///
+/// RR-CONN-4
+#[test]
+fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, weather(seed)).unwrap();
+        for (host, retries) in [(0, 3), (1, 0)] {
+            let retry = Retry { timeout_ns: 50 * MILLISECOND, retries, delay_ns: 100_000 };
+            world.add_host();
+            world
+                .start(host, host as u64 + 1, Config { retry, ..config() }, loop_config())
+                .unwrap();
+        }
+        world.net.borrow_mut().meddle(50, 0);
+        // Nobody answers in time.
+        world.net.borrow_mut().pause(0, 100 * MILLISECOND);
+        connect(&mut world, 1, 0);
+        pass(&mut world, 200 * MILLISECOND);
+        assert_eq!(world.net.borrow().overheard(), 1, "a hello is recorded");
+        connect(&mut world, 0, 1);
+        run(&mut world, &format!("seed {seed}: a session"), |world| {
+            (0..2).all(|host| {
+                let core = &world.look(host).unwrap().state.core;
+                core.sessions.iter().all(|(_, session)| session.is_connected())
+            })
+        });
+        assert_eq!(world.net.borrow().overheard(), 2, "seed {seed}: the first attempt");
+        talk(&mut world, [0, 1], "as if nobody had said anything");
+    }
+}
+
+/// RR-AUTH-10
+#[test]
+fn attempts_that_arrive_elsewhere_are_tried_again() {
+    for seed in 0..40 {
+        let retry = Retry { timeout_ns: 50 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+        let mut world = world(seed, 3, &Config { retry, ..config() });
+        world.net.borrow_mut().meddle(0, 3);
+        talk(&mut world, [0, 1], &format!("seed {seed}"));
     }
 }
 
@@ -492,6 +537,11 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
         assert!(receive(&mut world, 1, source, 7, 400_000));
         assert!(send(&mut world, 0, target, 7, 400_000, Level::Matched));
+        // Whoever forgets the sender before its first word has come has been sent nothing.
+        run(&mut world, "the receiver pulls", |world| {
+            let mut operations = world.look(1).unwrap().state.core.operations.iter();
+            operations.any(|(_, operation)| matches!(operation.state, State::Pulling(_)))
+        });
         pass(&mut world, random.within(MILLISECOND));
         let forgotten = [target, source][forgetter];
         let state = &mut *world.engine(forgetter).unwrap().state;

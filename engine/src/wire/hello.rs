@@ -5,20 +5,20 @@
 //!   0  magic "RINGRAIL"                          0  magic "RINGRAIL"
 //!   8  version u16 | kind u8 | flags u8          8  version u16 | status u8 | flags u8
 //!  12  segment_bytes_max u32                    12  segment_bytes_max u32
-//!  16  source engine u64                        16  engine u64
-//!  24  target engine u64                        24  session u64
-//!  32  session u64                              32  envelope_limit u32 | byte_limit u32
-//!  40  lane u32 | eager_limit u32               40  eager_limit u32 | datagrams (2 × u16)
-//!  48  envelope_limit u32 | byte_limit u32      48  nonce, 16 bytes
-//!  56  address of the source engine, 56 bytes   64  proof, 16 bytes
-//! 112  epoch u32 | datagram_port u16 | datagram_bytes u16
+//!  16  source engine u64                        16  address of who replies, 56 bytes
+//!  24  target engine u64                        72  session u64
+//!  32  session u64                              80  envelope_limit u32 | byte_limit u32
+//!  40  lane u32 | eager_limit u32               88  eager_limit u32 | datagrams (2 × u16)
+//!  48  envelope_limit u32 | byte_limit u32      96  nonce, 16 bytes
+//!  56  address of the source engine, 56 bytes  112  proof, 16 bytes
+//! 112  epoch u32 | datagrams (2 × u16)         128
 //! 120  path u16 | 0 | answered u32
 //! 128  nonce, 16 bytes
 //! 144  tag, 16 bytes
 //! 160
 //! ```
 //!
-//! *Datagrams*: `datagram_port` and `datagram_bytes`, as in the hello.
+//! *Datagrams*: `datagram_port` and `datagram_bytes`.
 //!
 //! Nonces are fresh in every hello and reply. How tags and proofs are made says
 //! `proto::handshake`; the epoch counts the hellos of one engine to another from 1. *Answered*: the
@@ -97,7 +97,8 @@ pub(crate) struct HelloReply {
     pub(crate) status: u8,
     pub(crate) flags: u8,
     pub(crate) segment_bytes_max: U32,
-    pub(crate) engine: U64,
+    /// Of the engine that replies, with all its locators.
+    pub(crate) address: WireAddress,
     pub(crate) session: U64,
     pub(crate) envelope_limit: U32,
     pub(crate) byte_limit: U32,
@@ -109,7 +110,7 @@ pub(crate) struct HelloReply {
 }
 
 /// Length of a reply, in bytes.
-pub(crate) const HELLO_REPLY_BYTES: usize = 80;
+pub(crate) const HELLO_REPLY_BYTES: usize = 128;
 const _: () = assert!(size_of::<HelloReply>() == HELLO_REPLY_BYTES);
 
 /// `status` of a [`HelloReply`].

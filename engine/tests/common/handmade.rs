@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringrail::Address;
 
 pub(crate) const HELLO_BYTES: usize = 160;
-pub(crate) const REPLY_BYTES: usize = 80;
+pub(crate) const REPLY_BYTES: usize = 128;
 
 pub(crate) type Secret = [u8; 32];
 
@@ -58,7 +58,7 @@ pub(crate) fn sign_control(hello: &mut [u8], secret: &Secret) {
 
 /// The proof of a transcript by one of the sides.
 pub(crate) fn transcript(secret: &Secret, label: &[u8; 8], hello: &[u8], reply: &[u8]) -> [u8; 16] {
-    let bare = [&reply[..64], &[0; 16]].concat();
+    let bare = [&reply[..REPLY_BYTES - 16], &[0; 16]].concat();
     keyed(&proof_key(secret), &[label, hello, &bare])
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn proof(secret: &Secret, hello: &[u8], reply: &[u8]) -> Vec<u8> {
 pub(crate) fn accepting(secret: &Secret, hello: &[u8], own: &Address) -> Vec<u8> {
     let mut reply = hello[..16].to_vec();
     reply[10..12].fill(0);
-    reply.extend_from_slice(&engine(own));
+    reply.extend_from_slice(&own.to_bytes());
     reply.extend_from_slice(&hello[32..40]);
     for word in [16u32, 4096, 16_384, 0] {
         reply.extend_from_slice(&word.to_le_bytes());
@@ -90,7 +90,7 @@ pub(crate) fn accepting(secret: &Secret, hello: &[u8], own: &Address) -> Vec<u8>
 pub(crate) fn join_key(secret: &Secret, hello: &[u8], reply: &[u8]) -> [u8; 32] {
     let root = blake3::derive_key("ringrail wire 6: root of session keys", secret);
     let mut hasher = blake3::Hasher::new_derive_key("ringrail wire 6: keys of a session");
-    for part in [&root[..], &hello[128..144], &reply[48..64], &hello[16..32], &hello[32..40]] {
+    for part in [&root[..], &hello[128..144], &reply[96..112], &hello[16..32], &hello[32..40]] {
         hasher.update(part);
     }
     hasher.update(&hello[112..116]);
@@ -148,7 +148,7 @@ impl Exchange {
 
     /// Whether the reply was made by who knows the secret.
     pub(crate) fn is_proved(&self, secret: &Secret) -> bool {
-        transcript(secret, b"acceptor", &self.hello, &self.reply) == self.reply[64..]
+        transcript(secret, b"acceptor", &self.hello, &self.reply) == self.reply[REPLY_BYTES - 16..]
     }
 
     /// Whether the other side closes the connection; false if it stays open for `patience`.

@@ -2,10 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::connection::Connection;
-#[cfg(test)]
-use super::connection::{End, Pipe};
-#[cfg(test)]
+use super::connection::{Connection, End, Pipe};
 use super::lane::{News, What};
 use super::net::{Item, Net};
 
@@ -217,8 +214,7 @@ impl Net {
         self.visit(host, bytes, ends);
     }
 
-    /// [`Self::intrude`] by somebody who closes the connection or stays.
-    #[cfg(test)]
+    /// The same by somebody who closes the connection or stays.
     pub(crate) fn visit(&mut self, host: usize, bytes: &[u8], ends: bool) {
         let index = self.connections.len();
         let process = self.hosts[host].process;

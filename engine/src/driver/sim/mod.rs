@@ -11,6 +11,7 @@ pub(crate) mod datagrams;
 mod faults;
 mod host;
 mod lane;
+mod meddler;
 pub(crate) mod net;
 pub(crate) mod rails;
 pub(crate) mod random;

@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::datagrams::{Air, DatagramWeather};
 use super::host::Host;
 use super::lane::{News, Spans, What};
+use super::meddler::Meddler;
 use super::rails::RailFault;
 use super::random::Random;
 use crate::hooks::simulated;
@@ -125,6 +126,7 @@ pub(crate) struct Net {
     pub(crate) acks_hastened: u64,
     /// Ways from a host to another that are cut, and the epochs that began with that.
     pub(super) cuts: Vec<(usize, usize, u64)>,
+    pub(super) meddler: Meddler,
     /// Counts the cuts, so that a keep-alive knows its own.
     pub(super) epoch: u64,
     /// Memory that requests of the kernel refer to; `true`: they write it.
@@ -148,6 +150,7 @@ impl Net {
             air: Air::default(),
             acks_hastened: 0,
             cuts: Vec::new(),
+            meddler: Meddler::default(),
             epoch: 0,
             busy: Vec::new(),
             violations: Vec::new(),

@@ -18,7 +18,8 @@ impl Net {
     pub(super) fn connect(&mut self, from: At, remote: SocketAddr) -> LaneKey {
         let host = from.host;
         let process = self.hosts[host].process;
-        let target = self.link_at(remote);
+        let called = self.link_at(remote);
+        let target = self.relayed(host, called);
         let mut far = End::new(target.map(|at| at.host), 0);
         far.link = target.map_or(0, |at| at.link);
         let mut near = End::new(Some(host), process);
@@ -145,6 +146,9 @@ impl Net {
             }
         };
         self.plan(at_ns, Item::Arrive { connection: index, side });
+        if side == 0 {
+            self.overhear(index, bytes);
+        }
         Ok(count)
     }
 

@@ -257,7 +257,9 @@ impl World {
         hello.kind = KIND_BULK;
         (hello.source, hello.session) = (engine.into(), session.into());
         hello.lane = self.next_lane.into();
-        let mut hello = *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]).hello();
+        let remote = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], remote);
+        let mut hello = *join.hello();
         if script.byte() > 250 {
             hello.lane = script.u32().into();
             let forged = self.core.handle_lane_hello(&hello, self.now_ns);

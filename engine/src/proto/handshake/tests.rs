@@ -7,6 +7,7 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::secret::JobSecret;
+use crate::types::Address;
 use crate::wire::hello::{HELLO_BYTES, HELLO_REPLY_BYTES, KIND_CONTROL, MAGIC};
 
 fn bare_hello(kind: u8) -> Hello {
@@ -17,9 +18,21 @@ fn bare_hello(kind: u8) -> Hello {
     hello
 }
 
+/// Where the peer listens.
+fn remote() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 2], 77))
+}
+
+/// Of an engine that is not the peer but lives at its address where the status says so.
 fn bare_reply(status: HelloStatus) -> HelloReply {
+    let engine = if status == HelloStatus::WrongEngine { 20 } else { 2 };
+    reply_of(status, Address::new(engine, remote(), 0))
+}
+
+fn reply_of(status: HelloStatus, address: Address) -> HelloReply {
     let mut reply = HelloReply::read_from_bytes(&[0; HELLO_REPLY_BYTES]).unwrap();
     (reply.magic, reply.version, reply.status) = (MAGIC, VERSION.into(), status as u8);
+    reply.address = address.to_wire();
     reply
 }
 
@@ -29,7 +42,7 @@ fn job() -> JobKeys {
 
 /// An exchange up to the reply.
 fn exchange(keys: &JobKeys, nonces: [u8; 2]) -> (Initiator, HelloReply, Acceptor) {
-    let initiator = Initiator::start(keys, bare_hello(KIND_CONTROL), [nonces[0]; 16]);
+    let initiator = Initiator::start(keys, bare_hello(KIND_CONTROL), [nonces[0]; 16], remote());
     assert!(is_of_job(keys, initiator.hello()));
     let reply = bare_reply(HelloStatus::Accepted);
     let (reply, acceptor) = Acceptor::answer(keys, initiator.hello(), reply, [nonces[1]; 16]);
@@ -72,7 +85,7 @@ fn whoever_has_another_secret_or_none_is_told_apart_by_either_side() {
         for theirs in keys.iter().skip(i + 1) {
             for (initiator_keys, acceptor_keys) in [(ours, theirs), (theirs, ours)] {
                 let hello = bare_hello(KIND_CONTROL);
-                let initiator = Initiator::start(initiator_keys, hello, [1; 16]);
+                let initiator = Initiator::start(initiator_keys, hello, [1; 16], remote());
                 assert!(!is_of_job(acceptor_keys, initiator.hello()));
                 let reply = bare_reply(HelloStatus::WrongSecret);
                 let (reply, _) = Acceptor::answer(acceptor_keys, initiator.hello(), reply, [2; 16]);
@@ -108,6 +121,44 @@ fn no_bit_of_any_message_can_be_changed() {
     assert!(initiator.handle_reply(&keys, &forged).is_err());
 }
 
+/// RR-AUTH-10
+#[test]
+fn nobody_speaks_for_an_address_that_is_not_his() {
+    let keys = job();
+    let initiator = Initiator::start(&keys, bare_hello(KIND_CONTROL), [1; 16], remote());
+    let (_, _, acceptor) = exchange(&keys, [1, 2]);
+    let session = acceptor.keys;
+    let join = Initiator::join(&session, bare_hello(KIND_BULK), [1; 16], remote());
+    let elsewhere = SocketAddr::from(([10, 0, 0, 3], 77));
+    let other_port = SocketAddr::from(([10, 0, 0, 2], 78));
+    let with_rail = Locators::of(elsewhere, [remote().ip()].into_iter());
+    use HelloStatus::{Accepted, Busy, Leaving, UnknownSession, WrongEngine};
+    for (status, address, is_believed) in [
+        (WrongEngine, Address::new(20, remote(), 0), true),
+        (WrongEngine, Address::new(20, with_rail, 5), true),
+        (WrongEngine, Address::new(20, elsewhere, 0), false),
+        (WrongEngine, Address::new(20, other_port, 0), false),
+        (WrongEngine, Address::new(2, remote(), 0), false),
+        // Of itself the peer may speak wherever it was found.
+        (Accepted, Address::new(2, elsewhere, 0), true),
+        (UnknownSession, Address::new(2, elsewhere, 0), true),
+        (Leaving, Address::new(2, remote(), 0), true),
+        (Leaving, Address::new(20, remote(), 0), false),
+        (Busy, Address::new(20, elsewhere, 0), false),
+    ] {
+        let bare = reply_of(status, address);
+        let (reply, _) = Acceptor::answer(&keys, initiator.hello(), bare, [2; 16]);
+        let believed = initiator.handle_reply(&keys, &reply).map(|(status, _)| status);
+        let expected =
+            if is_believed { Ok(status) } else { Err(Distrust::Elsewhere(address.locator())) };
+        assert_eq!(believed, expected, "{status:?} of {address:?}");
+        let session_of_it = matches!(status, Accepted | Busy).then_some(&session);
+        let reply = answer_join(&keys, session_of_it, join.hello(), bare, [2; 16]);
+        let believed = join.handle_join_reply(&keys, &session, &reply);
+        assert_eq!(believed, expected, "{status:?} of {address:?}, to a join");
+    }
+}
+
 #[test]
 fn what_was_said_in_one_exchange_is_worth_nothing_in_another() {
     let keys = job();
@@ -132,7 +183,7 @@ fn joins_and_their_replies_are_bound_to_the_session() {
     let (_, welcome) = initiator.handle_reply(&keys, &reply).unwrap();
     let ours = welcome.keys;
     let theirs = acceptor.handle_proof(&welcome.proof).unwrap();
-    let join = Initiator::join(&ours, bare_hello(KIND_BULK), [7; 16]);
+    let join = Initiator::join(&ours, bare_hello(KIND_BULK), [7; 16], remote());
     assert!(is_of_session(&theirs, join.hello()));
     for forged in flips(join.hello()) {
         assert!(!is_of_session(&theirs, &forged));
@@ -183,7 +234,7 @@ proptest! {
         let keys = JobKeys::new(None);
         let bytes = hello.iter().copied().cycle().take(HELLO_BYTES).collect::<Vec<_>>();
         prop_assert!(!is_of_job(&keys, &Hello::read_from_bytes(&bytes).unwrap()));
-        let initiator = Initiator::start(&keys, bare_hello(KIND_CONTROL), [1; 16]);
+        let initiator = Initiator::start(&keys, bare_hello(KIND_CONTROL), [1; 16], remote());
         let reply = HelloReply::read_from_bytes(&reply).unwrap();
         prop_assert!(initiator.handle_reply(&keys, &reply).is_err());
     }

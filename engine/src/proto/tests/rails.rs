@@ -31,7 +31,7 @@ fn two_paths(config: Config) -> Bench {
 
 fn join_path(number: u32, path: u16) -> Hello {
     let hello = Hello { path: path.into(), ..join(PEER, SESSION, number) };
-    *Initiator::join(&SessionKeys::for_tests(), hello, [2; 16]).hello()
+    *Initiator::join(&SessionKeys::for_tests(), hello, [2; 16], locator()).hello()
 }
 
 impl Bench {

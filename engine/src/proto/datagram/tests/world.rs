@@ -475,7 +475,8 @@ impl World {
         hello.kind = KIND_BULK;
         (hello.source, hello.session) = (engine_of(number).into(), session.into());
         hello.lane = name.into();
-        let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16]);
+        let remote = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], remote);
         let other = there.handle_lane_hello(join.hello(), self.now).unwrap();
         there.lane_ready(other, self.now);
         self.nodes[number].core.lane_ready(lane, self.now);

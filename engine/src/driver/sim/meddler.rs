@@ -1,0 +1,77 @@
+//! Somebody on the way who knows no secret and meddles with how connections begin: hellos are said
+//! again to whom they were for, and connections arrive at another host than the one called.
+
+use zerocopy::FromBytes;
+
+use super::net::Net;
+use super::rails::At;
+use crate::wire::Hello;
+use crate::wire::hello::{KIND_CONTROL, MAGIC};
+
+/// Hellos that are remembered.
+const HELLOS_MAX: usize = 64;
+/// One connection in so many is passed on.
+const RELAYED_ONE_IN: usize = 3;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Meddler {
+    /// Hellos still to be said again.
+    replays: usize,
+    /// Connections still to be passed on.
+    relays: usize,
+    /// Hellos of control lanes that were seen, the latest last.
+    hellos: Vec<Hello>,
+}
+
+impl Net {
+    /// So many hellos are said again, and so many connections passed on, from now on.
+    pub(crate) fn meddle(&mut self, replays: usize, relays: usize) {
+        self.meddler = Meddler { replays, relays, hellos: Vec::new() };
+    }
+
+    /// Hellos of control lanes that were seen.
+    #[cfg(test)]
+    pub(crate) fn overheard(&self) -> usize {
+        self.meddler.hellos.len()
+    }
+
+    /// Where an attempt of `host` to connect arrives that calls `called`.
+    pub(super) fn relayed(&mut self, host: usize, called: Option<At>) -> Option<At> {
+        if self.meddler.relays == 0 || !self.random.one_in(RELAYED_ONE_IN) {
+            return called;
+        }
+        let is_other = |&other: &usize| {
+            let is_called = called.is_some_and(|at| at.host == other);
+            other != host && !is_called && self.hosts[other].is_running
+        };
+        let others: Vec<usize> = (0..self.hosts.len()).filter(is_other).collect();
+        if others.is_empty() {
+            return called;
+        }
+        self.meddler.relays -= 1;
+        Some(At { host: self.random.pick(&others), link: 0 })
+    }
+
+    /// Reads what the side that connected writes first. A hello is answered by an older one of whom
+    /// it is for, as if the two crossed.
+    pub(super) fn overhear(&mut self, connection: usize, bytes: &[u8]) {
+        if self.meddler.replays == 0 {
+            return;
+        }
+        let Ok(hello) = Hello::read_from_bytes(bytes) else { return };
+        if hello.magic != MAGIC || hello.kind != KIND_CONTROL {
+            return;
+        }
+        let is_back = |old: &&Hello| old.source == hello.target && old.target == hello.source;
+        let old = self.meddler.hellos.iter().rfind(is_back).copied();
+        if let (Some(old), Some(host)) = (old, self.connections[connection].ends[0].host) {
+            self.meddler.replays -= 1;
+            self.visit(host, zerocopy::IntoBytes::as_bytes(&old), false);
+        }
+        if self.meddler.hellos.len() == HELLOS_MAX {
+            self.meddler.hellos.remove(0);
+        }
+        self.meddler.hellos.push(hello);
+    }
+}
