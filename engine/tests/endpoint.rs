@@ -425,6 +425,29 @@ fn a_thread_with_two_endpoints_keeps_its_first_core() {
     }
 }
 
+/// A peer that reads nothing keeps nobody who closes: its kernel has everything.
+///
+/// RR-END-1
+#[test]
+fn closing_does_not_wait_for_a_peer_that_computes() {
+    let domain = common::domain(&[("control_lane", "tcp"), ("close_linger", "60s")]);
+    let [near, far] = [(); 2].map(|()| domain.endpoint().unwrap().attach().unwrap());
+    let peer = near.insert(&far.address()).unwrap();
+    far.insert(&near.address()).unwrap();
+    near.post_send(peer, tag(1), vec![1; 8], SendOptions::default(), 0).unwrap();
+    let mut done = Vec::new();
+    while done.is_empty() {
+        near.wait(&mut done, 1, Some(Duration::ZERO)).unwrap();
+        far.progress().unwrap();
+    }
+    let start = std::time::Instant::now();
+    drop(near);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    let mut message = [0; 8];
+    far.receive_blocking(Selector::any(tag(1)), &mut message).unwrap();
+    assert_eq!(message, [1; 8]);
+}
+
 #[test]
 fn misuse_is_named_and_waits_for_nothing() {
     let endpoint = common::domain(&[("sessions_max", "1")]).endpoint().unwrap().attach().unwrap();

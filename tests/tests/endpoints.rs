@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Buffer, Domain, Endpoint, Envelope, Error, JobSecret, Level, Owned, Peer, PeerFailure,
-    Selector, SendOptions,
+    Address, Buffer, Domain, Endpoint, Envelope, Error, Event, JobSecret, Level, Owned, Peer,
+    PeerFailure, Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
@@ -286,6 +286,64 @@ fn a_silent_host_is_found_dead_though_only_receives_wait() {
             },
         );
     });
+}
+
+/// The receiver computes when the sender closes. Then it says what it has room for, while bytes are
+/// on their way still.
+///
+/// RR-END-1
+#[test]
+fn all_that_was_sent_before_closing_arrives_and_then_a_goodbye() {
+    require_lab!();
+    const COUNT: u8 = 31;
+    const LENGTH: usize = 8000;
+    let tag = Envelope::tag(1);
+    let all = DRIVERS.map(|lanes| [("lanes", lanes), ("control_lane", "tcp")]);
+    for settings in all {
+        let lab = Lab::build(&"rate=20mbit".parse().unwrap()).unwrap();
+        let (sent, is_sent) = mpsc::channel();
+        pair(
+            &lab,
+            &settings,
+            move |endpoint, peer| {
+                let options = SendOptions::default();
+                for number in 0..COUNT {
+                    endpoint.post_send(peer, tag, vec![number; LENGTH], options, 0).unwrap();
+                }
+                let mut done = Vec::new();
+                while done.len() < usize::from(COUNT) {
+                    endpoint.wait(&mut done, 64, None).unwrap();
+                }
+                assert!(done.iter().all(|done| done.result.is_ok()), "{done:?}");
+                sent.send(()).unwrap();
+            },
+            move |endpoint, peer| {
+                endpoint.connect(peer).unwrap();
+                while !matches!(endpoint.next_event(), Some(Event::Connected { .. })) {
+                    endpoint.progress().unwrap();
+                }
+                let _ = is_sent.recv_timeout(LIMIT);
+                thread::sleep(Duration::from_secs(1));
+                let start = Instant::now();
+                for number in 0..COUNT {
+                    let message = vec![0; LENGTH];
+                    let received = endpoint.receive(Selector::from(peer, tag), message).unwrap();
+                    let outcome = received.wait().unwrap();
+                    assert!(outcome.result.is_ok(), "{number}: {:?}", outcome.result);
+                    let Buffer::Heap(message) = outcome.buffer else { panic!() };
+                    assert!(message.iter().all(|&byte| byte == number), "{number}");
+                }
+                let failure = loop {
+                    assert!(start.elapsed() < LIMIT, "nobody says goodbye");
+                    endpoint.progress().unwrap();
+                    if let Some(Event::Disconnected { failure, .. }) = endpoint.next_event() {
+                        break failure;
+                    }
+                };
+                assert_eq!(failure, PeerFailure::Left);
+            },
+        );
+    }
 }
 
 #[test]

@@ -104,7 +104,10 @@ impl Engine {
 
     /// The session ends with its control lane. A kernel that gives a silent host up says nothing of
     /// how long it waited.
-    pub(super) fn lose_by(&mut self, session: u32, error: &io::Error) {
+    fn lose_by(&mut self, session: u32, error: &io::Error) {
+        if self.state.core.is_goodbye_under_way(session) {
+            return self.fail(session, PeerFailure::Removed);
+        }
         let now_ns = self.state.now_ns;
         let cause = match self.control(session).silence.lasts(now_ns) {
             _ if !is_of_network(error) => error.to_string(),

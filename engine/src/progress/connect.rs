@@ -389,7 +389,10 @@ impl Engine {
     fn judge_silence(&mut self, session: usize, owed: Owed) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
         let control = &mut self.state.controls[session];
-        let Some(silence) = control.silence.observe(now_ns, owed, limit) else { return };
+        let Some(silence) = control.silence.observe(now_ns, owed, limit) else {
+            self.end_if_left(session as u32);
+            return;
+        };
         if silence > limit && control.has_active_path() {
             return self.drop_control_lane(session as u32);
         }

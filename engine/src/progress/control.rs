@@ -389,13 +389,28 @@ impl Engine {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.lose_by(session, &error);
+                    self.handle_unsendable(session, &error);
                     return true;
                 }
             }
         }
         state.core.keep_dirty_if_starved(session);
-        self.end_if_left(session) || happened
+        happened
+    }
+
+    /// The connection takes nothing any more. What the peer sent before it closed comes first, for
+    /// its goodbye may be there.
+    ///
+    /// RR-END-1.
+    fn handle_unsendable(&mut self, session: u32, error: &std::io::Error) {
+        let is_alive = |engine: &Self| {
+            let known = engine.state.core.sessions.at(session as usize);
+            known.is_some_and(|known| known.is_connected())
+        };
+        while is_alive(self) && self.read_control(session) {}
+        if is_alive(self) {
+            self.handle_control_failed(session, error);
+        }
     }
 
     /// Sends the contents of a session in datagram mode, by its path or by its TCP lane.
@@ -441,15 +456,19 @@ impl Engine {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.handle_control_failed(session, &error);
+                    self.handle_unsendable(session, &error);
                     return true;
                 }
             }
         }
     }
 
-    /// A session that said goodbye is over when that is delivered as far as this side can know.
-    fn end_if_left(&mut self, session: u32) -> bool {
+    /// A session that said goodbye is over when that is delivered as far as this side can know: in
+    /// stream mode the peer's kernel tells ([`Self::check_peers`]), unless its process is sooner
+    /// and closes.
+    ///
+    /// RR-END-1.
+    pub(super) fn end_if_left(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let has_left = state.core.has_left(session);
         if has_left {

@@ -225,7 +225,8 @@ impl Core {
         session.waiting.is_empty() && session.is_sent()
     }
 
-    /// Whether the goodbye of [`Self::leave`] and all before it is sent, as above.
+    /// Whether the goodbye of [`Self::leave`] and all before it is sent, as above. In stream mode
+    /// the session is over when the peer's kernel has it, too.
     ///
     /// RR-END-1.
     pub(crate) fn has_left(&self, slot: u32) -> bool {
@@ -235,14 +236,16 @@ impl Core {
         })
     }
 
-    /// Whether all but the goodbye is acknowledged: a peer that ends the session now has that.
+    /// Whether a peer that ends the session now has all but the goodbye: in datagram mode that is
+    /// acknowledged; in stream mode nothing more can be done.
     pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {
-            let datagram = session.datagram.as_deref();
-            session.is_leaving
-                && session.control.is_empty()
-                && datagram.is_some_and(|datagram| datagram.outstanding.len() <= 1)
+            let is_under_way = session.datagram.as_deref().map_or_else(
+                || session.outbox.is_empty(),
+                |datagram| datagram.outstanding.len() <= 1,
+            );
+            session.is_leaving && session.control.is_empty() && is_under_way
         })
     }
 
