@@ -425,6 +425,56 @@ fn a_thread_with_two_endpoints_keeps_its_first_core() {
     }
 }
 
+/// All of them connect before any is answered.
+#[test]
+fn a_hundred_clients_at_once_are_all_served() {
+    const CLIENTS: u64 = 100;
+    let domain = common::domain(&[("arena_bytes", "4M")]);
+    let server = domain.endpoint().unwrap().attach().unwrap();
+    let address = server.address();
+    let (is_served, served) = std::sync::mpsc::channel();
+    let clients = std::thread::spawn(move || {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let client = domain.endpoint().unwrap().attach().unwrap();
+                let peer = client.insert(&address).unwrap();
+                let bytes = pattern(number, 3000);
+                client.post_send(peer, tag(number), bytes, SendOptions::default(), 0).unwrap();
+                client.post_receive(Selector::from(peer, tag(number)), vec![0; 3000], 1).unwrap();
+                client
+            })
+            .collect();
+        let mut done: Vec<Vec<_>> = clients.iter().map(|_| Vec::new()).collect();
+        while done.iter().any(|done| done.len() < 2) {
+            for (client, done) in clients.iter().zip(&mut done) {
+                client.wait(done, 2, Some(Duration::ZERO)).unwrap();
+            }
+        }
+        for (number, completion) in done.into_iter().enumerate().flat_map(|(number, done)| {
+            done.into_iter().map(move |completion| (number as u64, completion))
+        }) {
+            completion.result.unwrap();
+            if completion.context == 1 {
+                let Some(Buffer::Heap(bytes)) = completion.buffer else { panic!("no buffer") };
+                assert!(bytes == pattern(number, 3000), "client {number}");
+            }
+        }
+        is_served.send(()).unwrap();
+    });
+    let any = Selector::any(tag(0)).ignoring(u64::MAX);
+    for _ in 0..CLIENTS {
+        let mut bytes = vec![0; 3000];
+        let status = server.receive_blocking(any, &mut bytes).unwrap();
+        let back = tag(status.envelope.tag);
+        server.send_blocking(status.peer.unwrap(), back, &bytes, Level::default()).unwrap();
+    }
+    while served.try_recv().is_err() {
+        assert!(!clients.is_finished(), "the clients failed");
+        server.progress().unwrap();
+    }
+    clients.join().unwrap();
+}
+
 /// A peer that reads nothing keeps nobody who closes: its kernel has everything.
 ///
 /// RR-END-1
