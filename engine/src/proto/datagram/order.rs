@@ -16,6 +16,10 @@ pub(crate) type Hashing = foldhash::fast::FixedState;
 /// Streams that are looked through for silent ones at the least.
 const STREAMS_LEAST: usize = 64;
 
+/// Frames after which silent streams are forgotten, however few: less than two numbers may be apart
+/// that [`is_before`] compares, by far more than a window.
+const FORGET_AFTER: u32 = 1 << 30;
+
 /// Source endpoint, target endpoint, and context with the bit of untagged messages.
 pub(crate) type Stream = (u16, u16, u64);
 
@@ -27,12 +31,14 @@ pub(crate) struct Chain {
     last: HashMap<Stream, u32, Hashing>,
     /// Silent streams are forgotten when there are as many as this.
     forget_at: usize,
+    /// None is remembered whose last message is before this frame.
+    forgotten: u32,
 }
 
 impl Chain {
     pub(crate) fn new(seed: u64) -> Self {
         let last = HashMap::with_hasher(Hashing::with_seed(seed));
-        Self { latest: None, last, forget_at: STREAMS_LEAST }
+        Self { latest: None, last, forget_at: STREAMS_LEAST, forgotten: 0 }
     }
 
     /// What message `frame` says of the one before it, where all before `base` have come.
@@ -45,11 +51,30 @@ impl Chain {
             _ => self.turn_to(stream, frame, base),
         };
         match last {
+            // What may be missing lies in one window, which 16 bits tell apart.
             Some(last) if !is_before(last, base) && !planted!(ForgetStream) => {
                 frame.wrapping_sub(last) as u16
             }
             _ => 0,
         }
+    }
+
+    /// All before `base` have come; this is told at each number that is given out. Streams that
+    /// have been silent for long are forgotten before their numbers are those of later frames.
+    ///
+    /// RR-DGRAM-4.
+    #[inline]
+    pub(crate) fn keep_up(&mut self, base: u32) {
+        if base.wrapping_sub(self.forgotten) >= FORGET_AFTER {
+            self.forget_silent(base);
+        }
+    }
+
+    #[cold]
+    fn forget_silent(&mut self, base: u32) {
+        self.latest.take_if(|(_, last)| is_before(*last, base));
+        self.last.retain(|_, last| !is_before(*last, base));
+        self.forgotten = base;
     }
 
     /// Another stream goes on with `frame`; its last message so far, if that is remembered.
@@ -175,6 +200,59 @@ mod tests {
 
     fn following(follows: u16) -> Envelope {
         Envelope::Eager(Eager { follows: follows.into(), ..Eager::new_zeroed() })
+    }
+
+    const ONE: Stream = (0, 1, 5);
+    const OTHER: Stream = (0, 1, 6);
+
+    /// Frames go on to `end`, all of them acknowledged as soon as they are sent.
+    fn pass_frames(chain: &mut Chain, from: u32, end: u64) {
+        for frame in (u64::from(from)..end).step_by(FRAMES_MAX as usize) {
+            chain.keep_up(frame as u32);
+        }
+    }
+
+    /// A stream is silent until numbers seem to be later than its last one, or nearly come round.
+    /// Whether it was the last that sent anything makes no difference. RR-DGRAM-4
+    #[test]
+    fn a_message_of_long_ago_is_followed_by_none() {
+        let last = 1000;
+        let half = 1u64 << 31;
+        for silence in [half - 1, half, half + 5, half + 40_000, 2 * half - 40_000, 2 * half + 5] {
+            for is_latest in [true, false] {
+                let mut chain = Chain::new(1);
+                assert_eq!(chain.follow(ONE, last, last), 0);
+                if !is_latest {
+                    assert_eq!(chain.follow(OTHER, last + 1, last), 0);
+                }
+                // Much is under way, so that a number that comes round lies within.
+                let end = u64::from(last) + silence;
+                let known = end - u64::from(FRAMES_MAX / 2);
+                pass_frames(&mut chain, last, known);
+                let (frame, base) = (end as u32, known as u32);
+                chain.keep_up(base);
+                assert_eq!(chain.follow(ONE, frame, base), 0, "{silence} {is_latest}");
+                assert_eq!(chain.follow(ONE, frame + 3, base), 3);
+            }
+        }
+    }
+
+    /// RR-DGRAM-4
+    #[test]
+    fn what_may_be_missing_is_followed_while_numbers_come_round() {
+        let mut chain = Chain::new(1);
+        let start = u32::MAX - 10;
+        pass_frames(&mut chain, 0, u64::from(start));
+        chain.keep_up(start);
+        assert_eq!(chain.follow(ONE, start, start), 0);
+        assert_eq!(chain.follow(OTHER, start + 1, start), 0);
+        for back in [7, 20, FRAMES_MAX - 1 - 27] {
+            chain.keep_up(start);
+            let (_, last) = chain.latest.unwrap();
+            let frame = last.wrapping_add(back);
+            assert_eq!(u32::from(chain.follow(OTHER, frame, start)), back);
+        }
+        assert_eq!(u32::from(chain.follow(ONE, start.wrapping_add(32_767), start)), 32_767);
     }
 
     /// A message is lost until one waits that is a whole window behind the one it follows: both

@@ -100,11 +100,19 @@ impl Datagram {
             id
         });
         self.open = Some(id);
-        let frame = self.next_frame;
-        self.next_frame = frame.wrapping_add(1);
+        let frame = self.take_number(base);
         let content = pool.get_mut(id)?;
         content.is_urgent |= is_control;
         Some(Pushed { frame, base, id, content })
+    }
+
+    /// The number of the next frame, where all before `base` are known to have come.
+    #[inline]
+    fn take_number(&mut self, base: u32) -> u32 {
+        self.chain.keep_up(base);
+        let frame = self.next_frame;
+        self.next_frame = frame.wrapping_add(1);
+        frame
     }
 
     /// [`Self::push`] for a message, or a piece of one: what leads others shares no content with
@@ -153,14 +161,15 @@ impl Datagram {
         slot: u32,
         length: usize,
     ) -> Option<Id> {
-        let frames = self.next_frame.wrapping_sub(self.base(pool));
+        let base = self.base(pool);
+        let frames = self.next_frame.wrapping_sub(base);
         let has_room = pool.has_room_for_bulk(self.outstanding.len());
         if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
             return None;
         }
         self.close_open(pool);
-        let id = pool.open(slot, self.next_frame);
-        self.next_frame = self.next_frame.wrapping_add(1);
+        let number = self.take_number(base);
+        let id = pool.open(slot, number);
         self.outstanding.push_back(pool, id);
         self.slow.push_back(pool, id);
         let content = pool.get_mut(id)?;

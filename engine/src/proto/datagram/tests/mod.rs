@@ -12,6 +12,7 @@ use self::world::{Faults, Stream, World};
 use super::super::core::Config;
 use super::super::effects::{Ended, Level};
 use super::super::failure::PeerFailure;
+use super::window::Arrivals;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use zerocopy::FromBytes;
 
@@ -88,6 +89,50 @@ fn a_lost_message_delays_its_own_context_only() {
         let is_delayed = before.0 == 1 && (3..=6).contains(&(at / 2));
         let expected = if is_delayed { 14 } else { before.1 };
         assert_eq!(after.1, expected, "message {} of context {}", at / 2, before.0);
+    }
+}
+
+/// So many frames went to node 1, and have come: other streams had much to say.
+fn skip_frames(world: &mut World, count: u32) {
+    let sender = world.nodes[0].core.sessions.at_mut(0).unwrap().datagram.as_deref_mut().unwrap();
+    sender.next_frame = sender.next_frame.wrapping_add(count);
+    let next = sender.next_frame;
+    let session = world.nodes[1].core.sessions.at_mut(0).unwrap();
+    (session.expected_frame, session.announced_ack) = (next, next);
+    session.datagram.as_deref_mut().unwrap().arrivals = Arrivals::starting_at(next);
+}
+
+/// A stream is silent until the low bits of its last number are those of one that is missing.
+///
+/// RR-DGRAM-4
+#[test]
+fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
+    for silence in [(1u64 << 31) + (1 << 16), (3 << 30) + (1 << 16), 1 << 32] {
+        let mut world = world();
+        let receive = |world: &mut World, context| world.receive((1, 0), Some((0, 0)), context, 8);
+        let message = Level::BufferReusable;
+        receive(&mut world, 1);
+        world.send(stream(1), 8, message);
+        world.settle(20);
+        // Not all at once: in between something is sent. The next number is that of the lost one.
+        for hop in 0..8 {
+            skip_frames(&mut world, (silence / 8) as u32 - 1 - u32::from(hop == 0));
+            receive(&mut world, 10 + hop);
+            world.send(stream(10 + hop), 8, message);
+            world.settle(20);
+        }
+        let last = [1, 2, 2].map(|context| receive(&mut world, context))[0];
+        // This one is lost, and both others would follow it.
+        world.doomed = vec![world.datagrams + 1];
+        world.send(stream(2), 8, message);
+        world.step();
+        let start = world.now;
+        world.send(stream(1), 8, message);
+        world.step();
+        world.send(stream(2), 8, message);
+        world.settle(20);
+        world.check();
+        assert_eq!(world.nodes[1].memory.ended[&last].1, start + 2, "after {silence} frames");
     }
 }
 
