@@ -84,12 +84,13 @@ impl Run {
     }
 
     /// Sessions that the other side does not have any more end, if only because their hosts are
-    /// silent: until then what has come of them, and what is due to them, is kept.
+    /// silent: until then what has come of them, and what is due to them, is kept. So do attempts
+    /// to connect: the last one may have been lost before the world was whole.
     ///
-    /// RR-END-2.
+    /// RR-END-2, RR-CONN-6.
     pub(super) fn outlive(&mut self) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
-        while self.is_any_one_sided() {
+        while self.is_any_one_sided() || self.is_any_connecting() {
             match self.world.step(end_ns) {
                 Step::Limit => return Err("the end of a session is never noticed".into()),
                 Step::Turn(host) => self.after_turn(host)?,
@@ -107,6 +108,16 @@ impl Run {
             let mut sessions = core.sessions.iter().filter(|(_, session)| session.is_connected());
             sessions.any(|(_, session)| {
                 session.is_outlived() || !self.is_other_side_of(session.engine, session.id)
+            })
+        })
+    }
+
+    /// Whether somebody who lives attempts to connect with somebody who does.
+    fn is_any_connecting(&self) -> bool {
+        (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
+            let mut sessions = engine.state.core.sessions.iter();
+            sessions.any(|(_, session)| {
+                is_trying(session.connection.phase()) && self.is_alive(session.engine)
             })
         })
     }
@@ -152,6 +163,11 @@ impl Run {
             pieces => Err(format!("{pieces} pieces of memory are with the kernel")),
         }
     }
+}
+
+/// Whether an attempt to connect has neither failed nor made a session yet.
+fn is_trying(phase: Phase) -> bool {
+    !matches!(phase, Phase::Closed | Phase::Connected | Phase::Failed)
 }
 
 /// What one engine must not have when nothing is under way.
@@ -208,7 +224,6 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if core.datagrams.contents.len() != contents {
         return fail("contents are kept that no session has");
     }
-    let is_trying = |phase| !matches!(phase, Phase::Closed | Phase::Connected | Phase::Failed);
     let sessions = core.sessions.iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
     if core.offers_open() > trying + engine.state.handshakes_pending {

@@ -1,7 +1,10 @@
 //! Faults strike, and pass.
 
-use super::plan::Fault;
+use std::time::Duration;
+
+use super::plan::{Fault, HANDSHAKE_TIMEOUT};
 use super::{FAULT, FIREWALL, FIREWALL_DOWN, Process, RAIL, Run, UNDO};
+use crate::driver::sim::net::GivenUp;
 use crate::types::PeerFailure;
 
 /// Processes of one run, one after the other or at the same time.
@@ -97,6 +100,19 @@ impl Run {
             }
             Fault::Pause | Fault::Kill | Fault::Darken | Fault::Leave | Fault::Join => Ok(false),
             Fault::Restart => Ok(false),
+        }
+    }
+
+    /// Nobody waits for a proof for ever, however long the kernel repeats it; who has sent it takes
+    /// that for the end of a session.
+    ///
+    /// RR-CONN-5.
+    pub(super) fn forgive_late_proofs(&mut self) {
+        let given_up = self.world.net.borrow_mut().take_given_up();
+        for GivenUp { between: (one, other), waited_ns } in given_up {
+            if Duration::from_nanos(waited_ns) >= HANDSHAKE_TIMEOUT {
+                self.taint(one, other);
+            }
         }
     }
 

@@ -31,6 +31,8 @@ mod paths;
 pub(crate) mod plan;
 mod rail_plan;
 #[cfg(test)]
+mod reasons;
+#[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod storms;
@@ -320,6 +322,7 @@ impl Run {
 
     /// Looks at what a turn has brought.
     fn after_turn(&mut self, host: usize) -> Result<(), String> {
+        self.forgive_late_proofs();
         self.collect(host)?;
         self.check_waiting_room(host)?;
         if self.world.turns.is_multiple_of(TURNS_PER_LOOK) {

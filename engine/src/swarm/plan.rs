@@ -17,7 +17,7 @@ const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// How long a stranger may take to prove itself.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether the sessions of a seed have checksums.
 fn checks(seed: u64) -> bool {

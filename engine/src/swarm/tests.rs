@@ -10,6 +10,14 @@ fn a_few_seeds_hold() {
     }
 }
 
+/// What these took for a failure has a reason; [`super::reasons`] tells each.
+#[test]
+fn seeds_whose_network_is_late_hold() {
+    for seed in [777011805, 778002574, 779010507, 780005979, 783002445] {
+        run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..20 {

@@ -396,8 +396,8 @@ impl Run {
         Ok(())
     }
 
-    /// Receives everything that comes without being asked for. `true`: nothing does, and nothing
-    /// is outstanding but receives.
+    /// Receives everything that comes without being asked for. `true`: nothing does, nothing is on
+    /// its way, and nothing is outstanding but receives.
     pub(super) fn drain(&mut self) -> Result<bool, String> {
         let before = self.oracle.received.len();
         for host in 0..self.residents.len() {
@@ -413,7 +413,10 @@ impl Run {
                 operations.any(|(_, operation)| matches!(operation.state, State::Queued { .. }))
             })
         });
-        Ok(!is_sending && !is_injecting && self.oracle.received.len() == before)
+        // Sends whose buffers may be reused have ended long before that.
+        let is_on_its_way = self.world.net.borrow().has_bytes_under_way();
+        let is_working = is_sending || is_injecting || is_on_its_way;
+        Ok(!is_working && self.oracle.received.len() == before)
     }
 
     /// No receive waits for a peer whose session has failed.

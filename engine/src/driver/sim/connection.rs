@@ -110,6 +110,11 @@ impl Pipe {
         self.is_ended && self.bytes.is_empty()
     }
 
+    /// Bytes that the reading side has read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
     pub(crate) fn unacknowledged_since_ns(&self) -> Option<u64> {
         self.unacknowledged_since_ns
     }
@@ -188,6 +193,8 @@ pub(crate) struct Connection {
     pub(crate) is_broken: bool,
     /// No news of its end ever arrives.
     pub(crate) is_mute: bool,
+    /// When side 1 wrote first.
+    pub(crate) answered_ns: Option<u64>,
 }
 
 impl Connection {
@@ -195,6 +202,11 @@ impl Connection {
     pub(crate) fn is_whole(&self) -> bool {
         !self.is_broken
             && self.ends.iter().all(|end| !end.is_closed && !end.has_heard && !end.is_forgotten)
+    }
+
+    /// Whether bytes are on their way to somebody who takes them.
+    pub(crate) fn has_bytes_under_way(&self) -> bool {
+        self.is_whole() && !self.is_mute && self.pipes.iter().any(|pipe| !pipe.flights.is_empty())
     }
 
     /// Something can be read by `side`: bytes, the end, or an error.

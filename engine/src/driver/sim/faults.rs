@@ -11,7 +11,7 @@ use super::net::{Item, Net};
 const GREETINGS_BYTES: u64 = 256;
 
 impl Net {
-    fn pair_of(&self, index: usize) -> Option<(usize, usize)> {
+    pub(super) fn pair_of(&self, index: usize) -> Option<(usize, usize)> {
         let ends = &self.connections[index].ends;
         Some((ends[0].host?, ends[1].host?))
     }
@@ -225,6 +225,7 @@ impl Net {
             stalled_until_ns: 0,
             is_broken: false,
             is_mute: false,
+            answered_ns: None,
         };
         let now_ns = self.now_ns();
         connection.pipes[0].write(now_ns, bytes, 0, 0);

@@ -83,6 +83,15 @@ pub(crate) enum Item {
     DatagramRoom { host: usize, process: u32 },
 }
 
+/// A connection whose acceptor had answered the hello, and closed it before the proof came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenUp {
+    /// The hosts.
+    pub(crate) between: (usize, usize),
+    /// Time since the answer.
+    pub(crate) waited_ns: u64,
+}
+
 #[derive(Debug)]
 struct Planned {
     at_ns: u64,
@@ -132,6 +141,7 @@ pub(crate) struct Net {
     /// Memory that requests of the kernel refer to; `true`: they write it.
     busy: Vec<(usize, usize, bool)>,
     violations: Vec<String>,
+    pub(super) given_up: Vec<GivenUp>,
     hash: u64,
 }
 
@@ -154,6 +164,7 @@ impl Net {
             epoch: 0,
             busy: Vec::new(),
             violations: Vec::new(),
+            given_up: Vec::new(),
             hash: 0,
         }))
     }
@@ -244,6 +255,19 @@ impl Net {
 
     pub(crate) fn take_violation(&mut self) -> Option<String> {
         (!self.violations.is_empty()).then(|| self.violations.remove(0))
+    }
+
+    // ---- What is not over ----
+
+    /// Whether bytes of a stream are on their way to somebody who takes them. What a kernel repeats
+    /// is: the time of that was drawn when they were written.
+    pub(crate) fn has_bytes_under_way(&self) -> bool {
+        self.connections.iter().any(Connection::has_bytes_under_way)
+    }
+
+    /// Connections that were given up since this was asked last.
+    pub(crate) fn take_given_up(&mut self) -> Vec<GivenUp> {
+        std::mem::take(&mut self.given_up)
     }
 
     /// A request refers to memory. What one writes nobody else may touch.

@@ -5,12 +5,16 @@ use std::net::SocketAddr;
 
 use super::connection::{Connection, End, Pipe};
 use super::lane::{News, What, cancelled};
-use super::net::{Item, Net};
+use super::net::{GivenUp, Item, Net};
 use super::rails::At;
 use crate::progress::lanes::{CloseMode, Event, LaneKey};
+use crate::wire::hello::HELLO_BYTES;
+use crate::wire::proof::PROOF_BYTES;
 
 /// A new socket takes a greeting of so many bytes whole.
 const GREETING_BYTES_MAX: usize = 256;
+/// Hello and proof.
+const PROVEN_BYTES: u64 = (HELLO_BYTES + PROOF_BYTES) as u64;
 /// Time after which a connection attempt that was not answered is repeated by the kernel.
 const SYN_REPEAT_NS: u64 = 1_000_000_000;
 
@@ -32,6 +36,7 @@ impl Net {
             stalled_until_ns: 0,
             is_broken: false,
             is_mute: false,
+            answered_ns: None,
         });
         let key = self.hosts[host].add_lane(index, 0);
         self.connections[index].ends[0].lane = Some((key.index, key.generation));
@@ -137,6 +142,9 @@ impl Net {
         let now_ns = self.now_ns;
         let way = connection.ends[side].at().zip(connection.ends[1 - side].at());
         let arrival_ns = way.and_then(|(from, to)| self.stream_arrival_ns(from, to, count));
+        if side == 1 {
+            self.connections[index].answered_ns.get_or_insert(now_ns);
+        }
         let pipe = &mut self.connections[index].pipes[side];
         let at_ns = match arrival_ns {
             Some(arrival_ns) => pipe.write_until(now_ns, &bytes[..count], arrival_ns),
@@ -248,6 +256,19 @@ impl Net {
         self.look_at(index, side);
     }
 
+    /// Who accepted a connection closes it. After a hello, without the proof that follows the
+    /// answer, that is the end of a session for the other side, if it has sent the proof by then.
+    fn note_given_up(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        let is_proof_due = !connection.is_bulk && connection.is_whole();
+        let Some(answered_ns) = connection.answered_ns.filter(|_| is_proof_due) else { return };
+        if connection.pipes[0].read_bytes() < PROVEN_BYTES
+            && let Some(between) = self.pair_of(index)
+        {
+            self.given_up.push(GivenUp { between, waited_ns: self.now_ns - answered_ns });
+        }
+    }
+
     pub(super) fn close(&mut self, host: usize, key: LaneKey, mode: CloseMode) {
         // After `ConnectFailed` the lane may be gone already.
         let Some(lane) = self.find_lane(host, key).filter(|lane| !lane.is_closing) else { return };
@@ -263,6 +284,9 @@ impl Net {
             let event = Event::ChunkReceived { lane: key, result: Err(cancelled()) };
             let (what, releases) = (What::Event(event), Some(chunk.spans));
             self.tell(host, Some(key), News { what, releases, scribbles: true });
+        }
+        if side == 1 {
+            self.note_given_up(index);
         }
         let connection = &mut self.connections[index];
         connection.ends[side].is_closed = true;
