@@ -20,6 +20,8 @@ pub(super) const PROBE_SLACK_NS: u64 = 100_000;
 /// One sample of a peer that stood still for seconds does not put probes off for longer than this,
 /// unless the path itself is as long.
 const PROBE_BASE_MAX_NS: u64 = 500_000_000;
+/// No path is longer than this, so a longer sample is of a standstill, though it be the only one.
+const ROUND_TRIP_MAX_NS: u64 = 1_000_000_000;
 /// Probe timeouts without an answer that make a path silent: 31 times the first one, some 7 ms on
 /// a LAN. A packet is lost now and then; five probes in a row are not.
 const SILENT_PROBES: u32 = 5;
@@ -73,7 +75,8 @@ impl Loss {
         let round_trip_ns = rtt.smoothed_ns();
         let most_ns = round_trip_ns + PROBE_SLACK_NS;
         let base_ns = round_trip_ns + (4 * rtt.variation_ns()).clamp(PROBE_SLACK_NS, most_ns);
-        base_ns.min(PROBE_BASE_MAX_NS.max(2 * rtt.least_ns().min(round_trip_ns)))
+        let path_ns = rtt.least_ns().min(round_trip_ns).min(ROUND_TRIP_MAX_NS);
+        base_ns.min(PROBE_BASE_MAX_NS.max(2 * path_ns))
     }
 
     /// Whether a path that was asked so often, for so long, is taken for silent.
@@ -194,6 +197,24 @@ mod tests {
         assert_eq!(loss.probe_after_ns(&rtt, 0), first_ns << BACKOFF_MAX);
         loss.handle_progress();
         assert_eq!(loss.probe_after_ns(&rtt, 0), first_ns);
+    }
+
+    /// A peer that stood still from the first packet on has left no other sample. RR-PATH-3
+    #[test]
+    fn a_peer_that_stood_still_at_first_puts_no_probe_off_for_longer_than_any_path() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let mut rtt = Rtt::new(1_000_000);
+        rtt.handle_sample(0, 14 * SECOND_NS, 0, false);
+        let mut loss = Loss::new();
+        let mut silent_ns = 0;
+        while !loss.is_silent(&rtt) {
+            silent_ns += loss.probe_after_ns(&rtt, 0);
+            loss.handle_probe_timeout();
+        }
+        assert!(silent_ns <= 6 * SECOND_NS, "{silent_ns} ns");
+        // One that is as long as this is not asked before it can have answered.
+        let rtt = measured(800_000_000);
+        assert!(Loss::new().probe_after_ns(&rtt, 0) > 800_000_000);
     }
 
     #[test]
