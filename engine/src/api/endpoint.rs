@@ -232,12 +232,14 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] at the bound `sessions_max`, which counts every engine that was ever met.
+    /// [`Error::Limit`] at the bound `sessions_max`, which counts engines that are connected and
+    /// those of peers that were inserted and not removed.
     pub fn insert(&self, address: &Address) -> Result<Peer, Error> {
-        let core = &mut self.mode.engine.borrow_mut().state.core;
-        core.insert_peer(address.engine(), address.to_locators(), address.endpoint())
-            .map(Peer)
-            .ok_or(Error::Limit("this engine has met sessions_max others; raise the setting"))
+        let error = Error::Limit(
+            "this engine has sessions_max sessions, with peers that are connected or were \
+             inserted: raise the setting, or remove peers that are gone",
+        );
+        self.mode.engine.borrow_mut().insert_peer(address).ok_or(error)
     }
 
     /// Removes a peer: what is outstanding with it fails, and the connection is closed when it
@@ -257,7 +259,9 @@ impl Endpoint<Owned> {
         Ok(())
     }
 
-    /// The address of a peer (also of one that was met as the source of a message).
+    /// The address of a peer. One that was met as the source of a message and never inserted is
+    /// known while it is connected and while messages of it wait to be received, and after that
+    /// until some newer sessions have ended: insert its address to keep it.
     pub fn peer_address(&self, peer: Peer) -> Option<Address> {
         let engine = self.mode.engine.borrow();
         engine.state.core.remotes.get(peer.0)?;

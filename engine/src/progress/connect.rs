@@ -166,8 +166,9 @@ impl Engine {
                 }
                 let id = self.next_session_id();
                 let ours = self.state.core.offer_in_hello(session, id);
+                let epoch = self.state.core.next_epoch();
                 let Some(known) = self.state.core.sessions.at_mut(session as usize) else { return };
-                let (target, epoch) = (known.engine, known.next_epoch());
+                let target = known.engine;
                 let answered = known.connection.answered();
                 let mut hello = self.hello(target, KIND_CONTROL, ours);
                 (hello.epoch, hello.answered) = (epoch.into(), answered.into());

@@ -323,6 +323,10 @@ impl Engine {
             bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
         };
         let engine = hello.source.get();
+        if self.state.core.sessions.is_full() {
+            // What is still to be done about a session that ended keeps its place.
+            self.carry_out();
+        }
         let state = &mut *self.state;
         let verdict = if !is_of_job(&state.keys, hello) {
             Err(HelloStatus::WrongSecret)
@@ -383,6 +387,11 @@ impl Engine {
             HelloStatus::WrongSecret => "it does not know this job's secret".into(),
             HelloStatus::WrongEngine => "it wants a process that lived here earlier".into(),
             HelloStatus::StaleEpoch => "it repeats what an earlier connection said".into(),
+            HelloStatus::Busy => format!(
+                "this engine has as many sessions as it may have (sessions_max = {}): raise the \
+                 setting, or remove peers that are gone",
+                self.state.core.config.sessions_max
+            ),
             other => format!("{other:?}"),
         }
     }

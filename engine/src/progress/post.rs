@@ -247,6 +247,16 @@ impl Engine {
         self.state.completions.handles.insert(Handle::default()).ok()
     }
 
+    /// Adds a remote endpoint. `None`: a limit is reached.
+    pub(crate) fn insert_peer(&mut self, address: &Address) -> Option<Peer> {
+        if self.state.core.sessions.is_full() {
+            // What is still to be done about a session that ended keeps its place.
+            self.carry_out();
+        }
+        let (engine, locators) = (address.engine(), address.to_locators());
+        self.state.core.insert_peer(engine, locators, address.endpoint()).map(Peer)
+    }
+
     /// Connects to a peer (again), without waiting.
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
         let remote = self.state.core.remotes.get(peer.0).ok_or(Error::UnknownPeer)?;

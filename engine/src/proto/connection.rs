@@ -191,6 +191,11 @@ impl Connection {
         self.is_swallowed = true;
     }
 
+    /// Whether a hello of the peer was accepted whose proof is due.
+    pub(crate) fn expects_peer(&self) -> bool {
+        self.due > 0
+    }
+
     /// The epoch of the peer's hello that one of this side answers; 0: none is due.
     pub(crate) fn answered(&self) -> u32 {
         if self.due > 0 { self.due_epoch } else { 0 }
@@ -267,10 +272,10 @@ impl Connection {
             | HelloStatus::StaleEpoch => {
                 self.handle_attempt_failed(now_ns, "the peer still holds an earlier connection")
             }
-            HelloStatus::Busy => self.handle_attempt_failed(
-                now_ns,
-                "the peer is at its limit of sessions (setting sessions_max there)",
-            ),
+            HelloStatus::Busy => {
+                let attempts = self.attempts;
+                self.handle_attempt_ended(now_ns, PeerFailure::Full { attempts })
+            }
             HelloStatus::WrongEngine if self.may_stray => {
                 self.handle_attempt_failed(now_ns, "another process has that address of the peer")
             }

@@ -134,6 +134,8 @@ pub(crate) struct Remote {
     pub(crate) session: u32,
     /// Its id on the remote engine.
     pub(crate) endpoint: u16,
+    /// The user inserted it; else it was met as the source of a message.
+    pub(crate) is_inserted: bool,
 }
 
 /// What the loop does for the protocol, besides [`Effects`].
@@ -162,6 +164,23 @@ pub(crate) enum Action {
     Reconnect { session: u32 },
 }
 
+impl Action {
+    /// The session that it is about, if it names one.
+    pub(super) fn session(&self) -> Option<u32> {
+        match *self {
+            Self::Connect { session }
+            | Self::CloseControl { session, .. }
+            | Self::OpenLane { session, .. }
+            | Self::PairRails { session }
+            | Self::GiveUp { session, .. }
+            | Self::Established { session }
+            | Self::Ended { session, .. }
+            | Self::Reconnect { session } => Some(session),
+            Self::CloseLane { .. } | Self::AbandonLane { .. } => None,
+        }
+    }
+}
+
 /// Counts of what was dropped or went wrong, for users to see.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct CoreCounters {
@@ -187,6 +206,10 @@ pub(crate) struct Core {
     pub(crate) engine: u64,
     pub(crate) sessions: Table<Session>,
     pub(super) by_engine: HashMap<u64, u32>,
+    /// Sessions that ended, the last one last; some of them may live again.
+    pub(super) over: Vec<u32>,
+    /// Hellos said to anybody: their epochs never repeat, whoever is forgotten.
+    hellos: u32,
     /// Slots of sessions kept free for peers that have yet to prove themselves.
     pub(super) promised: usize,
     pub(crate) remotes: Table<Remote>,
@@ -236,6 +259,8 @@ impl Core {
             engine,
             sessions: Table::new(config.sessions_max),
             by_engine: HashMap::new(),
+            over: Vec::new(),
+            hellos: 0,
             promised: 0,
             remotes: Table::new(config.sessions_max.saturating_mul(ENDPOINTS_MAX)),
             endpoints: Vec::new(),
@@ -262,6 +287,12 @@ impl Core {
             reserved_envelopes: 0,
             config,
         }
+    }
+
+    /// The epoch of the next hello of a control lane.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.hellos = self.hellos.saturating_add(1);
+        self.hellos
     }
 
     /// Byte credit that sessions were given, and that unexpected messages of ended ones hold.

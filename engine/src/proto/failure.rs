@@ -19,6 +19,16 @@ pub enum PeerFailure {
         /// What ended the last one.
         cause: Arc<str>,
     },
+    /// The peer has as many sessions as it may have.
+    #[error(
+        "full after {attempts} attempts: it has as many sessions as its setting sessions_max \
+         allows, with peers that are connected or that it inserted and did not remove. Raise the \
+         setting there, remove peers there that are gone, or connect when others have left"
+    )]
+    Full {
+        /// How many attempts were made.
+        attempts: u32,
+    },
     /// The connection broke: the process died, or its host or the network did.
     #[error("lost: {0}")]
     Lost(Arc<str>),

@@ -16,6 +16,7 @@ pub(crate) mod datagram;
 pub(crate) mod effects;
 mod endpoints;
 pub(crate) mod failure;
+mod forget;
 pub(crate) mod handshake;
 pub(crate) mod hint;
 pub(crate) mod keys;

@@ -41,6 +41,7 @@ impl Core {
         if let Some(&session) = self.by_engine.get(&engine) {
             return Some(session);
         }
+        self.forget_some();
         let session = Session::new(engine, locators, self.config.retry);
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
@@ -59,6 +60,9 @@ impl Core {
     ) -> Option<Id> {
         let session = self.session_with(engine, locators.into())?;
         let index = self.remote_of(session, endpoint)?;
+        if let Some(remote) = self.remotes.at_mut(index as usize) {
+            remote.is_inserted = true;
+        }
         if let Some(known) = self.sessions.at_mut(session as usize) {
             if known.failure == Some(PeerFailure::Removed) {
                 self.reset_failure(session);
@@ -81,7 +85,9 @@ impl Core {
         if slot >= ENDPOINTS_MAX {
             return None;
         }
-        let remote = self.remotes.insert(Remote { session, endpoint }).ok()?.index() as u32;
+        let remote =
+            self.remotes.insert(Remote { session, endpoint, is_inserted: false }).ok()?.index()
+                as u32;
         if known.remotes.len() <= slot {
             known.remotes.resize(slot + 1, u32::MAX);
         }
@@ -117,6 +123,7 @@ impl Core {
         if session.remotes.iter().all(|&remote| remote == u32::MAX) {
             self.leave(remote.session);
         }
+        self.note_over(remote.session);
         true
     }
 
@@ -217,7 +224,9 @@ impl Core {
                 session.connection.expect_peer(engine > own_engine, epoch, answered);
             }
             None => {
-                if self.sessions.len() + self.promised >= self.config.sessions_max {
+                // Nothing is forgotten for who has yet to prove himself.
+                let left = self.config.sessions_max - self.sessions.len();
+                if left <= self.promised && left + self.forgettable().len() <= self.promised {
                     return Err(HelloStatus::Busy);
                 }
                 self.promised += 1;

@@ -174,8 +174,6 @@ pub(crate) struct Session {
     pub(crate) bulk_in_datagrams: bool,
     /// Lane numbers that have joined it.
     pub(crate) joins: JoinWindow,
-    /// Hellos said to the remote engine, over all sessions with it.
-    hellos: u32,
     /// Hellos that were said to it have announced a window that is kept for it.
     pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
@@ -262,7 +260,6 @@ impl Session {
             has_checksums: false,
             bulk_in_datagrams: false,
             joins: JoinWindow::default(),
-            hellos: 0,
             has_offer: false,
             epoch_seen: 0,
             remotes: Vec::new(),
@@ -356,12 +353,6 @@ impl Session {
         self.rails = super::rails::Rails::new();
         (self.is_leaving, self.is_bereaved) = (false, false);
         self.sequel = Sequel::None;
-    }
-
-    /// The epoch of the next hello to the remote engine.
-    pub(crate) fn next_epoch(&mut self) -> u32 {
-        self.hellos = self.hellos.saturating_add(1);
-        self.hellos
     }
 
     /// Room in the outbox for one frame that carries a message; `None`: no room now.

@@ -67,6 +67,7 @@ impl Core {
         if sequel != Sequel::None {
             self.follow_up(slot, sequel);
         }
+        self.note_over(slot);
     }
 
     /// A session that was left is over, and its peer is wanted again.

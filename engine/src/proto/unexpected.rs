@@ -96,7 +96,6 @@ impl Unexpected {
     }
 
     /// All of them.
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
         self.messages.iter().map(|(_, message)| message)
     }

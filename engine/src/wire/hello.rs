@@ -21,9 +21,9 @@
 //! *Datagrams*: `datagram_port` and `datagram_bytes`.
 //!
 //! Nonces are fresh in every hello and reply. How tags and proofs are made says
-//! `proto::handshake`; the epoch counts the hellos of one engine to another from 1. *Answered*: the
-//! epoch of the acceptor's own hello that the sender has accepted and whose proof it waits for; 0:
-//! there is none.
+//! `proto::handshake`; the epoch counts the hellos of an engine, to whomever, from 1.
+//! *Answered*: the epoch of the acceptor's own hello that the sender has accepted and whose proof
+//! it waits for; 0: there is none.
 //!
 //! Magic and version stand at the same place in every version, so that a peer of another version
 //! can be told apart from garbage.

@@ -1,13 +1,13 @@
 //! Somebody on the way who knows no secret and meddles with how connections begin: hellos are said
 //! again to whom they were for, and connections arrive at another host than the one called.
 
-use zerocopy::FromBytes;
-
 use super::net::Net;
 use super::rails::At;
-use crate::wire::Hello;
-use crate::wire::hello::{KIND_CONTROL, MAGIC};
 
+/// What the hello of a control lane begins with: magic, version and kind.
+const CONTROL_HELLO: &[u8] = b"RINGRAIL\x06\x00\x01";
+/// Where the engines are that it is from and for.
+const ENDS: std::ops::Range<usize> = 16..32;
 /// Hellos that are remembered.
 const HELLOS_MAX: usize = 64;
 /// One connection in so many is passed on.
@@ -21,7 +21,7 @@ pub(super) struct Meddler {
     /// Connections still to be passed on.
     relays: usize,
     /// Hellos of control lanes that were seen, the latest last.
-    hellos: Vec<Hello>,
+    hellos: Vec<Vec<u8>>,
 }
 
 impl Net {
@@ -59,19 +59,19 @@ impl Net {
         if self.meddler.replays == 0 {
             return;
         }
-        let Ok(hello) = Hello::read_from_bytes(bytes) else { return };
-        if hello.magic != MAGIC || hello.kind != KIND_CONTROL {
+        if !bytes.starts_with(CONTROL_HELLO) || bytes.len() < ENDS.end {
             return;
         }
-        let is_back = |old: &&Hello| old.source == hello.target && old.target == hello.source;
-        let old = self.meddler.hellos.iter().rfind(is_back).copied();
+        let (source, target) = bytes[ENDS].split_at(ENDS.len() / 2);
+        let is_back = |old: &&Vec<u8>| old[ENDS] == [target, source].concat();
+        let old = self.meddler.hellos.iter().rfind(is_back).cloned();
         if let (Some(old), Some(host)) = (old, self.connections[connection].ends[0].host) {
             self.meddler.replays -= 1;
-            self.visit(host, zerocopy::IntoBytes::as_bytes(&old), false);
+            self.visit(host, &old, false);
         }
         if self.meddler.hellos.len() == HELLOS_MAX {
             self.meddler.hellos.remove(0);
         }
-        self.meddler.hellos.push(hello);
+        self.meddler.hellos.push(bytes.to_vec());
     }
 }
