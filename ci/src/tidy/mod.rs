@@ -5,6 +5,7 @@
 
 mod cycles;
 mod modules;
+mod numbers;
 mod rules;
 mod source;
 mod spec;
@@ -56,6 +57,7 @@ fn check(tree: &Tree) -> Vec<String> {
     }
     cycles::check(&tree.rust, &reached, &mut found);
     spec::check(tree, &reached, &mut found);
+    numbers::check(tree, &mut found);
     for (name, text) in &tree.other {
         rules::other(name, text, &mut found);
     }
