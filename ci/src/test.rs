@@ -20,6 +20,9 @@ const BUILD: [&str; 5] =
 /// What a line of a test that cannot run here starts with; its name and the reason follow.
 const SKIP_MARKS: [&str; 2] = ["RINGRAIL-SKIP: ", "SKIPPED "];
 
+/// What libtest says of a test that only others start: it is part of those, and none itself.
+const PART_MARK: &str = " ... ignored, started by other tests";
+
 /// What the swarm's line begins with when all seeds held.
 const SWARM_MARK: &str = "swarm holds: ";
 
@@ -43,6 +46,8 @@ struct Count {
     passed: usize,
     failed: usize,
     ignored: usize,
+    /// Among them those that are parts of other tests.
+    parts: usize,
     /// Lines of tests that returned early, which libtest takes for passed.
     skips: BTreeSet<String>,
 }
@@ -54,6 +59,10 @@ impl Count {
             self.passed += number_before(rest, " passed");
             self.failed += number_before(rest, " failed");
             self.ignored += number_before(rest, " ignored");
+        }
+        if line.ends_with(PART_MARK) {
+            // Of those that the closing line calls ignored.
+            self.parts += 1;
         }
         // All its seeds are one test; a failure is that of the command.
         self.passed += usize::from(line.starts_with(SWARM_MARK));
@@ -74,7 +83,7 @@ impl Count {
     fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
-        self.ignored += other.ignored + other.skips.len();
+        self.ignored += other.ignored.saturating_sub(other.parts) + other.skips.len();
         // A test without libtest is nowhere else: it is in no count of passed ones.
         let libtest = |line: &&String| line.starts_with(SKIP_MARKS[0]);
         self.passed = self.passed.saturating_sub(other.skips.iter().filter(libtest).count());
@@ -183,6 +192,16 @@ mod tests {
             "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
         ];
         assert_eq!(counted(&lines, End::Success), "3 passed, 0 failed, 3 skipped");
+    }
+
+    #[test]
+    fn what_only_other_tests_start_is_no_test() {
+        let lines = [
+            "test victim ... ignored, started by other tests",
+            "test slow ... ignored, takes an hour",
+            "test result: ok. 5 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out",
+        ];
+        assert_eq!(counted(&lines, End::Success), "5 passed, 0 failed, 1 skipped");
     }
 
     #[test]

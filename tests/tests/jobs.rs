@@ -23,6 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// What processes of jobs run; alone it does nothing.
 #[test]
+#[ignore = "started by other tests"]
 fn rank_of_a_job() {
     job::be_a_rank();
 }

@@ -139,6 +139,11 @@ mod tests {
             ("docs/notes.md", &format!("# One\n{home}\n"), "machine"),
             ("engine/src/api/a.rs", &"\n".repeat(601), "601 lines"),
             ("perf/src/main.rs", &format!("// {}", "x".repeat(98)), "100 columns"),
+            (
+                "perf/tests/a.rs",
+                "fn f() { let Ok(x) = std::env::var(X) else { return }; }",
+                "passes without doing",
+            ),
             ("README.md", "# One\n# Two\n", "2 headings"),
             ("README.md", "Two\n", "0 headings"),
         ];

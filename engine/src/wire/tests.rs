@@ -64,17 +64,44 @@ fn lengths_beyond_the_limits_are_named() {
     assert_eq!(error, FrameError::FirstBytesTooLong { first: 9, length: 8 });
 }
 
+/// RR-FRAME-1
+#[test]
+fn the_types_that_there_are_are_decoded_and_no_other() {
+    let decoded = |kind: u8| {
+        // As long as the longest header, and no more behind it than zeros.
+        let mut bytes = [0; 40];
+        bytes[0] = kind;
+        match Frames::new(&bytes).next_frame() {
+            Ok(frame) => frame.is_some(),
+            Err(error) => {
+                assert_eq!(error, FrameError::UnknownType(kind));
+                false
+            }
+        }
+    };
+    let types: Vec<u8> = (0..=u8::MAX).filter(|kind| decoded(*kind)).collect();
+    assert_eq!(types, (frame::KIND_EAGER..=frame::KIND_LANE_LOST).collect::<Vec<u8>>());
+}
+
 proptest! {
+    /// What comes behind a frame changes nothing of it.
     #[test]
-    fn any_bytes_are_decoded_or_refused_without_a_panic(
+    fn any_bytes_behind_a_frame_are_decoded_or_refused_without_a_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
         first in 0u8..14,
     ) {
-        let mut bytes = bytes;
-        if let Some(kind) = bytes.first_mut() {
+        let mut all = eager(3).as_bytes().to_vec();
+        all.extend_from_slice(b"abc");
+        let behind = all.len();
+        all.extend_from_slice(&bytes);
+        if let Some(kind) = all.get_mut(behind) {
             *kind = first;
         }
-        let mut frames = Frames::new(&bytes);
+        let mut frames = Frames::new(&all);
+        let Ok(Some(Frame::Eager(header, payload))) = frames.next_frame() else {
+            return Err(TestCaseError::fail("a whole frame is refused"));
+        };
+        prop_assert_eq!((header.tag.get(), payload), (4, &b"abc"[..]));
         let mut seen = 0;
         while let Ok(Some(_)) = frames.next_frame() {
             seen += 1;
