@@ -1,14 +1,16 @@
 //! The fuzz targets: tests of the workspace, played for longer.
 //!
 //! `cargo xtask test` plays each for about a second with random inputs. Here one is played for as
-//! long as wanted, by libFuzzer if `cargo-bolero` is installed and by the random engine otherwise.
+//! long as wanted, by libFuzzer if `cargo-bolero` can be installed and by the random engine
+//! otherwise.
 //! What libFuzzer finds it keeps in `__fuzz__` folders beside the target, from where plain tests
 //! play it again.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::run::{cargo, root, run as execute};
+use crate::setup;
 
 /// How long a target is played when nothing is said, in seconds.
 const SECONDS: u64 = 60;
@@ -29,6 +31,9 @@ struct Target {
 const fn engine(test: &'static str, input: &'static str) -> Target {
     Target { package: "ringrail", features: "", place: "--lib", test, input }
 }
+
+const USAGE: &str = "usage: cargo xtask fuzz TARGET [--seconds N]
+       cargo xtask fuzz --all [--only PART,PART...] [--seconds N]";
 
 const TARGETS: [Target; 22] = [
     engine("wire::fuzz::addresses", "addresses of endpoints"),
@@ -70,26 +75,46 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         list();
         return Ok(());
     };
+    let (targets, options) = match (name.as_str(), options) {
+        ("--all", [only, parts, options @ ..]) if only == "--only" => (within(parts)?, options),
+        ("--all", options) => (TARGETS.iter().collect(), options),
+        (name, options) => (vec![find(name)?], options),
+    };
     let seconds = seconds_of(options)?;
-    let target = find(name)?;
-    let has_bolero = cargo(&["bolero", "--version"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    println!("fuzz: {} of {} for {seconds} s", target.test, target.package);
-    if has_bolero {
-        return execute(&mut guided(target, seconds));
+    let is_guided = match setup::program("cargo-bolero") {
+        Ok(()) => true,
+        Err(error) => {
+            println!("fuzz: {error}; so inputs are random ones, not led by what they reach");
+            false
+        }
+    };
+    let mut failed = Vec::new();
+    for (number, target) in (1..).zip(&targets) {
+        let (test, package) = (target.test, target.package);
+        println!("fuzz: {number} of {}: {test} of {package} for {seconds} s", targets.len());
+        let mut command = if is_guided { guided(target, seconds) } else { random(target, seconds) };
+        if let Err(error) = execute(&mut command) {
+            println!("fuzz: {test} has failed: {error}");
+            failed.push(test);
+        }
     }
-    println!(
-        "fuzz: cargo-bolero is not installed, so inputs are random ones. With libFuzzer they \
-         are led by what they reach: cargo install cargo-bolero --locked (it takes a C++ compiler)"
-    );
-    execute(&mut random(target, seconds))
+    println!("fuzz: {} of {} targets held", targets.len() - failed.len(), targets.len());
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// The targets in the modules that are named, with commas between: `wire,proto,xdp`.
+fn within(parts: &str) -> Result<Vec<&'static Target>, String> {
+    let is_in = |target: &Target, part: &str| target.test.split("::").any(|name| name == part);
+    if let Some(part) = parts.split(',').find(|part| !TARGETS.iter().any(|it| is_in(it, part))) {
+        return Err(format!(
+            "no target is in a module {part:?}; `cargo xtask fuzz` lists them all"
+        ));
+    }
+    Ok(TARGETS.iter().filter(|it| parts.split(',').any(|part| is_in(it, part))).collect())
 }
 
 fn list() {
-    println!("usage: cargo xtask fuzz TARGET [--seconds N]\n");
+    println!("{USAGE}\n");
     for target in &TARGETS {
         println!("  {:44} {}", target.test, target.input);
     }
@@ -102,7 +127,7 @@ fn seconds_of(options: &[String]) -> Result<u64, String> {
             Ok(seconds @ 1..=1_000_000) => Ok(seconds),
             _ => Err(format!("--seconds takes a whole number from 1 to 1000000, not {value:?}")),
         },
-        _ => Err("usage: cargo xtask fuzz TARGET [--seconds N]".to_owned()),
+        _ => Err(USAGE.to_owned()),
     }
 }
 
@@ -185,6 +210,18 @@ mod tests {
         assert!(find("hellos").is_err_and(|error| error.contains("several")));
         assert!(find("tcp::fuzz::hellos").is_ok());
         assert!(find("peer").is_err_and(|error| error.contains("no target")));
+    }
+
+    #[test]
+    fn targets_are_found_by_their_modules() {
+        let names = |parts: &str| -> Vec<&str> {
+            within(parts).into_iter().flatten().map(|target| target.test).collect()
+        };
+        assert_eq!(names("xdp"), ["driver::xdp::parse::tests::hostile_frames"]);
+        assert!(names("wire,proto").contains(&"wire::fuzz::frames"));
+        assert!(names("wire,proto").contains(&"proto::fuzz::hostile_peer"));
+        assert!(!names("wire,proto").contains(&"settings::fuzz::files"));
+        assert!(within("wire,nowhere").is_err_and(|error| error.contains("nowhere")));
     }
 
     #[test]

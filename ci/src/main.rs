@@ -25,16 +25,17 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           `--throughput N` measures the simulator with N sends and receives
   lossy   a million messages (or `--messages N`) between NICs that drop up to a tenth of all
           packets, as AF_XDP frames and by UDP; prints a table of the goodput. Wants root
-  check   format, lints, documentation, tidy rules, licences (calls setup)
+  check   format, lints, documentation, tidy rules, licences, advisories (calls setup; installs
+          cargo-deny where it is missing)
 
-  fuzz [TARGET [--seconds N]]
-          lists the fuzz targets, or plays one of them: with libFuzzer where cargo-bolero is
-          installed, otherwise with random inputs
+  fuzz [TARGET [--seconds N]], fuzz --all [--only wire,proto,xdp] [--seconds N]
+          lists the fuzz targets, or plays one of them, all, or those in some modules: with
+          libFuzzer, by cargo-bolero, which is installed where it is missing
 
-  sanitize [ARGUMENTS OF cargo test]
-          the engine's tests under AddressSanitizer; not part of CI. Wants a nightly toolchain,
-          best with its rust-src; without one it makes do with this toolchain and the standard
-          library as it comes";
+  sanitize [address|thread] [ARGUMENTS OF cargo test]
+          the engine's tests under AddressSanitizer and ThreadSanitizer, or one of them; not part
+          of CI. Wants a nightly toolchain, best with its rust-src; without one it makes do with
+          this toolchain and the standard library as it comes";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1).unwrap_or_default();

@@ -1,16 +1,53 @@
-//! The engine's tests under AddressSanitizer.
+//! The engine's tests under AddressSanitizer and ThreadSanitizer.
 //!
-//! It sees what Rust code and the C library's calls do to memory. What the kernel does to it on
-//! behalf of a ring it cannot see; buffers that were freed too early show when they are freed or
-//! used again.
+//! They see what Rust code and the C library's calls do to memory. What the kernel does to it on
+//! behalf of a ring they cannot see; buffers that were freed too early show when they are freed or
+//! used again. Where the standard library's source is missing it is not instrumented: then
+//! ThreadSanitizer does not see what its locks and fences order, and what it says of such places is
+//! suppressed, see [`UNSEEN`].
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::run::{cargo, root, run as execute};
+use crate::setup;
 
 /// What is tested when nothing is said: unit tests and `engine/tests`.
 const EVERYTHING: [&str; 2] = ["--lib", "--tests"];
+
+/// All rooms of the engine, and the tests that look into private ones.
+const FEATURES: &str = "bench,xdp";
+
+/// Functions of the standard library that order memory in a way which ThreadSanitizer does not see
+/// unless they are instrumented: the last owner of an `Arc` frees after a fence, locks and channels
+/// under contention are taken in code that is not generic, and so in the library as it comes.
+const UNSEEN: &str = "\
+race:alloc::sync::Arc
+race:alloc::sync::Weak
+race:std::sync::mpmc
+race:std::thread::scoped
+race:std::thread::Packet
+race:test::run_test
+";
+
+/// What looks for mistakes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sanitizer {
+    Address,
+    Thread,
+}
+
+impl Sanitizer {
+    const ALL: [Self; 2] = [Self::Address, Self::Thread];
+
+    /// As the compiler calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Thread => "thread",
+        }
+    }
+}
 
 /// The compiler that instruments.
 #[derive(Debug)]
@@ -25,13 +62,32 @@ struct Toolchain {
 
 /// Builds and runs the tests; `arguments` go to `cargo test`.
 pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
+    setup::run()?;
+    let (sanitizers, arguments) = chosen(arguments);
     let toolchain = Toolchain::find()?;
     println!("sanitize: {}", toolchain.describe());
-    let mut command = toolchain.command();
-    if arguments.is_empty() {
-        command.args(EVERYTHING);
+    let mut failed = Vec::new();
+    for sanitizer in sanitizers {
+        println!("sanitize: {}", sanitizer.name());
+        let mut command = toolchain.command(sanitizer)?;
+        if arguments.is_empty() {
+            command.args(EVERYTHING);
+        }
+        // What the other one finds is worth knowing, too.
+        if let Err(error) = execute(command.args(arguments)) {
+            failed.push(error);
+        }
     }
-    execute(command.args(arguments))
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+}
+
+/// The one that the first argument names, or all, and the arguments that are left.
+fn chosen(arguments: &[String]) -> (Vec<Sanitizer>, &[String]) {
+    let named = |first: &String| Sanitizer::ALL.into_iter().find(|it| it.name() == first);
+    match arguments.split_first().and_then(|(first, rest)| Some((named(first)?, rest))) {
+        Some((one, rest)) => (vec![one], rest),
+        None => (Sanitizer::ALL.to_vec(), arguments),
+    }
 }
 
 impl Toolchain {
@@ -63,7 +119,7 @@ impl Toolchain {
         }
     }
 
-    fn command(&self) -> Command {
+    fn command(&self, sanitizer: Sanitizer) -> Result<Command, String> {
         let mut command = if self.is_nightly {
             let mut command = Command::new("rustup");
             command.current_dir(root()).args(["run", "nightly", "cargo"]);
@@ -81,16 +137,28 @@ impl Toolchain {
         }
         // With a target named, build scripts and macros stay as they are.
         command.args(["--target", &self.host, "-p", "ringrail", "--no-fail-fast"]);
-        command.env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes");
-        command.env("CARGO_TARGET_DIR", target_folder());
-        command
+        command.args(["--features", FEATURES]);
+        let mut flags = format!("-Zsanitizer={} -Cforce-frame-pointers=yes", sanitizer.name());
+        if !self.has_source && sanitizer == Sanitizer::Thread {
+            // The standard library was built without: see UNSEEN.
+            flags.push_str(" -Cunsafe-allow-abi-mismatch=sanitizer");
+            let folder = target_folder(sanitizer);
+            let list = folder.join("unseen");
+            std::fs::create_dir_all(&folder)
+                .and_then(|()| std::fs::write(&list, UNSEEN))
+                .map_err(|error| format!("{}: {error}", list.display()))?;
+            command.env("TSAN_OPTIONS", format!("suppressions={}", list.display()));
+        }
+        command.env("RUSTFLAGS", flags);
+        command.env("CARGO_TARGET_DIR", target_folder(sanitizer));
+        Ok(command)
     }
 }
 
 /// A folder of its own: these builds share nothing with the others.
-fn target_folder() -> PathBuf {
+fn target_folder(sanitizer: Sanitizer) -> PathBuf {
     let folder = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    folder.unwrap_or_else(|| root().join("target")).join("sanitize")
+    folder.unwrap_or_else(|| root().join("target")).join("sanitize").join(sanitizer.name())
 }
 
 fn has_source(sysroot: &Path) -> bool {
@@ -120,9 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn both_run_unless_one_is_named() {
+        let words = ["thread", "--lib"].map(str::to_owned);
+        assert_eq!(chosen(&words), (vec![Sanitizer::Thread], &words[1..]));
+        assert_eq!(chosen(&words[1..]), (Sanitizer::ALL.to_vec(), &words[1..]));
+        assert_eq!(chosen(&[]), (Sanitizer::ALL.to_vec(), &[][..]));
+    }
+
+    #[test]
     fn unstable_flags_are_allowed_where_they_are_used() {
         let host = "some-host".to_owned();
-        let command = Toolchain { is_nightly: false, host, has_source: false }.command();
+        let toolchain = Toolchain { is_nightly: false, host, has_source: false };
+        let command = toolchain.command(Sanitizer::Address).unwrap();
         let is_set = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| {
             name == "RUSTC_BOOTSTRAP" && value.is_some()
         };

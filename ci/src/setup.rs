@@ -1,9 +1,9 @@
-//! System packages.
+//! System packages, and programs of cargo's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::run::{has, is_root, run as execute};
+use crate::run::{cargo, has, is_root, run as execute};
 
 /// What shows that a package is there.
 enum Sign {
@@ -31,6 +31,15 @@ const PACKAGES: [(&str, Sign); 11] = [
     // Of bindgen, which loads it.
     ("libclang1", Sign::Library("libclang")),
 ];
+
+/// Installs a program of cargo's that is missing, which takes minutes: those that need it ask.
+pub(crate) fn program(name: &str) -> Result<(), String> {
+    if has(name) {
+        return Ok(());
+    }
+    println!("setup: installing {name}");
+    execute(&mut cargo(&["install", "--locked", name]))
+}
 
 /// Installs what is missing.
 pub(crate) fn run() -> Result<(), String> {
