@@ -1,8 +1,9 @@
 //! Endpoints: from where they are made to where they are closed, and their peers.
 
+use std::cell::Cell;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use super::domain::Domain;
 use super::hints::Hints;
@@ -26,21 +27,51 @@ pub struct Owned {
     pub(super) endpoint: u16,
     pub(super) queue: u32,
     pub(super) hints: Hints,
-    _sibling: Option<Sibling>,
+    // Dropped after the hold on the engine above.
+    pub(super) guard: Guard,
 }
 
-/// Closes an endpoint that is not the first of its engine when it is dropped.
-struct Sibling {
-    engine: Rc<Home>,
+impl Owned {
+    fn new(engine: Rc<Home>, endpoint: u16, queue: u32, hints: Hints) -> Self {
+        let guard = Guard::new(&engine, endpoint, queue);
+        Self { engine, endpoint, queue, hints, guard }
+    }
+}
+
+/// Closes an endpoint when it is dropped, unless its engine has closed with it.
+pub(super) struct Guard {
+    engine: Weak<Home>,
     endpoint: u16,
+    queue: u32,
+    /// Memory of its user has been lent to its operations.
+    has_borrowed: Cell<bool>,
 }
 
-impl Drop for Sibling {
+impl Guard {
+    fn new(engine: &Rc<Home>, endpoint: u16, queue: u32) -> Self {
+        let (engine, has_borrowed) = (Rc::downgrade(engine), Cell::new(false));
+        Self { engine, endpoint, queue, has_borrowed }
+    }
+
+    /// From here on the endpoint may not end without its operations.
+    pub(super) fn note_borrowed(&self) {
+        self.has_borrowed.set(true);
+    }
+}
+
+impl Drop for Guard {
     fn drop(&mut self) {
-        // In a panic inside the engine its own end closes everything.
-        if let Some(mut engine) = self.engine.borrow_to_let_go() {
-            let state = &mut *engine.state;
-            state.core.close_endpoint(self.endpoint, &mut state.completions);
+        // The last hold on an engine takes it along, with all endpoints.
+        let Some(home) = self.engine.upgrade().filter(|home| !home.is_inherited()) else { return };
+        match home.try_borrow_mut() {
+            Some(mut engine) => engine.close_endpoint(self.endpoint, self.queue),
+            // Dropped by what the engine calls (a subscriber of `tracing`, a waker): it goes on,
+            // and closes with its engine.
+            None if !self.has_borrowed.get() => {}
+            None => {
+                tracing::error!("an endpoint with lent memory is dropped inside its own engine");
+                std::process::abort();
+            }
         }
     }
 }
@@ -70,9 +101,30 @@ impl Drop for Sibling {
 ///
 /// # Closing
 ///
-/// Dropping an owned endpoint closes it. With the last one of an engine the engine closes: it
-/// sends what was posted, up to the setting `close_linger`, says goodbye to its peers, and takes
-/// every buffer back from the kernel. An [`Operation`](crate::Operation) keeps its engine open.
+/// Dropping an owned endpoint closes it, whichever of its engine it is, and ends its operations:
+///
+/// * Receives end at once, also those whose message is on its way. Messages for the endpoint are
+///   dropped from then on; a sender that waits for an answer is told
+///   [`PeerFailure::Left`](crate::PeerFailure::Left). No other endpoint of the engine gets its
+///   address before all 65536 that there are have had their turn.
+/// * Sends go out: the drop makes progress until their peers have them, up to the setting
+///   `close_linger`. What a send reported complete is delivered as if the endpoint were open.
+/// * Sends that are not done by then end, and their receivers are told that this side has left. So
+///   do at once long messages to an endpoint of the same engine that has posted no receive for
+///   them, and sends at [`Level::Matched`](crate::Level::Matched) that their peers have and have
+///   not matched: these may still be received.
+///
+/// What ends like this ends as [`Error::Cancelled`], in the completion queue where another endpoint
+/// shares it, or at the [`Operation`](crate::Operation), which gives its buffer back. The queue of
+/// the endpoint alone goes, with all completions that were not taken.
+///
+/// When the drop returns nobody reads or writes memory that was lent to
+/// [`Endpoint::post_send_raw`] or [`Endpoint::post_receive_raw`]: lanes that still carry it are
+/// reset, and if the kernel does not let go of it all the same, within some seconds, the process is
+/// aborted. Buffers that operations own are leaked then.
+///
+/// With its last endpoint and [`Operation`](crate::Operation) the engine closes: it says goodbye to
+/// its peers, and takes every buffer back from the kernel.
 ///
 /// # Forks
 ///
@@ -148,8 +200,7 @@ impl Endpoint<Detached> {
         let driver = unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }
             .map_err(|error| Error::system("cannot attach the endpoint", error))?;
         let engine = Rc::new(Home::new(mode.state, driver, mode.sockets)?);
-        let hints = Hints::new(domain.settings().hint());
-        let mode = Owned { engine, endpoint: 0, queue: 0, hints, _sibling: None };
+        let mode = Owned::new(engine, 0, 0, Hints::new(domain.settings().hint()));
         Ok(Endpoint { domain, mode })
     }
 }
@@ -183,14 +234,15 @@ impl Endpoint<Owned> {
             .core
             .open_endpoint()
             .ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
-        let queue = match shares_queue {
-            true => self.mode.queue,
-            false => engine.state.completions.open_queue(),
+        let completions = &mut engine.state.completions;
+        let queue = if shares_queue {
+            completions.share_queue(self.mode.queue);
+            self.mode.queue
+        } else {
+            completions.open_queue()
         };
-        let owner = Rc::clone(&self.mode.engine);
-        let sibling = Sibling { engine: Rc::clone(&owner), endpoint };
         let hints = Hints::new(self.domain.settings().hint());
-        let mode = Owned { engine: owner, endpoint, queue, hints, _sibling: Some(sibling) };
+        let mode = Owned::new(Rc::clone(&self.mode.engine), endpoint, queue, hints);
         Ok(Self { domain: self.domain.clone(), mode })
     }
 
@@ -206,19 +258,21 @@ impl Endpoint<Owned> {
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
-        let (endpoint, queue, hints) = (mode.endpoint, mode.queue, mode.hints);
-        let engine = match Rc::try_unwrap(mode.engine) {
+        let Owned { engine, endpoint, queue, hints, guard } = mode;
+        let engine = match Rc::try_unwrap(engine) {
+            // Its guard finds nothing to close.
             Ok(engine) => engine.into_engine(),
             Err(engine) => {
-                let mode = Owned { engine, endpoint, queue, hints, _sibling: None };
+                let mode = Owned { engine, endpoint, queue, hints, guard };
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };
         match engine.detach() {
             Ok((state, sockets)) => Ok(Endpoint { domain, mode: Detached { state, sockets } }),
             Err((engine, error)) => {
-                let engine = Rc::new(Home::again(engine));
-                let mode = Owned { engine, endpoint, queue, hints, _sibling: None };
+                let mode = Owned::new(Rc::new(Home::again(engine)), endpoint, queue, hints);
+                // What it has lent is outstanding still.
+                mode.guard.has_borrowed.set(guard.has_borrowed.get());
                 Err((Self { domain, mode }, error))
             }
         }

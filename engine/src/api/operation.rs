@@ -26,7 +26,9 @@ enum State {
 ///
 /// Test it, wait for it, or `.await` it (a poll of the future makes progress and asks to be
 /// polled again; any executor on the thread of the endpoint will do). Dropping the handle does not
-/// cancel the operation: it runs to its end and the buffer is dropped then.
+/// cancel the operation: it runs to its end and the buffer is dropped then. An operation ends with
+/// its endpoint at the latest (see [`Endpoint`](crate::Endpoint), *Closing*); its handle keeps the
+/// engine, and what that has to deliver to others, going.
 #[must_use = "an operation that nobody waits for still runs; its buffer and its result are lost"]
 pub struct Operation {
     state: State,

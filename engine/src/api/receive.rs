@@ -113,7 +113,10 @@ impl Endpoint<Owned> {
     ///
     /// # Safety
     ///
-    /// The memory stays valid, and nothing else touches it, until the operation has ended.
+    /// The memory stays valid, and nothing else touches it, until the operation has ended: this
+    /// returned an error, its completion was taken from the queue, or the drop of the endpoint
+    /// returned, whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is forgotten
+    /// (`mem::forget`) never closes.
     ///
     /// # Errors
     ///
@@ -130,6 +133,7 @@ impl Endpoint<Owned> {
         let request = self.receive_request(selector.source, label, tag, ignore, shape.len());
         let route = Route::Queue { queue: self.mode.queue, context, on_error_only: false };
         let memory = Memory { buffer: None, shape };
+        self.mode.guard.note_borrowed();
         let mut engine = self.mode.engine.borrow_mut();
         let posted = engine.post_receive(&request, memory, route);
         posted.map(OperationId).map_err(|(error, _)| error)

@@ -209,8 +209,10 @@ impl Endpoint<Owned> {
     ///
     /// # Safety
     ///
-    /// The memory stays valid and unchanged until the operation has ended, by completion or by
-    /// the end of the endpoint.
+    /// The memory stays valid and unchanged until the operation has ended: this returned an error or
+    /// `Ok(None)`, its completion was taken from the queue, or the drop of the endpoint returned,
+    /// whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is forgotten
+    /// (`mem::forget`) never closes.
     ///
     /// # Errors
     ///
@@ -235,6 +237,7 @@ impl Endpoint<Owned> {
         );
         let route = self.queue_route(context, options);
         let memory = Memory { buffer: None, shape };
+        self.mode.guard.note_borrowed();
         let posted = self
             .mode
             .engine

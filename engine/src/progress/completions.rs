@@ -17,6 +17,8 @@ pub(crate) enum Route {
     Queue { queue: u32, context: u64, on_error_only: bool },
     /// To whoever holds the handle of this name.
     Handle(Id),
+    /// Nowhere: its completion queue was closed.
+    Nowhere,
 }
 
 /// What the loop keeps for one operation.
@@ -43,11 +45,19 @@ pub(crate) struct Handle {
     pub(crate) is_abandoned: bool,
 }
 
+/// A completion queue.
+#[derive(Debug, Default)]
+struct Queue {
+    entries: VecDeque<Completion>,
+    /// Endpoints whose operations end here; 0: it is closed.
+    users: u32,
+}
+
 /// Operations' memory, completion queues, handles, events.
 #[derive(Debug)]
 pub(crate) struct Completions {
     slots: Vec<Option<Slot>>,
-    pub(crate) queues: Vec<VecDeque<Completion>>,
+    queues: Vec<Queue>,
     pub(crate) handles: Table<Handle>,
     pub(crate) events: VecDeque<Event>,
     events_max: usize,
@@ -75,10 +85,43 @@ impl Completions {
         }
     }
 
-    /// Opens a completion queue.
+    /// Opens a completion queue for one endpoint.
     pub(crate) fn open_queue(&mut self) -> u32 {
-        self.queues.push(VecDeque::new());
-        (self.queues.len() - 1) as u32
+        let queue = self.queues.iter().position(|queue| queue.users == 0);
+        let queue = queue.unwrap_or_else(|| {
+            self.queues.push(Queue::default());
+            self.queues.len() - 1
+        });
+        self.queues[queue].users = 1;
+        queue as u32
+    }
+
+    /// One more endpoint uses a queue.
+    pub(crate) fn share_queue(&mut self, queue: u32) {
+        self.queues[queue as usize].users += 1;
+    }
+
+    /// An endpoint uses a queue no more. With the last one go the completions that nobody read,
+    /// their buffers, and what was reserved for them; what has still to end does so unheard.
+    pub(crate) fn close_queue(&mut self, queue: u32) {
+        let closed = &mut self.queues[queue as usize];
+        closed.users -= 1;
+        if closed.users > 0 {
+            return;
+        }
+        let unread = std::mem::take(&mut closed.entries);
+        self.reserved -= unread.len();
+        for slot in self.slots.iter_mut().flatten() {
+            if matches!(slot.route, Route::Queue { queue: of, .. } if of == queue) {
+                slot.route = Route::Nowhere;
+            }
+        }
+    }
+
+    /// Whether the memory of an outstanding operation is only lent.
+    pub(crate) fn is_lent(&self, id: Id) -> bool {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| slot.buffer.is_none())
     }
 
     /// Whether there is room for one more operation and its completion.
@@ -149,7 +192,7 @@ impl Completions {
         buffer: Option<Buffer>,
     ) {
         self.reserved += 1;
-        self.queues[queue as usize].push_back(Completion {
+        self.queues[queue as usize].entries.push_back(Completion {
             context,
             kind: OperationKind::Send,
             result: Ok(status),
@@ -161,9 +204,9 @@ impl Completions {
     #[inline]
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
-        let count = queue.len().min(limit);
+        let count = queue.entries.len().min(limit);
         for _ in 0..count {
-            into.extend(queue.pop_front());
+            into.extend(queue.entries.pop_front());
         }
         self.reserved -= count;
         count
@@ -204,12 +247,13 @@ impl Completions {
                 if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
                     let result = Err(Error::Cancelled);
                     let completion = Completion { context, kind, result, buffer: None };
-                    self.queues[queue as usize].push_back(completion);
+                    self.queues[queue as usize].entries.push_back(completion);
                     self.reserved += 1;
                 }
                 let completion = Completion { context, kind, result, buffer };
-                self.queues[queue as usize].push_back(completion);
+                self.queues[queue as usize].entries.push_back(completion);
             }
+            Route::Nowhere => self.reserved -= 1,
             Route::Handle(id) => {
                 self.reserved -= 1;
                 let Some(handle) = self.handles.get_mut(id) else { return };

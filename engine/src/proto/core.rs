@@ -21,9 +21,9 @@ use std::collections::{HashMap, VecDeque};
 use super::bulk::BulkLane;
 use super::connection::Retry;
 use super::effects::{Effects, Ended};
+use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
 use super::lanes::Wait;
-use super::matching::Matcher;
 use super::operation::Operation;
 use super::outbox::StagingPool;
 use super::session::{Control, Session};
@@ -34,8 +34,11 @@ use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 /// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
 pub(crate) const UNTAGGED: u64 = 1 << 32;
 
-/// Endpoints of one engine, at the most.
+/// Endpoints of one engine that are open at a time, at the most.
 pub(crate) const ENDPOINTS_MAX: usize = 1024;
+
+/// Numbers that the endpoints of one engine can have.
+const ENDPOINT_NUMBERS: usize = 1 << 16;
 
 /// Envelope credit that every session gets, however many there are.
 pub(crate) const ENVELOPES_MIN: u32 = 16;
@@ -213,7 +216,7 @@ pub(crate) struct Core {
     /// Slots of sessions kept free for peers that have yet to prove themselves.
     pub(super) promised: usize,
     pub(crate) remotes: Table<Remote>,
-    pub(crate) endpoints: Vec<Option<Matcher>>,
+    pub(crate) endpoints: Endpoints,
     pub(crate) operations: Table<Operation>,
     pub(crate) unexpected: Unexpected,
     pub(crate) staging: StagingPool,
@@ -262,8 +265,8 @@ impl Core {
             over: Vec::new(),
             hellos: 0,
             promised: 0,
-            remotes: Table::new(config.sessions_max.saturating_mul(ENDPOINTS_MAX)),
-            endpoints: Vec::new(),
+            remotes: Table::new(config.sessions_max.saturating_mul(ENDPOINT_NUMBERS)),
+            endpoints: Endpoints::default(),
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),

@@ -1,34 +1,112 @@
 //! Endpoints of an engine: opened, and closed with what waits at them.
 
-use super::core::{Core, ENDPOINTS_MAX};
+use super::core::{Action, Core, ENDPOINTS_MAX};
+use super::datagram::Parting;
 use super::effects::{Effects, Ended};
 use super::matching::Matcher;
+use super::operation::{Cause, Operation, State};
 use super::session::Control;
+use super::table::Id;
 use super::unexpected::Kind;
 
-impl Core {
-    /// Opens an endpoint and returns its id; `None` at the limit.
-    pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
-        let seed = self.config.hash_seed;
-        let index = self.endpoints.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.endpoints.push(None);
-            self.endpoints.len() - 1
-        });
-        if index >= ENDPOINTS_MAX {
-            self.endpoints.truncate(ENDPOINTS_MAX);
-            return None;
-        }
-        self.endpoints[index] = Some(Matcher::new(seed));
-        Some(index as u16)
+/// One that is open.
+#[derive(Debug)]
+struct Open {
+    number: u16,
+    matcher: Matcher,
+}
+
+/// The endpoints that are open. Numbers are given in turn, all 65536 before one is given again, so
+/// that a message for one that closed finds nobody.
+///
+/// RR-MATCH-4.
+#[derive(Debug, Default)]
+pub(crate) struct Endpoints {
+    /// By the lower bits of their numbers: of those that share them one is open at a time.
+    places: Vec<Option<Open>>,
+    /// How many are open.
+    len: usize,
+    /// The next number, if its place is free.
+    next: u16,
+}
+
+impl Endpoints {
+    #[inline]
+    fn place_of(number: u16) -> usize {
+        usize::from(number) % ENDPOINTS_MAX
     }
 
-    /// Closes an endpoint: its receives end as cancelled, its unexpected messages are dropped.
+    /// Opens the next one; `None` at the limit. `seed` is of its hash tables.
+    fn open(&mut self, seed: u64) -> Option<u16> {
+        if self.len == ENDPOINTS_MAX {
+            return None;
+        }
+        loop {
+            let number = self.next;
+            self.next = number.wrapping_add(1);
+            if self.open_at(number, seed) {
+                return Some(number);
+            }
+        }
+    }
+
+    fn open_at(&mut self, number: u16, seed: u64) -> bool {
+        let place = Self::place_of(number);
+        if place >= self.places.len() {
+            self.places.resize_with(place + 1, || None);
+        }
+        if self.places[place].is_some() {
+            return false;
+        }
+        self.places[place] = Some(Open { number, matcher: Matcher::new(seed) });
+        self.len += 1;
+        true
+    }
+
+    fn close(&mut self, number: u16) -> Option<Matcher> {
+        let place = self.places.get_mut(Self::place_of(number))?;
+        let closed = place.take_if(|open| open.number == number)?;
+        self.len -= 1;
+        Some(closed.matcher)
+    }
+
+    /// The receives and messages that wait at one; `None`: it is not open.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u16) -> Option<&mut Matcher> {
+        let open = self.places.get_mut(Self::place_of(number))?.as_mut()?;
+        (open.number == number).then_some(&mut open.matcher)
+    }
+
+    /// Whether one is open.
+    #[inline]
+    pub(crate) fn is_open(&self, number: u16) -> bool {
+        let place = self.places.get(Self::place_of(number));
+        matches!(place, Some(Some(open)) if open.number == number)
+    }
+
+    /// The numbers of those that are open.
+    pub(crate) fn numbers(&self) -> Vec<u16> {
+        self.places.iter().flatten().map(|open| open.number).collect()
+    }
+}
+
+impl Core {
+    /// Opens an endpoint and returns its number; `None` at the limit.
+    pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
+        self.endpoints.open(self.config.hash_seed)
+    }
+
+    /// Opens an endpoint under a number that another one had, as happens after 65536 of them.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reopen_endpoint(&mut self, number: u16) -> bool {
+        self.endpoints.open_at(number, self.config.hash_seed)
+    }
+
+    /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel
+    /// has let go of their memory; its unexpected messages are dropped. Its sends go on until
+    /// [`Self::cancel_closed`].
     pub(crate) fn close_endpoint(&mut self, endpoint: u16, effects: &mut impl Effects) {
-        let Some(Some(mut matcher)) =
-            self.endpoints.get_mut(usize::from(endpoint)).map(Option::take)
-        else {
-            return;
-        };
+        let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
         let mut receives = Vec::new();
         matcher.drain_all_posted(|receive| receives.push(receive));
         for receive in receives {
@@ -41,6 +119,82 @@ impl Core {
         matcher.drain_all_unexpected(|message| messages.push(message));
         for message in messages {
             self.abandon(message);
+        }
+        let is_receiving = |operation: &Operation| {
+            let is_it = matches!(operation.state, State::Pulling(_) | State::Assembling(_));
+            operation.endpoint == endpoint && is_it
+        };
+        self.cancel(is_receiving, effects);
+    }
+
+    /// Whether operations of endpoints that are closed have not ended.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.closed_operations().next().is_some()
+    }
+
+    /// The operations of endpoints that are closed.
+    pub(crate) fn closed_operations(&self) -> impl Iterator<Item = (Id, &Operation)> {
+        self.operations.iter().filter(|(_, it)| !self.endpoints.is_open(it.endpoint))
+    }
+
+    /// Whether a send of a closed endpoint has still to go out, or to be acknowledged. What waits
+    /// for a receive of this very engine may wait for ever, and a message that is with its peer
+    /// does so without its sender.
+    pub(crate) fn is_sending_of_closed(&self) -> bool {
+        self.closed_operations().any(|(_, operation)| {
+            let is_under_way = match &operation.state {
+                State::New { .. } | State::Queued { .. } => true,
+                State::AwaitDelivery | State::Serving(_) => true,
+                State::Parting(Parting { staged, unacknowledged, .. }) => {
+                    u64::from(*staged) < operation.length || *unacknowledged > 0
+                }
+                State::AwaitMatch => false,
+                State::Posted { .. } | State::Pulling(_) | State::Assembling(_) => false,
+            };
+            is_under_way && !self.is_loopback(operation.session)
+        })
+    }
+
+    /// What has not ended of endpoints that are closed ends as cancelled, at once or as soon as the
+    /// kernel has let go of the memory. Their peers hear of it.
+    ///
+    /// RR-RDV-5, RR-DGRAM-8.
+    pub(crate) fn cancel_closed(&mut self, effects: &mut impl Effects) {
+        self.cancel(|_| true, effects);
+    }
+
+    /// The kernel is done with all of this engine: what endpoints that are closed have left ends.
+    pub(crate) fn drop_closed(&mut self, effects: &mut impl Effects) {
+        let closed: Vec<Id> = self.closed_operations().map(|(id, _)| id).collect();
+        for id in closed {
+            self.operations.remove(id);
+            effects.complete(id, Ended::Cancelled);
+        }
+    }
+
+    /// Cancels those operations of closed endpoints that `is_hit` selects.
+    fn cancel(&mut self, is_hit: impl Fn(&Operation) -> bool, effects: &mut impl Effects) {
+        let hit = self.closed_operations().filter(|(_, operation)| is_hit(operation));
+        let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
+        for id in hit {
+            self.give_up_pull(id);
+            self.release_lanes_of(id);
+            self.fail_operation(id, &Cause::Closed, effects);
+        }
+    }
+
+    /// Lanes on which an operation has bytes under way are closed: a peer that stands still would
+    /// keep the kernel at its memory for ever.
+    fn release_lanes_of(&mut self, id: Id) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let slot = operation.session;
+        let is_sent = matches!(&operation.state, State::Serving(it) if it.unreleased > 0);
+        for (lane, bulk) in self.lanes.iter().filter(|(_, bulk)| bulk.session == slot) {
+            let is_received = bulk.incoming.iter().any(|range| range.operation == id);
+            // A chunk that has left its lane's queue may still be with the kernel.
+            if is_sent || is_received {
+                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
+            }
         }
     }
 
@@ -61,5 +215,44 @@ impl Core {
             self.push_control(message.session, Control::done(operation, status, 0));
         }
         self.unexpected.recycle(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RR-MATCH-4
+    #[test]
+    fn numbers_are_given_in_turn_and_one_that_is_open_is_nobody_elses() {
+        let mut endpoints = Endpoints::default();
+        let kept = endpoints.open(1).unwrap();
+        assert_eq!(kept, 0);
+        let mut given = vec![0u32; 1 << 16];
+        // Every 1024th number has the place of the one that is kept.
+        for _ in 0..(1 << 16) - 64 {
+            let number = endpoints.open(1).unwrap();
+            given[usize::from(number)] += 1;
+            assert!(endpoints.is_open(number) && endpoints.get_mut(number).is_some());
+            assert!(endpoints.close(number).is_some());
+            assert!(!endpoints.is_open(number) && endpoints.close(number).is_none());
+            assert!(!endpoints.is_open(number.wrapping_add(1024)));
+        }
+        assert!(given.iter().all(|&times| times <= 1), "one was given twice");
+        assert!(endpoints.is_open(kept));
+        assert_eq!(endpoints.numbers(), [kept]);
+    }
+
+    #[test]
+    fn at_the_limit_there_is_none_and_each_that_closes_makes_room() {
+        let mut endpoints = Endpoints::default();
+        let all: Vec<u16> = std::iter::from_fn(|| endpoints.open(1)).collect();
+        assert_eq!(all.len(), ENDPOINTS_MAX);
+        for number in [1000, 3, 1023] {
+            assert!(endpoints.close(number).is_some());
+            let next = endpoints.open(1).unwrap();
+            assert!(next >= 1024 && next % 1024 == number);
+            assert_eq!(endpoints.open(1), None);
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::effects::Effects;
 use super::failure::PeerFailure;
 use super::handshake::is_of_session;
 use super::keys::SessionKeys;
+use super::operation::Operation;
 use super::session::{Control, Session};
 use super::table::{Id, Table};
 use crate::wire::data::DATAGRAM_LANE;
@@ -302,7 +303,8 @@ impl Core {
         let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
         session.rails.note_regrants(bulk.path, bulk.incoming.len());
         for incoming in bulk.incoming.into_iter().skip(in_kernel) {
-            if planted!(DropRegrant) {
+            let is_wanted = self.operations.get(incoming.operation).is_some_and(Operation::pulls);
+            if !is_wanted || planted!(DropRegrant) {
                 continue;
             }
             session.missing.push_back((

@@ -7,7 +7,7 @@
 use super::core::{Core, ENVELOPES_MIN};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
-use super::operation::State;
+use super::operation::{Operation, State};
 use super::session::Limits;
 use super::table::Id;
 
@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// The whole rest of a rendezvous message of this engine is at hand. `false`: its send is
-    /// over, because the peer was removed meanwhile.
+    /// over, because the peer was removed meanwhile, or its endpoint closed.
     pub(super) fn copy_rest(
         &mut self,
         id: Id,
@@ -74,14 +74,15 @@ impl Core {
         effects: &mut impl Effects,
     ) -> bool {
         let send = Id::from_u64(send_operation);
-        let is_serving = self
-            .operations
-            .get(send)
-            .is_some_and(|operation| matches!(operation.state, State::Serving(_)));
+        let is_serving = self.operations.get(send).is_some_and(Operation::serves);
         if !is_serving {
             let name = self.name_of(arrival.peer.index() as u32);
+            let failure = match name {
+                Some(source) if !self.endpoints.is_open(source.endpoint) => PeerFailure::Left,
+                _ => PeerFailure::Removed,
+            };
             self.operations.remove(id);
-            effects.complete(id, Ended::Failed(PeerFailure::Removed, name));
+            effects.complete(id, Ended::Failed(failure, name));
             return false;
         }
         let Some(operation) = self.operations.get_mut(id) else { return false };

@@ -1,6 +1,6 @@
 //! Outstanding operations.
 
-use super::effects::Level;
+use super::effects::{Ended, Level, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::PostedKey;
@@ -27,6 +27,20 @@ pub(crate) struct Operation {
     pub(crate) passed: u8,
     /// What it waits for.
     pub(crate) state: State,
+}
+
+impl Operation {
+    /// Whether it is a receive that wants more of its message.
+    #[inline]
+    pub(super) fn pulls(&self) -> bool {
+        matches!(&self.state, State::Pulling(pulling) if pulling.failed.is_none())
+    }
+
+    /// Whether it is a send that the peer may pull from.
+    #[inline]
+    pub(super) fn serves(&self) -> bool {
+        matches!(&self.state, State::Serving(serving) if serving.failed.is_none())
+    }
 }
 
 /// No session is known yet.
@@ -57,6 +71,25 @@ pub(crate) enum State {
     Assembling(super::datagram::Assembling),
 }
 
+/// Why an operation is over before it is done.
+#[derive(Clone, Debug)]
+pub(crate) enum Cause {
+    /// The peer failed, or gave it up.
+    Peer(PeerFailure),
+    /// Its endpoint was closed.
+    Closed,
+}
+
+impl Cause {
+    /// What is said of the operation, with the peer called `name`.
+    pub(crate) fn ended(self, name: Option<RemoteName>) -> Ended {
+        match self {
+            Self::Peer(failure) => Ended::Failed(failure, name),
+            Self::Closed => Ended::Cancelled,
+        }
+    }
+}
+
 /// A rendezvous send after its RTS.
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
@@ -66,8 +99,8 @@ pub(crate) struct Serving {
     pub(crate) granted: u64,
     /// The receiver said DONE with so many bytes accepted.
     pub(crate) done: Option<u64>,
-    /// The peer failed; completes when nothing is unreleased.
-    pub(crate) failed: Option<PeerFailure>,
+    /// It is over; completes when nothing is unreleased.
+    pub(crate) failed: Option<Cause>,
 }
 
 /// A rendezvous receive after its match.
@@ -89,6 +122,6 @@ pub(crate) struct Pulling {
     pub(crate) bad_chunks: u32,
     /// What came in datagrams.
     pub(crate) ranges: super::datagram::Ranges,
-    /// The peer failed; completes when nothing is targeted.
-    pub(crate) failed: Option<PeerFailure>,
+    /// It is over; completes when nothing is targeted.
+    pub(crate) failed: Option<Cause>,
 }

@@ -1,7 +1,7 @@
 //! Peers: addresses, sessions with their engines, how these begin and when they are tried again.
 
 use super::connection::{Phase, Step};
-use super::core::{Action, Core, ENDPOINTS_MAX, Remote};
+use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
@@ -82,9 +82,6 @@ impl Core {
         {
             return Some(remote);
         }
-        if slot >= ENDPOINTS_MAX {
-            return None;
-        }
         let remote =
             self.remotes.insert(Remote { session, endpoint, is_inserted: false }).ok()?.index()
                 as u32;
@@ -102,14 +99,16 @@ impl Core {
             return false;
         }
         let index = peer.index() as u32;
-        self.give_up_pulls(index);
+        let theirs = self.operations.iter().filter(|(_, operation)| operation.remote == index);
+        let theirs: Vec<Id> = theirs.map(|(id, _)| id).collect();
+        theirs.into_iter().for_each(|id| self.give_up_pull(id));
         // What ends now still names the peer.
         self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
         self.unname(index);
         let Some(remote) = self.remotes.remove(peer) else { return false };
-        for endpoint in 0..self.endpoints.len() {
+        for endpoint in self.endpoints.numbers() {
             let mut messages = Vec::new();
-            if let Some(matcher) = self.endpoints[endpoint].as_mut() {
+            if let Some(matcher) = self.endpoints.get_mut(endpoint) {
                 matcher.drain_unexpected_from(index, |message| messages.push(message));
             }
             for message in messages {

@@ -71,7 +71,7 @@ impl Core {
     pub(crate) fn post_straight(&mut self, request: &ReceiveRequest) -> Option<Id> {
         let (selector, session) = self.selector(request).ok()?;
         let failed = self.sessions.at(session as usize).is_some_and(|it| it.failure.is_some());
-        let matcher = self.endpoints.get_mut(usize::from(request.endpoint))?.as_mut()?;
+        let matcher = self.endpoints.get_mut(request.endpoint)?;
         if failed || matcher.unexpected_len() > 0 || planted!(IgnoreSource) || !shortcut!() {
             return None;
         }
@@ -100,7 +100,7 @@ impl Core {
         let source = (operation.remote != NO_REMOTE).then_some(operation.remote);
         let source = if planted!(IgnoreSource) { None } else { source };
         let selector = Selector { source, context: operation.context, tag: operation.tag, ignore };
-        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(operation.endpoint)) else {
+        let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else {
             return;
         };
         if planted!(MatchYoungest)
@@ -170,8 +170,7 @@ impl Core {
         request: &ReceiveRequest,
     ) -> Result<Option<Arrival>, SendRefusal> {
         let (selector, session) = self.selector(request)?;
-        let endpoint = usize::from(request.endpoint);
-        let matcher = self.endpoints.get_mut(endpoint).and_then(Option::as_mut);
+        let matcher = self.endpoints.get_mut(request.endpoint);
         let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
         let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
             let failure = self.sessions.at(session as usize).and_then(|it| it.failure.clone());
@@ -186,8 +185,7 @@ impl Core {
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
         let State::Posted { key: Some(key), .. } = operation.state else { return false };
-        let endpoint = usize::from(operation.endpoint);
-        let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) else { return false };
+        let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else { return false };
         if matcher.cancel_posted(key).is_none() {
             return false;
         }
@@ -228,8 +226,7 @@ impl Core {
             self.return_credit(slot, payload_bytes);
             return Err(FrameError::UnknownSource(source));
         };
-        let is_open = self.endpoints.get(usize::from(target)).is_some_and(Option::is_some);
-        if !is_open {
+        if !self.endpoints.is_open(target) {
             self.counters.unknown_endpoint += 1;
             self.return_credit(slot, payload_bytes);
             return Ok(None);
@@ -276,7 +273,7 @@ impl Core {
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = Envelope { source: remote, context, tag };
-        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
+        let Some(matcher) = self.endpoints.get_mut(target) else {
             return Ok(());
         };
         let length = payload.len() as u64;
@@ -334,7 +331,7 @@ impl Core {
         let (tag, length) = (header.tag.get(), header.length.get());
         let hint = Hint::of_flags(header.flags);
         let envelope = Envelope { source: remote, context, tag };
-        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
+        let Some(matcher) = self.endpoints.get_mut(target) else {
             return Ok(());
         };
         let Some(receive) = matcher.take_posted(&envelope) else {

@@ -20,7 +20,7 @@ use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::hint::{Hint, Hinted};
 use super::lanes::Wait;
-use super::operation::{Pulling, State};
+use super::operation::{Cause, Operation, Pulling, State};
 use super::rails::schedule::{Choice, Next};
 use super::session::{Control, Session};
 use super::table::Id;
@@ -352,10 +352,10 @@ impl Core {
         let is_whole = pulling.arrived == pulling.wanted
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted);
         if pulling.targeted == 0 {
-            if let Some(failure) = pulling.failed.take() {
+            if let Some(cause) = pulling.failed.take() {
                 let remote = found.remote;
                 self.operations.remove(operation);
-                effects.complete(operation, Ended::Failed(failure, self.name_of(remote)));
+                effects.complete(operation, cause.ended(self.name_of(remote)));
             } else if is_whole {
                 self.finish_pull(operation, effects);
             }
@@ -410,9 +410,10 @@ impl Core {
         let id = Id::from_u64(grant.send_operation.get());
         let (offset, length) = (grant.offset.get(), grant.length.get());
         let number = grant.lane.get();
-        let is_serving = self.operations.get(id).is_some_and(|operation| {
-            operation.session == slot && matches!(operation.state, State::Serving(_))
-        });
+        let is_serving = self
+            .operations
+            .get(id)
+            .is_some_and(|operation| operation.session == slot && operation.serves());
         let lane = self.lane_named(slot, number);
         // A lane that died here while the grant was on its way dies there, too.
         let Some((lane, bulk)) = lane.and_then(|lane| Some((lane, self.lanes.get_mut(lane)?)))
@@ -468,8 +469,8 @@ impl Core {
             return None;
         }
         let &outgoing = bulk.outgoing.front()?;
-        let found = self.operations.get_mut(outgoing.operation).map(|found| &mut found.state);
-        let Some(State::Serving(serving)) = found else {
+        let found = self.operations.get_mut(outgoing.operation).filter(|found| found.serves());
+        let Some(State::Serving(serving)) = found.map(|found| &mut found.state) else {
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
@@ -527,7 +528,7 @@ impl Core {
         match &mut operation.state {
             State::Serving(serving) => {
                 if is_abandoned {
-                    serving.failed = Some(PeerFailure::Left);
+                    serving.failed.get_or_insert(Cause::Peer(PeerFailure::Left));
                 } else {
                     serving.done = Some(done.accepted.get());
                 }
@@ -551,7 +552,7 @@ impl Core {
         }
         let (failed, done, remote) = (serving.failed.take(), serving.done, operation.remote);
         let ended = match (failed, done) {
-            (Some(failure), _) => Ended::Failed(failure, self.name_of(remote)),
+            (Some(cause), _) => cause.ended(self.name_of(remote)),
             (None, Some(accepted)) => Ended::Sent { accepted },
             (None, None) => return,
         };
@@ -565,12 +566,12 @@ impl Core {
 /// RR-RDV-8.
 fn next_range(
     session: &mut Session,
-    operations: &mut super::table::Table<super::operation::Operation>,
+    operations: &mut super::table::Table<Operation>,
     hinted: &mut Hinted,
     chunk_bytes: u64,
 ) -> Option<(Id, u64, u32)> {
     while let Some((id, offset, length)) = session.missing.pop_front() {
-        if operations.get(id).is_none() {
+        if !operations.get(id).is_some_and(Operation::pulls) {
             continue;
         }
         if length > chunk_bytes {

@@ -2,9 +2,9 @@
 
 use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
-use super::effects::{Effects, Ended};
+use super::effects::Effects;
 use super::failure::PeerFailure;
-use super::operation::{NO_REMOTE, Operation, State};
+use super::operation::{Cause, NO_REMOTE, Operation, State};
 use super::session::{Control, Sequel};
 use super::table::Id;
 use super::unexpected::Kind;
@@ -91,10 +91,10 @@ impl Core {
 
     /// Whole messages of a dead peer can still be received; what would have to be pulled cannot.
     fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
-        for endpoint in 0..self.endpoints.len() {
+        for endpoint in self.endpoints.numbers() {
             for &remote in remotes {
                 let mut messages = Vec::new();
-                if let Some(matcher) = self.endpoints[endpoint].as_mut() {
+                if let Some(matcher) = self.endpoints.get_mut(endpoint) {
                     matcher.drain_unexpected_from(remote, |message| messages.push(message));
                 }
                 for index in messages {
@@ -107,7 +107,7 @@ impl Core {
                             self.return_credit_of(&message);
                             self.unexpected.recycle(message);
                         }
-                    } else if let Some(matcher) = self.endpoints[endpoint].as_mut() {
+                    } else if let Some(matcher) = self.endpoints.get_mut(endpoint) {
                         let envelope = super::matching::Envelope {
                             source: message.remote,
                             context: message.context,
@@ -127,40 +127,36 @@ impl Core {
         failure: &PeerFailure,
         effects: &mut impl Effects,
     ) {
+        let cause = Cause::Peer(failure.clone());
         for slot in 0..self.operations.slots() {
-            if let Some(id) = self.operations.id_at(slot) {
-                self.fail_operation(id, &is_hit, failure, effects);
+            if let Some(id) = self.operations.id_at(slot)
+                && self.operations.get(id).is_some_and(&is_hit)
+            {
+                self.fail_operation(id, &cause, effects);
             }
         }
     }
 
-    fn fail_operation(
-        &mut self,
-        id: Id,
-        is_hit: impl Fn(&Operation) -> bool,
-        failure: &PeerFailure,
-        effects: &mut impl Effects,
-    ) {
-        let Some(operation) = self.operations.get_mut(id).filter(|found| is_hit(found)) else {
-            return;
-        };
+    /// Ends an operation, at once or as soon as the kernel has let go of its memory.
+    pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
         match &mut operation.state {
             State::Serving(serving) if serving.unreleased > 0 => {
                 // After DONE the message has arrived, whatever becomes of the peer.
                 if serving.done.is_none() {
-                    serving.failed = Some(failure.clone());
+                    serving.failed.get_or_insert_with(|| cause.clone());
                 }
                 return;
             }
             State::Pulling(pulling) if pulling.targeted > 0 && !planted!(EndBeforeReap) => {
-                pulling.failed = Some(failure.clone());
+                pulling.failed.get_or_insert_with(|| cause.clone());
                 self.forget_waiting(id);
                 return;
             }
             State::Posted { .. } if planted!(KeepReceivesOfDead) => return,
             State::Posted { key: Some(key), .. } => {
-                let (key, endpoint) = (*key, usize::from(operation.endpoint));
-                if let Some(Some(matcher)) = self.endpoints.get_mut(endpoint) {
+                let (key, endpoint) = (*key, operation.endpoint);
+                if let Some(matcher) = self.endpoints.get_mut(endpoint) {
                     matcher.cancel_posted(key);
                 }
             }
@@ -171,24 +167,19 @@ impl Core {
         self.forget_parts(id);
         self.forget_pull(id);
         self.operations.remove(id);
-        effects.complete(id, Ended::Failed(failure.clone(), name));
+        effects.complete(id, cause.clone().ended(name));
     }
 
-    /// The senders of what is being pulled from a remote endpoint hear that nobody wants it any
-    /// more; their session may go on.
-    pub(super) fn give_up_pulls(&mut self, remote: u32) {
-        let pulls: Vec<(u32, u64)> = self
-            .operations
-            .iter()
-            .filter(|(_, operation)| operation.remote == remote)
-            .filter_map(|(_, operation)| match &operation.state {
-                State::Pulling(pulling) if pulling.failed.is_none() => {
-                    Some((operation.session, pulling.send_operation))
-                }
-                _ => None,
-            })
-            .collect();
-        for (session, send_operation) in pulls {
+    /// If an operation pulls, its sender hears that nobody wants that any more; their session may go
+    /// on.
+    ///
+    /// RR-RDV-5.
+    pub(super) fn give_up_pull(&mut self, id: Id) {
+        let Some(operation) = self.operations.get(id) else { return };
+        if let State::Pulling(pulling) = &operation.state
+            && pulling.failed.is_none()
+        {
+            let (session, send_operation) = (operation.session, pulling.send_operation);
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(session, Control::done(send_operation, status, 0));
         }
@@ -209,23 +200,23 @@ impl Core {
     /// The sender has given up what this receive pulls.
     pub(super) fn fail_pull(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let found = self.operations.get(id).filter(|operation| operation.session == slot);
-        if found.is_some_and(|operation| matches!(operation.state, State::Pulling(_))) {
-            let is_it = |operation: &Operation| match &operation.state {
-                State::Pulling(pulling) => pulling.failed.is_none(),
-                _ => false,
-            };
-            self.fail_operation(id, is_it, &PeerFailure::Left, effects);
+        if found.is_some_and(Operation::pulls) {
+            self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
         }
     }
 
     fn forget_waiting(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
-        let session = operation.session as usize;
+        let slot = operation.session;
         let is_queued = matches!(operation.state, State::Queued { .. });
         let is_sent = matches!(operation.state, State::AwaitDelivery);
-        let Some(session) = self.sessions.at_mut(session) else { return };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if is_queued {
             session.waiting.retain(|&waiting| waiting != id);
+            // What stands first now may have what that one lacked.
+            if session.is_connected() && !session.waiting.is_empty() {
+                self.unblocked.push(slot);
+            }
         }
         if is_sent {
             session.awaiting_delivery.retain(|&(_, waiting)| waiting != id);

@@ -341,11 +341,16 @@ impl Oracle {
             }
             Err(error) => {
                 let is_cancelled = matches!(error, Error::Cancelled);
-                let fate = if is_cancelled { Fate::Cancelled } else { Fate::Failed };
-                self.received[index].fate = fate;
-                if is_cancelled && !form.agrees(&memory, capacity, &[]) {
+                let is_written = !form.agrees(&memory, capacity, &[]);
+                // One that had matched ends with its endpoint, perhaps after that is open again.
+                let closed_ns = self.closed.get(&self.received[index].at);
+                let is_closed = closed_ns.is_some_and(|&until| until == u64::MAX || is_written);
+                if is_cancelled && is_written && !is_closed {
                     return Err(format!("the memory of cancelled receive {index} was written"));
                 }
+                let is_unmatched = is_cancelled && !is_closed;
+                self.received[index].fate =
+                    if is_unmatched { Fate::Cancelled } else { Fate::Failed };
                 self.graves.bury(memory);
                 return if is_cancelled { Ok(()) } else { self.check_error(process, &error) };
             }

@@ -123,7 +123,8 @@ impl Home {
         if self.is_inherited() { None } else { self.try_borrow_mut() }
     }
 
-    fn is_inherited(&self) -> bool {
+    /// Whether this is the copy of a child of `fork`.
+    pub(crate) fn is_inherited(&self) -> bool {
         self.process != getpid()
     }
 

@@ -302,7 +302,8 @@ impl Core {
         }
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
-        let found = self.operations.get_mut(id).filter(|found| found.session == slot);
+        let is_it = |found: &&mut Operation| found.session == slot && found.serves();
+        let found = self.operations.get_mut(id).filter(is_it);
         let Some((State::Serving(serving), message, hint)) =
             found.map(|found| (&mut found.state, found.length, found.hint))
         else {
@@ -359,7 +360,7 @@ impl Core {
             let front = datagram.bulk.as_mut()?.granted.front_mut()?;
             let range = *front;
             let found = self.operations.get(range.operation);
-            if !found.is_some_and(|found| matches!(found.state, State::Serving(_))) {
+            if !found.is_some_and(Operation::serves) {
                 // The send has ended: its receiver gave it up, or it failed.
                 datagram.bulk.as_mut()?.granted.pop_front();
                 self.refuse_datagram_grant(slot, range.receive_operation);

@@ -253,7 +253,7 @@ impl Core {
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = super::super::matching::Envelope { source: remote, context, tag };
-        let Some(Some(matcher)) = self.endpoints.get_mut(usize::from(target)) else {
+        let Some(matcher) = self.endpoints.get_mut(target) else {
             return Ok(());
         };
         let Some(receive) = matcher.take_posted(&envelope) else {

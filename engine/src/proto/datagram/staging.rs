@@ -297,6 +297,9 @@ impl Core {
                 let is_staged = u64::from(staged) == operation.length;
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.waiting.retain(|&waiting| waiting != id);
+                    if session.is_connected() && !session.waiting.is_empty() {
+                        self.unblocked.push(slot);
+                    }
                 }
                 if !is_staged {
                     let given_up = part(FLAG_GIVEN_UP, frame, staged, 0);

@@ -63,8 +63,8 @@ impl Core {
             let Some(peer) = self.remotes.id_at(remote as usize).filter(|_| has_credit) else {
                 break;
             };
-            let target = usize::from(header.target_endpoint.get());
-            let Some(Some(matcher)) = self.endpoints.get_mut(target) else { break };
+            let target = header.target_endpoint.get();
+            let Some(matcher) = self.endpoints.get_mut(target) else { break };
             let context = context_of(header.context.get(), header.flags);
             let tag = header.tag.get();
             let envelope = Envelope { source: remote, context, tag };

@@ -498,7 +498,7 @@ impl World {
         if self.is_third_open {
             self.core.close_endpoint(2, &mut self.kernel);
         } else if script.flag() {
-            assert_eq!(self.core.open_endpoint(), Some(2));
+            assert!(self.core.reopen_endpoint(2));
         } else {
             return;
         }

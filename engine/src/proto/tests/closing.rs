@@ -1,0 +1,98 @@
+//! Endpoints that close while something of theirs is under way.
+
+use super::*;
+use crate::proto::rendezvous::ChunkReceive;
+
+/// A lane on which 4096 bytes of a receive are with the kernel.
+fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
+    let lane = bench.lane();
+    let receive = bench.receive(5000);
+    bench.say(&rts(0, 5000)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    let chunk = bench.core.next_receive(lane).unwrap();
+    (lane, receive, chunk)
+}
+
+/// RR-RDV-3, RR-RDV-5
+#[test]
+fn a_pull_ends_when_the_kernel_has_let_go_and_its_sender_hears_of_it() {
+    let mut bench = Bench::new(Config::for_tests());
+    let (lane, receive, chunk) = pulling(&mut bench);
+    bench.core.close_endpoint(0, &mut bench.ends);
+    assert!(bench.ends.0.is_empty(), "the kernel may still write");
+    assert_eq!(bench.hear(), [frame::KIND_DONE]);
+    assert_eq!(bench.lanes_to_close(), 1, "its peer may send the rest never");
+    bench.core.lane_lost(lane, false, "given up", 0, &mut bench.ends);
+    assert!(bench.core.has_closed());
+    bench.core.handle_chunk_received(lane, chunk, None, 0, &mut bench.ends);
+    assert_eq!(bench.ends.0[&receive], Ended::Cancelled);
+    assert!(!bench.core.has_closed());
+    assert_eq!(bench.hear(), [], "what it lacked is not granted again");
+}
+
+/// RR-RDV-5
+#[test]
+fn a_send_that_is_pulled_ends_when_the_kernel_has_let_go_and_serves_no_more() {
+    let mut bench = Bench::new(Config::for_tests());
+    let lane = bench.lane();
+    let send = bench.send(5000, Level::BufferReusable);
+    bench.hear();
+    bench.say(&grant(send, 0, 1000, 0)).unwrap();
+    bench.say(&grant(send, 1000, 1000, 1)).unwrap();
+    bench.core.next_send(lane, &bench.ends).unwrap();
+    bench.core.close_endpoint(0, &mut bench.ends);
+    assert!(bench.ends.0.is_empty() && bench.core.is_sending_of_closed(), "it may still go out");
+    assert_eq!(bench.lanes_to_close(), 0);
+    bench.core.cancel_closed(&mut bench.ends);
+    assert!(bench.ends.0.is_empty(), "the kernel may still read");
+    assert_eq!(bench.lanes_to_close(), 1);
+    bench.core.handle_chunk_sent(lane, 0);
+    assert!(bench.core.next_send(lane, &bench.ends).is_none(), "what was granted before");
+    assert_eq!(bench.lanes_to_close(), 1);
+    bench.say(&grant(send, 2000, 1000, 2)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
+    bench.core.handle_chunk_released(send, &mut bench.ends);
+    assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+    assert_eq!(bench.core.operations.len(), 0);
+}
+
+#[test]
+fn sends_that_wait_give_their_place_to_others() {
+    let mut bench = Bench::new(Config::for_tests());
+    let second = bench.core.open_endpoint().unwrap();
+    // The peer has credit for two.
+    let sent: Vec<Id> = (0..2).map(|_| bench.send(8, Level::Matched)).collect();
+    assert_eq!(bench.hear(), [frame::KIND_EAGER; 2]);
+    let waiting = bench.send(8, Level::Matched);
+    let (peer, context, tag, length) = (bench.peer, 5, 1, 8);
+    let (level, hint) = (Level::Delivered, Hint::None);
+    let request = SendRequest { endpoint: second, peer, context, tag, length, level, hint };
+    let other = bench.core.new_send(&request).unwrap();
+    bench.core.enqueue(other, 0);
+    assert_eq!(bench.hear(), []);
+    bench.core.close_endpoint(0, &mut bench.ends);
+    assert!(bench.core.is_sending_of_closed());
+    bench.core.cancel_closed(&mut bench.ends);
+    for send in [sent[0], sent[1], waiting] {
+        assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+    }
+    // Its envelope of credit goes to the one behind.
+    let more = bench.segment(0, &[], (3, 3000));
+    bench.handle(&more).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+    bench.acknowledge();
+    assert_eq!(bench.ends.0[&other], Ended::Sent { accepted: 8 });
+}
+
+/// What is with its peer needs its sender no more.
+#[test]
+fn nobody_waits_for_a_match() {
+    let mut bench = Bench::new(Config::for_tests());
+    let send = bench.send(8, Level::Matched);
+    bench.hear();
+    bench.acknowledge();
+    bench.core.close_endpoint(0, &mut bench.ends);
+    assert!(!bench.core.is_sending_of_closed() && bench.core.has_closed());
+    bench.core.cancel_closed(&mut bench.ends);
+    assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+}
