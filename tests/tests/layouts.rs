@@ -149,35 +149,81 @@ fn eight_rails_carry_all() {
     all_rails_carry(&lab, first(&lab), &[("rails_max", "8")]);
 }
 
+/// Long messages come by the second rail, though the first one is dead in some way.
+fn the_second_rail_carries(lab: &Lab, at: [IpAddr; 2], opener: Host, control_lane: &str) {
+    let both = AtomicU64::new(0);
+    let side = |endpoint: &Endpoint<Owned>, peer, host| {
+        assert_eq!(endpoint.rails().len(), 2, "rails");
+        let start = Instant::now();
+        if host == opener {
+            send_until(endpoint, peer, &both, || true);
+        } else {
+            receive_all(endpoint, peer, &both, || {
+                eprintln!("{opener:?} opened: all came after {:?}", start.elapsed());
+                assert!(carried(endpoint, "rail1") >= FEW * LONG as u64);
+                assert_eq!(carrier(endpoint).as_deref(), Some("rail1"), "messages go by it");
+            });
+        }
+    };
+    pair_at(
+        lab,
+        at,
+        [&[("listen_address", "any"), ("control_lane", control_lane)]; 2],
+        |endpoint, peer| side(endpoint, peer, Host::A),
+        |endpoint, peer| side(endpoint, peer, Host::B),
+    );
+}
+
 /// Nobody says which rail is dead, and no setting helps.
 ///
 /// RR-ADDR-3, RR-CONN-6
 #[test]
 fn a_first_rail_that_is_dead_from_the_start_keeps_nobody_from_the_peer() {
     require_lab!();
-    let modes = [(Host::A, "auto"), (Host::B, "auto"), (Host::A, "tcp")];
-    for (opener, control_lane) in modes {
-        let (lab, both) = (lab("rails=2,switch"), AtomicU64::new(0));
+    for (opener, control_lane) in [(Host::A, "auto"), (Host::B, "auto"), (Host::A, "tcp")] {
+        let lab = lab("rails=2,switch");
         lab.blackhole(0).unwrap();
-        let side = |endpoint: &Endpoint<Owned>, peer, host| {
-            assert_eq!(endpoint.rails().len(), 2, "rails");
-            let start = Instant::now();
-            if host == opener {
-                send_until(endpoint, peer, &both, || true);
-            } else {
-                receive_all(endpoint, peer, &both, || {
-                    eprintln!("{opener:?} opened: all came after {:?}", start.elapsed());
-                    assert!(carried(endpoint, "rail1") >= FEW * LONG as u64);
-                    assert_eq!(carrier(endpoint).as_deref(), Some("rail1"), "messages go by it");
-                });
+        the_second_rail_carries(&lab, first(&lab), opener, control_lane);
+    }
+}
+
+/// All routes lead by the dead rail: only what is bound to the other one gets through.
+///
+/// RR-ADDR-3, RR-CONN-6
+#[test]
+fn a_dead_first_rail_of_one_subnet_keeps_nobody_from_the_peer() {
+    require_lab!();
+    for (opener, control_lane) in [(Host::A, "auto"), (Host::B, "auto"), (Host::A, "tcp")] {
+        let lab = lab("rails=2,same-subnet,switch");
+        lab.blackhole(0).unwrap();
+        the_second_rail_carries(&lab, first(&lab), opener, control_lane);
+    }
+    for deaf in [Host::A, Host::B] {
+        let lab = lab("rails=2,same-subnet,switch");
+        // Its peer is heard by the first rail, and never hears an answer.
+        lab.blackhole_one_way(0, deaf.other()).unwrap();
+        the_second_rail_carries(&lab, first(&lab), deaf, "auto");
+    }
+}
+
+/// The same of IPv6.
+///
+/// RR-ADDR-3, RR-CONN-6
+#[test]
+fn a_dead_first_rail_of_one_ipv6_subnet_keeps_nobody_from_the_peer() {
+    require_lab!();
+    for opener in [Host::A, Host::B] {
+        let lab = lab("rails=2,same-subnet,switch");
+        for (host, last) in [(Host::A, 1), (Host::B, 101)] {
+            for rail in 0..2 {
+                let (nic, address) = (lab.nic(rail), format!("fd00:77::{}/64", last + rail));
+                run(&lab, host, "ip", &["addr", "flush", "dev", &nic]);
+                run(&lab, host, "ip", &["addr", "add", &address, "dev", &nic, "nodad"]);
             }
-        };
-        pair(
-            &lab,
-            &[("listen_address", "any"), ("control_lane", control_lane)],
-            |endpoint, peer| side(endpoint, peer, Host::A),
-            |endpoint, peer| side(endpoint, peer, Host::B),
-        );
+        }
+        lab.blackhole(0).unwrap();
+        let at = ["fd00:77::1", "fd00:77::101"].map(|at| at.parse().unwrap());
+        the_second_rail_carries(&lab, at, opener, "auto");
     }
 }
 

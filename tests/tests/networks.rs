@@ -170,6 +170,14 @@ fn a_rail_whose_nic_is_made_anew_returns() {
             lab.remake_nics(rail).unwrap();
             let shares = grown(|| vec![came(lab, Host::B, rail)]);
             assert!(shares[0] >= CARRIED, "{shares:?} by rail {rail}");
+            for host in [Host::A, Host::B] {
+                // Addresses, and the NICs that listeners are bound to.
+                let listeners = run(lab, host, "ss", &["-Hltn"]);
+                for rail in 0..2 {
+                    let bound = format!("{}%{}:", lab.addr(host, rail), lab.nic(rail));
+                    assert!(listeners.contains(&bound), "{bound} is missing: {listeners}");
+                }
+            }
         }
     });
 }

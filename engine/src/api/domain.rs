@@ -158,8 +158,8 @@ impl Domain {
             let (nic, address, role) = (&rail.nic, rail.address, rail.role);
             tracing::info!(nic, %address, ?role, "a rail of this endpoint");
         }
-        // Several rails have one port, at the wildcard address: one socket of datagrams is one
-        // system call per turn, however many rails there are.
+        // Several rails have one port, at the wildcard address, and for datagrams one socket: that
+        // is one system call per turn, however many rails there are.
         let has_several = selection.rails.len() > 1;
         let bound_to = match address {
             _ if !has_several => address,
@@ -218,6 +218,10 @@ impl Domain {
             locator,
             rails,
         );
+        if has_several {
+            let of_rails = driver::tcp::listeners_of_rails(&state.listener, &selection.rails);
+            state.listeners_of_rails = of_rails;
+        }
         state.rails_chosen = selection.rails;
         state.publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
         state.datagrams = datagrams;

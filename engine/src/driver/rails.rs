@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -235,7 +235,7 @@ impl Rails {
                 format!("there is no rail {rail}: the driver has {count}"),
             ));
         };
-        let address = source_of(found);
+        let address = tcp::address_of(found, 0);
         // One rail alone leaves the choice of the NIC to the routes of its address.
         let mut nic_index = if self.has_several() { found.nic_index } else { 0 };
         if nic_index != 0 {
@@ -256,6 +256,23 @@ impl Rails {
     pub(super) fn listening(&mut self, listener: &TcpListener) {
         let local = listener.local_addr();
         self.listens_everywhere |= local.is_ok_and(|local| local.ip().is_unspecified());
+    }
+
+    /// A listener for a rail that has another NIC, and which of `all` it takes the place of. Beside
+    /// `everywhere`, see [`tcp::listeners_of_rails`].
+    pub(super) fn listener_anew<'a>(
+        &self,
+        rail: u8,
+        everywhere: &TcpListener,
+        mut all: impl Iterator<Item = &'a TcpListener>,
+        counters: &mut DriverCounters,
+    ) -> Option<(TcpListener, Option<usize>)> {
+        let rail = self.list.get(usize::from(rail))?;
+        counters.syscalls += REOPENING_CALLS;
+        let opened = tcp::listeners_of_rails(everywhere, std::slice::from_ref(rail)).pop()?;
+        let is_its =
+            |it: &TcpListener| it.local_addr().is_ok_and(|local| local.ip() == rail.address);
+        Some((opened, all.position(is_its)))
     }
 
     /// See [`crate::progress::lanes::Driver::reach`]. One rail alone is used as routes decide.
@@ -388,6 +405,8 @@ impl Rails {
     }
 }
 
+/// System calls that another listener takes, with its copy.
+const REOPENING_CALLS: u64 = 14;
 /// System calls that listing the addresses of this host takes.
 const LISTING_CALLS: u64 = 7;
 
@@ -397,16 +416,6 @@ fn is_of_this_host(address: IpAddr) -> bool {
     let address = address.to_canonical();
     !address.is_loopback()
         && if_addrs::get_if_addrs().is_ok_and(|all| all.iter().any(|nic| nic.ip() == address))
-}
-
-/// What a socket that sends by a rail is bound to, port 0.
-fn source_of(rail: &Rail) -> SocketAddr {
-    match rail.address {
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-            SocketAddrV6::new(v6, 0, 0, rail.nic_index).into()
-        }
-        address => SocketAddr::new(address, 0),
-    }
 }
 
 #[cfg(test)]

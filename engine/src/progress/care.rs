@@ -1,5 +1,7 @@
 //! A turn of the caretaker: the engine's own, made by another thread while the owner is absent.
 
+use std::io;
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -13,17 +15,22 @@ const SOON: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// By what something comes that nobody asked for, if the engine takes datagrams: copies of
-    /// their socket and of the listener.
+    /// their socket and of the listeners.
     pub(super) fn doors(&self) -> Vec<OwnedFd> {
         let Ok(socket) = self.state.datagrams.socket() else { return Vec::new() };
         let copies = socket.try_clone().and_then(|socket| {
-            let listener = self.state.listener.try_clone()?;
-            Ok(vec![socket.into(), listener.into()])
+            let listeners = self.state.copies_of_listeners()?;
+            Ok(listeners.into_iter().map(OwnedFd::from).chain([socket.into()]).collect())
         });
         copies.unwrap_or_else(|error| {
             tracing::warn!("nobody looks after an engine: {error}");
             Vec::new()
         })
+    }
+
+    /// The same, if they are others than when that was asked last.
+    pub(super) fn new_doors(&mut self) -> Option<Vec<OwnedFd>> {
+        std::mem::take(&mut self.has_new_doors).then(|| self.doors())
     }
 
     /// One turn while the owner is absent. Datagrams are read, acknowledged and sent again,
@@ -53,6 +60,12 @@ impl Engine {
 }
 
 impl State {
+    /// Of all listeners, that at the wildcard address first.
+    pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<TcpListener>> {
+        let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
+        all.map(TcpListener::try_clone).collect()
+    }
+
     /// Lanes that were full are tried again: the news of room comes to the owner.
     fn unblock(&mut self) {
         for (session, control) in self.controls.iter_mut().enumerate() {

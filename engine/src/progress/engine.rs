@@ -101,6 +101,8 @@ pub(crate) struct State {
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: TcpListener,
+    /// Those beside it that are bound to a rail each, if there are several.
+    pub(crate) listeners_of_rails: Vec<TcpListener>,
     /// What peers connect to.
     pub(crate) locators: Locators,
     /// What it sends and receives by, the locator's first; empty: as routes decide.
@@ -164,6 +166,7 @@ impl State {
             keys,
             arena,
             listener,
+            listeners_of_rails: Vec::new(),
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
             rails_down: 0,
@@ -251,6 +254,8 @@ pub(crate) struct Engine {
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
+    /// A listener is another one than when [`Self::doors`] was last asked.
+    pub(super) has_new_doors: bool,
 }
 
 impl Engine {
@@ -262,13 +267,13 @@ impl Engine {
         sockets: Vec<(LaneKey, std::os::fd::OwnedFd)>,
     ) -> Result<Self, Error> {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
-        let listener = state.listener.try_clone().map_err(failed)?;
+        let listeners = state.copies_of_listeners().map_err(failed)?;
         state.rails_down = 0;
         state.acks_due.clear();
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_told();
         state.core.set_rails(told);
-        driver.listen(listener).map_err(failed)?;
+        listeners.into_iter().try_for_each(|it| driver.listen(it)).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
@@ -288,7 +293,8 @@ impl Engine {
         for key in &mut state.lane_keys {
             *key = key.and_then(new_key);
         }
-        let mut engine = Self { state, driver, events: Vec::new(), chunks_rest: false };
+        let mut engine =
+            Self { state, driver, events: Vec::new(), chunks_rest: false, has_new_doors: false };
         engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();

@@ -233,7 +233,8 @@ pub(crate) trait Driver {
     ///
     /// With one rail listener and datagrams are bound to its address. With several they are bound
     /// to the wildcard address, each rail sends from its own, and connections to other addresses of
-    /// this host are closed ([`DriverCounters::foreign_connections`]).
+    /// this host are closed ([`DriverCounters::foreign_connections`]). Rails may have listeners of
+    /// their own beside that one, which are bound to their NICs, and so is what they accept.
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
 
     /// How `remote` is reached by a rail, as far as the system tells without trying.
@@ -250,8 +251,16 @@ pub(crate) trait Driver {
         None
     }
 
-    /// Accepts connections from now on. The listener is non-blocking already.
+    /// Accepts connections from now on, by one listener more. It is non-blocking already.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
+
+    /// A rail has another NIC than before ([`Self::nic_of`]): a listener that is bound to that
+    /// takes the place of the rail's, beside `everywhere`, which is bound to no address. Returns a
+    /// copy of it; `None`: the rail has none, and what comes by it comes to `everywhere`.
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        let _ = (rail, everywhere);
+        None
+    }
 
     /// Accepts no connection for `pause`; those that come wait in the kernel, and those that its
     /// queue has no room for are dropped there. A longer pause that is under way stays.

@@ -253,11 +253,12 @@ pub(crate) fn assert_moves(shared: &Shared, what: &str) {
 /// Bytes that a rail in use carries: many times what its probes are.
 pub(crate) const CARRIED: u64 = 2 << 20;
 
-/// Has a program do something in a host.
-pub(crate) fn run(lab: &Lab, host: Host, program: &str, arguments: &[&str]) {
+/// Has a program do something in a host. Returns what it says.
+pub(crate) fn run(lab: &Lab, host: Host, program: &str, arguments: &[&str]) -> String {
     let mut command = lab.host(host).command(program);
     let output = command.args(arguments).output(STALLED).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// What has come to a host by a rail's NIC, in bytes.

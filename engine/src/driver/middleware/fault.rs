@@ -15,6 +15,7 @@
 //! never earlier.
 
 mod datagrams;
+mod lane;
 mod order;
 
 use std::collections::HashMap;
@@ -27,6 +28,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use self::datagrams::Datagrams;
+use self::lane::{Lane, State};
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
 use crate::memory::Shape;
@@ -48,40 +50,6 @@ const SPARED_RECEIVES: u8 = 4;
 
 /// Sleep while something waits for its turn.
 const SLICE: Duration = Duration::from_micros(200);
-
-/// What the caller may see of a lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    /// What the driver inside says.
-    Open,
-    /// A connection attempt that fails: the lane inside is being closed.
-    Refused,
-    /// Reset; the lane inside is being closed, or is (`is_gone`).
-    Broken { is_gone: bool },
-    /// Closed by the caller, and inside as well: `Closed` is due.
-    Closing,
-}
-
-#[derive(Debug)]
-struct Lane {
-    state: State,
-    /// Sends so far, as far as they are spared.
-    sends: u8,
-    /// Receives that gave bytes, as far as they are spared.
-    receives: u8,
-    /// Where the chunk that is received goes, if it may be garbled: memory, offset, length.
-    target: Option<(Shape, usize, usize)>,
-    /// Events that were asked for: readable, writable.
-    watched: [bool; 2],
-    /// The poll at which it is reset.
-    doom: Option<u64>,
-}
-
-impl Lane {
-    fn new(state: State) -> Self {
-        Self { state, sends: 0, receives: 0, target: None, watched: [false; 2], doom: None }
-    }
-}
 
 /// An event that the caller was not told yet.
 #[derive(Debug)]
@@ -350,6 +318,10 @@ impl Driver for Fault {
 
     fn nic_of(&self, rail: u8) -> Option<u32> {
         self.inner.nic_of(rail)
+    }
+
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        self.inner.listen_anew(rail, everywhere)
     }
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {

@@ -205,6 +205,10 @@ impl Driver for Pcap {
         self.inner.nic_of(rail)
     }
 
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        self.inner.listen_anew(rail, everywhere)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.inner.listen(listener)
     }

@@ -143,6 +143,10 @@ impl Driver for Trace {
         self.inner.nic_of(rail)
     }
 
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        self.inner.listen_anew(rail, everywhere)
+    }
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr();
         let result = self.inner.listen(listener);

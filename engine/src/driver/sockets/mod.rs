@@ -7,6 +7,7 @@
 mod datagrams;
 mod epoll;
 mod lane;
+mod listen;
 
 use std::collections::VecDeque;
 use std::io;
@@ -336,6 +337,10 @@ impl Driver for SocketsDriver {
         self.epoll.add(listener.as_raw_fd(), LISTENER | index as u64)?;
         self.listeners.push(listener);
         Ok(())
+    }
+
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        self.replace_listener(rail, everywhere)
     }
 
     fn rest_from_accepting(&mut self, pause: Duration) {

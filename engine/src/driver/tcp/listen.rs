@@ -1,4 +1,9 @@
 //! Listening sockets.
+//!
+//! With several rails one is bound to no address, and takes what comes by the loopback or by a NIC
+//! that answered for another one's address. Beside it each rail has one that is bound to its
+//! address and its NIC: the answer to a connection then leaves by the NIC that it came by, which
+//! the kernel does not see to where another NIC has a route to the same network.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -9,6 +14,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::super::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE};
+use super::nic;
+use crate::progress::lanes::Rail;
 
 /// Connections that the kernel completes before they are accepted; it caps the number itself
 /// (`net.core.somaxconn`).
@@ -79,9 +86,59 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.bind(&SockAddr::from(address))?;
+    listen(socket)
+}
+
+fn listen(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
+}
+
+/// A listener for each of `rails`, bound to its address and NIC, at the port of `everywhere`, which
+/// is bound to no address and comes second with the kernel. Where one cannot be had (before Linux
+/// 5.7, without privileges) `everywhere` takes what comes by that rail, too, and routes choose by
+/// which NIC it is answered.
+///
+/// The port is free at all rails: `everywhere` has it at all addresses, and took it without
+/// `SO_REUSEPORT`, which lets several listen and is on only meanwhile. So no other engine gets it.
+pub(crate) fn listeners_of_rails(everywhere: &TcpListener, rails: &[Rail]) -> Vec<TcpListener> {
+    let shared = SockRef::from(everywhere);
+    let opened = everywhere.local_addr().and_then(|local| {
+        shared.set_reuse_port(true)?;
+        let open = |rail: &Rail| match listen_at_rail(rail, local.port()) {
+            Ok(listener) => Some(listener),
+            Err(error) => {
+                let (nic, address) = (&rail.nic, rail.address);
+                tracing::info!(nic, %address, "routes choose how it is answered by: {error}");
+                None
+            }
+        };
+        let opened: Vec<_> = rails.iter().filter_map(open).collect();
+        shared.set_reuse_port(false)?;
+        Ok(opened)
+    });
+    opened.unwrap_or_else(|error| {
+        tracing::info!("routes choose how connections are answered: {error}");
+        Vec::new()
+    })
+}
+
+fn listen_at_rail(rail: &Rail, port: u16) -> io::Result<TcpListener> {
+    let address = nic::address_of(rail, port);
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    nic::try_bind(&socket, rail.nic_index)?;
+    // A NIC made anew gets its address late.
+    match address {
+        SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+        SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    let listener = listen(socket)?;
+    SockRef::from(&listener).set_reuse_port(false)?;
+    Ok(listener)
 }
 
 /// What became of accepting.
@@ -155,6 +212,61 @@ mod tests {
         let next = listener(localhost, port..=port.saturating_add(50)).unwrap();
         assert!(next.local_addr().unwrap().port() > port);
         assert!(accept(&taken).unwrap().is_none());
+    }
+
+    fn rail(address: &str) -> Rail {
+        let any_socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let nic_index = rustix::net::netdevice::name_to_index(&any_socket, "lo").unwrap();
+        let (nic, address) = ("lo".to_owned(), address.parse().unwrap());
+        let role = crate::types::RailRole::Ordinary;
+        Rail { nic, nic_index, address, speed_mbps: None, mtu: None, role }
+    }
+
+    #[test]
+    fn a_rail_has_a_listener_of_its_own_at_the_port_of_all() {
+        let everywhere = listener("0.0.0.0".parse().unwrap(), 0..=0).unwrap();
+        let port = everywhere.local_addr().unwrap().port();
+        let rails = ["127.0.0.1", "127.0.0.2"].map(rail);
+        let of_rails = listeners_of_rails(&everywhere, &rails);
+        assert_eq!(of_rails.len(), 2);
+        for (rail, of_rail) in rails.iter().zip(&of_rails) {
+            let near = std::net::TcpStream::connect((rail.address, port)).unwrap();
+            let (socket, from) = accept(of_rail).unwrap().unwrap();
+            assert_eq!(from, near.local_addr().unwrap());
+            assert_eq!(nic::bound_to(&socket), Some(rail.nic_index));
+            assert_eq!(nic::keep_to_nic(&socket, rail.nic_index), (1, false));
+        }
+        let near = std::net::TcpStream::connect(("127.0.0.3", port)).unwrap();
+        let (socket, from) = accept(&everywhere).unwrap().unwrap();
+        assert_eq!(from, near.local_addr().unwrap());
+        assert_eq!(nic::bound_to(&socket), None);
+    }
+
+    #[test]
+    fn nobody_else_listens_where_rails_do() {
+        let everywhere = listener("0.0.0.0".parse().unwrap(), 0..=0).unwrap();
+        let port = everywhere.local_addr().unwrap().port();
+        let _of_rails = listeners_of_rails(&everywhere, &["127.0.0.1", "127.0.0.2"].map(rail));
+        for ip in ["0.0.0.0", "127.0.0.1", "127.0.0.2", "127.0.0.3"] {
+            let error = listener(ip.parse().unwrap(), port..=port).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{ip}");
+        }
+        // As others do who share ports on purpose.
+        let intruder = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        intruder.set_reuse_port(true).unwrap();
+        let address: SocketAddr = (std::net::Ipv4Addr::UNSPECIFIED, port).into();
+        assert_eq!(intruder.bind(&address.into()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_rail_without_a_nic_is_left_to_the_listener_of_all() {
+        let everywhere = listener("0.0.0.0".parse().unwrap(), 0..=0).unwrap();
+        for nic_index in [0, u32::MAX] {
+            let rail = Rail { nic_index, ..rail("127.0.0.1") };
+            assert!(listeners_of_rails(&everywhere, &[rail]).is_empty());
+        }
+        // No port was given away.
+        assert!(!SockRef::from(&everywhere).reuse_port().unwrap());
     }
 
     #[test]

@@ -4,29 +4,73 @@
 //! both would leave by the same one. Since Linux 5.7 anybody may bind a socket to a NIC.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
+
+use crate::progress::lanes::Rail;
+
+/// The address of a rail, as its sockets are bound to it.
+pub(crate) fn address_of(rail: &Rail, port: u16) -> SocketAddr {
+    match rail.address {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, rail.nic_index).into()
+        }
+        address => SocketAddr::new(address, port),
+    }
+}
 
 /// Lets packets of `socket` leave and come by a NIC only; 0: any. Where the kernel refuses, routes
 /// decide as before. Returns the number of system calls.
 pub(crate) fn bind(socket: &impl AsFd, nic_index: u32) -> u64 {
-    let Ok(index @ 1..) = libc::c_int::try_from(nic_index) else { return 0 };
-    if let Err(error) = set_int(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index) {
+    if nic_index == 0 {
+        return 0;
+    }
+    if let Err(error) = try_bind(socket, nic_index) {
         tracing::debug!("routes choose the NIC of a connection: {error}");
     }
     1
 }
 
-/// The same for an accepted connection, if it came by that NIC: where another one answered for the
-/// address (as Linux does unless `arp_ignore` is set), what its peer sends would be refused.
-/// Returns the number of system calls, and whether it came by another one.
+/// The same for a socket that is of no use otherwise. One system call.
+pub(super) fn try_bind(socket: &impl AsFd, nic_index: u32) -> io::Result<()> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "its NIC is not known");
+    let index = libc::c_int::try_from(nic_index).ok().filter(|&index| index != 0);
+    let index = index.ok_or_else(none)?;
+    set_int(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
+}
+
+/// As [`bind`] for an accepted connection, if it came by that NIC: where another one answered for
+/// the address (as Linux does unless `arp_ignore` is set), what its peer sends would be refused.
+/// One that the rail's own listener took is bound from the start. Returns the number of system
+/// calls, and whether it came by another one.
 pub(crate) fn keep_to_nic(socket: &impl AsFd, nic_index: u32) -> (u64, bool) {
     if nic_index == 0 {
         return (0, false);
     }
-    match arrived_by(socket) {
-        Some(arrived) if arrived != nic_index => (2, true),
-        _ => (2 + bind(socket, nic_index), false),
+    if bound_to(socket) == Some(nic_index) {
+        return (1, false);
     }
+    match arrived_by(socket) {
+        Some(arrived) if arrived != nic_index => (3, true),
+        _ => (3 + bind(socket, nic_index), false),
+    }
+}
+
+/// The NIC that a socket is bound to; `None`: to none. One system call.
+pub(super) fn bound_to(socket: &impl AsFd) -> Option<u32> {
+    let mut index: libc::c_int = 0;
+    let mut length = size_of_val(&index) as libc::socklen_t;
+    // SAFETY: the pointers describe `index` and its length, which outlive the call.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTOIFINDEX,
+            (&raw mut index).cast(),
+            &raw mut length,
+        )
+    };
+    if rc == 0 { u32::try_from(index).ok().filter(|&index| index != 0) } else { None }
 }
 
 /// The NIC that the last packet of the handshake of an accepted IPv4 connection came by; `None`

@@ -118,7 +118,8 @@ fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64
             ),
         ));
     }
-    let mut syscalls = 1;
+    // Before the address: that of a NIC in a VRF is no other socket's.
+    let mut syscalls = 1 + nic::bind(socket, nic_index);
     if address.port() == 0 {
         bind_address_without_port(socket)?;
         syscalls += 1;
@@ -132,7 +133,7 @@ fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64
             ),
         )
     })?;
-    Ok(syscalls + nic::bind(socket, nic_index))
+    Ok(syscalls)
 }
 
 /// Why a connection attempt failed, `None` when it is established. One system call.

@@ -157,6 +157,7 @@ contract! {
         connections::stale_keys_do_nothing,
         rails::engines_of_one_host_meet_by_any_rail,
         rails::links_that_come_and_go_are_told_of,
+        rails::listeners_of_rails_follow_their_nics,
         datagrams::watched_once_and_woken,
     }
 }

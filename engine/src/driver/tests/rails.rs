@@ -10,6 +10,7 @@ use rustix::thread::UnshareFlags;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, pattern};
+use crate::driver::tcp;
 use crate::progress::lanes::{DriverCounters, Event, Interest};
 use crate::types::{RAILS_MAX, Rail, RailRole};
 
@@ -158,6 +159,66 @@ pub(super) fn foreign_addresses_are_not_let_in(variant: &Variant) {
     host.expect_quiet();
 }
 
+/// Each rail has a listener of its own, which is bound to its NIC, and to another one in time.
+pub(super) fn listeners_of_rails_follow_their_nics(variant: &Variant) {
+    if !enter_new_network(variant) {
+        return;
+    }
+    switch_loopback(true);
+    if !ip("link add r0 type veth peer name r1") {
+        println!("RINGRAIL-SKIP: driver::tests::{}: no veth", variant.module);
+        return;
+    }
+    let any_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let veth = name_to_index(&any_socket, "r0").unwrap();
+    // What does not come to the listener of a rail waits here.
+    let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
+    everywhere.set_nonblocking(true).unwrap();
+    let port = everywhere.local_addr().unwrap().port();
+    let addresses = ["127.0.0.1", "127.0.0.2"];
+    let mut rails = rails_of(&addresses);
+    rails[1].nic_index = veth;
+    let mut host = Host::new(variant);
+    host.driver.set_rails(&rails).unwrap();
+    for listener in tcp::listeners_of_rails(&everywhere, &rails) {
+        host.driver.listen(listener).unwrap();
+    }
+    let accepted = |host: &mut Host, ip: &str| {
+        let outside = TcpStream::connect((ip, port)).unwrap();
+        let event = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
+        let Event::Accepted { lane, rail, remote } = event else { unreachable!() };
+        assert_eq!((remote, ip), (outside.local_addr().unwrap(), addresses[usize::from(rail)]));
+        assert_eq!(host.driver.addresses(lane).unwrap().0.port(), port);
+    };
+    accepted(&mut host, "127.0.0.1");
+    // By another NIC than its rail's.
+    let stray = TcpStream::connect(("127.0.0.2", port)).unwrap();
+    assert_eq!(everywhere.accept().unwrap().1, stray.local_addr().unwrap());
+    rails[1].nic_index = rails[0].nic_index;
+    host.driver.set_rails(&rails).unwrap();
+    let copy = host.driver.listen_anew(1, &everywhere).unwrap();
+    assert_eq!(SockRef::from(&copy).device().unwrap().as_deref(), Some(&b"lo"[..]));
+    for ip in ["127.0.0.2", "127.0.0.2", "127.0.0.1", "127.0.0.2"] {
+        accepted(&mut host, ip);
+    }
+    assert!(host.driver.listen_anew(2, &everywhere).is_none());
+    accepted(&mut host, "127.0.0.2");
+    host.driver.begin_absence();
+    rails[1].nic_index = veth;
+    host.driver.set_rails(&rails).unwrap();
+    assert!(host.driver.listen_anew(1, &everywhere).is_some());
+    drop(copy);
+    host.driver.end_absence();
+    accepted(&mut host, "127.0.0.1");
+    let stray = TcpStream::connect(("127.0.0.2", port)).unwrap();
+    assert_eq!(everywhere.accept().unwrap().1, stray.local_addr().unwrap());
+}
+
+fn ip(arguments: &str) -> bool {
+    let done = Command::new("ip").args(arguments.split(' ')).status();
+    done.is_ok_and(|status| status.success())
+}
+
 /// Has this thread, which ends with the test, in a network of its own, which ends with it and whose
 /// loopback is off; `false`: that is not allowed here.
 fn enter_new_network(variant: &Variant) -> bool {
@@ -175,10 +236,6 @@ pub(super) fn engines_of_one_host_meet_by_any_rail(variant: &Variant) {
         return;
     }
     switch_loopback(true);
-    let ip = |arguments: &str| {
-        let done = Command::new("ip").args(arguments.split(' ')).status();
-        done.is_ok_and(|status| status.success())
-    };
     if !ip("link add r0 type veth peer name r1") {
         println!("RINGRAIL-SKIP: driver::tests::{}: no veth", variant.module);
         return;

@@ -48,6 +48,32 @@ impl UringDriver {
         watched
     }
 
+    /// See [`Driver::listen_anew`].
+    pub(super) fn replace_listener(
+        &mut self,
+        rail: u8,
+        everywhere: &TcpListener,
+    ) -> Option<TcpListener> {
+        let all = self.listeners.iter().map(|listener| &listener.socket);
+        let (socket, place) =
+            self.rails.listener_anew(rail, everywhere, all, &mut self.counters)?;
+        let copy = socket.try_clone().ok()?;
+        let listening = match place {
+            None => self.add_listener(socket),
+            Some(index) => {
+                for request in self.slots.select(|kind| kind == Kind::Listen(index)) {
+                    // What it still says would be taken for the new one's.
+                    self.slots.disown(request);
+                    self.cancel(vec![request]);
+                }
+                self.listeners[index] = Listener { socket, is_watched: false, rests_until: None };
+                self.watch_listener(index)
+            }
+        };
+        listening.inspect_err(|error| tracing::warn!("a rail is not listened at: {error}")).ok()?;
+        Some(copy)
+    }
+
     /// Asks for connections, unless that is asked already.
     pub(super) fn watch_listener(&mut self, index: usize) -> io::Result<()> {
         if self.listeners[index].is_watched {

@@ -294,6 +294,10 @@ impl Driver for UringDriver {
         self.add_listener(listener)
     }
 
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        self.replace_listener(rail, everywhere)
+    }
+
     fn rest_from_accepting(&mut self, pause: Duration) {
         self.rest_all(pause);
     }

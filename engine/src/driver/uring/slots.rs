@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Send { lane: LaneKey, chunk: usize, zero_copy: bool },
     /// Waits until a datagram can be received from this source, or sent.
     Datagrams { source: Source, is_writable: bool },
-    /// Cancels another request; its own result means nothing.
+    /// Cancels another request, or is of no use any more: its own result means nothing.
     Cancel,
 }
 
@@ -62,6 +62,13 @@ impl Slots {
     pub(super) fn await_notification(&mut self, user_data: u64) {
         if let Some(slot) = self.slots.get_mut((user_data & 0xffff_ffff) as usize) {
             slot.waits_for_notification = true;
+        }
+    }
+
+    /// What a request still says means nothing any more.
+    pub(super) fn disown(&mut self, user_data: u64) {
+        if self.get(user_data).is_some() {
+            self.slots[(user_data & 0xffff_ffff) as usize].kind = Some(Kind::Cancel);
         }
     }
 

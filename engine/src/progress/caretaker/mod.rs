@@ -3,7 +3,7 @@
 //! What a send reported complete is to be delivered although its owner makes no call for a minute
 //! and datagrams are lost. So an engine that has been silent for about a millisecond is taken over
 //! for a turn ([`Engine::care`](super::engine::Engine::care)) whenever something is due, or comes
-//! in by its doors: the socket of datagrams and the listener.
+//! in by its doors: the socket of datagrams and the listeners.
 //!
 //! ```text
 //!              a step of the owner
@@ -25,7 +25,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -221,7 +221,7 @@ impl Shared {
         }
         let (mut fds, mut indices) = (vec![bell], Vec::new());
         for (index, ward) in wards.iter().enumerate().filter(|(_, ward)| ward.listens()) {
-            for door in ward.place.doors() {
+            for door in ward.doors() {
                 fds.push(PollFd::from_borrowed_fd(door, PollFlags::IN));
                 indices.push(index);
             }
@@ -305,13 +305,22 @@ struct Ward {
     is_called: bool,
     /// Turns in a row that took nothing in although something was there.
     fruitless: u32,
+    /// All of its doors, if some are others than at first.
+    new_doors: Vec<OwnedFd>,
 }
 
 impl Ward {
     fn new(place: &Arc<Place>) -> Self {
         let phase = Phase::Active { since: Instant::now(), tick: TICK };
         let steps = place.handover.steps();
-        Self { place: Arc::clone(place), steps, phase, is_called: false, fruitless: 0 }
+        let place = Arc::clone(place);
+        Self { place, steps, phase, is_called: false, fruitless: 0, new_doors: Vec::new() }
+    }
+
+    /// What becomes readable when something comes.
+    fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let first = self.new_doors.is_empty().then(|| self.place.doors());
+        first.into_iter().flatten().chain(self.new_doors.iter().map(AsFd::as_fd))
     }
 
     /// Whether its doors are watched: nobody else does.
@@ -364,6 +373,9 @@ impl Ward {
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
         let Some(guest) = self.place.take() else { return Some(self.is_active(now)) };
         let cared = guest.engine.care();
+        if let Some(doors) = guest.engine.new_doors() {
+            self.new_doors = doors;
+        }
         drop(guest);
         let (happened, due_in) = match cared {
             Ok(cared) => cared,

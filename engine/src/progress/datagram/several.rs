@@ -4,7 +4,7 @@
 //! handled by the same code: a lane that stands by takes the carrier's place for as long as that
 //! takes, and is held, so that no content goes by it.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 use super::lane::Lane;
 use crate::progress::control::{Control, NO_PATH};
@@ -181,10 +181,13 @@ impl Engine {
         if let (Some(index), Some(known)) =
             (self.driver.nic_of(rail), self.state.rails.get_mut(usize::from(rail)))
         {
-            known.nic_index = index;
+            let is_moved = std::mem::replace(&mut known.nic_index, index) != index;
             // The same rail, for whoever asks for statistics.
             if let Some(chosen) = self.state.rails_chosen.get_mut(usize::from(rail)) {
                 chosen.nic_index = index;
+            }
+            if is_moved && self.state.rails.len() > 1 {
+                self.listen_anew(rail);
             }
         }
         let bit = 1 << (rail % 16);
@@ -204,6 +207,21 @@ impl Engine {
             }
             self.state.judge_paths(session as u32);
         }
+    }
+}
+
+impl Engine {
+    /// A rail has another NIC, and so has its listener.
+    fn listen_anew(&mut self, rail: u8) {
+        let state = &mut *self.state;
+        let Some(fresh) = self.driver.listen_anew(rail, &state.listener) else { return };
+        let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
+        let all = &mut state.listeners_of_rails;
+        match all.iter_mut().find(|it| ip(it) == ip(&fresh)) {
+            Some(old) => *old = fresh,
+            None => all.push(fresh),
+        }
+        self.has_new_doors = true;
     }
 }
 

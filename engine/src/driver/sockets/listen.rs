@@ -1,0 +1,34 @@
+//! Listeners of rails whose NIC has changed.
+
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+
+use super::{LISTENER, SocketsDriver};
+use crate::progress::lanes::Driver;
+
+impl SocketsDriver {
+    /// [`Driver::listen_anew`].
+    pub(super) fn replace_listener(
+        &mut self,
+        rail: u8,
+        everywhere: &TcpListener,
+    ) -> Option<TcpListener> {
+        let all = self.listeners.iter();
+        let (fresh, place) = self.rails.listener_anew(rail, everywhere, all, &mut self.counters)?;
+        let copy = fresh.try_clone().ok()?;
+        let listening = match place {
+            None => self.listen(fresh),
+            Some(index) => {
+                self.counters.syscalls += 2;
+                let old = std::mem::replace(&mut self.listeners[index], fresh);
+                let fd = self.listeners[index].as_raw_fd();
+                // Closing it is not enough: others have copies.
+                self.epoll
+                    .remove(old.as_raw_fd())
+                    .and_then(|()| self.epoll.add(fd, LISTENER | index as u64))
+            }
+        };
+        listening.inspect_err(|error| tracing::warn!("a rail is not listened at: {error}")).ok()?;
+        Some(copy)
+    }
+}
