@@ -222,8 +222,10 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
         memory.0.fill(0xee);
         to_too.send(()).unwrap();
         go_on_without(staying.as_ref(), operation, 10);
-        while staying.is_some() && !receiver.is_finished() {
-            go_on(staying.as_ref().unwrap(), 1);
+        if let Some(staying) = &staying {
+            while !receiver.is_finished() {
+                go_on(staying, 1);
+            }
         }
         receiver.join().unwrap();
     }

@@ -69,6 +69,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "telemetry",
             "hooks",
             "wire::packet",
+            "wire::hello",
+            "wire::proof",
         ],
     ),
     ("settings", &["wire", "secret", "types::rail", "types::hint"]),

@@ -15,8 +15,8 @@ impl Endpoint<Owned> {
     /// # Errors
     ///
     /// [`Error::Peer`] when the selector names a peer that has failed, and nothing is left of what
-    /// it had sent; [`Error::UnknownPeer`] when it names one that there is not; or the driver failed
-    /// for good.
+    /// it had sent; [`Error::UnknownPeer`] when it names one that there is not; or the driver
+    /// failed for good.
     pub fn peek(&self, selector: Selector) -> Result<Option<Status>, Error> {
         let (context, tag, ignore) = label_of(&selector);
         let request = self.receive_request(selector.source, context, tag, ignore, 0);

@@ -209,9 +209,9 @@ impl Endpoint<Owned> {
     ///
     /// # Safety
     ///
-    /// The memory stays valid and unchanged until the operation has ended: this returned an error or
-    /// `Ok(None)`, its completion was taken from the queue, or the drop of the endpoint returned,
-    /// whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is forgotten
+    /// The memory stays valid and unchanged until the operation has ended: this returned an error
+    /// or `Ok(None)`, its completion was taken from the queue, or the drop of the endpoint
+    /// returned, whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is forgotten
     /// (`mem::forget`) never closes.
     ///
     /// # Errors

@@ -170,8 +170,8 @@ impl Core {
         effects.complete(id, cause.clone().ended(name));
     }
 
-    /// If an operation pulls, its sender hears that nobody wants that any more; their session may go
-    /// on.
+    /// If an operation pulls, its sender hears that nobody wants that any more; their session may
+    /// go on.
     ///
     /// RR-RDV-5.
     pub(super) fn give_up_pull(&mut self, id: Id) {

@@ -24,7 +24,7 @@ fn world(config: &Config, loop_config: &LoopConfig) -> World {
     let mut world = World::new(1, Weather::fair()).unwrap();
     for host in 0..2 {
         world.add_host_with(&[LinkWeather { delay_ns: 10_000, ..LinkWeather::default() }]);
-        world.start(host, host as u64 + 1, config.clone(), loop_config.clone()).unwrap();
+        world.start(host, host as u64 + 1, config.clone(), *loop_config).unwrap();
     }
     world
 }
