@@ -89,6 +89,17 @@ impl Drop for Guard {
 /// ([`Endpoint::wait`], [`Operation::wait`](crate::Operation::wait), `*_blocking`) progresses
 /// everything, so exchanges in any order cannot lock up.
 ///
+/// # Failures
+///
+/// When the session with a peer's engine fails, what is outstanding with that peer ends with
+/// [`Error::Peer`], and each send to it and receive from it is refused with the same cause until
+/// [`Endpoint::connect`], or until the peer connects. So that no gap goes unnoticed when the peer
+/// connects before this side calls: where sends had completed of which the peer had not acknowledged
+/// all, and no operation ended with the failure, the next send to a peer of that engine, receive or
+/// [`Endpoint::peek`] from it by name, or connect reports it, once. What was sent at
+/// [`Level::Delivered`](crate::Level::Delivered) or beyond and has completed is not lost with a
+/// session, and needs no such report. A peer that was removed has none.
+///
 /// # Memory
 ///
 /// The bytes of a send stay in the buffer it was posted with until it completes, and those of a
@@ -336,8 +347,9 @@ impl Endpoint<Owned> {
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] with the cause when all attempts failed, [`Error::UnknownPeer`] when the
-    /// peer was removed.
+    /// [`Error::Peer`] with the cause when all attempts failed, or once, while the attempt goes on,
+    /// when completed sends may be lost (see [Failures](Endpoint#failures));
+    /// [`Error::UnknownPeer`] when the peer was removed.
     pub fn connect(&self, peer: Peer) -> Result<(), Error> {
         self.connect_all(&[peer])
     }
@@ -349,8 +361,9 @@ impl Endpoint<Owned> {
     /// The first failure; the other attempts go on.
     pub fn connect_all(&self, peers: &[Peer]) -> Result<(), Error> {
         let mut engine = self.mode.engine.borrow_mut();
-        for &peer in peers {
-            engine.start_connect(peer)?;
+        let started: Vec<_> = peers.iter().map(|&peer| engine.start_connect(peer)).collect();
+        for outcome in started {
+            outcome?;
         }
         for &peer in peers {
             let done = |engine: &mut Engine| match engine.connected(peer) {

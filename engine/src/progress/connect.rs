@@ -391,7 +391,9 @@ impl Engine {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
         let control = &mut self.state.controls[session];
         let Some(silence) = control.silence.observe(now_ns, owed, limit) else {
-            self.end_if_left(session as u32);
+            if !self.end_if_left(session as u32) {
+                self.state.core.ask_for_ack(session as u32);
+            }
             return;
         };
         if silence > limit && control.has_active_path() {

@@ -31,11 +31,15 @@ pub(crate) enum Posted {
 pub(crate) type Refused = (Error, Option<Buffer>);
 
 impl Engine {
-    pub(crate) fn error_of(&self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
+    /// What the owner is told of a refusal.
+    pub(crate) fn error_of(&mut self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
         match refusal {
             SendRefusal::UnknownPeer => Error::UnknownPeer,
             SendRefusal::Full(setting) => Error::WouldBlock(setting),
             SendRefusal::Failed(failure) => {
+                if let Some(peer) = peer {
+                    self.state.core.note_told(peer.0);
+                }
                 let name = peer.and_then(|peer| self.state.core.name_of(peer.0.index() as u32));
                 match name {
                     Some(name) => {
@@ -257,18 +261,21 @@ impl Engine {
         self.state.core.insert_peer(engine, locators, address.endpoint()).map(Peer)
     }
 
-    /// Connects to a peer (again), without waiting.
+    /// Connects to a peer (again), without waiting; tells of a failure that the owner has to know.
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
         let remote = self.state.core.remotes.get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
         let now_ns = self.state.now_ns;
-        self.state.core.connect(session, now_ns);
+        let untold = self.state.core.connect(session, now_ns);
         self.work();
-        Ok(session)
+        match untold {
+            Some(failure) => Err(self.error_of(Some(peer), SendRefusal::Failed(failure))),
+            None => Ok(session),
+        }
     }
 
     /// Whether a session is up; the error when it failed.
-    pub(crate) fn connected(&self, peer: Peer) -> Result<bool, Error> {
+    pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
         match self.state.core.route(peer.0) {
             Ok(session) => {
                 let known = self.state.core.sessions.at(session as usize);

@@ -36,6 +36,15 @@ impl Operation {
         matches!(&self.state, State::Pulling(pulling) if pulling.failed.is_none())
     }
 
+    /// Whether its end is known, and the kernel alone keeps it.
+    pub(super) fn is_decided(&self) -> bool {
+        match &self.state {
+            State::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
+            State::Pulling(pulling) => pulling.failed.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether it is a send that the peer may pull from.
     #[inline]
     pub(super) fn serves(&self) -> bool {

@@ -134,7 +134,7 @@ impl Core {
             return;
         }
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        known.sequel = Sequel::None;
+        (known.sequel, known.untold) = (Sequel::None, None);
         if known.is_connected() {
             if !known.is_leaving {
                 known.is_leaving = true;
@@ -153,17 +153,18 @@ impl Core {
 
     // ---- Connections ----
 
-    /// The user asks for a session, whatever became of the last one.
-    pub(crate) fn connect(&mut self, session: u32, now_ns: u64) {
-        if let Some(known) = self.sessions.at_mut(session as usize)
-            && known.is_leaving
-            && known.is_connected()
-        {
+    /// The user asks for a session, whatever became of the last one. Gives the failure that the
+    /// user is to be told of.
+    pub(crate) fn connect(&mut self, session: u32, now_ns: u64) -> Option<PeerFailure> {
+        let known = self.sessions.at_mut(session as usize)?;
+        let untold = known.untold.take();
+        if known.is_leaving && known.is_connected() {
             known.sequel = Sequel::Connect;
-            return;
+        } else {
+            self.reset_failure(session);
+            self.want_connection(session, now_ns);
         }
-        self.reset_failure(session);
-        self.want_connection(session, now_ns);
+        untold
     }
 
     /// Connects a session if it is not (the user asks, or sends wait).

@@ -70,7 +70,8 @@ impl Core {
     #[inline]
     pub(crate) fn post_straight(&mut self, request: &ReceiveRequest) -> Option<Id> {
         let (selector, session) = self.selector(request).ok()?;
-        let failed = self.sessions.at(session as usize).is_some_and(|it| it.failure.is_some());
+        let known = self.sessions.at(session as usize);
+        let failed = known.is_some_and(|it| it.failure_to_tell().is_some());
         let matcher = self.endpoints.get_mut(request.endpoint)?;
         if failed || matcher.unexpected_len() > 0 || planted!(IgnoreSource) || !shortcut!() {
             return None;
@@ -118,8 +119,11 @@ impl Core {
             return;
         }
         // A dead peer sends nothing any more; what it had sent was looked at first.
-        let session = self.sessions.at(operation.session as usize);
-        if let Some(failure) = session.and_then(|session| session.failure.clone()) {
+        let session = self.sessions.at_mut(operation.session as usize);
+        if let Some(session) = session
+            && let Some(failure) = session.failure_to_tell().cloned()
+        {
+            session.untold = None;
             let remote = operation.remote;
             self.operations.remove(id);
             effects.complete(id, Ended::Failed(failure, self.name_of(remote)));
@@ -173,7 +177,8 @@ impl Core {
         let matcher = self.endpoints.get_mut(request.endpoint);
         let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
         let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
-            let failure = self.sessions.at(session as usize).and_then(|it| it.failure.clone());
+            let session = self.sessions.at(session as usize);
+            let failure = session.and_then(|it| it.failure_to_tell().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let peer = self.remotes.id_at(message.remote as usize);

@@ -72,14 +72,38 @@ impl Core {
         Some(u64::from(self.config.eager_limit.min(session.eager_limit)))
     }
 
-    /// The session of a peer, if it can be sent to.
+    /// The session of a peer, if it can be sent to. Where a refusal is told, call
+    /// [`Self::note_told`].
     #[inline]
     pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
         let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
-        match &session.failure {
+        match session.failure_to_tell() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
             None => Ok(remote.session),
+        }
+    }
+
+    /// The owner was told why the session of a peer ended.
+    ///
+    /// RR-END-5.
+    pub(crate) fn note_told(&mut self, peer: Id) {
+        let session = self.remotes.get(peer).map(|remote| remote.session as usize);
+        if let Some(session) = session.and_then(|slot| self.sessions.at_mut(slot)) {
+            session.untold = None;
+        }
+    }
+
+    /// The peer's host has had everything of a session for a while: in stream mode its process is
+    /// asked for what it has acknowledged, so that the session's end does not leave that open.
+    ///
+    /// RR-END-5.
+    pub(crate) fn ask_for_ack(&mut self, slot: u32) {
+        if let Some(session) = self.sessions.at_mut(slot as usize)
+            && session.ask_for_ack()
+            && !std::mem::replace(&mut session.is_dirty, true)
+        {
+            self.dirty.push(slot);
         }
     }
 
@@ -119,6 +143,7 @@ impl Core {
             known.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, header.as_bytes()));
             self.unsummed = Some(session);
         }
+        known.completed_frame = Some(known.last_frame().wrapping_add(1));
         let room = known.push_message(&mut self.staging, EAGER_HEADER_BYTES + length)?;
         let (head, payload) = room.split_at_mut(EAGER_HEADER_BYTES);
         head.copy_from_slice(header.as_bytes());
@@ -272,6 +297,7 @@ impl Core {
         let completes = is_eager && level == Level::BufferReusable;
         if completes {
             self.operations.remove(id);
+            session.completed_frame = Some(frame_number);
         } else if is_eager && level == Level::Delivered {
             session.awaiting_delivery.push_back((frame_number, id));
         }

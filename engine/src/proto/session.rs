@@ -162,6 +162,8 @@ pub(crate) struct Session {
     pub(crate) is_timed: bool,
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
+    /// A failure that the owner has not been told of, though sends that had completed may be lost.
+    pub(super) untold: Option<PeerFailure>,
     /// Counts the beginnings and ends of its connections.
     pub(crate) epoch: u32,
     /// Name of the session, agreed on in the hello exchange.
@@ -197,6 +199,12 @@ pub(crate) struct Session {
     pub(crate) eager_window: u32,
     next_frame: u32,
     acked_frame: u32,
+    /// In stream mode, the newest frame whose send completed before it was acknowledged.
+    pub(super) completed_frame: Option<u32>,
+    /// The one of these that the peer was last asked about.
+    asked_frame: Option<u32>,
+    /// The next segment asks for an acknowledgement, though no operation waits for it.
+    asks_ack: bool,
     /// It is in the list of sessions to be flushed.
     pub(crate) is_dirty: bool,
     /// Poll after which a message was last sent at once: the others of a burst coalesce.
@@ -254,6 +262,7 @@ impl Session {
             connection: Connection::new(retry),
             is_timed: false,
             failure: None,
+            untold: None,
             epoch: 0,
             id: 0,
             keys: None,
@@ -273,6 +282,9 @@ impl Session {
             eager_window: 0,
             next_frame: 0,
             acked_frame: 0,
+            completed_frame: None,
+            asked_frame: None,
+            asks_ack: false,
             is_dirty: false,
             flushed_poll: u64::MAX,
             envelopes: ReceiveCredit::default(),
@@ -347,12 +359,36 @@ impl Session {
         self.envelopes = ReceiveCredit::new(ours.envelope_limit, 1);
         self.bytes = ReceiveCredit::new(ours.byte_limit, ours.eager_limit);
         (self.next_frame, self.acked_frame) = (0, 0);
+        (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
         (self.is_leaving, self.is_bereaved) = (false, false);
         self.sequel = Sequel::None;
+    }
+
+    /// Why it cannot be used, or was not usable for a while that the owner knows nothing of.
+    #[inline]
+    pub(super) fn failure_to_tell(&self) -> Option<&PeerFailure> {
+        self.failure.as_ref().or(self.untold.as_ref())
+    }
+
+    /// In stream mode, whether a send has completed whose frame is not acknowledged.
+    pub(super) fn has_unheard_sends(&self) -> bool {
+        self.completed_frame.is_some_and(|frame| !self.is_acknowledged(frame))
+    }
+
+    /// Nothing was said for a while: the peer is asked, once, for the acknowledgement that its
+    /// traffic has not brought. `false`: there is nothing to ask.
+    ///
+    /// RR-END-5.
+    pub(super) fn ask_for_ack(&mut self) -> bool {
+        self.asks_ack = self.is_connected()
+            && self.datagram.is_none()
+            && self.asked_frame != self.completed_frame
+            && self.has_unheard_sends();
+        self.asks_ack
     }
 
     /// Room in the outbox for one frame that carries a message; `None`: no room now.
@@ -411,14 +447,18 @@ impl Session {
             self.control.pop_front();
         }
         let is_open = self.outbox.has_open_segment();
-        if !is_open && (!self.has_news() || !self.outbox.push_empty(pool)) {
+        let speaks = is_open || self.has_news() || self.asks_ack;
+        if !speaks || (!is_open && !self.outbox.push_empty(pool)) {
             return;
         }
-        let waits = !self.awaiting_delivery.is_empty();
+        if self.asks_ack {
+            self.asked_frame = self.completed_frame;
+        }
+        let asks = std::mem::take(&mut self.asks_ack) || !self.awaiting_delivery.is_empty();
         let header = SegmentHeader {
             length: 0.into(),
             frames: 0.into(),
-            flags: if waits { FLAG_ACK_REQUESTED } else { 0 }.into(),
+            flags: if asks { FLAG_ACK_REQUESTED } else { 0 }.into(),
             first_frame: self.first_open_frame().into(),
             ack: self.expected_frame.into(),
             envelope_limit: self.envelopes.announce().into(),
@@ -508,15 +548,20 @@ impl Session {
         Ok(self.byte_credit.handle_limit(header.byte_limit.get()) || more)
     }
 
+    /// Whether the peer has acknowledged a frame that was sent in stream mode.
+    #[inline]
+    fn is_acknowledged(&self, frame: u32) -> bool {
+        let outstanding = self.next_frame.wrapping_sub(frame);
+        self.next_frame.wrapping_sub(self.acked_frame) < outstanding
+    }
+
     /// The next eager send whose frame the peer has acknowledged.
     ///
     /// RR-SEG-3.
     #[inline]
     pub(crate) fn pop_delivered(&mut self) -> Option<Id> {
         let &(frame, operation) = self.awaiting_delivery.front()?;
-        let outstanding = self.next_frame.wrapping_sub(frame);
-        let is_acknowledged = self.next_frame.wrapping_sub(self.acked_frame) < outstanding;
-        if !is_acknowledged && !planted!(EarlyDelivered) {
+        if !self.is_acknowledged(frame) && !planted!(EarlyDelivered) {
             return None;
         }
         self.awaiting_delivery.pop_front();

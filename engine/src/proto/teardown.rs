@@ -13,20 +13,23 @@ impl Core {
     /// The session is over: everything that is outstanding with the peer fails, at once or as
     /// soon as the kernel has let go of the memory. Of a session that has failed already the first
     /// cause stays. If this side has left it and its peer is wanted again, nothing that was posted
-    /// since has to do with it, and no failure stays.
+    /// since has to do with it, and no failure stays. Where sends had completed that may be lost, and
+    /// no operation ends with the failure, it is kept until the owner was told.
     ///
-    /// RR-END-1, RR-END-2.
+    /// RR-END-1, RR-END-2, RR-END-5.
     pub(crate) fn fail_session(
         &mut self,
         slot: u32,
         failure: PeerFailure,
         effects: &mut impl Effects,
     ) {
+        let may_lose_completed = self.may_lose_completed(slot);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if session.failure.is_some() {
             return;
         }
         let was_connected = session.is_connected();
+        let is_gap = was_connected && !session.is_leaving && may_lose_completed;
         let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
         session.connection.fail();
         session.keys = None;
@@ -63,7 +66,15 @@ impl Core {
                 && matches!(operation.state, State::Queued { .. } | State::Posted { .. })
         };
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
+        let tells = |operation: &Operation| is_hit(operation) && !operation.is_decided();
+        let is_told = self.operations.iter().any(|(_, operation)| tells(operation));
         self.fail_operations(is_hit, &failure, effects);
+        if is_gap
+            && !is_told
+            && let Some(session) = self.sessions.at_mut(slot as usize)
+        {
+            session.untold.get_or_insert(failure);
+        }
         if sequel != Sequel::None {
             self.follow_up(slot, sequel);
         }

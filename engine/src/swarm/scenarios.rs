@@ -223,7 +223,9 @@ fn post_much(world: &mut World, at: usize, target: Id, random: &mut Random) -> u
 
 pub(super) fn connect(world: &mut World, at: usize, of: usize) {
     let target = peer(world, at, of);
-    world.engine(at).unwrap().start_connect(Peer(target)).unwrap();
+    let started = world.engine(at).unwrap().start_connect(Peer(target));
+    // What may be lost of a past session is told at once, and the attempt goes on.
+    assert!(matches!(started, Ok(_) | Err(Error::Peer { .. })), "{started:?}");
 }
 
 #[test]
@@ -392,6 +394,73 @@ fn a_broken_control_lane_ends_what_was_under_way_and_nothing_else() {
             });
         }
         (0..2).for_each(|host| assert_events_alternate(&mut world, host));
+    }
+}
+
+/// What the owner does first after a failure that it was not told of.
+const FIRST_CALLS: [&str; 4] = ["send", "receive", "peek", "connect"];
+
+/// One call of the owner of host 0 that concerns a peer.
+fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
+    let (tag, ignore, capacity) = (70, 0, 8);
+    let wish =
+        ReceiveRequest { endpoint: 0, peer: Some(target), context: 0, tag, ignore, capacity };
+    let engine = world.engine(0).unwrap();
+    match what {
+        "send" => {
+            let (level, hint) = (Level::BufferReusable, Hint::None);
+            let (peer, length) = (target, 8);
+            let request = SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint };
+            engine.inject(&request, &[0; 8], route(tag), false)
+        }
+        "receive" => {
+            assert!(receive(world, 0, target, tag, 8));
+            drain(world, 0).pop().map_or(Ok(()), |ended| ended.result.map(drop))
+        }
+        "peek" => engine.peek(&wish).map(|found| assert_eq!(found, None)),
+        _ => engine.start_connect(Peer(target)).map(drop),
+    }
+}
+
+/// RR-END-5
+#[test]
+fn an_owner_hears_once_of_completed_sends_that_a_past_session_may_have_lost() {
+    for (case, has_datagrams) in (0..8).map(|index| (index / 2, index % 2 == 1)) {
+        for first in FIRST_CALLS {
+            let what = format!("{first}, case {case}, datagrams: {has_datagrams}");
+            let mut world = World::new(1, Weather::fair()).unwrap();
+            world.set_datagrams(has_datagrams).unwrap();
+            for host in 0..2 {
+                world.add_host();
+                world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
+            }
+            talk(&mut world, [0, 1], &what);
+            let target = peer(&mut world, 0, 1);
+            // Nothing is to be lost; an operation tells; nothing does; the peer has everything.
+            if case != 0 {
+                call(&mut world, "send", target).unwrap();
+            }
+            if case == 1 {
+                assert!(receive(&mut world, 0, target, 71, 8));
+            }
+            if case == 3 {
+                pass(&mut world, 1000 * MILLISECOND);
+            }
+            world.engine(0).unwrap().lose(0, "cut");
+            pass(&mut world, MILLISECOND);
+            assert_eq!(drain(&mut world, 0).len(), usize::from(case == 1), "{what}");
+            connect(&mut world, 1, 0);
+            run(&mut world, &what, |world| {
+                let core = &world.look(0).unwrap().state.core;
+                core.sessions.at(0).unwrap().is_connected()
+            });
+            let told = call(&mut world, first, target);
+            let is_told = |told: &Result<(), Error>| {
+                matches!(told, Err(Error::Peer { failure: PeerFailure::Lost(_), .. }))
+            };
+            assert_eq!(is_told(&told), case == 2, "{what}: {told:?}");
+            FIRST_CALLS.iter().for_each(|next| call(&mut world, next, target).unwrap());
+        }
     }
 }
 

@@ -449,15 +449,31 @@ impl Run {
         processes.any(|it| self.is_alive(it) && self.oracle.outstanding(it, kind) > 0)
     }
 
+    /// What a call has to tell of sessions that are over does not come after the pardon.
+    fn hear_of_past_failures(&mut self, living: &[usize]) -> Result<(), String> {
+        for &one in living {
+            for &other in living {
+                let to = (self.residents[other].process, 0);
+                let Some(peer) = self.name_of(one, to) else { continue };
+                let Some(engine) = self.world.engine(one) else { continue };
+                if let Err(error) = engine.start_connect(Peer(peer)) {
+                    self.oracle.check_error(self.residents[one].process, &error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Every pair that lives exchanges a short and a long message; nothing may fail now.
     pub(super) fn greet(&mut self) -> Result<(), String> {
-        self.oracle.pardon();
         let first_sent = self.oracle.sent.len();
         let living: Vec<usize> = (0..self.residents.len())
             .filter(|&host| {
                 self.world.look(host).is_some() && self.residents[host].leaves_ns.is_none()
             })
             .collect();
+        self.hear_of_past_failures(&living)?;
+        self.oracle.pardon();
         for &one in &living {
             for &other in &living {
                 let to = (self.residents[other].process, 0);

@@ -54,6 +54,8 @@ pub(crate) struct Content {
     pub(crate) place: Place,
     /// It holds a frame that must not wait behind messages.
     pub(crate) is_urgent: bool,
+    /// It holds something of a send that ends without the peer's word.
+    pub(super) ends_unheard: bool,
     /// Sends with something in it that end, or come nearer to it, when it is acknowledged.
     pub(crate) operations: Vec<Id>,
     links: [Link; 2],
@@ -163,6 +165,7 @@ impl ContentPool {
         content.session = session;
         content.place = Place::Open;
         content.is_urgent = false;
+        content.ends_unheard = false;
         content.links = [UNLINKED; 2];
         self.contents.insert(content).expect("the table has no bound of its own")
     }
@@ -178,6 +181,7 @@ impl ContentPool {
             session: 0,
             place: Place::Open,
             is_urgent: false,
+            ends_unheard: false,
             operations: Vec::new(),
             links: [UNLINKED; 2],
         })

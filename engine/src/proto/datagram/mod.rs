@@ -236,6 +236,22 @@ impl Core {
         })
     }
 
+    /// Whether a message whose send has completed may be lost with a session: the peer has not
+    /// acknowledged all of it.
+    ///
+    /// RR-END-5.
+    pub(super) fn may_lose_completed(&self, slot: u32) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return false };
+        let Some(datagram) = session.datagram.as_deref() else {
+            return session.has_unheard_sends();
+        };
+        let contents = &self.datagrams.contents;
+        let first = datagram.outstanding.first(contents);
+        let mut outstanding =
+            std::iter::successors(first, |&id| datagram.outstanding.next(contents, id));
+        outstanding.any(|id| contents.get(id).is_some_and(|content| content.ends_unheard))
+    }
+
     /// Whether a peer that ends the session now has all but the goodbye: in datagram mode that is
     /// acknowledged; in stream mode nothing more can be done.
     pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {

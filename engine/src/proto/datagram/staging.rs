@@ -77,6 +77,7 @@ pub(crate) fn stage_in_content<'a>(
     header.set_follows(datagram.chain.follow(stream, frame, base));
     session.envelope_credit.spend(1);
     session.byte_credit.spend(request.length as u32);
+    content.ends_unheard = true;
     let (head, room) = content.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
     Some((room, !std::mem::replace(&mut session.is_dirty, true)))
@@ -178,6 +179,7 @@ impl Core {
         let Some(content) = self.datagrams.contents.get_mut(content) else {
             return Staged::Blocked;
         };
+        content.ends_unheard |= completes;
         let room = content.newest(payload);
         match how {
             How::Pulled => Staged::Rts { room },
@@ -230,6 +232,11 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let State::Parting(parting) = &mut operation.state else { return };
         parting.staged += length;
+        if (parting.level == Level::BufferReusable || parting.is_matched)
+            && let Some(content) = self.datagrams.contents.get_mut(content)
+        {
+            content.ends_unheard = true;
+        }
         if parting.level == Level::Delivered && self.await_content(id, content) {
             let Some(operation) = self.operations.get_mut(id) else { return };
             let State::Parting(parting) = &mut operation.state else { return };

@@ -377,7 +377,8 @@ impl World {
         let known = self.core.sessions.at_mut(slot as usize).unwrap();
         let step = match (self.attempt, script.byte() % 4) {
             (Attempt::None, _) => {
-                return self.core.connect(slot, self.now_ns);
+                self.core.connect(slot, self.now_ns);
+                return;
             }
             (_, 0) => known.connection.handle_attempt_failed(self.now_ns, "refused"),
             (Attempt::Connecting, _) => {

@@ -1,4 +1,4 @@
-//! Endpoints that close while something of theirs is under way.
+//! Endpoints that close while something is under way, and what is known when sessions end.
 
 use super::*;
 use crate::proto::rendezvous::ChunkReceive;
@@ -95,4 +95,24 @@ fn nobody_waits_for_a_match() {
     assert!(!bench.core.is_sending_of_closed() && bench.core.has_closed());
     bench.core.cancel_closed(&mut bench.ends);
     assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+}
+
+/// RR-END-5
+#[test]
+fn the_peer_is_asked_once_for_what_its_traffic_does_not_acknowledge() {
+    let mut bench = Bench::new(Config::for_tests());
+    let slot = bench.slot;
+    bench.core.ask_for_ack(slot);
+    assert_eq!((bench.hear(), bench.flags), (Vec::new(), 0), "there is nothing to ask");
+    for _ in 0..2 {
+        bench.send(10, Level::BufferReusable);
+        assert_eq!((bench.hear(), bench.flags), (vec![frame::KIND_EAGER], 0));
+        assert!(bench.core.may_lose_completed(slot));
+        for expected in [FLAG_ACK_REQUESTED, 0] {
+            bench.core.ask_for_ack(slot);
+            assert_eq!((bench.hear(), bench.flags), (Vec::new(), expected));
+        }
+        bench.acknowledge();
+        assert!(!bench.core.may_lose_completed(slot));
+    }
 }

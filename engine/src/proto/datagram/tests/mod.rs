@@ -136,6 +136,37 @@ fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
     }
 }
 
+/// RR-END-5
+#[test]
+fn what_is_lost_with_a_session_is_what_completed_and_was_not_acknowledged() {
+    /// Levels and lengths of what is sent, numbers of the datagrams that do not come, the answer.
+    type Case<'a> = (&'a [(Level, usize)], &'a [u64], bool);
+    let (short, parts) = (8, 2000);
+    let cases: [Case<'_>; 6] = [
+        (&[(Level::BufferReusable, short)], &[], false),
+        (&[(Level::BufferReusable, short)], &[1], true),
+        (&[(Level::BufferReusable, short); 2], &[1], true),
+        // Whose send waits for the peer hears of the end.
+        (&[(Level::Delivered, short), (Level::BufferReusable, short)], &[1], false),
+        (&[(Level::BufferReusable, parts)], &[1], true),
+        (&[(Level::BufferReusable, parts)], &[3], true),
+    ];
+    for (at, (messages, doomed, expected)) in cases.into_iter().enumerate() {
+        let mut world = world();
+        world.doomed = doomed.to_vec();
+        for &(level, length) in messages {
+            world.send(stream(1), length, level);
+            world.step();
+        }
+        // The news of what came is there, and nothing is taken for lost yet.
+        world.step();
+        world.step();
+        assert_eq!(world.nodes[0].core.may_lose_completed(0), expected, "case {at}");
+        world.settle(20);
+        assert!(!world.nodes[0].core.may_lose_completed(0), "case {at}");
+    }
+}
+
 /// RR-SEG-3, RR-DGRAM-5
 /// RR-DGRAM-11
 #[test]
