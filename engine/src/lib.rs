@@ -42,10 +42,10 @@ pub use proto::effects::Level;
 pub use secret::JobSecret;
 pub use telemetry::{Counters, Statistics, prometheus};
 pub use types::{
-    Address, Completion, Envelope, Error, Event, FrameDrops, FrameFigures, FrameState, Hint,
-    LaneStatistics, NicCounters, OperationId, OperationKind, Outcome, PathCause, PathChange,
-    PathState, PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole,
-    Selector, Status,
+    Address, Cause, Completion, Envelope, Error, ErrorKind, Event, FrameDrops, FrameFigures,
+    FrameState, Hint, LaneStatistics, NicCounters, OperationId, OperationKind, Outcome, PathCause,
+    PathChange, PathState, PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail,
+    RailRole, Selector, Status,
 };
 
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{pair, pattern};
-use ringrail::{Buffer, Envelope, Error, Layout, Level, Peer, Selector, SendOptions};
+use ringrail::{Buffer, Envelope, Error, ErrorKind, Layout, Level, Peer, Selector, SendOptions};
 
 fn tag(tag: u64) -> Envelope {
     Envelope::tag(tag)
@@ -105,22 +105,25 @@ fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
 
 /// RR-RDV-7
 #[test]
-fn truncation_names_both_lengths() {
+fn truncation_names_both_lengths_and_the_message() {
     for size in [100usize, 1 << 20] {
         pair(
             &[],
             move |endpoint, peer| {
                 let bytes = pattern(1, size);
-                endpoint.send_blocking(peer, tag(1), &bytes, Level::Matched).unwrap();
+                let sent = Envelope::new(7, 1);
+                endpoint.send_blocking(peer, sent, &bytes, Level::Matched).unwrap();
             },
             move |endpoint, peer| {
-                let selector = Selector::from(peer, tag(1));
+                // What MPI_Status says of a receive with wildcards.
+                let selector = Selector::any(Envelope::new(7, 0)).ignoring(u64::MAX);
                 let outcome = endpoint.receive(selector, vec![0u8; 60]).unwrap().wait().unwrap();
                 let error = outcome.result.unwrap_err();
-                assert!(
-                    matches!(error, Error::Truncated { sent, capacity: 60 } if sent == size as u64),
-                    "{error}"
-                );
+                assert_eq!((error.kind(), error.errno()), (ErrorKind::Truncated, libc::EMSGSIZE));
+                assert!(matches!(error, Error::Truncated { capacity: 60, .. }), "{error}");
+                let status = error.status().unwrap();
+                assert_eq!((status.peer, status.length), (Some(peer), size));
+                assert_eq!(status.envelope, Envelope::new(7, 1));
                 assert_eq!(outcome.buffer.as_slice().unwrap(), &pattern(1, size)[..60]);
             },
         );

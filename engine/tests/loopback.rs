@@ -93,7 +93,7 @@ fn a_matched_send_waits_for_its_receive_and_truncation_is_reported() {
         let receive = done.iter().find(|one| one.kind == OperationKind::Receive).unwrap();
         let error = receive.result.as_ref().unwrap_err();
         assert!(
-            matches!(error, Error::Truncated { sent, capacity: 60 } if *sent == size as u64),
+            matches!(error, Error::Truncated { status, capacity: 60 } if status.length == size),
             "{error}"
         );
         assert_eq!(receive.buffer.as_ref().unwrap().as_slice().unwrap(), &bytes[..60]);

@@ -66,8 +66,7 @@ impl Domain {
     /// A setting that is unknown or out of range, no job secret ([`Self::with_settings`]), or
     /// memory that cannot be had.
     pub fn new() -> Result<Self, Error> {
-        let settings =
-            Settings::load().map_err(|error| Error::Settings(error.to_string().into()))?;
+        let settings = Settings::load().map_err(Error::settings)?;
         Self::with_settings(settings)
     }
 
@@ -78,9 +77,7 @@ impl Domain {
     /// [`Error::Settings`] when there is neither a job secret nor `insecure = true`, or the file of
     /// the secret cannot be trusted; memory that cannot be had.
     pub fn with_settings(settings: Settings) -> Result<Self, Error> {
-        let secret = settings
-            .effective_secret()
-            .map_err(|error| Error::Settings(error.to_string().into()))?;
+        let secret = settings.effective_secret().map_err(Error::settings)?;
         let keys = Arc::new(JobKeys::new(secret.as_ref()));
         let bytes = settings.arena_bytes().unwrap_or_else(|| {
             let limit = if has_cap_ipc_lock() { None } else { memlock_limit() };
@@ -142,8 +139,7 @@ impl Domain {
         let settings = &self.0.settings;
         let nics = topology::nics()
             .map_err(|error| Error::system("cannot list the NICs of this host", error))?;
-        let selection = topology::select(&nics, settings)
-            .map_err(|error| Error::Settings(error.to_string().into()))?;
+        let selection = topology::select(&nics, settings).map_err(Error::settings)?;
         let Some((nic, address)) = selection.chosen() else {
             let seen: Vec<String> = selection.candidates.iter().map(ToString::to_string).collect();
             return Err(Error::system(

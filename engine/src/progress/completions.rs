@@ -274,12 +274,13 @@ impl Completions {
     #[inline]
     fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
         let capacity = slot.shape.len() as u64;
-        if arrival.length > capacity {
-            return Err(Error::Truncated { sent: arrival.length, capacity });
-        }
         let envelope = Envelope { context: arrival.context as u32, tag: arrival.tag };
         let peer = Some(Peer(arrival.peer));
-        Ok(Status { peer, envelope, length: arrival.length as usize })
+        let status = Status { peer, envelope, length: arrival.length as usize };
+        if arrival.length > capacity {
+            return Err(Error::Truncated { status: Box::new(status), capacity });
+        }
+        Ok(status)
     }
 }
 

@@ -334,10 +334,10 @@ impl Oracle {
         let (form, capacity) = (received.form, received.capacity);
         self.count(process, OperationKind::Receive, -1);
         let memory = memory_of(buffer.ok_or("a receive keeps its buffer")?);
-        let (tag, length) = match result {
-            Ok((tag, length)) => (Some(tag), length),
-            Err(Error::Truncated { sent, capacity: had }) if had == capacity as u64 => {
-                (None, sent as usize)
+        let (tag, length, is_cut) = match result {
+            Ok((tag, length)) => (tag, length, false),
+            Err(Error::Truncated { status, capacity: had }) if had == capacity as u64 => {
+                (status.envelope.tag, status.length, true)
             }
             Err(error) => {
                 let is_cancelled = matches!(error, Error::Cancelled);
@@ -355,7 +355,7 @@ impl Oracle {
                 return if is_cancelled { Ok(()) } else { self.check_error(process, &error) };
             }
         };
-        if (length > capacity) != tag.is_none() {
+        if (length > capacity) != is_cut {
             return Err(format!("receive {index} of {capacity} bytes got {length}"));
         }
         let message = self.identify(index, tag, length, &form.head(&memory, capacity))?;
@@ -375,7 +375,7 @@ impl Oracle {
     fn identify(
         &self,
         index: usize,
-        tag: Option<u64>,
+        tag: u64,
         length: usize,
         head: &[u8],
     ) -> Result<usize, String> {
@@ -386,15 +386,15 @@ impl Oracle {
             return name.map(|name| name as usize).ok_or_else(unknown);
         }
         // Short messages have their name in the tag.
-        let name = tag.map(|tag| (tag >> super::SERIAL_SHIFT) as usize);
-        name.filter(|&name| name < self.sent.len()).ok_or_else(unknown)
+        let name = (tag >> super::SERIAL_SHIFT) as usize;
+        Some(name).filter(|&name| name < self.sent.len()).ok_or_else(unknown)
     }
 
     fn check_message(
         &self,
         index: usize,
         message: usize,
-        tag: Option<u64>,
+        tag: u64,
         length: usize,
     ) -> Result<(), String> {
         let (received, sent) = (&self.received[index], &self.sent[message]);
@@ -408,7 +408,7 @@ impl Oracle {
         if !received.accepts(sent) {
             return fail("a receive got a message that it does not accept");
         }
-        if sent.length != length || tag.is_some_and(|tag| tag != sent.tag) {
+        if sent.length != length || tag != sent.tag {
             return fail("a message is reported wrongly");
         }
         if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length)) {

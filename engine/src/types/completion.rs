@@ -69,7 +69,7 @@ impl Selector {
     }
 }
 
-/// How an operation succeeded.
+/// How an operation succeeded, or which message was too long for its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
     /// The other side: of a receive the source, of a send the target.

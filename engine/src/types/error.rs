@@ -1,9 +1,38 @@
 //! Errors, by whose fault it is.
 
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::address::Address;
+use super::completion::Status;
+pub use super::kind::ErrorKind;
 pub use crate::proto::failure::PeerFailure;
+
+/// An error that led to another one, shared by the copies of that. It is no error of its own, so
+/// that [`source`](std::error::Error::source) gives what is in it, which can be told by its type.
+#[derive(Clone)]
+pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
+
+impl Deref for Cause {
+    type Target = dyn std::error::Error + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
 
 /// What can go wrong. Every text names the cause and the cure.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -27,10 +56,14 @@ pub enum Error {
     #[error("no such peer: it was removed, or the handle belongs to another endpoint")]
     UnknownPeer,
     /// The message is longer than the receive; the buffer holds its beginning.
-    #[error("truncated: the message has {sent} bytes, the receive {capacity}; post a larger one")]
+    #[error(
+        "truncated: the message has {} bytes, the receive {capacity}; post a larger one",
+        status.length
+    )]
     Truncated {
-        /// Length of the message in bytes.
-        sent: u64,
+        /// What was received: source, context, tag, and the length of the whole message. In a box, as
+        /// the address above.
+        status: Box<Status>,
         /// Length of the receive in bytes.
         capacity: u64,
     },
@@ -46,30 +79,111 @@ pub enum Error {
     /// A message, an address or an argument is out of range.
     #[error("{0}")]
     Misuse(Arc<str>),
-    /// Settings cannot be used.
-    #[error("{0}")]
-    Settings(Arc<str>),
+    /// Settings cannot be used: mostly a [`SettingsError`](crate::settings::SettingsError).
+    #[error(transparent)]
+    Settings(Cause),
     /// The operating system refused something that an endpoint cannot do without.
     #[error("{what}: {cause}")]
     System {
         /// What was attempted, and what helps.
         what: Arc<str>,
-        /// What the system said.
-        cause: Arc<str>,
+        /// What the system said: an [`std::io::Error`] where a call failed.
+        #[source]
+        cause: Cause,
     },
 }
 
 impl Error {
-    pub(crate) fn system(what: impl Into<Arc<str>>, cause: impl ToString) -> Self {
-        Self::System { what: what.into(), cause: cause.to_string().into() }
+    pub(crate) fn system(
+        what: impl Into<Arc<str>>,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::System { what: what.into(), cause: Cause(cause.into().into()) }
+    }
+
+    pub(crate) fn settings(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Settings(Cause(Arc::new(cause)))
     }
 
     pub(crate) fn misuse(what: impl Into<Arc<str>>) -> Self {
         Self::Misuse(what.into())
     }
 
+    /// What kind of error it is: for programs, which should not read texts.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::WouldBlock(_) => ErrorKind::WouldBlock,
+            Self::Limit(_) => ErrorKind::Limit,
+            Self::Peer { failure, .. } => ErrorKind::of_failure(failure),
+            Self::UnknownPeer => ErrorKind::UnknownPeer,
+            Self::Truncated { .. } => ErrorKind::Truncated,
+            Self::Cancelled => ErrorKind::Cancelled,
+            Self::TimedOut => ErrorKind::TimedOut,
+            Self::Memory(_) => ErrorKind::Memory,
+            Self::Misuse(_) => ErrorKind::Misuse,
+            Self::Settings(_) => ErrorKind::Settings,
+            Self::System { .. } => ErrorKind::System,
+        }
+    }
+
+    /// The error number of Linux that says it best: the system's own where a call failed, else that
+    /// of the [kind](ErrorKind::errno).
+    pub fn errno(&self) -> i32 {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = match self {
+            Self::Settings(cause) => Some(&**cause),
+            other => std::error::Error::source(other),
+        };
+        while let Some(error) = cause {
+            let number = error.downcast_ref::<std::io::Error>().and_then(|it| it.raw_os_error());
+            if let Some(number) = number {
+                return number;
+            }
+            cause = error.source();
+        }
+        self.kind().errno()
+    }
+
+    /// What is known of the message that a receive could not take whole.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Truncated { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
     /// Whether posting again after progress may succeed.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::WouldBlock(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_kept_with_their_numbers() {
+        let denied = Error::system("cannot listen", io::Error::from_raw_os_error(libc::EACCES));
+        assert_eq!((denied.kind(), denied.errno()), (ErrorKind::System, libc::EACCES));
+        let source = denied.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::PermissionDenied));
+        assert_eq!(denied.to_string(), format!("cannot listen: {}", source.unwrap()));
+        let told = Error::system("io_uring is not available", "built without it");
+        assert_eq!((told.errno(), told.clone().to_string()), (libc::EIO, told.to_string()));
+
+        let named = crate::settings::Settings::isolated().with_file("/none/of/these").build();
+        let settings = Error::settings(named.unwrap_err());
+        assert_eq!((settings.kind(), settings.errno()), (ErrorKind::Settings, libc::ENOENT));
+        assert!(settings.source().is_some_and(|cause| cause.is::<io::Error>()));
+        let Error::Settings(cause) = settings else { unreachable!() };
+        assert!(cause.is::<crate::settings::SettingsError>());
+    }
+
+    #[test]
+    fn errors_are_small() {
+        assert!(size_of::<Error>() <= 40, "{}", size_of::<Error>());
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod completion;
 pub(crate) mod error;
 pub(crate) mod frames;
 pub(crate) mod hint;
+pub(crate) mod kind;
 pub(crate) mod rail;
 pub(crate) mod statistics;
 
@@ -12,7 +13,7 @@ pub use address::Address;
 pub use completion::{
     Completion, Envelope, Event, OperationId, OperationKind, Outcome, Peer, Selector, Status,
 };
-pub use error::{Error, PeerFailure};
+pub use error::{Cause, Error, ErrorKind, PeerFailure};
 pub use frames::{FrameDrops, FrameFigures, FrameState};
 pub use hint::Hint;
 pub use rail::{PathCause, PathState, RAILS_MAX, Rail, RailRole};

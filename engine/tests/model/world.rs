@@ -484,10 +484,10 @@ impl World {
                         assert_eq!(status.envelope, label(message.lane, message.tag));
                     }
                 }
-                Err(Error::Truncated { sent, capacity }) => {
-                    let lengths = (message.length as u64, what.capacity as u64);
-                    assert_eq!((*sent, *capacity), lengths);
-                    assert!(sent > capacity);
+                Err(Error::Truncated { status, capacity }) => {
+                    let lengths = (message.length, what.capacity as u64);
+                    assert_eq!((status.length, *capacity), lengths);
+                    assert!(status.length as u64 > *capacity);
                 }
                 Err(error) => panic!("receive {receive}: {error}"),
             }

@@ -1,0 +1,90 @@
+//! Kinds of errors, for programs.
+
+use crate::proto::failure::PeerFailure;
+
+/// What kind of error an [`Error`](crate::Error) is. A kind keeps its meaning; further ones may come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A bound is reached for now.
+    WouldBlock,
+    /// A bound is reached that no progress lifts.
+    Limit,
+    /// No attempt to connect to the peer succeeded.
+    Unreachable,
+    /// The peer has as many sessions as it may have.
+    Full,
+    /// The connection to the peer broke.
+    Lost,
+    /// The peer closed its endpoint.
+    Left,
+    /// Another process is at the peer's address.
+    Restarted,
+    /// The peer has another version, or settings that do not go together with this side's.
+    Incompatible,
+    /// One side broke the protocol.
+    Protocol,
+    /// What came was not what was sent.
+    Corrupted,
+    /// The peer does not know the job's secret.
+    WrongSecret,
+    /// The peer was removed from the address vector.
+    Removed,
+    /// The handle names no peer.
+    UnknownPeer,
+    /// The message is longer than its receive.
+    Truncated,
+    /// The operation was cancelled.
+    Cancelled,
+    /// A deadline passed.
+    TimedOut,
+    /// The memory given cannot be used like this.
+    Memory,
+    /// An argument is out of range.
+    Misuse,
+    /// Settings cannot be used.
+    Settings,
+    /// The operating system refused something.
+    System,
+}
+
+impl ErrorKind {
+    pub(super) fn of_failure(failure: &PeerFailure) -> Self {
+        match failure {
+            PeerFailure::Unreachable { .. } => Self::Unreachable,
+            PeerFailure::Full { .. } => Self::Full,
+            PeerFailure::Lost(_) => Self::Lost,
+            PeerFailure::Left => Self::Left,
+            PeerFailure::Restarted => Self::Restarted,
+            PeerFailure::Version { .. } | PeerFailure::Settings(_) => Self::Incompatible,
+            PeerFailure::Protocol(_) | PeerFailure::Rejected => Self::Protocol,
+            PeerFailure::Corrupted(_) => Self::Corrupted,
+            PeerFailure::WrongSecret => Self::WrongSecret,
+            PeerFailure::Removed => Self::Removed,
+        }
+    }
+
+    /// The error number of Linux that comes nearest.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::WouldBlock => libc::EAGAIN,
+            Self::Limit => libc::ENOBUFS,
+            Self::Unreachable => libc::EHOSTUNREACH,
+            Self::Full => libc::EUSERS,
+            Self::Lost => libc::ECONNRESET,
+            Self::Left => libc::ESHUTDOWN,
+            Self::Restarted => libc::ESTALE,
+            Self::Incompatible => libc::EPROTONOSUPPORT,
+            Self::Protocol => libc::EPROTO,
+            Self::Corrupted => libc::EBADMSG,
+            Self::WrongSecret => libc::EACCES,
+            Self::Removed => libc::ENOTCONN,
+            Self::UnknownPeer => libc::EADDRNOTAVAIL,
+            Self::Truncated => libc::EMSGSIZE,
+            Self::Cancelled => libc::ECANCELED,
+            Self::TimedOut => libc::ETIMEDOUT,
+            Self::Memory | Self::Misuse | Self::Settings => libc::EINVAL,
+            Self::System => libc::EIO,
+        }
+    }
+}
