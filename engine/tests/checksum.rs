@@ -4,10 +4,15 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
+use common::handmade::HELLO_BYTES;
+use common::relay::Relay;
 use common::{domain, pair_of, pattern};
 use ringrail::{
-    Buffer, Endpoint, Envelope, Error, Layout, Level, Owned, Peer, PeerFailure, Selector,
+    Buffer, Endpoint, Envelope, Error, Event, Layout, Level, Owned, Peer, PeerFailure, Selector,
     SendOptions,
 };
 
@@ -205,6 +210,47 @@ fn a_garbled_control_lane_ends_the_session_and_no_message_is_wrong() {
             let faults = format!("seed={seed} garble_control=0.02 short=0.2");
             run(lanes, ["true", "false"], &faults, left, right);
             assert!(found.load(Ordering::Relaxed) > 0, "who found it says so");
+        }
+    });
+}
+
+/// RR-SEG-6
+#[test]
+fn a_segment_whose_rest_nobody_sends_ends_the_session_without_checksums_too() {
+    const PROOF_BYTES: usize = 24;
+    over_both_drivers("length", |lanes| {
+        let settings = [("lanes", lanes), ("control_lane", "tcp"), ("peer_timeout", "2s")];
+        let [left, right] = [0, 1].map(|_| domain(&settings).endpoint().unwrap());
+        // A message of 8 bytes becomes one of a kilobyte and more.
+        let relay = Relay::new(right.address(), |mut passing| {
+            if passing.forward {
+                passing.flip(HELLO_BYTES + PROOF_BYTES + 1);
+            }
+        });
+        let (through, (to, of)) = (relay.address(), mpsc::channel());
+        let of_right = to.clone();
+        thread::spawn(move || {
+            let right = right.attach().unwrap();
+            let failure = loop {
+                right.progress().unwrap();
+                if let Some(Event::Disconnected { failure, .. }) = right.next_event() {
+                    break failure;
+                }
+            };
+            of_right.send(failure).unwrap();
+        });
+        thread::spawn(move || {
+            let left = left.attach().unwrap();
+            let peer = left.insert(&through).unwrap();
+            left.send_blocking(peer, Envelope::tag(1), &[1; 8], Level::default()).unwrap();
+            let answer = Selector::from(peer, Envelope::tag(2));
+            let error = left.receive_blocking(answer, &mut [0; 8]).unwrap_err();
+            let Error::Peer { failure, .. } = error else { panic!("{error}") };
+            to.send(failure).unwrap();
+        });
+        for _ in 0..2 {
+            let failure = of.recv_timeout(Duration::from_secs(60)).expect("it waits for ever");
+            assert!(matches!(failure, PeerFailure::Corrupted(_)), "{failure}");
         }
     });
 }

@@ -23,6 +23,7 @@ use super::engine::{Engine, State};
 use super::lanes::{CloseMode, LaneKey};
 use super::roles::{CLOSING, Role};
 use super::silence::Silence;
+use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::wire::hello::HelloStatus;
 
@@ -145,6 +146,7 @@ impl Engine {
         control.silence = Silence::NONE;
         (control.moved_by, control.moves_failed) = (control.lane_at, 0);
         control.partial.clear();
+        control.unfinished = Unfinished::default();
         control.unsent.clear();
         let at = control.lane_at;
         if let Some(lane) = control.lane.take() {

@@ -13,6 +13,7 @@ use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey, Owed};
 use super::roles::{CLOSING, Greeting, Role};
 use super::silence::Silence;
+use super::unfinished::Step;
 use crate::proto::connection::Phase;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
@@ -376,6 +377,9 @@ impl Engine {
     pub(super) fn check_peers(&mut self) {
         let round = self.state.next_health_round();
         for session in 0..self.state.controls.len() {
+            if !self.state.controls[session].partial.is_empty() {
+                self.judge_unfinished(session);
+            }
             let control = &self.state.controls[session];
             let is_turn = (session as u32).wrapping_add(round).is_multiple_of(IDLE_ROUNDS);
             let is_looked_at = control.silence.is_owed() || is_turn;
@@ -384,6 +388,34 @@ impl Engine {
                 Ok(owed) => self.judge_silence(session, owed),
                 Err(error) => self.handle_control_failed(session as u32, &error),
             }
+        }
+    }
+
+    /// The rest of a segment has not come.
+    ///
+    /// RR-SEG-6.
+    fn judge_unfinished(&mut self, index: usize) {
+        let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
+        let control = &mut self.state.controls[index];
+        if control.lane.is_none() {
+            return;
+        }
+        let (has_contents, session) = (control.has_contents, index as u32);
+        match control.unfinished.observe(now_ns, limit) {
+            Step::Ask if !has_contents => self.state.core.ask_for_answer(session),
+            Step::Overdue | Step::GiveUp if has_contents => {
+                if control.has_active_path() {
+                    self.drop_control_lane(session);
+                } else {
+                    self.doubt(session);
+                }
+            }
+            Step::GiveUp => {
+                let cause = "the rest of a segment does not come, though its sender is there: \
+                             bytes were changed on the way (`checksum = true` finds out at once)";
+                self.give_up(session, PeerFailure::Corrupted(cause.into()));
+            }
+            Step::Wait | Step::Ask | Step::Overdue => {}
         }
     }
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
 use super::silence::Silence;
+use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::send::Staged;
@@ -77,6 +78,8 @@ pub(crate) struct Control {
     pub(super) has_contents: bool,
     /// The beginning of a segment whose rest has not come.
     pub(super) partial: Vec<u8>,
+    /// How long that has been awaited.
+    pub(super) unfinished: Unfinished,
     /// Copy or zero copy, for its bulk lanes.
     pub(super) zero_copy: Option<super::zero_copy::ZeroCopy>,
 }
@@ -199,6 +202,9 @@ impl Engine {
             match handled {
                 Ok(used) => {
                     let rest = &bytes[used..];
+                    if have > 0 || !rest.is_empty() {
+                        control.unfinished.note_bytes(used > 0 || have == 0);
+                    }
                     control.partial.clear();
                     if !planted!(DropPartial) {
                         control.partial.extend_from_slice(rest);

@@ -22,4 +22,5 @@ mod rehome;
 mod roles;
 mod silence;
 pub(crate) mod statistics;
+mod unfinished;
 pub(crate) mod zero_copy;

@@ -470,6 +470,15 @@ impl Core {
         self.mark_dirty(session);
     }
 
+    /// Asks the peer of a session in stream mode for a segment.
+    pub(crate) fn ask_for_answer(&mut self, session: u32) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        if known.is_connected() && known.datagram.is_none() {
+            known.ask_for_answer();
+            self.mark_dirty(session);
+        }
+    }
+
     /// Credit of a message of a live session that is received, or never had to wait.
     #[inline]
     pub(crate) fn return_credit(&mut self, session: u32, payload_bytes: usize) {

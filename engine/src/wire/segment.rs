@@ -32,6 +32,9 @@ pub(crate) const FLAG_ACK_REQUESTED: u16 = 1;
 /// Checksums follow the header.
 pub(crate) const FLAG_CHECKSUM: u16 = 2;
 
+/// Please answer with a segment, whether there is news or not.
+pub(crate) const FLAG_ANSWER_REQUESTED: u16 = 4;
+
 /// Length of the header, in bytes.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 24;
 

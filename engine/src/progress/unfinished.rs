@@ -1,0 +1,123 @@
+//! A segment on a control lane whose rest does not come.
+//!
+//! A changed byte in a length, on a lane without checksums, has this side wait for bytes that the
+//! peer never sends, while both kernels find everything in order. A peer that computes may owe the
+//! rest as well. So the peer is asked for a segment: if something comes, and the segment is not
+//! whole a peer timeout later, the stream is not what was sent.
+
+use std::time::Duration;
+
+/// Longest time between two looks that counts, in nanoseconds: an owner who computes reads nothing.
+const LOOK_NS_MAX: u64 = 200_000_000;
+
+/// What is to be done about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    Wait,
+    /// Ask the peer for a segment.
+    Ask,
+    /// The rest has been missing for half of the limit.
+    Overdue,
+    /// More came since the peer was asked, and not the rest.
+    GiveUp,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Unfinished {
+    looked_ns: u64,
+    /// Time that it has been awaited, as far as this side was there.
+    waited_ns: u64,
+    is_asked: bool,
+    /// [`Self::waited_ns`] when bytes last came after the peer was asked.
+    answered_ns: Option<u64>,
+}
+
+impl Unfinished {
+    /// Bytes came: another segment `is_next`, or more of the same one.
+    pub(super) fn note_bytes(&mut self, is_next: bool) {
+        if is_next {
+            *self = Self::default();
+        } else if self.is_asked {
+            self.answered_ns = Some(self.waited_ns);
+        }
+    }
+
+    /// Takes note of the time while the rest is missing. `limit`: the peer timeout.
+    ///
+    /// RR-SEG-6.
+    pub(super) fn observe(&mut self, now_ns: u64, limit: Duration) -> Step {
+        let limit_ns = limit.as_nanos() as u64;
+        let before_ns = std::mem::replace(&mut self.looked_ns, now_ns);
+        if before_ns > 0 {
+            self.waited_ns += now_ns.saturating_sub(before_ns).min(LOOK_NS_MAX);
+        }
+        if self.answered_ns.is_some_and(|since_ns| self.waited_ns - since_ns >= limit_ns) {
+            return Step::GiveUp;
+        }
+        if !self.is_asked && self.waited_ns >= limit_ns / 4 {
+            self.is_asked = true;
+            return Step::Ask;
+        }
+        if self.waited_ns >= limit_ns / 2 { Step::Overdue } else { Step::Wait }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+    const LOOK_NS: u64 = 100_000_000;
+
+    /// Looks ten times a second for so many seconds; what came of it first, and when.
+    fn look(
+        unfinished: &mut Unfinished,
+        now_ns: &mut u64,
+        seconds: u64,
+        not: Step,
+    ) -> Option<Step> {
+        (0..seconds * 10).find_map(|_| {
+            *now_ns += LOOK_NS;
+            let step = unfinished.observe(*now_ns, LIMIT);
+            (step != Step::Wait && step != not).then_some(step)
+        })
+    }
+
+    /// RR-SEG-6
+    #[test]
+    fn what_is_answered_without_the_rest_is_given_up() {
+        let (mut unfinished, mut now_ns) = (Unfinished::default(), LOOK_NS);
+        unfinished.note_bytes(true);
+        assert_eq!(look(&mut unfinished, &mut now_ns, 4, Step::Overdue), Some(Step::Ask));
+        assert!((2_500_000_000..2_800_000_000).contains(&now_ns), "{now_ns}");
+        // A peer that computes says nothing.
+        assert_eq!(look(&mut unfinished, &mut now_ns, 100, Step::Overdue), None);
+        unfinished.note_bytes(false);
+        assert_eq!(look(&mut unfinished, &mut now_ns, 9, Step::Overdue), None);
+        unfinished.note_bytes(false);
+        let before_ns = now_ns;
+        assert_eq!(look(&mut unfinished, &mut now_ns, 20, Step::Overdue), Some(Step::GiveUp));
+        assert_eq!(now_ns - before_ns, 10_000_000_000);
+    }
+
+    /// RR-SEG-6
+    #[test]
+    fn what_comes_after_all_is_forgotten() {
+        let (mut unfinished, mut now_ns) = (Unfinished::default(), LOOK_NS);
+        for _ in 0..3 {
+            unfinished.note_bytes(true);
+            assert_eq!(look(&mut unfinished, &mut now_ns, 4, Step::Overdue), Some(Step::Ask));
+            unfinished.note_bytes(false);
+            assert_eq!(look(&mut unfinished, &mut now_ns, 8, Step::Overdue), None);
+        }
+    }
+
+    #[test]
+    fn time_in_which_nobody_looked_does_not_count() {
+        let (mut unfinished, hour_ns) = (Unfinished::default(), 3_600_000_000_000);
+        assert_eq!(unfinished.observe(1, LIMIT), Step::Wait);
+        assert_eq!(unfinished.observe(hour_ns, LIMIT), Step::Wait);
+        assert_eq!(unfinished.observe(2 * hour_ns, LIMIT), Step::Wait);
+    }
+}
