@@ -94,11 +94,11 @@ impl Drop for Guard {
 /// When the session with a peer's engine fails, what is outstanding with that peer ends with
 /// [`Error::Peer`], and each send to it and receive from it is refused with the same cause until
 /// [`Endpoint::connect`], or until the peer connects. So that no gap goes unnoticed when the peer
-/// connects before this side calls: where sends had completed of which the peer had not acknowledged
-/// all, and no operation ended with the failure, the next send to a peer of that engine, receive or
-/// [`Endpoint::peek`] from it by name, or connect reports it, once. What was sent at
-/// [`Level::Delivered`](crate::Level::Delivered) or beyond and has completed is not lost with a
-/// session, and needs no such report. A peer that was removed has none.
+/// connects before this side calls: where sends had completed of which the peer had not
+/// acknowledged all, and no operation ended with the failure, the next send to a peer of that
+/// engine, receive or [`Endpoint::peek`] from it by name, or connect reports it, once. What was
+/// sent at [`Level::Delivered`](crate::Level::Delivered) or beyond and has completed is not lost
+/// with a session, and needs no such report. A peer that was removed has none.
 ///
 /// # Memory
 ///

@@ -61,8 +61,8 @@ pub enum Error {
         status.length
     )]
     Truncated {
-        /// What was received: source, context, tag, and the length of the whole message. In a box, as
-        /// the address above.
+        /// What was received: source, context, tag, and the length of the whole message. In a box,
+        /// as the address above.
         status: Box<Status>,
         /// Length of the receive in bytes.
         capacity: u64,

@@ -2,7 +2,7 @@
 
 use crate::proto::failure::PeerFailure;
 
-/// What kind of error an [`Error`](crate::Error) is. A kind keeps its meaning; further ones may come.
+/// What kind of error an [`Error`](crate::Error) is. A kind keeps its meaning; others may come.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
