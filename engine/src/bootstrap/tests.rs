@@ -350,11 +350,25 @@ fn another_job_on_the_port_is_refused_without_harm() {
     let zero = join_tcp(port, member(0, 2, LONG), Some(listener));
     let foreign = Member { job: "other".into(), ..member(1, 2, SHORT) };
     let refused = error(join_tcp(port, foreign, None));
-    assert!(
-        refused.to_string().contains("job `other`") || refused.to_string().contains("not `other`")
-    );
+    let refused = refused.to_string();
+    let is_named = refused.contains("job `other`") || refused.contains("not `other`");
+    assert!(is_named, "{refused}");
     let one = join_tcp(port, member(1, 2, LONG), None);
     assert_eq!(collect(vec![zero, one]).len(), 2);
+}
+
+#[test]
+fn what_rank_zero_said_is_told_though_the_last_attempt_is_cut_off() {
+    let (rank_zero, port) = listener();
+    let serving = thread::spawn(move || {
+        let (mut first, _) = rank_zero.accept().unwrap();
+        first.write_all(b"\x05\0\0\0\x03never").unwrap();
+        // The kernel takes in the next connection; nobody answers it.
+        (rank_zero, first)
+    });
+    let refused = error(join_tcp(port, member(1, 2, SHORT * 5), None)).to_string();
+    assert!(refused.contains("never"), "{refused}");
+    drop(serving.join().unwrap());
 }
 
 #[test]

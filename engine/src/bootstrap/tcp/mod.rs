@@ -131,6 +131,8 @@ struct Joining<'a> {
 enum Attempt {
     Joined(TcpStream),
     Again(String),
+    /// To try again, too: what serves there says why not now.
+    Refused(String),
     Failed(BootstrapError),
 }
 
@@ -171,7 +173,7 @@ impl Joining<'_> {
                 Attempt::Failed(error) => return Err(error),
                 // Whoever takes in a second rank 0 does not check ranks.
                 Attempt::Joined(_) => "something that takes anybody in".into(),
-                Attempt::Again(trouble) => trouble,
+                Attempt::Again(trouble) | Attempt::Refused(trouble) => trouble,
             };
             if Instant::now() < patience {
                 std::thread::sleep(LONGEST_PAUSE);
@@ -195,11 +197,15 @@ impl Joining<'_> {
 
     fn connect(&mut self) -> Result<TcpStream, BootstrapError> {
         let mut pause = PAUSE;
+        let mut was_refused = false;
         loop {
             match self.attempt() {
                 Attempt::Joined(stream) => return Ok(stream),
                 Attempt::Failed(error) => return Err(error),
-                Attempt::Again(trouble) => self.trouble = trouble,
+                Attempt::Refused(reason) => (self.trouble, was_refused) = (reason, true),
+                // Our own deadline cut it off: the reason of the refusal before it says more.
+                Attempt::Again(_) if was_refused && self.remaining().is_zero() => {}
+                Attempt::Again(trouble) => (self.trouble, was_refused) = (trouble, false),
             }
             let remaining = self.remaining();
             if remaining.is_zero() {
@@ -225,17 +231,19 @@ impl Joining<'_> {
             Err(trouble) => return Attempt::Again(trouble),
         };
         let mut trouble = format!("{} has no address", self.host);
+        let mut refusal = None;
         for address in addresses {
             let limit = self.remaining().min(ATTEMPT_TIME).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&address, limit) {
                 Ok(stream) => match self.introduce(stream, limit) {
                     Attempt::Again(reason) => trouble = format!("{address}: {reason}"),
+                    Attempt::Refused(reason) => refusal = Some(format!("{address}: {reason}")),
                     other => return other,
                 },
                 Err(error) => trouble = format!("{address}: {error}"),
             }
         }
-        Attempt::Again(trouble)
+        refusal.map_or(Attempt::Again(trouble), Attempt::Refused)
     }
 
     /// The addresses of the host. A resolver may take its time, so it gets a thread of its own.
@@ -280,7 +288,7 @@ impl Joining<'_> {
         match read_frame(&mut stream, Some(deadline), 64 << 10) {
             Ok((kind::WELCOME, _)) => Attempt::Joined(stream),
             Ok((kind::ABORT, body)) => Attempt::Failed(BootstrapError::decode(&body)),
-            Ok((kind::REFUSED, body)) => Attempt::Again(String::from_utf8_lossy(&body).into()),
+            Ok((kind::REFUSED, body)) => Attempt::Refused(String::from_utf8_lossy(&body).into()),
             Ok(_) => Attempt::Again("what answers there is no rank of such a job".into()),
             Err(error) => Attempt::Again(format!("connected, but got no proper answer: {error}")),
         }
