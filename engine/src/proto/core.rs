@@ -26,6 +26,7 @@ use super::failure::PeerFailure;
 use super::lanes::Wait;
 use super::operation::Operation;
 use super::outbox::StagingPool;
+use super::peers::Promise;
 use super::session::{Control, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
@@ -214,7 +215,7 @@ pub(crate) struct Core {
     /// Hellos said to anybody: their epochs never repeat, whoever is forgotten.
     hellos: u32,
     /// Slots of sessions kept free for peers that have yet to prove themselves.
-    pub(super) promised: usize,
+    pub(super) promised: Vec<Promise>,
     pub(crate) remotes: Table<Remote>,
     pub(crate) endpoints: Endpoints,
     pub(crate) operations: Table<Operation>,
@@ -264,7 +265,7 @@ impl Core {
             by_engine: HashMap::new(),
             over: Vec::new(),
             hellos: 0,
-            promised: 0,
+            promised: Vec::new(),
             remotes: Table::new(config.sessions_max.saturating_mul(ENDPOINT_NUMBERS)),
             endpoints: Endpoints::default(),
             operations: Table::new(config.operations_max),

@@ -18,8 +18,14 @@ pub(crate) struct Admission {
     epoch: u32,
     /// The epoch of the hello of this side that it answers.
     answered: u32,
-    /// No session with the engine was known: a slot is kept free.
-    is_new: bool,
+}
+
+/// A slot kept free for an engine without a session, whose hello was accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Promise {
+    engine: u64,
+    epoch: u32,
+    answered: u32,
 }
 
 impl Core {
@@ -45,10 +51,24 @@ impl Core {
         let session = Session::new(engine, locators, self.config.retry);
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
+        self.keep_promises(slot, engine);
         if engine == self.engine {
             self.establish_loopback(slot);
         }
         Some(slot)
+    }
+
+    /// An engine has a session now, and perhaps a slot that was kept for it. Hellos of this side
+    /// answer those that came before.
+    fn keep_promises(&mut self, slot: u32, engine: u64) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let peer_wins = engine > self.engine;
+        self.promised.retain(|promise| {
+            if promise.engine == engine {
+                session.connection.expect_peer(peer_wins, promise.epoch, promise.answered);
+            }
+            promise.engine != engine
+        });
     }
 
     /// The remote endpoint of an address, made if it is new. `None`: a limit is reached.
@@ -226,14 +246,14 @@ impl Core {
             None => {
                 // Nothing is forgotten for who has yet to prove himself.
                 let left = self.config.sessions_max - self.sessions.len();
-                if left <= self.promised && left + self.forgettable().len() <= self.promised {
+                let promised = self.promised.len();
+                if left <= promised && left + self.forgettable().len() <= promised {
                     return Err(HelloStatus::Busy);
                 }
-                self.promised += 1;
+                self.promised.push(Promise { engine, epoch, answered });
             }
         }
-        let (locators, is_new) = (locators.into(), slot.is_none());
-        Ok(Admission { engine, locators, epoch, answered, is_new })
+        Ok(Admission { engine, locators: locators.into(), epoch, answered })
     }
 
     /// The session that is over when the sender of an accepted hello has proved itself: its peer
@@ -276,15 +296,16 @@ impl Core {
 
     /// The sender of an accepted hello has not proved itself.
     pub(crate) fn withdraw(&mut self, admission: Admission) {
-        self.end_offer(admission.engine);
-        if admission.is_new {
-            self.promised -= 1;
+        let Admission { engine, epoch, answered, .. } = admission;
+        self.end_offer(engine);
+        let promise = Promise { engine, epoch, answered };
+        if let Some(at) = self.promised.iter().position(|&other| other == promise) {
+            self.promised.swap_remove(at);
+            return;
         }
-        let slot = self.session_of(admission.engine);
-        if let Some(session) = slot.and_then(|slot| self.sessions.at_mut(slot as usize))
-            && !admission.is_new
-        {
-            session.connection.forget_peer(admission.answered);
+        let slot = self.session_of(engine);
+        if let Some(session) = slot.and_then(|slot| self.sessions.at_mut(slot as usize)) {
+            session.connection.forget_peer(answered);
         }
     }
 
@@ -384,10 +405,10 @@ mod tests {
         let mut core = core(2);
         for round in 0..100 {
             let admission = judge(&mut core, 20 + round, 1).unwrap();
-            assert_eq!((core.sessions.len(), core.promised), (0, 1));
+            assert_eq!((core.sessions.len(), core.promised.len()), (0, 1));
             core.withdraw(admission);
         }
-        assert_eq!((core.sessions.len(), core.promised), (0, 0));
+        assert_eq!((core.sessions.len(), core.promised.len()), (0, 0));
         assert!(core.poll_action().is_none());
     }
 
@@ -401,7 +422,21 @@ mod tests {
         let third = judge(&mut core, 22, 1).unwrap();
         assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
         assert!(core.admit_peer(third, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
-        assert_eq!(core.promised, 0);
+        assert_eq!(core.promised.len(), 0);
+    }
+
+    /// RR-CONN-4
+    #[test]
+    fn a_hello_that_came_before_its_peer_was_known_is_answered_until_it_led_to_nothing() {
+        let mut core = core(2);
+        let admission = judge(&mut core, 20, 5).unwrap();
+        assert!(core.insert_peer(20, locator(), 0).is_some());
+        let slot = core.session_of(20).unwrap() as usize;
+        let answered = |core: &Core| core.sessions.at(slot).unwrap().connection.answered();
+        assert_eq!(answered(&core), 5);
+        assert!(judge(&mut core, 21, 1).is_ok(), "the session has the slot that was kept for it");
+        core.withdraw(admission);
+        assert_eq!(answered(&core), 0);
     }
 
     #[test]
@@ -429,6 +464,6 @@ mod tests {
         let second = judge(&mut core, 20, 2).unwrap();
         assert!(core.admit_peer(second, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
         assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_none());
-        assert_eq!((core.sessions.len(), core.promised), (1, 0));
+        assert_eq!((core.sessions.len(), core.promised.len()), (1, 0));
     }
 }

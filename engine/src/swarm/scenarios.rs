@@ -243,6 +243,30 @@ fn crossing_connects_make_one_session() {
     }
 }
 
+/// The higher one has accepted a hello of the lower one before its user knew of that, and connects;
+/// the lower one finds the answer and the other hello at once.
+///
+/// RR-CONN-4
+#[test]
+fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
+    for seed in 0..200 {
+        let mut world = world(seed, 2, &config());
+        connect(&mut world, 0, 1);
+        run(&mut world, "the hello is answered", |world| {
+            world.net.borrow().connections[0].answered_ns.is_some()
+        });
+        assert_eq!(world.look(1).unwrap().state.core.sessions.len(), 0);
+        world.net.borrow_mut().pause(0, 10 * MILLISECOND);
+        connect(&mut world, 1, 0);
+        pass(&mut world, 100 * MILLISECOND);
+        for host in 0..2 {
+            let told = &mut world.engine(host).unwrap().state.completions.events;
+            let told: Vec<Event> = told.drain(..).collect();
+            let [Event::Connected { .. }] = told[..] else { panic!("seed {seed}: {told:?}") };
+        }
+    }
+}
+
 /// A stranger has a hello of the peer's that led to nothing, and says it again whenever this side
 /// tries.
 ///
