@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
 
-/// What is tested when nothing is said: unit tests, and `engine/tests` but for those that are unfit.
+/// What is tested when nothing is said: unit tests, and `engine/tests` but for the unfit.
 fn everything() -> Result<Vec<String>, String> {
     let folder = root().join("engine/tests");
     let entries = std::fs::read_dir(&folder).and_then(|it| it.collect::<Result<Vec<_>, _>>());
