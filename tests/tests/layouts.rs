@@ -100,7 +100,9 @@ fn all_rails_carry(lab: &Lab, at: [IpAddr; 2], settings: &[(&str, &str)]) {
         [&settings; 2],
         |endpoint, peer| {
             assert_eq!(endpoint.rails().len(), nics.len(), "rails");
-            let is_all = || shares(endpoint).iter().all(|&bytes| bytes >= CARRIED);
+            // What a lane that is reset has swallowed counts on this side only, and on a busy
+            // machine rails are late and suspected in turns.
+            let is_all = || shares(endpoint).iter().all(|&bytes| bytes >= 4 * CARRIED);
             send_until(endpoint, peer, &both, is_all);
         },
         |endpoint, peer| {
