@@ -226,7 +226,8 @@ settings_table! {
     /// kernel from a fifth of it on, at least three times, a second or more apart: they take four
     /// seconds at the least, and a second of counting.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
-    /// How long closing waits for what was sent to be delivered.
+    /// How long the drop of an endpoint waits for its sends to be delivered; those that are not
+    /// are cancelled then.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);
     /// Cores for the threads that attach endpoints, one each, in the order of attaching; after the
     /// last they are given again from the first, with a warning.
