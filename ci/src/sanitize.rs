@@ -25,9 +25,9 @@ const FEATURES: &str = "bench,xdp";
 /// unless they are instrumented: the last owner of an `Arc` frees after a fence, locks and channels
 /// under contention are taken in code that is not generic, and so in the library as it comes.
 ///
-/// What an engine's own lock guards is not in the list, or true races there would be missed. Where
-/// such a lock is contended, as the caretaker's list is whenever it is woken, reports that both
-/// sides hold it are false ones: only an instrumented library tells.
+/// What an engine's own lock guards is not in the list, or true races there would be missed. With
+/// the library as it comes there are reports where such a lock is contended, as that of the
+/// caretaker's list is; whether they are false only an instrumented library can tell.
 const UNSEEN: &str = "\
 race:alloc::sync::Arc
 race:alloc::sync::Weak
