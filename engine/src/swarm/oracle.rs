@@ -59,6 +59,7 @@ pub(super) struct Received {
     pub(super) form: Form,
     pub(super) fate: Fate,
     pub(super) message: Option<usize>,
+    pub(super) posted_ns: u64,
     pub(super) ended_ns: u64,
     /// What a peek said that it would get.
     pub(super) promised: Option<(Place, u64, usize)>,
@@ -343,8 +344,9 @@ impl Oracle {
                 let is_cancelled = matches!(error, Error::Cancelled);
                 let is_written = !form.agrees(&memory, capacity, &[]);
                 // One that had matched ends with its endpoint, perhaps after that is open again.
-                let closed_ns = self.closed.get(&self.received[index].at);
-                let is_closed = closed_ns.is_some_and(|&until| until == u64::MAX || is_written);
+                let received = &self.received[index];
+                let closed_ns = self.closed.get(&received.at);
+                let is_closed = closed_ns.is_some_and(|&until| received.posted_ns <= until);
                 if is_cancelled && is_written && !is_closed {
                     return Err(format!("the memory of cancelled receive {index} was written"));
                 }

@@ -283,6 +283,7 @@ impl Run {
         };
         let form = Form::random(&mut self.random, capacity);
         let index = self.oracle.received.len();
+        let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let request = ReceiveRequest {
             endpoint: at.1,
@@ -308,6 +309,7 @@ impl Run {
                     form,
                     fate,
                     message,
+                    posted_ns,
                     ended_ns: 0,
                     promised,
                 };
