@@ -234,6 +234,18 @@ fn carrier(endpoint: &Endpoint<Owned>) -> Option<String> {
     endpoint.paths().into_iter().find(|path| path.carries_messages).map(|path| path.nic)
 }
 
+/// Whether rails 0 and 1 carried enough while rail 2 carried nothing at all.
+///
+/// On a busy machine a stall makes both suspect, and then what waits for others to fail is rightly
+/// used for a moment. So it is not asked of the whole time but of a window, and a new one begins
+/// with each byte of rail 2.
+fn backup_waits(now: [u64; 3], window: &mut [u64; 3]) -> bool {
+    if now[2] != window[2] {
+        *window = now;
+    }
+    (0..2).all(|rail| now[rail].saturating_sub(window[rail]) >= CARRIED)
+}
+
 /// One rail is preferred, and one waits for the others to fail.
 #[test]
 fn roles_decide_what_goes_by_which_rail() {
@@ -244,21 +256,22 @@ fn roles_decide_what_goes_by_which_rail() {
         &lab,
         &settings,
         |endpoint, peer| {
-            let mut cut_at = None;
+            let (mut window, mut cut_at) = ([0; 3], None);
             send_until(endpoint, peer, &both, || {
-                let is_used = |nic| carried(endpoint, nic) >= CARRIED;
+                let now = ["rail0", "rail1", "rail2"].map(|nic| carried(endpoint, nic));
                 let carrier = carrier(endpoint);
                 match cut_at {
-                    None if is_used("rail0")
-                        && is_used("rail1")
+                    None if backup_waits(now, &mut window)
                         && carrier.as_deref() == Some("rail1") =>
                     {
-                        assert!(!is_used("rail2"), "it waits for others to fail");
                         (0..2).for_each(|rail| lab.blackhole(rail).unwrap());
-                        cut_at = Some(Instant::now());
+                        (window, cut_at) = (now, Some(Instant::now()));
                         false
                     }
-                    Some(at) if is_used("rail2") && carrier.as_deref() == Some("rail2") => {
+                    Some(at)
+                        if now[2].saturating_sub(window[2]) >= CARRIED
+                            && carrier.as_deref() == Some("rail2") =>
+                    {
                         eprintln!("the backup is used after {:?}", at.elapsed());
                         true
                     }
