@@ -400,10 +400,20 @@ impl Engine {
         if control.lane.is_none() {
             return;
         }
-        let (has_contents, session) = (control.has_contents, index as u32);
+        let session = index as u32;
+        // Another lane may come in its place.
+        let is_replaceable = control.has_contents && !control.standby.is_empty();
+        if let Some(since_ns) = control.unfinished.unanswered_since_ns()
+            && control.has_answered_since(since_ns)
+        {
+            control.unfinished.note_answer();
+        }
         match control.unfinished.observe(now_ns, limit) {
-            Step::Ask if !has_contents => self.state.core.ask_for_answer(session),
-            Step::Overdue | Step::GiveUp if has_contents => {
+            Step::Ask if !is_replaceable => {
+                self.state.core.ask_for_answer(session);
+                self.state.ask_all_paths(session);
+            }
+            Step::Overdue | Step::GiveUp if is_replaceable => {
                 if control.has_active_path() {
                     self.drop_control_lane(session);
                 } else {

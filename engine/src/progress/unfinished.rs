@@ -28,8 +28,9 @@ pub(super) struct Unfinished {
     looked_ns: u64,
     /// Time that it has been awaited, as far as this side was there.
     waited_ns: u64,
-    is_asked: bool,
-    /// [`Self::waited_ns`] when bytes last came after the peer was asked.
+    /// When the peer was asked.
+    asked_ns: Option<u64>,
+    /// [`Self::waited_ns`] when bytes last came, or another answer first did, after that.
     answered_ns: Option<u64>,
 }
 
@@ -38,9 +39,19 @@ impl Unfinished {
     pub(super) fn note_bytes(&mut self, is_next: bool) {
         if is_next {
             *self = Self::default();
-        } else if self.is_asked {
+        } else if self.asked_ns.is_some() {
             self.answered_ns = Some(self.waited_ns);
         }
+    }
+
+    /// When the peer was asked, if no answer is known of.
+    pub(super) fn unanswered_since_ns(&self) -> Option<u64> {
+        self.asked_ns.filter(|_| self.answered_ns.is_none())
+    }
+
+    /// The peer has answered by another lane.
+    pub(super) fn note_answer(&mut self) {
+        self.answered_ns = Some(self.waited_ns);
     }
 
     /// Takes note of the time while the rest is missing. `limit`: the peer timeout.
@@ -55,8 +66,8 @@ impl Unfinished {
         if self.answered_ns.is_some_and(|since_ns| self.waited_ns - since_ns >= limit_ns) {
             return Step::GiveUp;
         }
-        if !self.is_asked && self.waited_ns >= limit_ns / 4 {
-            self.is_asked = true;
+        if self.asked_ns.is_none() && self.waited_ns >= limit_ns / 4 {
+            self.asked_ns = Some(now_ns);
             return Step::Ask;
         }
         if self.waited_ns >= limit_ns / 2 { Step::Overdue } else { Step::Wait }

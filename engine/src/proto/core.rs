@@ -474,7 +474,7 @@ impl Core {
     /// Asks the peer of a session in stream mode for a segment.
     pub(crate) fn ask_for_answer(&mut self, session: u32) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if known.is_connected() && known.datagram.is_none() {
+        if known.is_connected() {
             known.ask_for_answer();
             self.mark_dirty(session);
         }

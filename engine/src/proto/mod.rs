@@ -29,6 +29,7 @@ pub(crate) mod outbox;
 pub(crate) mod packet;
 pub(crate) mod peers;
 pub(crate) mod pulls;
+mod question;
 pub(crate) mod rails;
 pub(crate) mod receive;
 pub(crate) mod rendezvous;

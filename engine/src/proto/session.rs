@@ -10,11 +10,12 @@ use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::outbox::{Outbox, StagingPool};
+use super::question::Questions;
 use super::table::Id;
 use crate::wire::locators::Locators;
 use crate::wire::segment::{
-    FLAG_ACK_REQUESTED, FLAG_ANSWER_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES,
-    SEGMENT_SUMS_BYTES, SegmentHeader, SegmentSums,
+    FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
+    SegmentSums,
 };
 use crate::wire::{
     Done, FrameError, Goodbye, Grant, LaneLost, LanesWanted, Matched, Rail, Refused,
@@ -216,10 +217,7 @@ pub(crate) struct Session {
     pub(super) expected_frame: u32,
     pub(super) announced_ack: u32,
     pub(super) ack_wanted: bool,
-    /// The next segment asks for an answer.
-    asks_answer: bool,
-    /// The peer has asked for one.
-    owes_answer: bool,
+    pub(super) questions: Questions,
     /// When an eager message last arrived.
     pub(crate) message_ns: u64,
 
@@ -296,8 +294,7 @@ impl Session {
             expected_frame: 0,
             announced_ack: 0,
             ack_wanted: false,
-            asks_answer: false,
-            owes_answer: false,
+            questions: Questions::default(),
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
             missing: VecDeque::new(),
@@ -367,7 +364,7 @@ impl Session {
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
-        (self.asks_answer, self.owes_answer) = (false, false);
+        self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
@@ -463,11 +460,11 @@ impl Session {
         }
         let wants_ack = std::mem::take(&mut self.asks_ack) || !self.awaiting_delivery.is_empty();
         let ack = if wants_ack { FLAG_ACK_REQUESTED } else { 0 };
-        let answer = if self.asks_answer { FLAG_ANSWER_REQUESTED } else { 0 };
+        let question = self.questions.next_flag();
         let header = SegmentHeader {
             length: 0.into(),
             frames: 0.into(),
-            flags: (ack | answer).into(),
+            flags: (ack | question).into(),
             first_frame: self.first_open_frame().into(),
             ack: self.expected_frame.into(),
             envelope_limit: self.envelopes.announce().into(),
@@ -475,7 +472,6 @@ impl Session {
         };
         self.announced_ack = self.expected_frame;
         self.ack_wanted = false;
-        (self.asks_answer, self.owes_answer) = (false, false);
         self.outbox.seal(header);
     }
 
@@ -492,16 +488,15 @@ impl Session {
             return true;
         }
         (self.ack_wanted && self.announced_ack != self.expected_frame)
-            || self.asks_answer
-            || self.owes_answer
+            || self.questions.are_due()
             || (!planted!(LoseCreditNews) && (self.envelopes.is_news() || self.bytes.is_news()))
     }
 
-    /// In stream mode: asks the peer for a segment, to learn whether what it sends can be used.
+    /// Asks the peer for a segment, to learn whether what it sends can be used.
     ///
     /// RR-SEG-6.
     pub(crate) fn ask_for_answer(&mut self) {
-        self.asks_answer = true;
+        self.questions.ask();
     }
 
     /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
@@ -556,7 +551,7 @@ impl Session {
         }
         self.expected_frame = got.wrapping_add(u32::from(header.frames.get()));
         self.ack_wanted |= header.flags.get() & FLAG_ACK_REQUESTED != 0;
-        self.owes_answer |= header.flags.get() & FLAG_ANSWER_REQUESTED != 0;
+        self.questions.note(header.flags.get());
         let ack = header.ack.get();
         // An acknowledgement of frames never sent is ignored: nothing waits for it.
         if self.next_frame.wrapping_sub(ack) <= self.next_frame.wrapping_sub(self.acked_frame) {

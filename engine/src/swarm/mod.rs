@@ -40,6 +40,8 @@ mod storms;
 mod tests;
 #[cfg(test)]
 mod twins;
+#[cfg(test)]
+mod unfinished;
 mod workload;
 pub(crate) mod world;
 

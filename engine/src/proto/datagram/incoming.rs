@@ -49,6 +49,7 @@ impl Core {
             let end = header.first_frame.get().wrapping_add(u32::from(header.frames.get()));
             session.ask_ack(end);
         }
+        session.questions.note(header.flags.get());
         let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
         let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
         // Nearly every message brings credit; a turn that delivers one does not end for that.

@@ -432,11 +432,12 @@ impl Session {
             // Frames before those that it was asked for may be missing still.
             self.ack_wanted &= is_before(self.expected_frame, datagram.asked_end);
         }
+        let question = self.questions.next_flag();
         let too_much = u32::from(planted!(AckTooMuch) && self.has_early_frames());
         SegmentHeader {
             length: 0.into(),
             frames: 0.into(),
-            flags: if asks_ack { FLAG_ACK_REQUESTED } else { 0 }.into(),
+            flags: (if asks_ack { FLAG_ACK_REQUESTED } else { 0 } | question).into(),
             first_frame: 0.into(),
             ack: self.expected_frame.wrapping_add(too_much).into(),
             envelope_limit: self.envelopes.announce().into(),

@@ -1,0 +1,40 @@
+//! Questions for a segment: can what the peer sends be used?
+
+use crate::wire::segment::FLAG_ANSWER_REQUESTED;
+
+/// What a session asks, and what it was asked.
+///
+/// RR-SEG-6.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Questions {
+    /// The next segment asks for an answer.
+    asks: bool,
+    /// The peer has asked for one.
+    owes: bool,
+}
+
+impl Questions {
+    /// The next segment asks.
+    pub(super) fn ask(&mut self) {
+        self.asks = true;
+    }
+
+    /// The peer has sent a segment with these flags.
+    #[inline]
+    pub(super) fn note(&mut self, flags: u16) {
+        self.owes |= flags & FLAG_ANSWER_REQUESTED != 0;
+    }
+
+    /// Whether a segment should go without waiting for traffic.
+    #[inline]
+    pub(super) fn are_due(self) -> bool {
+        self.asks || self.owes
+    }
+
+    /// The flag of the segment that goes now, which answers what was asked.
+    #[inline]
+    pub(super) fn next_flag(&mut self) -> u16 {
+        let asks = std::mem::take(self).asks;
+        if asks { FLAG_ANSWER_REQUESTED } else { 0 }
+    }
+}
