@@ -106,7 +106,8 @@ impl Drop for Guard {
 /// receive go into its own: what outstanding operations hold is the caller's, who may bound it. The
 /// settings `send_queue_ops`, `operations_max` and `cq_entries` bound their number, each at some
 /// hundred bytes of the engine's. There is no bound in bytes on purpose: two sides that both post
-/// more than that before either receives would wait for each other. What the engine copies is
+/// more than that before either receives would wait for each other. So they would if both filled
+/// `operations_max` with sends, for receives count as well. What the engine copies is
 /// bounded: by `staging_buffers_max` of `staging_bytes` on its way out, and by `unexpected_bytes`
 /// where messages come before their receives.
 ///

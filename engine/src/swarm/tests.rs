@@ -18,6 +18,13 @@ fn seeds_whose_network_is_late_hold() {
     }
 }
 
+/// Twelve engines that have room for 16 operations each greet all others: who fills that with sends
+/// receives nothing.
+#[test]
+fn a_seed_with_little_room_for_operations_holds() {
+    run_seed(224970377864).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..20 {
