@@ -1,5 +1,7 @@
 //! What an operation owns while it is in flight.
 
+use std::fmt;
+
 use super::error::MemoryError;
 use super::layout::{Layout, Purpose};
 use super::region::RegionSlice;
@@ -23,7 +25,6 @@ const MAX_PIECES: usize = 1 << 24;
 /// let column = Layout::Strided { offset: 8, block_bytes: 8, stride_bytes: 800, count: 100 };
 /// let message = Buffer::list([header.into(), Buffer::shaped(matrix, column)]);
 /// ```
-#[derive(Debug)]
 pub enum Buffer {
     /// Ordinary memory: `len` bytes, whatever the capacity.
     Heap(Vec<u8>),
@@ -42,6 +43,18 @@ pub struct Shaped {
     pub buffer: Buffer,
     /// The bytes of it that are the message.
     pub layout: Layout,
+}
+
+/// Lengths stand for bytes, which may be many, and nobody else's business.
+impl fmt::Debug for Buffer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Heap(bytes) => write!(out, "Heap({} bytes)", bytes.len()),
+            Self::Region(slice) => out.debug_tuple("Region").field(slice).finish(),
+            Self::List(buffers) => out.debug_tuple("List").field(buffers).finish(),
+            Self::Shaped(shaped) => out.debug_tuple("Shaped").field(shaped).finish(),
+        }
+    }
 }
 
 impl Buffer {

@@ -4,6 +4,8 @@
 //! nothing. How much can be here is bounded by the credits that sessions were given: a payload
 //! takes less than twice its length, or 64 bytes.
 
+use std::fmt;
+
 use super::hint::Hint;
 use super::table::{Id, Table};
 
@@ -44,7 +46,6 @@ pub(crate) enum Kind {
 }
 
 /// One message.
-#[derive(Debug)]
 pub(crate) struct Message {
     /// Slot of the session it came by.
     pub(crate) session: u32,
@@ -68,6 +69,16 @@ impl Message {
     /// The bytes that came with the envelope.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload[..self.payload_bytes as usize]
+    }
+}
+
+/// Without the bytes, which may be many.
+impl fmt::Debug for Message {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { session, epoch, remote, context, tag, length, kind, payload, payload_bytes } =
+            self;
+        write!(out, "Message {{ session {session}.{epoch} remote {remote} {context}/{tag} ")?;
+        write!(out, "{length} bytes {kind:?} {payload_bytes} of {} here }}", payload.len())
     }
 }
 

@@ -283,3 +283,9 @@ proptest! {
         prop_assert_eq!(buffer.gather(), Ok(expected));
     }
 }
+
+#[test]
+fn what_is_printed_of_a_buffer_is_no_message() {
+    let buffer = Buffer::list([Buffer::Heap(vec![123; 1000]), Buffer::Heap(vec![45])]);
+    assert_eq!(format!("{buffer:?}"), "List([Heap(1000 bytes), Heap(1 bytes)])");
+}
