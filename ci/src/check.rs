@@ -33,5 +33,5 @@ pub(crate) fn run() -> Result<(), String> {
         println!("check: the advisory database is out of reach: advisories were not checked");
         return Ok(());
     }
-    execute(&mut cargo(&["deny", "--all-features", "check", "--disable-fetch", "advisories"]))
+    execute(&mut cargo(&["deny", "--all-features", "--offline", "check", "advisories"]))
 }
