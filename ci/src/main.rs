@@ -34,8 +34,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   sanitize [address|thread] [ARGUMENTS OF cargo test]
           the engine's tests under AddressSanitizer and ThreadSanitizer, or one of them; not part
-          of CI. Wants a nightly toolchain, best with its rust-src; without one it makes do with
-          this toolchain and the standard library as it comes";
+          of CI. Wants a nightly toolchain, to which it adds rust-src; without one AddressSanitizer
+          makes do with this toolchain and the standard library as it comes";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1).unwrap_or_default();

@@ -2,9 +2,11 @@
 //!
 //! They see what Rust code and the C library's calls do to memory. What the kernel does to it on
 //! behalf of a ring they cannot see; buffers that were freed too early show when they are freed or
-//! used again. Where the standard library's source is missing it is not instrumented: then
-//! ThreadSanitizer does not see what its locks and fences order, and what it says of such places is
-//! suppressed, see [`UNSEEN`].
+//! used again.
+//!
+//! The standard library is built with them, from its source, which is added to the toolchain where
+//! it is missing. ThreadSanitizer does not go without: it would not see what the library's locks
+//! and fences order, and report races where there are none.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,22 +22,6 @@ const UNFIT: [(&str, &str); 2] = [
 
 /// All rooms of the engine, and the tests that look into private ones.
 const FEATURES: &str = "bench,xdp";
-
-/// Functions of the standard library that order memory in a way which ThreadSanitizer does not see
-/// unless they are instrumented: the last owner of an `Arc` frees after a fence, locks and channels
-/// under contention are taken in code that is not generic, and so in the library as it comes.
-///
-/// What an engine's own lock guards is not in the list, or true races there would be missed. With
-/// the library as it comes there are reports where such a lock is contended, as that of the
-/// caretaker's list is; whether they are false only an instrumented library can tell.
-const UNSEEN: &str = "\
-race:alloc::sync::Arc
-race:alloc::sync::Weak
-race:std::sync::mpmc
-race:std::thread::scoped
-race:std::thread::Packet
-race:test::run_test
-";
 
 /// What looks for mistakes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,14 +62,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let mut failed = Vec::new();
     for sanitizer in sanitizers {
         println!("sanitize: {}", sanitizer.name());
-        let mut command = toolchain.command(sanitizer)?;
-        if arguments.is_empty() {
-            command.args(everything()?);
-        }
+        let everything = if arguments.is_empty() { everything()? } else { Vec::new() };
+        let tested = toolchain
+            .command(sanitizer)
+            .and_then(|mut command| execute(command.args(everything).args(arguments)));
         // What the other one finds is worth knowing, too.
-        if let Err(error) = execute(command.args(arguments)) {
-            failed.push(error);
-        }
+        failed.extend(tested.err());
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
 }
@@ -123,7 +107,8 @@ impl Toolchain {
         if let Some(version) = output(nightly.args(["run", "nightly", "rustc", "-vV"])) {
             let mut sysroot = Command::new("rustup");
             let sysroot = output(sysroot.args(["run", "nightly", "rustc", "--print", "sysroot"]));
-            let has_source = sysroot.is_some_and(|path| has_source(Path::new(path.trim())));
+            let sysroot = sysroot.ok_or("rustc does not say where its toolchain is")?;
+            let has_source = add_source(Path::new(sysroot.trim()));
             return Ok(Self { is_nightly: true, host: host_of(&version)?, has_source });
         }
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
@@ -134,18 +119,19 @@ impl Toolchain {
     fn describe(&self) -> &'static str {
         match (self.is_nightly, self.has_source) {
             (true, true) => "nightly, with an instrumented standard library",
-            (true, false) => {
-                "nightly, with the standard library as it comes; for an instrumented one: rustup \
-                 component add rust-src --toolchain nightly"
-            }
+            (true, false) => "nightly, with the standard library as it comes",
             (false, _) => {
-                "no nightly toolchain (rustup toolchain install nightly --component rust-src): \
-                 this one, told to take unstable flags, with the standard library as it comes"
+                "no nightly toolchain: this one, told to take unstable flags, with the standard \
+                 library as it comes"
             }
         }
     }
 
     fn command(&self, sanitizer: Sanitizer) -> Result<Command, String> {
+        if sanitizer == Sanitizer::Thread && !self.has_source {
+            let cure = "rustup toolchain install nightly --component rust-src";
+            return Err(format!("ThreadSanitizer wants the standard library's source: {cure}"));
+        }
         let mut command = if self.is_nightly {
             let mut command = Command::new("rustup");
             command.current_dir(root()).args(["run", "nightly", "cargo"]);
@@ -166,17 +152,7 @@ impl Toolchain {
         command.env("CARGO_BUILD_TARGET", &self.host);
         command.args(["-p", "ringrail", "--no-fail-fast"]);
         command.args(["--features", FEATURES]);
-        let mut flags = format!("-Zsanitizer={} -Cforce-frame-pointers=yes", sanitizer.name());
-        if !self.has_source && sanitizer == Sanitizer::Thread {
-            // The standard library was built without: see UNSEEN.
-            flags.push_str(" -Cunsafe-allow-abi-mismatch=sanitizer");
-            let folder = target_folder(sanitizer);
-            let list = folder.join("unseen");
-            std::fs::create_dir_all(&folder)
-                .and_then(|()| std::fs::write(&list, UNSEEN))
-                .map_err(|error| format!("{}: {error}", list.display()))?;
-            command.env("TSAN_OPTIONS", format!("suppressions={}", list.display()));
-        }
+        let flags = format!("-Zsanitizer={} -Cforce-frame-pointers=yes", sanitizer.name());
         command.env("RUSTFLAGS", flags);
         command.env("CARGO_TARGET_DIR", target_folder(sanitizer));
         Ok(command)
@@ -189,8 +165,19 @@ fn target_folder(sanitizer: Sanitizer) -> PathBuf {
     folder.unwrap_or_else(|| root().join("target")).join("sanitize").join(sanitizer.name())
 }
 
-fn has_source(sysroot: &Path) -> bool {
-    sysroot.join("lib/rustlib/src/rust/library/Cargo.lock").is_file()
+/// Adds the standard library's source to the nightly toolchain unless it is there; returns whether
+/// it is.
+fn add_source(sysroot: &Path) -> bool {
+    let source = sysroot.join("lib/rustlib/src/rust/library/Cargo.lock");
+    if !source.is_file() {
+        println!("sanitize: adding the source of the standard library");
+        let mut add = Command::new("rustup");
+        add.args(["component", "add", "rust-src", "--toolchain", "nightly"]);
+        if let Err(error) = execute(&mut add) {
+            println!("sanitize: {error}");
+        }
+    }
+    source.is_file()
 }
 
 fn host_of(version: &str) -> Result<String, String> {
@@ -246,5 +233,16 @@ mod tests {
         assert!(!command.get_args().any(|argument| argument == "-Zbuild-std"));
         let target = command.get_envs().find(|(name, _)| *name == "CARGO_BUILD_TARGET");
         assert_eq!(target.and_then(|(_, value)| value), Some("some-host".as_ref()));
+    }
+
+    #[test]
+    fn threads_are_not_looked_at_through_a_library_as_it_comes() {
+        let command = |has_source| {
+            let host = "some-host".to_owned();
+            Toolchain { is_nightly: true, host, has_source }.command(Sanitizer::Thread)
+        };
+        assert!(command(false).is_err_and(|error| error.contains("--component rust-src")));
+        let command = command(true).unwrap();
+        assert!(command.get_args().any(|argument| argument == "-Zbuild-std"));
     }
 }
