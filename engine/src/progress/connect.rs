@@ -420,6 +420,17 @@ impl Engine {
                     self.doubt(session);
                 }
             }
+            Step::Overdue if control.unfinished.unanswered_since_ns().is_some() => {
+                // The question may have gone by a datagram that was lost.
+                self.state.core.ask_for_answer(session);
+                self.state.ask_all_paths(session);
+            }
+            Step::GiveUp if control.has_contents => {
+                let cause = "the rest of a segment does not come by TCP, though its sender is \
+                             there: TCP does not get through, or bytes were changed on the way \
+                             (`checksum = true` finds out at once)";
+                self.lose(session, cause);
+            }
             Step::GiveUp => {
                 let cause = "the rest of a segment does not come, though its sender is there: \
                              bytes were changed on the way (`checksum = true` finds out at once)";

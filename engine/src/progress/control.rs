@@ -77,7 +77,7 @@ pub(crate) struct Control {
     /// The session is in datagram mode: what it sends are contents.
     pub(super) has_contents: bool,
     /// The beginning of a segment whose rest has not come.
-    pub(super) partial: Vec<u8>,
+    pub(crate) partial: Vec<u8>,
     /// How long that has been awaited.
     pub(super) unfinished: Unfinished,
     /// Copy or zero copy, for its bulk lanes.

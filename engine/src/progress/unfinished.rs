@@ -3,7 +3,8 @@
 //! A changed byte in a length, on a lane without checksums, has this side wait for bytes that the
 //! peer never sends, while both kernels find everything in order. A peer that computes may owe the
 //! rest as well. So the peer is asked for a segment: if something comes, and the segment is not
-//! whole a peer timeout later, the stream is not what was sent.
+//! whole a peer timeout later, the stream is not what was sent. In datagram mode the answer may come
+//! by a datagram; there the control lane is replaced if there are other paths.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) enum Step {
     Ask,
     /// The rest has been missing for half of the limit.
     Overdue,
-    /// More came since the peer was asked, and not the rest.
+    /// The peer has answered long ago, and the rest did not come.
     GiveUp,
 }
 
@@ -51,7 +52,7 @@ impl Unfinished {
 
     /// The peer has answered by another lane.
     pub(super) fn note_answer(&mut self) {
-        self.answered_ns = Some(self.waited_ns);
+        self.answered_ns.get_or_insert(self.waited_ns);
     }
 
     /// Takes note of the time while the rest is missing. `limit`: the peer timeout.

@@ -141,17 +141,6 @@ impl Pipe {
         self.bytes[at] ^= 1 << pick(8);
     }
 
-    /// Adds a kilobyte to the length of the segment that is under way, which nothing is before.
-    /// `false`: nothing is under way from byte `from` of the stream on.
-    #[cfg(test)]
-    pub(crate) fn lengthen(&mut self, from: u64) -> bool {
-        let is_there = self.bytes_from(from) == self.bytes.len() && self.bytes.len() > 1;
-        if is_there {
-            self.bytes[1] += 4;
-        }
-        is_there
-    }
-
     /// Overwrites what is under way. `false`: there is nothing.
     #[cfg(test)]
     pub(crate) fn garble(&mut self, mut noise: impl FnMut() -> u8) -> bool {

@@ -249,15 +249,6 @@ impl Net {
         pipes.any(|pipe| pipe.garble(|| random.next() as u8))
     }
 
-    /// Makes a segment that is alone on its way on a control lane seem longer than it is. `false`:
-    /// there is none.
-    #[cfg(test)]
-    pub(crate) fn lengthen_segment(&mut self) -> bool {
-        let lanes = self.connections.iter_mut().filter(|connection| !connection.is_bulk);
-        let mut pipes = lanes.flat_map(|connection| &mut connection.pipes);
-        pipes.any(|pipe| pipe.lengthen(GREETINGS_BYTES))
-    }
-
     /// Flips one bit on its way on a bulk lane, or on another one behind its greeting, that both
     /// sides use; between which hosts. `None`: nothing is under way there.
     pub(crate) fn flip(&mut self, is_bulk: bool) -> Option<(usize, usize)> {
