@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Two processes: `--listen` on one side, `--connect` on the other; or both at once with `--lab`
 /// (two network namespaces, root) or `--loopback`.
 ///
-/// Saved results are compared and drawn by `ringrail-perf compare` and `ringrail-perf plot`, which
-/// have a `--help` of their own.
+/// `ringrail-perf compare` runs the tests of other transports beside ringrail's; saved results are
+/// compared by `ringrail-perf diff` and drawn by `ringrail-perf plot`. These have a `--help` of
+/// their own.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub(crate) struct Cli {
@@ -331,7 +332,7 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("`{text}` is over 1 GiB"))
 }
 
-fn sizes(text: &str) -> Result<Sizes, String> {
+pub(crate) fn sizes(text: &str) -> Result<Sizes, String> {
     match text.split_once(':') {
         None => size(text).map(|size| Sizes { first: size, last: size }),
         Some((first, last)) => {

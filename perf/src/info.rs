@@ -275,7 +275,7 @@ fn limits() -> Vec<Limit> {
 /// What becomes of an endpoint with these settings, its datagrams above all.
 fn endpoint(cli: &Cli) -> Result<EndpointInfo, String> {
     // Without a secret there is none; it talks to nobody and needs little memory.
-    secret::fresh(cli)?;
+    secret::fresh(cli.lanes, &cli.settings)?;
     let mut extra = cli.settings.clone();
     extra.push("pcap_file=none".to_owned());
     let settings = test::settings(cli.lanes, cli.nics.as_deref(), None, Some(1 << 20), &extra)?;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use ringrail_tests::lab::{Host, Lab, LabSpec};
+use ringrail_tests::lab::{Host, Lab, LabCommand, LabSpec};
 
 use crate::cli::{Cli, FloorName, LabRail, Sizes, TestName};
 use crate::link::{Job, Link};
@@ -33,7 +33,7 @@ const FAILOVER_WINDOW: usize = 4;
 
 /// Refuses what the command line should not say, before anything is started.
 pub(crate) fn check(cli: &Cli) -> Result<(), String> {
-    secret::refuse_on_command_line(cli)?;
+    secret::refuse_on_command_line(&cli.settings)?;
     if cli.threads != 1 {
         return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
     }
@@ -52,9 +52,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
             "--pcap writes what ringrail's lanes carry, and here are none, or too many".to_owned()
         );
     }
-    if cli.window.is_some_and(|window| !(1..=WINDOW_MAX).contains(&window)) {
-        return Err(format!("--window is from 1 to {WINDOW_MAX}: messages in flight"));
-    }
+    check_window(cli.window)?;
     check_sizes(cli)?;
     match (cli.test, cli.floor) {
         (TestName::Floor, None) => {
@@ -92,6 +90,13 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
             .to_owned());
     }
     Ok(())
+}
+
+pub(crate) fn check_window(window: Option<usize>) -> Result<(), String> {
+    match window.is_some_and(|window| !(1..=WINDOW_MAX).contains(&window)) {
+        true => Err(format!("--window is from 1 to {WINDOW_MAX}: messages in flight")),
+        false => Ok(()),
+    }
 }
 
 /// A size that a test does not measure would be reported as if it did.
@@ -174,7 +179,7 @@ fn on_loopback(cli: &Cli) -> Result<(), String> {
     let address = format!("127.0.0.1:{}", free_port()?);
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    if let Some(secret) = secret::fresh(cli)? {
+    if let Some(secret) = secret::fresh(cli.lanes, &cli.settings)? {
         command.env(secret::VARIABLE, secret.to_hex().as_str());
     }
     let server = command
@@ -211,15 +216,14 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
     }
     let (ours, theirs) = UnixStream::pair().map_err(|error| format!("no sockets: {error}"))?;
     client.stdin(OwnedFd::from(theirs));
-    if let Some(secret) = secret::fresh(cli)? {
+    if let Some(secret) = secret::fresh(cli.lanes, &cli.settings)? {
         server.env(secret::VARIABLE, secret.to_hex().as_str());
         client.env(secret::VARIABLE, secret.to_hex().as_str());
     }
     let has_frames = cli.lanes.wants_frames() || cli.floor == Some(FloorName::XdpLatency);
     if !cli.keep_root && !has_frames {
-        // An ordinary user has no business in root's home, where settings would be looked for.
-        server.drop_privileges().env("HOME", "/nonexistent");
-        client.drop_privileges().env("HOME", "/nonexistent");
+        as_ordinary_user(&mut server);
+        as_ordinary_user(&mut client);
     }
     let mut server = server.spawn().map_err(|error| error.to_string())?;
     let mut client = client.spawn().map_err(|error| error.to_string())?;
@@ -234,8 +238,13 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err("the client in the lab failed".to_owned()) }
 }
 
+/// Without root's rights, and without its home, where settings would be looked for.
+pub(crate) fn as_ordinary_user(command: &mut LabCommand) {
+    command.drop_privileges().env("HOME", "/nonexistent");
+}
+
 /// What a client is told of the lab's rails.
-fn rails(lab: &Lab) -> String {
+pub(crate) fn rails(lab: &Lab) -> String {
     let rail = |rail| LabRail {
         nic: lab.nic(rail),
         client: lab.addr(Host::A, rail),
@@ -265,14 +274,27 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         _ => false,
     };
     let iters = match cli.test {
-        _ if is_stream => ((2 << 30) / bytes).clamp(8, 200_000),
+        _ if is_stream => stream_iters(size),
         TestName::Mr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
         TestName::LatencyUnderLoad => 5_000,
         TestName::Failover => return if cli.brief { 5 } else { 50 },
         TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
-        _ => ((80 << 20) / bytes).clamp(20, 20_000),
+        _ => ping_iters(size),
     };
-    if cli.brief { (iters / 10).max(8) } else { iters }
+    if cli.brief { (iters / BRIEF).max(8) } else { iters }
+}
+
+/// How much less is measured for a first look.
+pub(crate) const BRIEF: u64 = 10;
+
+/// Messages of a stream by default.
+pub(crate) fn stream_iters(size: usize) -> u64 {
+    ((2 << 30) / size.max(1) as u64).clamp(8, 200_000)
+}
+
+/// Round trips by default.
+pub(crate) fn ping_iters(size: usize) -> u64 {
+    ((80 << 20) / size.max(1) as u64).clamp(20, 20_000)
 }
 
 fn jobs(cli: &Cli) -> Vec<Job> {

@@ -3,6 +3,7 @@
 mod cli;
 mod compare;
 mod crossover;
+mod diff;
 mod floor;
 mod info;
 mod lab;
@@ -28,11 +29,19 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
-    // These measure nothing, so the options of a test would make no sense with them.
+    // The options of a test would make no sense with these.
     let arguments = || std::env::args_os().skip(1);
     let judged = match arguments().next() {
         Some(first) if first == "compare" => {
-            Some(compare::run(&compare::Arguments::parse_from(arguments())))
+            let arguments = compare::Arguments::parse_from(arguments());
+            if let Err(error) = arguments.check() {
+                eprintln!("ringrail-perf: {error}");
+                return ExitCode::from(USAGE);
+            }
+            return ended(compare::run(&arguments));
+        }
+        Some(first) if first == "diff" => {
+            Some(diff::run(&diff::Arguments::parse_from(arguments())))
         }
         Some(first) if first == "plot" => {
             let drawn = plot::run(&plot::Arguments::parse_from(arguments()));
@@ -55,7 +64,12 @@ fn main() -> ExitCode {
         eprintln!("ringrail-perf: {error}");
         return ExitCode::from(USAGE);
     }
-    match lab::run(&cli) {
+    ended(lab::run(&cli))
+}
+
+/// How a measurement ended.
+fn ended(result: Result<(), String>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ringrail-perf: {error}");

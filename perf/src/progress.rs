@@ -29,7 +29,11 @@ impl Progress {
     /// Says what is measured now.
     pub(crate) fn begin(&self, test: TestName, size: usize) {
         let name = serde_json::to_value(test).ok();
-        let name = name.as_ref().and_then(|name| name.as_str()).unwrap_or_default();
+        self.begin_named(name.as_ref().and_then(|name| name.as_str()).unwrap_or_default(), size);
+    }
+
+    /// The same of what is no test.
+    pub(crate) fn begin_named(&self, name: &str, size: usize) {
         self.0.set_message(format!("{name} of {size} bytes"));
         self.0.tick();
     }

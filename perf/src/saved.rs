@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::compare;
 use crate::output::Report;
 
 /// What a report measures: it has a unit, and less or more is better.
@@ -82,6 +83,10 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Report>, String> {
 fn parse(text: &str) -> Result<Vec<Report>, String> {
     let mut reports = Vec::new();
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        if let Ok(row) = serde_json::from_str::<compare::SavedRow>(line) {
+            reports.extend(row.reports());
+            continue;
+        }
         let report: Report = serde_json::from_str(line)
             .map_err(|error| format!(":{number}: {error}; save the output of --json"))?;
         if !report.verified {

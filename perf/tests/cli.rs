@@ -464,7 +464,7 @@ fn saved(folder: &tempfile::TempDir, name: &str, latency: f64, bandwidth: f64) -
 }
 
 #[test]
-fn compare_finds_a_regression_either_way() {
+fn diff_finds_a_regression_either_way() {
     let folder = tempfile::tempdir().unwrap();
     let before = saved(&folder, "before", 4.0, 1000.0);
     let cases = [
@@ -475,7 +475,7 @@ fn compare_finds_a_regression_either_way() {
     ];
     for (name, latency, bandwidth, tolerance, code) in cases {
         let after = saved(&folder, name, latency, bandwidth);
-        let run = ["compare", &before, &after, "--tolerance", tolerance];
+        let run = ["diff", &before, &after, "--tolerance", tolerance];
         let output = perf(&run);
         assert_eq!(output.status.code(), Some(code), "{name}: {}", text(&output.stdout));
         assert_eq!(text(&output.stdout).contains("WORSE"), code == 1, "{name}");
@@ -488,7 +488,7 @@ fn compare_finds_a_regression_either_way() {
 }
 
 #[test]
-fn compare_refuses_what_has_nothing_in_common() {
+fn diff_refuses_what_has_nothing_in_common() {
     let folder = tempfile::tempdir().unwrap();
     let one = saved(&folder, "one", 4.0, 1000.0);
     let half = folder.path().join("half");
@@ -498,11 +498,11 @@ fn compare_refuses_what_has_nothing_in_common() {
     std::fs::write(&other, line.replace(":8,", ":16,")).unwrap();
     let (half, other) = (half.to_str().unwrap(), other.to_str().unwrap());
     for (arguments, code, cause) in [
-        (&["compare", &one, half][..], 1, "bw of 8 bytes is not in"),
-        (&["compare", half, other], 2, "no measurement in common"),
-        (&["compare", &one, "/nonexistent/file"], 2, "/nonexistent/file"),
-        (&["compare", &one], 2, "SUBJECT"),
-        (&["compare", &one, &one, "--tolerance", "2"], 2, "from 0 to below 1"),
+        (&["diff", &one, half][..], 1, "bw of 8 bytes is not in"),
+        (&["diff", half, other], 2, "no measurement in common"),
+        (&["diff", &one, "/nonexistent/file"], 2, "/nonexistent/file"),
+        (&["diff", &one], 2, "SUBJECT"),
+        (&["diff", &one, &one, "--tolerance", "2"], 2, "from 0 to below 1"),
     ] {
         let output = perf(arguments);
         let stderr = text(&output.stderr);
@@ -520,12 +520,12 @@ fn control_lanes_are_kept_apart() {
     let udp = saved(&folder, "udp", 2.0, 1000.0);
     let lines = std::fs::read_to_string(&udp).unwrap();
     std::fs::write(&udp, lines.replace(r#"["uring:lo"]"#, r#"["udp:lo","uring:lo"]"#)).unwrap();
-    assert!(perf(&["compare", &tcp, &udp]).status.success());
+    assert!(perf(&["diff", &tcp, &udp]).status.success());
     let both = folder.path().join("both");
     let lines = [&tcp, &udp].map(|file| std::fs::read_to_string(file).unwrap());
     std::fs::write(&both, lines.concat()).unwrap();
     let both = both.to_str().unwrap();
-    let output = perf(&["compare", &tcp, both]);
+    let output = perf(&["diff", &tcp, both]);
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("udp+uring, uring"), "{stderr}");
