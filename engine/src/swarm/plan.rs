@@ -271,7 +271,10 @@ impl Plan {
     /// Virtual time in which everything outstanding ends once the world is whole.
     pub(crate) fn bound_ns(&self) -> u64 {
         let attempts = u64::from(self.retry.retries) + 1;
-        30 * SECOND + 2 * self.peer_timeout_ns + 2 * attempts * self.retry.timeout_ns
+        // An attempt goes by each link of this side to each of the peer, and either may be dead.
+        let links = self.rails.as_ref().map_or(1, RailPlan::links_max) as u64;
+        let attempts_ns = 2 * attempts * self.retry.timeout_ns * links * links;
+        30 * SECOND + 2 * self.peer_timeout_ns + attempts_ns
     }
 
     /// Settings for one process; processes differ.

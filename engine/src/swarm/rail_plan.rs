@@ -64,6 +64,11 @@ impl RailPlan {
         })
     }
 
+    /// Most links of a host.
+    pub(crate) fn links_max(&self) -> usize {
+        self.links.len()
+    }
+
     /// The links of a host.
     pub(crate) fn links_of(&self, host: usize) -> Vec<LinkWeather> {
         let mut links = self.links.clone();
