@@ -246,7 +246,7 @@ pub(crate) struct Session {
     pub(crate) is_bereaved: bool,
     /// It is in the list of sessions that may grant.
     pub(crate) is_granting: bool,
-    /// The goodbye is staged.
+    /// The goodbye is staged; until the session ends.
     pub(crate) is_leaving: bool,
     /// What its end is followed by, if it is left.
     pub(super) sequel: Sequel,

@@ -31,6 +31,8 @@ impl Core {
         let was_connected = session.is_connected();
         let is_gap = was_connected && !session.is_leaving && may_lose_completed;
         let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
+        // Its next life is not left, whoever asks for one.
+        session.is_leaving = false;
         session.connection.fail();
         session.keys = None;
         session.failure = Some(failure.clone());

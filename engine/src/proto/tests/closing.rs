@@ -116,3 +116,21 @@ fn the_peer_is_asked_once_for_what_its_traffic_does_not_acknowledge() {
         assert!(!bench.core.may_lose_completed(slot));
     }
 }
+
+/// Who is inserted again for a second endpoint has no session that could still be left.
+///
+/// RR-END-1, RR-END-5
+#[test]
+fn what_waits_for_a_peer_that_came_back_ends_with_its_session() {
+    let mut bench = Bench::new(Config::for_tests());
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
+    assert_eq!(bench.hear(), [frame::KIND_GOODBYE]);
+    bench.core.fail_session(bench.slot, PeerFailure::Removed, &mut bench.ends);
+    bench.peer = bench.core.insert_peer(PEER, locator(), 0).unwrap();
+    bench.core.insert_peer(PEER, locator(), 1).unwrap();
+    let send = bench.send(8, Level::Delivered);
+    let failure = PeerFailure::Lost("no answer".into());
+    bench.core.fail_session(bench.slot, failure.clone(), &mut bench.ends);
+    let ended = bench.ends.0.get(&send);
+    assert!(matches!(ended, Some(Ended::Failed(why, _)) if *why == failure), "{ended:?}");
+}
