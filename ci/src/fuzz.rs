@@ -28,8 +28,9 @@ struct Target {
     input: &'static str,
 }
 
+/// With the features that any of these needs: what is built for one serves all.
 const fn engine(test: &'static str, input: &'static str) -> Target {
-    Target { package: "ringrail", features: "", place: "--lib", test, input }
+    Target { package: "ringrail", features: "xdp", place: "--lib", test, input }
 }
 
 const USAGE: &str = "usage: cargo xtask fuzz TARGET [--seconds N]
@@ -47,10 +48,7 @@ const TARGETS: [Target; 22] = [
     engine("proto::fuzz::hostile_peer", "one core, a hostile peer, a user, time"),
     engine("swarm::fuzz::greetings", "an engine, and strangers who connect to it"),
     engine("swarm::fuzz::calls_and_events", "three engines, calls, a network that breaks"),
-    Target {
-        features: "xdp",
-        ..engine("driver::xdp::parse::tests::hostile_frames", "frames of a NIC")
-    },
+    engine("driver::xdp::parse::tests::hostile_frames", "frames of a NIC"),
     engine("bootstrap::fuzz::fields", "fields of a rank's part"),
     engine("bootstrap::fuzz::error_reports", "errors that ranks report to each other"),
     engine("bootstrap::fuzz::directory_entries", "files of a bootstrap directory"),
@@ -81,6 +79,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
         (name, options) => (vec![find(name)?], options),
     };
     let seconds = seconds_of(options)?;
+    setup::run()?;
     let is_guided = match setup::program("cargo-bolero") {
         Ok(()) => true,
         Err(error) => {
@@ -150,6 +149,8 @@ fn guided(target: &Target, seconds: u64) -> Command {
     let mut command = cargo(&["bolero", "test", target.test, "--package", target.package]);
     // The flags that instrument are unstable ones.
     command.args(["--rustc-bootstrap", "-T", &format!("{seconds}s")]);
+    // A script of a few bytes does little: libFuzzer would try short ones only for the first hours.
+    command.args(["--engine-args=-len_control=0"]);
     command.args(["--features", target.features]);
     command.arg("--target-dir").arg(target_folder());
     command

@@ -75,16 +75,19 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
     }
 }
 
-/// Random bytes seldom begin with the type of a frame: the first one is chosen.
+/// Random bytes seldom begin with the type of a frame: the first one is chosen, of all that there
+/// are, and of the next one, which nobody knows.
 #[test]
 fn frames() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
         let mut body = input.to_vec();
-        for kind in 0..=11 {
+        let unknown = frame::KIND_LANE_LOST + 1;
+        for kind in 0..=unknown {
             if let Some(first) = body.first_mut() {
                 *first = kind;
             }
             let (read, ended) = read_frames(&body);
+            assert!(kind < unknown || body.is_empty() || read.is_empty(), "a type is not tried");
             assert!(body.starts_with(&read), "frames are read as they stand");
             assert_eq!(ended.is_ok(), read.len() == body.len());
         }
@@ -156,6 +159,8 @@ fn hellos() {
         if let Ok((hello, _)) = Hello::ref_from_prefix(input) {
             assert!(input.starts_with(hello.as_bytes()));
             // An address in a hello is judged like one out of band.
+            let mut hello = *hello;
+            make_likely(&mut hello.address);
             let address = Address::from_wire(&hello.address);
             let again = Address::from_bytes(hello.address.as_bytes());
             assert_eq!(address.ok(), again.ok());
@@ -168,7 +173,16 @@ fn hellos() {
     });
 }
 
-/// Random bytes are hardly ever an address: most are given its length, version and family.
+/// Random bytes are hardly ever an address: most are given its version, a family and a count.
+fn make_likely(address: &mut address::WireAddress) {
+    if address.flags < 200 {
+        address.version = address::ADDRESS_VERSION;
+        let families = [address::FAMILY_IPV4, address::FAMILY_IPV6];
+        address.family = families[usize::from(address.family % 2)];
+        address.locators %= 10;
+    }
+}
+
 #[test]
 fn addresses() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
@@ -176,13 +190,8 @@ fn addresses() {
         if input.last().is_some_and(|choice| choice % 3 > 0) {
             bytes.resize(address::ADDRESS_BYTES, 1);
         }
-        if let Ok(wire) = address::WireAddress::mut_from_bytes(&mut bytes)
-            && wire.flags < 200
-        {
-            wire.version = address::ADDRESS_VERSION;
-            let families = [address::FAMILY_IPV4, address::FAMILY_IPV6];
-            wire.family = families[usize::from(wire.family % 2)];
-            wire.locators %= 10;
+        if let Ok(wire) = address::WireAddress::mut_from_bytes(&mut bytes) {
+            make_likely(wire);
         }
         if let Ok(address) = Address::from_bytes(&bytes) {
             assert_eq!(address.to_bytes()[..], bytes[..]);
