@@ -3,8 +3,8 @@
 //! A changed byte in a length, on a lane without checksums, has this side wait for bytes that the
 //! peer never sends, while both kernels find everything in order. A peer that computes may owe the
 //! rest as well. So the peer is asked for a segment: if something comes, and the segment is not
-//! whole a peer timeout later, the stream is not what was sent. In datagram mode the answer may come
-//! by a datagram; there the control lane is replaced if there are other paths.
+//! whole a peer timeout later, the stream is not what was sent. In datagram mode the answer may
+//! come by a datagram; there the control lane is replaced if there are other paths.
 
 use std::time::Duration;
 
