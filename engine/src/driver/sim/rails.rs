@@ -376,7 +376,7 @@ impl Net {
         let left_ns = out.free_ns[OUTWARD].max(now_ns) + out_cost_ns;
         out.free_ns[OUTWARD] = left_ns;
         out.carried[OUTWARD] += bytes;
-        let way_ns = near.delay_ns + far.delay_ns + jitter_ns + extra_ns;
+        let way_ns = near.delay_ns + far.delay_ns + jitter_ns;
         let begins_ns = left_ns - out_cost_ns + way_ns;
         let into = &mut self.hosts[to.host].links[to.link];
         // The switch passes on what comes as it comes, as far as the link is free and as fast.
@@ -384,7 +384,8 @@ impl Net {
         let arrival_ns = through_ns.max(left_ns + way_ns);
         into.free_ns[INWARD] = arrival_ns;
         into.carried[INWARD] += bytes;
-        Some(Trip { left_ns, arrival_ns })
+        // What one link delays keeps the other's queue from nobody else.
+        Some(Trip { left_ns, arrival_ns: arrival_ns + extra_ns })
     }
 
     /// When `count` bytes of a stream that leave now have arrived, what the kernel repeats
