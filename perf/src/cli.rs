@@ -36,6 +36,9 @@ pub(crate) struct Cli {
     /// Registered or ordinary memory.
     #[arg(long, value_enum, default_value_t = Buffers::Region)]
     pub(crate) buffers: Buffers,
+    /// Which memory messages in flight have, in bw and bibw.
+    #[arg(long, value_enum, default_value_t = Reuse::Window)]
+    pub(crate) reuse: Reuse,
     /// Compare every byte, not only the stamps in every 4 KiB.
     #[arg(long)]
     pub(crate) verify: bool,
@@ -237,6 +240,18 @@ pub(crate) enum Buffers {
     Region,
     /// From the allocator.
     Heap,
+}
+
+/// Which memory the messages of a window have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reuse {
+    /// A buffer each, and each message is checked.
+    Window,
+    /// One buffer to send from and one to receive into for all of them, which caches hold the longer:
+    /// so do ucx_perftest (tag_bw), fabtests (fi_rdm_tagged_bw) and osu_bw. All messages are alike,
+    /// and what is in the buffer at the end is checked.
+    Same,
 }
 
 /// Kinds of lanes.

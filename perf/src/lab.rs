@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use ringrail_tests::lab::{Host, Lab, LabCommand, LabSpec};
 
-use crate::cli::{Cli, FloorName, LabRail, Sizes, TestName};
+use crate::cli::{Cli, FloorName, LabRail, Reuse, Sizes, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
@@ -53,6 +53,9 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         );
     }
     check_window(cli.window)?;
+    if cli.reuse == Reuse::Same && !matches!(cli.test, TestName::Bw | TestName::Bibw) {
+        return Err("--reuse same is of bw and bibw".to_owned());
+    }
     check_sizes(cli)?;
     match (cli.test, cli.floor) {
         (TestName::Floor, None) => {
@@ -322,6 +325,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
             _ => stamp::window(cli.window, size),
         },
         buffers: cli.buffers,
+        reuse: cli.reuse,
         verify: cli.verify,
         lanes: cli.lanes,
         nics: cli.nics.clone(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{Buffers, Fault, FloorName, HintName, LabRail, Lanes, TestName};
+use crate::cli::{Buffers, Fault, FloorName, HintName, LabRail, Lanes, Reuse, TestName};
 
 /// What both sides measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -18,6 +18,7 @@ pub(crate) struct Job {
     pub(crate) iters: u64,
     pub(crate) window: usize,
     pub(crate) buffers: Buffers,
+    pub(crate) reuse: Reuse,
     pub(crate) verify: bool,
     pub(crate) lanes: Lanes,
     pub(crate) nics: Option<String>,

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use self::counted::Counted;
 use self::rails::PathsUsed;
-use crate::cli::{Buffers, Lanes, TestName};
+use crate::cli::{Buffers, Lanes, Reuse, TestName};
 use crate::link::{Job, Link};
 use crate::output::Report;
 use crate::progress::Progress;
@@ -101,7 +101,13 @@ pub(crate) fn run(
 ) -> Result<Vec<Report>, String> {
     let arena = match (job.test, job.buffers) {
         (TestName::Bw | TestName::Bibw, Buffers::Region) => {
-            Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
+            let buffers = match job.reuse {
+                Reuse::Window => job.window,
+                Reuse::Same if job.test == TestName::Bw => 1,
+                // One for each direction.
+                Reuse::Same => 2,
+            };
+            Some((buffers * job.size.next_multiple_of(4096)).max(1 << 20))
         }
         (TestName::LatencyUnderLoad, Buffers::Region) => Some(load::BUFFERS_BYTES),
         (TestName::Failover, Buffers::Region) => {

@@ -212,6 +212,19 @@ fn streams_report_bandwidth() {
     engine_test("bibw", &["--window", "3"], &[65_536], 10, &fields);
 }
 
+/// One buffer for all messages, whether they go with their envelopes or are pulled, and from
+/// either kind of memory.
+#[test]
+fn streams_may_have_one_buffer() {
+    let fields = ["bandwidth_mb_s", "message_rate_per_s"];
+    let same = ["--reuse", "same"];
+    for size in [1, 1024, 65_536] {
+        engine_test("bw", &[&same[..], &["--window", "16"]].concat(), &[size], 50, &fields);
+    }
+    let both = [&same[..], &["--verify", "--buffers", "heap"]].concat();
+    engine_test("bibw", &both, &[8, 16], 50, &fields);
+}
+
 #[test]
 fn message_rate_reports_messages() {
     engine_test("mr", &[], &[8, 16], 500, &["message_rate_per_s"]);
@@ -415,6 +428,7 @@ fn bad_arguments_are_named() {
         (&["latency", "--loopback", "--set", "arena=1"], "arena"),
         (&["latency", "--lab", "rails=none"], "--lab rails=none"),
         (&["latency", "--lab", "rate=fast"], "`rate=fast` is not `rate=1gbit:3gbit`"),
+        (&["latency", "--loopback", "--reuse", "same"], "--reuse same is of bw"),
         (&["latency", "--loopback", "--plot", "x.svg"], "--plot is for failover"),
         (&["failover", "--loopback"], "--lab rails=2"),
         (&["failover", "--lab", "rails=2", "--size", "5000"], "4 KiB"),

@@ -215,8 +215,8 @@ impl<'a> Bench<'a> {
     pub(super) fn measure(&self, system: &System, size: usize) -> Result<Measured, String> {
         let test = self.test();
         let value = match &system.tool {
-            Tool::Ringrail => return self.ringrail(&[test.name()], size),
-            Tool::Floor(name) => return self.ringrail(&["floor", &value_name(*name)], size),
+            Tool::Ringrail => return self.ringrail(test.name(), None, size),
+            Tool::Floor(name) => return self.ringrail("floor", Some(*name), size),
             Tool::Ucx(program) => said::by_ucx(&self.ucx(program, size)?, test, size)?,
             Tool::Fabtests(program) => {
                 said::by_fabtests(&self.libfabric(program, &self.of_fabtests(size), size)?, test)?
@@ -231,13 +231,19 @@ impl<'a> Bench<'a> {
         Ok(Measured { value, lanes: Vec::new() })
     }
 
-    fn ringrail(&self, what: &[&str], size: usize) -> Result<Measured, String> {
+    fn ringrail(
+        &self,
+        test: &str,
+        floor: Option<FloorName>,
+        size: usize,
+    ) -> Result<Measured, String> {
         let (arguments, port) = (self.arguments, self.next_port());
         let address = format!("{}:{port}", self.lab.addr(Host::B, 0));
         let mut server = self.lab.host(Host::B).command(&self.ringrail);
         server.args(["latency", "--listen", &address]);
         let mut client = self.lab.host(Host::A).command(&self.ringrail);
-        client.args(what).args(["--connect", &address, "--json", "--rounds", "1"]);
+        client.arg(test).args(floor.map(value_name));
+        client.args(["--connect", &address, "--json", "--rounds", "1"]);
         client.args(["--lab-rails", &lab::rails(self.lab)]);
         client.args(["--size", &size.to_string(), "--iters", &self.iters(size).to_string()]);
         client.args(["--lanes", &value_name(arguments.lanes)]);
@@ -247,8 +253,16 @@ impl<'a> Bench<'a> {
         if self.lab.spec().decoys {
             client.arg("--lab-decoys");
         }
-        if let Some(window) = self.window(size) {
-            client.args(["--window", &window.to_string()]);
+        match (floor, self.window(size)) {
+            (None, Some(window)) => {
+                client.args(["--reuse", "same", "--window", &window.to_string()]);
+            }
+            // One buffer, as above: a socket needs no more, whatever waits in it.
+            (Some(FloorName::TcpStream), _) => {
+                client.args(["--window", "1"]);
+            }
+            // Memory that the kernel lends has to wait for it: as many buffers as by default.
+            (Some(_), _) | (None, None) => {}
         }
         for command in [&mut server, &mut client] {
             if let Some(secret) = self.secret {

@@ -155,7 +155,7 @@ fn answer(socket: &UdpSocket, link: &Link, job: &Job) -> Result<Report, String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Buffers, Fault, FloorName, Lanes, TestName};
+    use crate::cli::{Buffers, Fault, FloorName, Lanes, Reuse, TestName};
 
     #[test]
     fn only_earlier_messages_are_late() {
@@ -200,6 +200,7 @@ mod tests {
             iters: 200,
             window: 1,
             buffers: Buffers::Heap,
+            reuse: Reuse::Window,
             verify: false,
             lanes: Lanes::Auto,
             nics: None,

@@ -1,14 +1,25 @@
 //! Tagged stream with a window, in one direction or both.
 
+mod same;
+
 use std::time::Instant;
 
-use ringrail::{Buffer, OperationKind, Selector, SendOptions};
+use ringrail::{Buffer, Counters, OperationKind, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
+use crate::cli::Reuse;
 use crate::output::Report;
 use crate::stamp;
 
 pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
+    match side.job.reuse {
+        Reuse::Window => windowed(side, both),
+        Reuse::Same => same::run(side, both),
+    }
+}
+
+/// With a buffer for each message of the window.
+fn windowed(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
     let (size, total) = (side.job.size, side.job.iters);
     let sends = both || !side.is_server;
     let receives = both || side.is_server;
@@ -78,7 +89,18 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
             }
         }
     }
-    // The clock stops when the other side has everything.
+    finish(side, both, start, &before, verified)
+}
+
+/// The clock stops when the other side has everything.
+fn finish(
+    side: &mut Side<'_>,
+    both: bool,
+    start: Instant,
+    before: &Counters,
+    verified: bool,
+) -> Result<Report, String> {
+    let (size, total) = (side.job.size, side.job.iters);
     side.link.put(&verified)?;
     let theirs: bool = side.get()?;
     let seconds = seconds_since(start);
@@ -86,7 +108,7 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
     let directions = if both { 2.0 } else { 1.0 };
     report.bandwidth_mb_s = Some(directions * size as f64 * total as f64 / seconds / 1e6);
     report.message_rate_per_s = Some(directions * total as f64 / seconds);
-    side.conclude(&mut report, &before, total, verified && theirs)?;
+    side.conclude(&mut report, before, total, verified && theirs)?;
     Ok(report)
 }
 
