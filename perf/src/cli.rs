@@ -144,13 +144,18 @@ pub(crate) enum TestName {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FloorName {
-    /// Non-blocking send and recv, spinning.
+    /// Non-blocking send and recv, spinning; a message is sent by one call.
     TcpLatency,
+    /// The same with 16 KiB a call, so that a long message is read while it is sent.
+    TcpPipelineLatency,
     /// send and recv.
     TcpStream,
-    /// Connected UDP sockets, non-blocking send and recv, spinning; datagrams that are lost are
+    /// Connected UDP sockets, one datagram a message, non-blocking send and recv, spinning; datagrams that are lost are
     /// sent again after 50 ms, and counted.
     UdpLatency,
+    /// The same with trains of datagrams that fill packets: UDP_SEGMENT to send, UDP_GRO to receive;
+    /// a datagram that is lost ends it.
+    UdpGsoLatency,
     /// AF_XDP frames, spinning: needs root.
     XdpLatency,
     /// The ring, polled.

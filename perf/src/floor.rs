@@ -1,5 +1,6 @@
 //! Raw floors: nothing of the engine in them, each at its best setting.
 
+mod gso;
 mod local;
 mod tcp;
 mod udp;
@@ -25,8 +26,17 @@ pub(crate) fn is_stream(floor: FloorName) -> bool {
 pub(crate) fn size_max(floor: FloorName) -> Option<usize> {
     match floor {
         FloorName::UdpLatency => Some(udp::SIZE_MAX),
+        FloorName::UdpGsoLatency => Some(gso::SIZE_MAX),
         FloorName::XdpLatency => Some(xdp::SIZE_MAX),
         _ => None,
+    }
+}
+
+/// From which size in bytes on a floor is another one than the one before it in the list.
+pub(crate) fn size_min(floor: FloorName) -> usize {
+    match floor {
+        FloorName::TcpPipelineLatency => tcp::PIECE_BYTES + 1,
+        _ => 1,
     }
 }
 
@@ -61,6 +71,11 @@ pub(crate) fn run(
                 link.barrier()?;
                 udp::latency(&socket, link, job, is_server)?
             }
+            FloorName::UdpGsoLatency => {
+                let socket = link.raw_udp()?;
+                link.barrier()?;
+                gso::latency(&socket, job, is_server)?
+            }
             FloorName::XdpLatency => {
                 let socket = link.raw_udp()?;
                 link.barrier()?;
@@ -83,7 +98,8 @@ fn by_tcp(link: &mut Link, job: &Job, floor: FloorName, is_server: bool) -> Resu
     let stream = link.raw(is_server)?;
     link.barrier()?;
     match floor {
-        FloorName::TcpLatency => tcp::latency(stream, job, is_server),
+        FloorName::TcpLatency => tcp::latency(stream, job, is_server, usize::MAX),
+        FloorName::TcpPipelineLatency => tcp::latency(stream, job, is_server, tcp::PIECE_BYTES),
         FloorName::TcpStream => tcp::stream(stream, job, is_server),
         FloorName::UringLatency => uring::latency(&stream, job, is_server),
         _ => uring::stream(&stream, job, is_server),

@@ -130,7 +130,7 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
         }
         TestName::Floor => match cli.floor.and_then(floor::size_max) {
             Some(most) if last > most => {
-                Err(format!("a message of this floor is one datagram: {most} bytes at most"))
+                Err(format!("messages of this floor have {most} bytes at most"))
             }
             _ => Ok(()),
         },

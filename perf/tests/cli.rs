@@ -238,15 +238,19 @@ fn latency_under_load_reports_both() {
 
 #[test]
 fn floors_of_two_sides_report_what_they_bound() {
-    for (floor, fields) in [
-        ("tcp-latency", &LATENCIES[..]),
-        ("udp-latency", &[&LATENCIES[..], &["datagrams_sent"]].concat()),
-        ("tcp-stream", &["bandwidth_mb_s"]),
+    for (floor, size, fields) in [
+        ("tcp-latency", 64, &LATENCIES[..]),
+        ("tcp-pipeline-latency", 40_000, &LATENCIES),
+        ("udp-latency", 64, &[&LATENCIES[..], &["datagrams_sent"]].concat()),
+        ("udp-gso-latency", 64, &LATENCIES),
+        ("udp-gso-latency", 65_536, &LATENCIES),
+        ("tcp-stream", 64, &["bandwidth_mb_s"]),
     ] {
-        let run = ["floor", floor, "--loopback", "--rounds", "1", "--iters", "10", "--size", "64"];
+        let text = size.to_string();
+        let run = ["floor", floor, "--loopback", "--rounds", "1", "--iters", "10", "--size", &text];
         let reports = objects(&run);
         assert_eq!(reports.len(), 1);
-        assert_report(&reports[0], &format!("floor {floor}"), 64, 10, fields);
+        assert_report(&reports[0], &format!("floor {floor}"), size, 10, fields);
     }
 }
 
@@ -441,6 +445,7 @@ fn bad_arguments_are_named() {
         (&["latency-under-load", "--loopback", "--size", "8:2M"], "8 to 1048576"),
         (&["floor", "tcp-latency", "--loopback", "--size", "0:8"], "1 byte"),
         (&["floor", "udp-latency", "--loopback", "--size", "64K"], "65507"),
+        (&["floor", "udp-gso-latency", "--loopback", "--size", "128K"], "65536"),
         (&["floor"], "which floor"),
         (&["floor", "tcp-latency"], "--loopback"),
         (&["floor", "memcpy", "--pcap", "x.pcap"], "lanes"),

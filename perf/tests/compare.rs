@@ -126,7 +126,7 @@ fn peers_stand_beside_ringrail_and_failures_are_told() {
         assert_eq!(row["best_peer"], best.0, "{row}");
         let ratio = number(row, "ratio");
         assert!((ratio * ours / best.1 - 1.0).abs() < 1e-9, "{row}");
-        for floor in ["udp-latency", "tcp-latency"] {
+        for floor in ["udp-latency", "udp-gso-latency", "tcp-latency"] {
             let floor = of(row, floor);
             assert!(number(floor, "value") > 0.0 && floor["kind"] == "floor", "{row}");
         }
@@ -179,7 +179,7 @@ fn mpi_runs_across_the_hosts() {
     require_lab!();
     let peers = peers();
     let path = std::env::var("PATH").unwrap();
-    let run = ["compare", "latency", "--size", "8", "--iters", "20", "--rounds", "1", "--json"];
+    let run = ["compare", "latency", "--size", "64K", "--iters", "20", "--rounds", "1", "--json"];
     let output = Command::new(env!("CARGO_BIN_EXE_ringrail-perf"))
         .args(run)
         .env("COMPARE_OSU", peers.path())
@@ -192,6 +192,10 @@ fn mpi_runs_across_the_hosts() {
     let row: Value = serde_json::from_str(&stdout).unwrap();
     let osu = of(&row, "osu");
     assert!(osu["value"] == 3000.5, "{osu}: {stderr}");
+    // Trains of datagrams of a usual MTU, and a message by several calls.
+    for floor in ["udp-gso-latency", "tcp-pipeline-latency"] {
+        assert!(number(of(&row, floor), "value") > 0.0, "{row}");
+    }
 }
 
 #[test]

@@ -61,7 +61,10 @@ impl System {
     /// Whether it has messages of this size in bytes.
     pub(super) fn is_of(&self, size: usize) -> bool {
         match self.tool {
-            Tool::Floor(name) => size > 0 && floor::size_max(name).is_none_or(|most| size <= most),
+            Tool::Floor(name) => {
+                let most = floor::size_max(name).unwrap_or(usize::MAX);
+                (floor::size_min(name)..=most).contains(&size)
+            }
             _ => true,
         }
     }
@@ -112,7 +115,12 @@ pub(super) fn find(arguments: &Arguments) -> Result<(Vec<System>, Vec<String>), 
         (None, _) => missing.push(osu.missing(program)),
     }
     let floors: &[FloorName] = match is_latency {
-        true => &[FloorName::UdpLatency, FloorName::TcpLatency],
+        true => &[
+            FloorName::UdpLatency,
+            FloorName::UdpGsoLatency,
+            FloorName::TcpLatency,
+            FloorName::TcpPipelineLatency,
+        ],
         false => &[FloorName::TcpStream, FloorName::UringStream],
     };
     let frames = is_latency && arguments.lanes.wants_frames();

@@ -23,10 +23,14 @@ fn read_spinning(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes all of `bytes`, spinning.
-fn write_spinning(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+/// Bytes of a call where a message takes several, so that the other side reads while more is
+/// written.
+pub(super) const PIECE_BYTES: usize = 16 << 10;
+
+/// Writes all of `bytes`, spinning, at most `piece` bytes a call.
+fn write_spinning(stream: &mut TcpStream, mut bytes: &[u8], piece: usize) -> io::Result<()> {
     while !bytes.is_empty() {
-        match stream.write(bytes) {
+        match stream.write(&bytes[..piece.min(bytes.len())]) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
             Err(error) => return Err(error),
@@ -35,8 +39,13 @@ fn write_spinning(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Non-blocking ping-pong.
-pub(super) fn latency(mut stream: TcpStream, job: &Job, is_server: bool) -> io::Result<Report> {
+/// Non-blocking ping-pong, with at most `piece` bytes a call.
+pub(super) fn latency(
+    mut stream: TcpStream,
+    job: &Job,
+    is_server: bool,
+    piece: usize,
+) -> io::Result<Report> {
     stream.set_nonblocking(true)?;
     let size = job.size.max(1);
     let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
@@ -46,18 +55,19 @@ pub(super) fn latency(mut stream: TcpStream, job: &Job, is_server: bool) -> io::
         let start = Instant::now();
         stamp::write(&mut bytes, number);
         if !is_server {
-            write_spinning(&mut stream, &bytes)?;
+            write_spinning(&mut stream, &bytes, piece)?;
         }
         read_spinning(&mut stream, &mut back)?;
         let elapsed = start.elapsed();
         verified &= stamp::check(&back, number);
         if is_server {
-            write_spinning(&mut stream, &back)?;
+            write_spinning(&mut stream, &back, piece)?;
         } else if number >= 200 {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
         }
     }
-    let mut report = report(job, "tcp-latency");
+    let name = if piece < usize::MAX { "tcp-pipeline-latency" } else { "tcp-latency" };
+    let mut report = report(job, name);
     report.latencies(&histogram);
     report.verified = verified;
     Ok(report)
