@@ -156,7 +156,7 @@ pub(crate) enum FloorName {
     /// The same with trains of datagrams that fill packets: UDP_SEGMENT to send, UDP_GRO to receive;
     /// a datagram that is lost ends it.
     UdpGsoLatency,
-    /// AF_XDP frames, spinning: needs root.
+    /// AF_XDP frames, spinning, as many as a message takes: needs root.
     XdpLatency,
     /// The ring, polled.
     UringLatency,

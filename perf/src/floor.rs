@@ -22,7 +22,7 @@ pub(crate) fn is_stream(floor: FloorName) -> bool {
     matches!(floor, FloorName::TcpStream | FloorName::UringStream)
 }
 
-/// Longest message of a floor in bytes, if it has a limit: one datagram of IPv4, or one frame.
+/// Longest message of a floor in bytes, if it has a limit.
 pub(crate) fn size_max(floor: FloorName) -> Option<usize> {
     match floor {
         FloorName::UdpLatency => Some(udp::SIZE_MAX),

@@ -360,8 +360,9 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         link.put(&job)?;
         progress.begin(job.test, job.size);
         let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
-        // Those of incast are those of several engines, and not added up.
-        if job.lanes.wants_datagrams() && job.test != TestName::Incast {
+        // A floor has none; those of incast are those of several engines, and not added up.
+        let is_counted = !matches!(job.test, TestName::Floor | TestName::Incast);
+        if job.lanes.wants_datagrams() && is_counted {
             rounds.iter().try_for_each(Report::check_datagrams)?;
         }
         let report = median(rounds).ok_or("no round was measured")?;

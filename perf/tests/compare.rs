@@ -198,6 +198,20 @@ fn mpi_runs_across_the_hosts() {
     }
 }
 
+/// Frames are a floor where ringrail may have them, too, and of messages of several frames.
+#[test]
+fn lanes_of_frames_have_a_floor_of_frames() {
+    require_lab!();
+    for size in ["8", "4K"] {
+        let run = ["latency", "--lanes", "hybrid", "--size", size, "--iters", "20", "--json"];
+        let output = compare(&[&run[..], &["--rounds", "1"]].concat());
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{stderr}");
+        let row: Value = serde_json::from_str(&stdout).unwrap();
+        assert!(number(of(&row, "xdp-latency"), "value") > 0.0, "{row}");
+    }
+}
+
 #[test]
 fn bad_arguments_are_named() {
     for (arguments, cause) in [

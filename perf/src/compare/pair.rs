@@ -71,15 +71,22 @@ fn has_listener(table: &str, port: u16) -> bool {
     })
 }
 
-/// What a program wrote on standard output; of one that failed how it ended, and its last line.
+/// What a program wrote on standard output; of one that failed how it ended, and what it said.
 fn judged(who: &str, output: &Output) -> Result<String, String> {
     let said = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes));
     if output.status.success() {
         return Ok(said[1].to_string());
     }
-    let last = said.iter().find_map(|said| said.lines().rfind(|line| !line.trim().is_empty()));
-    let last = last.map_or("it said nothing", str::trim);
-    Err(format!("{who} failed ({}): {last}", output.status))
+    let words = said.iter().find_map(|said| words(said));
+    let words = words.unwrap_or_else(|| "it said nothing".to_owned());
+    Err(format!("{who} failed ({}): {words}", output.status))
+}
+
+/// The first line, which mostly is the cause, and the last one. Lines without a letter are frames.
+fn words(said: &str) -> Option<String> {
+    let lines = || said.lines().filter(|line| line.contains(char::is_alphabetic)).map(str::trim);
+    let (first, last) = (lines().next()?, lines().next_back()?);
+    Some(if first == last { first.to_owned() } else { format!("{first} ... {last}") })
 }
 
 #[cfg(test)]
@@ -95,5 +102,13 @@ mod tests {
         assert!(!has_listener(table, 8081), "a connection is no listener");
         assert!(!has_listener(table, 8082));
         assert!(!has_listener("", 8080));
+    }
+
+    #[test]
+    fn the_first_and_the_last_line_tell_why() {
+        assert_eq!(words("\n---\n").as_deref(), None);
+        assert_eq!(words("one\n-----\n").as_deref(), Some("one"));
+        let three = words("no such option\nusage:\n---\n  exit code 1\n---\n");
+        assert_eq!(three.as_deref(), Some("no such option ... exit code 1"));
     }
 }

@@ -19,7 +19,7 @@ const TRAIN_MAX: usize = super::udp::SIZE_MAX;
 /// Headers of IP and UDP, in bytes.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
-/// Iterations that are not counted.
+/// Iterations that are not counted, at most as many as those that are.
 const WARM_UP: u64 = 200;
 /// Empty receives between two looks at the clock.
 const SPINS: u32 = 1 << 14;
@@ -44,7 +44,8 @@ pub(super) fn latency(socket: &UdpSocket, job: &Job, is_server: bool) -> Result<
     let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
     let mut histogram = histogram();
     let mut verified = true;
-    for number in 0..job.iters + WARM_UP {
+    let warm_up = WARM_UP.min(job.iters);
+    for number in 0..job.iters + warm_up {
         let start = Instant::now();
         if !is_server {
             stamp::write(&mut bytes, number);
@@ -55,7 +56,7 @@ pub(super) fn latency(socket: &UdpSocket, job: &Job, is_server: bool) -> Result<
         verified &= stamp::check(&back, number);
         if is_server {
             trains.send(&back)?;
-        } else if number >= WARM_UP {
+        } else if number >= warm_up {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
         }
     }

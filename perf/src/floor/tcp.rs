@@ -9,6 +9,9 @@ use crate::link::Job;
 use crate::output::{Report, histogram};
 use crate::stamp;
 
+/// Iterations that are not counted, at most as many as those that are.
+const WARM_UP: u64 = 200;
+
 /// Reads all of `into`, spinning.
 fn read_spinning(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
     let mut have = 0;
@@ -51,7 +54,8 @@ pub(super) fn latency(
     let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
     let mut histogram = histogram();
     let mut verified = true;
-    for number in 0..job.iters + 200 {
+    let warm_up = WARM_UP.min(job.iters);
+    for number in 0..job.iters + warm_up {
         let start = Instant::now();
         stamp::write(&mut bytes, number);
         if !is_server {
@@ -62,7 +66,7 @@ pub(super) fn latency(
         verified &= stamp::check(&back, number);
         if is_server {
             write_spinning(&mut stream, &back, piece)?;
-        } else if number >= 200 {
+        } else if number >= warm_up {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
         }
     }

@@ -20,13 +20,15 @@ use crate::link::{Job, Link};
 use crate::output::{Report, histogram};
 use crate::stamp;
 
+/// The longest message in bytes.
+pub(super) const SIZE_MAX: usize = 64 << 10;
 /// What one frame holds at most, in bytes: an Ethernet frame of usual length less the headers of
 /// IPv6 and UDP.
-pub(super) const SIZE_MAX: usize = 1452;
+const FRAME_MAX: usize = 1452;
 /// Iterations that are not counted.
 const WARM_UP: u64 = 1000;
-/// Frames of 4 KiB; a ping-pong needs two at a time.
-const FRAMES: u32 = 64;
+/// Frames of 4 KiB: those of the longest message, and as many to receive it.
+const FRAMES: u32 = 128;
 /// How long a frame may be under way.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Looks at the ring between two looks at the clock.
@@ -40,9 +42,9 @@ struct Side {
     fill: FillQueue,
     complete: CompQueue,
     umem: Umem,
-    /// The only frame that is sent.
-    outgoing: FrameDesc,
-    /// Bytes before the payload.
+    /// The frames of a message.
+    outgoing: Vec<FrameDesc>,
+    /// Bytes before the payload of each.
     header_bytes: usize,
     mode: String,
 }
@@ -56,18 +58,17 @@ pub(super) fn latency(
 ) -> Result<Report, String> {
     let mut side = Side::open(socket, link, job.size.max(1))?;
     link.barrier()?;
-    let size = job.size.max(1);
     let mut histogram = histogram();
     let mut verified = true;
     for number in 0..job.iters + WARM_UP {
         let start = Instant::now();
         if is_server {
-            verified &= side.await_stamp(number)?;
-            side.send(size, number)?;
+            verified &= side.receive(number)?;
+            side.send(number)?;
             continue;
         }
-        side.send(size, number)?;
-        verified &= side.await_stamp(number)?;
+        side.send(number)?;
+        verified &= side.receive(number)?;
         if number >= WARM_UP {
             histogram.saturating_record((start.elapsed().as_nanos() / 2) as u64);
         }
@@ -92,10 +93,13 @@ impl Side {
         link.put(&mac)?;
         let their_mac: [u8; 6] = link.get()?;
         let nic = Nic::join(index, AttachMode::Auto).map_err(text)?;
-        let headers = headers(local, remote, mac, their_mac, size)?;
+        let payloads = (0..size).step_by(FRAME_MAX).map(|at| FRAME_MAX.min(size - at));
+        let framed = |bytes| Ok((headers(local, remote, mac, their_mac, bytes)?, bytes));
+        let headers: Result<Vec<(Vec<u8>, usize)>, String> = payloads.map(framed).collect();
+        let headers = headers?;
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match Self::bind(&nic, local, &headers, size) {
+            match Self::bind(&nic, local, &headers) {
                 // The round before has just left the queue.
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
@@ -107,7 +111,8 @@ impl Side {
         }
     }
 
-    fn bind(nic: &Nic, local: SocketAddr, headers: &[u8], size: usize) -> io::Result<Self> {
+    /// `headers` are those of the frames of a message, each with the bytes of its payload.
+    fn bind(nic: &Nic, local: SocketAddr, headers: &[(Vec<u8>, usize)]) -> io::Result<Self> {
         let ring = QueueSize::new(FRAMES).map_err(io::Error::other)?;
         let config = UmemConfig::builder()
             .frame_size(FrameSize::new(4096).map_err(io::Error::other)?)
@@ -129,37 +134,40 @@ impl Side {
         let (transmit, receive, shared) = made;
         let (mut fill, complete) =
             shared.ok_or_else(|| io::Error::other("the kernel gave no rings"))?;
-        let mut outgoing = frames.pop().ok_or(io::ErrorKind::InvalidInput)?;
-        {
+        let mut outgoing = frames.split_off(frames.len().saturating_sub(headers.len()));
+        for (frame, (headers, payload)) in outgoing.iter_mut().zip(headers) {
             // SAFETY: the frame is in no ring.
-            let mut data = unsafe { umem.data_mut(&mut outgoing) };
-            data.cursor().set_pos(headers.len() + size);
+            let mut data = unsafe { umem.data_mut(frame) };
+            data.cursor().set_pos(headers.len() + payload);
             data.contents_mut()[..headers.len()].copy_from_slice(headers);
         }
         // SAFETY: these frames are in no other ring, and nobody touches them.
         unsafe { fill.produce(&frames) };
         let claim = nic.claim(0, local, transmit.fd().as_raw_fd()).map_err(io::Error::other)?;
-        let (header_bytes, mode) = (headers.len(), nic.mode().to_string());
+        let header_bytes = headers.first().map_or(0, |(headers, _)| headers.len());
+        let mode = nic.mode().to_string();
         let claim = Some(claim);
         Ok(Self { claim, transmit, receive, fill, complete, umem, outgoing, header_bytes, mode })
     }
 
-    /// Sends a stamped payload, and takes the frame back.
-    fn send(&mut self, size: usize, number: u64) -> Result<(), String> {
-        {
+    /// Sends a message whose frames are stamped, and takes the frames back.
+    fn send(&mut self, number: u64) -> Result<(), String> {
+        for frame in &mut self.outgoing {
             // SAFETY: the frame is in no ring: it was taken back before.
-            let mut data = unsafe { self.umem.data_mut(&mut self.outgoing) };
-            data.cursor().set_pos(self.header_bytes + size);
+            let mut data = unsafe { self.umem.data_mut(frame) };
             stamp::write(&mut data.contents_mut()[self.header_bytes..], number);
         }
-        // SAFETY: the frame is in no other ring, and is not touched before it is taken back.
-        while unsafe { self.transmit.produce_one(&self.outgoing) } == 0 {}
-        let start = Instant::now();
+        // SAFETY: the frames are in no other ring, and not touched before they are taken back.
+        while unsafe { self.transmit.produce(&self.outgoing) } == 0 {}
+        let (start, mut left) = (Instant::now(), self.outgoing.len());
         let mut done = FrameDesc::default();
         loop {
             self.transmit.wakeup().map_err(text)?;
-            // SAFETY: what is taken back is the frame that was sent.
-            if unsafe { self.complete.consume_one(&mut done) } > 0 {
+            // SAFETY: what is taken back is a frame that was sent.
+            while left > 0 && unsafe { self.complete.consume_one(&mut done) } > 0 {
+                left -= 1;
+            }
+            if left == 0 {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
@@ -168,7 +176,16 @@ impl Side {
         }
     }
 
-    /// Waits for a frame; whether its payload is the one with this number.
+    /// Waits for all frames of a message; whether their payloads are those with this number.
+    fn receive(&mut self, number: u64) -> Result<bool, String> {
+        let mut is_right = true;
+        for _ in 0..self.outgoing.len() {
+            is_right &= self.await_stamp(number)?;
+        }
+        Ok(is_right)
+    }
+
+    /// Waits for a frame; whether its payload is one of the message with this number.
     fn await_stamp(&mut self, number: u64) -> Result<bool, String> {
         let start = Instant::now();
         let mut frame = FrameDesc::default();
@@ -190,7 +207,7 @@ impl Side {
                 return Ok(is_right);
             }
             if start.elapsed() > PATIENCE {
-                return Err(format!("floor: frame {number} was lost on the way"));
+                return Err(format!("floor: a frame of message {number} was lost on the way"));
             }
         }
     }
