@@ -150,11 +150,11 @@ pub(crate) enum FloorName {
     TcpPipelineLatency,
     /// send and recv.
     TcpStream,
-    /// Connected UDP sockets, one datagram a message, non-blocking send and recv, spinning; datagrams that are lost are
-    /// sent again after 50 ms, and counted.
+    /// Connected UDP sockets, one datagram a message, non-blocking send and recv, spinning; what is
+    /// lost is sent again after 50 ms, and counted.
     UdpLatency,
-    /// The same with trains of datagrams that fill packets: UDP_SEGMENT to send, UDP_GRO to receive;
-    /// a datagram that is lost ends it.
+    /// The same with trains of datagrams that fill packets: UDP_SEGMENT to send, UDP_GRO to
+    /// receive; a datagram that is lost ends it.
     UdpGsoLatency,
     /// AF_XDP frames, spinning, as many as a message takes: needs root.
     XdpLatency,
@@ -253,9 +253,9 @@ pub(crate) enum Buffers {
 pub(crate) enum Reuse {
     /// A buffer each, and each message is checked.
     Window,
-    /// One buffer to send from and one to receive into for all of them, which caches hold the longer:
-    /// so do ucx_perftest (tag_bw), fabtests (fi_rdm_tagged_bw) and osu_bw. All messages are alike,
-    /// and what is in the buffer at the end is checked.
+    /// One buffer to send from and one to receive into for all of them, which caches hold the
+    /// longer: so do ucx_perftest (tag_bw), fabtests (fi_rdm_tagged_bw) and osu_bw. All messages
+    /// are alike, and what is in the buffer at the end is checked.
     Same,
 }
 
