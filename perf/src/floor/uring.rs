@@ -189,7 +189,7 @@ fn send_all(
             pending[of] -= 1;
         }
         write(job, &mut memory[slot * size..(slot + 1) * size], number);
-        let mut sent = 0;
+        let (mut sent, mut is_alone) = (0, false);
         while sent < size {
             let length = chunks.length().min(size - sent);
             let base = memory[slot * size + sent..].as_ptr();
@@ -207,19 +207,40 @@ fn send_all(
                     continue;
                 }
                 pending[slot] += u32::from(cqueue::more(flags));
-                let got = result(value)?;
-                chunks.note(got, begin.elapsed().as_nanos() as u64);
-                sent += got;
+                match result(value) {
+                    // What is lent is locked memory, of which there is a limit: all has to come
+                    // back before it is too little for one call.
+                    Err(error) if is_short_of_memory(&error) && !is_alone => {
+                        take_back(&mut ring, &mut pending)?;
+                        is_alone = true;
+                    }
+                    got => {
+                        let got = got?;
+                        chunks.note(got, begin.elapsed().as_nanos() as u64);
+                        sent += got;
+                        is_alone = false;
+                    }
+                }
                 break;
             }
         }
     }
-    while pending.iter().any(|&count| count > 0) {
-        let (_, _, of) = tagged(&mut ring)?;
-        pending[of] -= 1;
-    }
+    take_back(&mut ring, &mut pending)?;
     report.lanes = vec![format!("raw:tcp, {} KiB per call", chunks.length() / 1024)];
     Ok(start)
+}
+
+/// Waits for all notifications.
+fn take_back(ring: &mut IoUring, pending: &mut [u32]) -> io::Result<()> {
+    while pending.iter().any(|&count| count > 0) {
+        let (_, _, of) = tagged(ring)?;
+        pending[of] -= 1;
+    }
+    Ok(())
+}
+
+fn is_short_of_memory(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS))
 }
 
 fn tagged(ring: &mut IoUring) -> io::Result<(i32, u32, usize)> {
