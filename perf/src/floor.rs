@@ -7,10 +7,47 @@ mod udp;
 mod uring;
 mod xdp;
 
+use std::time::Instant;
+
 use crate::cli::{Cli, FloorName};
 use crate::link::{Job, Link};
-use crate::output::{Printer, Report, Style};
+use crate::output::{Histogram, Printer, Report, Style, histogram};
 use crate::progress::Progress;
+use crate::stamp;
+
+/// Iterations of a ping-pong that are not counted, at most as many as those that are.
+const WARM_UP: u64 = 200;
+
+/// Ping-pong over `wire`, by calls that send or receive a whole message: the client's half round
+/// trips in nanoseconds, and whether all messages came as they were sent.
+fn ping_pong<W, E>(
+    job: &Job,
+    is_server: bool,
+    wire: &mut W,
+    send: impl Fn(&mut W, &[u8]) -> Result<(), E>,
+    receive: impl Fn(&mut W, &mut [u8]) -> Result<(), E>,
+) -> Result<(Histogram, bool), E> {
+    let size = job.size.max(1);
+    let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
+    let (mut histogram, mut verified) = (histogram(), true);
+    let warm_up = WARM_UP.min(job.iters);
+    for number in 0..job.iters + warm_up {
+        let start = Instant::now();
+        if !is_server {
+            stamp::write(&mut bytes, number);
+            send(wire, &bytes)?;
+        }
+        receive(wire, &mut back)?;
+        let elapsed = start.elapsed();
+        verified &= stamp::check(&back, number);
+        if is_server {
+            send(wire, &back)?;
+        } else if number >= warm_up {
+            histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
+        }
+    }
+    Ok((histogram, verified))
+}
 
 /// Whether a floor needs no other side.
 pub(crate) fn is_local(floor: FloorName) -> bool {

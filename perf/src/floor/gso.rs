@@ -1,14 +1,14 @@
 //! Plain UDP sockets with trains of datagrams: `UDP_SEGMENT` to send, `UDP_GRO` to receive.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
-use super::report;
+use super::udp::{failed, is_transient, send};
+use super::{ping_pong, report};
 use crate::link::Job;
-use crate::output::{Report, histogram};
-use crate::stamp;
+use crate::output::Report;
 
 /// The longest message in bytes: what waits in a receive buffer of usual size.
 pub(super) const SIZE_MAX: usize = 64 << 10;
@@ -19,8 +19,6 @@ const TRAIN_MAX: usize = super::udp::SIZE_MAX;
 /// Headers of IP and UDP, in bytes.
 const HEADERS_V4: usize = 28;
 const HEADERS_V6: usize = 48;
-/// Iterations that are not counted, at most as many as those that are.
-const WARM_UP: u64 = 200;
 /// Empty receives between two looks at the clock.
 const SPINS: u32 = 1 << 14;
 /// How long a message may be under way.
@@ -37,29 +35,11 @@ struct Trains<'a> {
 
 /// Ping-pong of messages that are cut into datagrams by the kernel.
 pub(super) fn latency(socket: &UdpSocket, job: &Job, is_server: bool) -> Result<Report, String> {
-    let size = job.size.max(1);
     let mut trains = Trains::over(socket).map_err(|error| {
         format!("floor: no trains of datagrams: {error}; UDP_SEGMENT wants Linux 4.18, UDP_GRO 5.0")
     })?;
-    let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
-    let mut histogram = histogram();
-    let mut verified = true;
-    let warm_up = WARM_UP.min(job.iters);
-    for number in 0..job.iters + warm_up {
-        let start = Instant::now();
-        if !is_server {
-            stamp::write(&mut bytes, number);
-            trains.send(&bytes)?;
-        }
-        trains.receive(&mut back)?;
-        let elapsed = start.elapsed();
-        verified &= stamp::check(&back, number);
-        if is_server {
-            trains.send(&back)?;
-        } else if number >= warm_up {
-            histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
-        }
-    }
+    let (histogram, verified) =
+        ping_pong(job, is_server, &mut trains, Trains::send, Trains::receive)?;
     let mut report = report(job, "udp-gso-latency");
     report.lanes = vec!["raw:udp".to_owned()];
     report.latencies(&histogram);
@@ -78,18 +58,8 @@ impl<'a> Trains<'a> {
     }
 
     /// Sends a message, spinning.
-    fn send(&self, bytes: &[u8]) -> Result<(), String> {
-        for train in bytes.chunks(self.train) {
-            loop {
-                match self.socket.send(train) {
-                    // Trains go whole or not at all.
-                    Ok(_) => break,
-                    Err(error) if is_transient(&error) => std::hint::spin_loop(),
-                    Err(error) => return Err(failed(&error)),
-                }
-            }
-        }
-        Ok(())
+    fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        bytes.chunks(self.train).try_for_each(|train| send(self.socket, train))
     }
 
     /// Receives a message, spinning. Trains come as they were sent, or in parts.
@@ -150,12 +120,4 @@ fn set(socket: &UdpSocket, name: libc::c_int, value: libc::c_int) -> io::Result<
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, value, length)
     };
     if got == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
-}
-
-fn failed(error: &io::Error) -> String {
-    format!("floor: the UDP socket failed: {error}; is the other side still running?")
 }

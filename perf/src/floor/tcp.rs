@@ -4,13 +4,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use super::{bandwidth, report};
+use super::{bandwidth, ping_pong, report};
 use crate::link::Job;
-use crate::output::{Report, histogram};
+use crate::output::Report;
 use crate::stamp;
-
-/// Iterations that are not counted, at most as many as those that are.
-const WARM_UP: u64 = 200;
 
 /// Reads all of `into`, spinning.
 fn read_spinning(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
@@ -50,26 +47,13 @@ pub(super) fn latency(
     piece: usize,
 ) -> io::Result<Report> {
     stream.set_nonblocking(true)?;
-    let size = job.size.max(1);
-    let (mut bytes, mut back) = (vec![0; size], vec![0; size]);
-    let mut histogram = histogram();
-    let mut verified = true;
-    let warm_up = WARM_UP.min(job.iters);
-    for number in 0..job.iters + warm_up {
-        let start = Instant::now();
-        stamp::write(&mut bytes, number);
-        if !is_server {
-            write_spinning(&mut stream, &bytes, piece)?;
-        }
-        read_spinning(&mut stream, &mut back)?;
-        let elapsed = start.elapsed();
-        verified &= stamp::check(&back, number);
-        if is_server {
-            write_spinning(&mut stream, &back, piece)?;
-        } else if number >= warm_up {
-            histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
-        }
-    }
+    let (histogram, verified) = ping_pong(
+        job,
+        is_server,
+        &mut stream,
+        |stream, bytes| write_spinning(stream, bytes, piece),
+        read_spinning,
+    )?;
     let name = if piece < usize::MAX { "tcp-pipeline-latency" } else { "tcp-latency" };
     let mut report = report(job, name);
     report.latencies(&histogram);

@@ -34,11 +34,11 @@ pub(super) fn latency(
     }
 }
 
-/// Sends all of a datagram, spinning.
-fn send(socket: &UdpSocket, bytes: &[u8]) -> Result<(), String> {
+/// Sends a datagram, or a train of them, spinning.
+pub(super) fn send(socket: &UdpSocket, bytes: &[u8]) -> Result<(), String> {
     loop {
         match socket.send(bytes) {
-            // Datagrams go whole or not at all.
+            // Both go whole or not at all.
             Ok(_) => return Ok(()),
             Err(error) if is_transient(&error) => std::hint::spin_loop(),
             Err(error) => return Err(failed(&error)),
@@ -58,11 +58,11 @@ fn receive(socket: &UdpSocket, into: &mut [u8]) -> Result<Option<usize>, String>
     Ok(None)
 }
 
-fn is_transient(error: &io::Error) -> bool {
+pub(super) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-fn failed(error: &io::Error) -> String {
+pub(super) fn failed(error: &io::Error) -> String {
     format!("floor: the UDP socket failed: {error}; is the other side still running?")
 }
 
