@@ -471,11 +471,13 @@ impl Core {
         self.mark_dirty(session);
     }
 
-    /// Asks the peer of a session in stream mode for a segment.
+    /// Asks the peer of a session for a segment, to learn whether what it sends can be used.
+    ///
+    /// RR-SEG-6.
     pub(crate) fn ask_for_answer(&mut self, session: u32) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         if known.is_connected() {
-            known.ask_for_answer();
+            known.questions.ask();
             self.mark_dirty(session);
         }
     }

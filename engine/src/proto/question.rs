@@ -1,4 +1,4 @@
-//! Questions for a segment: can what the peer sends be used?
+//! Asking the peer for a segment, and answering with one (flag 4 of a segment).
 
 use crate::wire::segment::FLAG_ANSWER_REQUESTED;
 

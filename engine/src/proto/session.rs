@@ -492,13 +492,6 @@ impl Session {
             || (!planted!(LoseCreditNews) && (self.envelopes.is_news() || self.bytes.is_news()))
     }
 
-    /// Asks the peer for a segment, to learn whether what it sends can be used.
-    ///
-    /// RR-SEG-6.
-    pub(crate) fn ask_for_answer(&mut self) {
-        self.questions.ask();
-    }
-
     /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
     ///
     /// RR-SEG-1.

@@ -384,7 +384,7 @@ impl Net {
         let arrival_ns = through_ns.max(left_ns + way_ns);
         into.free_ns[INWARD] = arrival_ns;
         into.carried[INWARD] += bytes;
-        // What one link delays keeps the other's queue from nobody else.
+        // A delay is latency: it does not occupy the receiver's link.
         Some(Trip { left_ns, arrival_ns: arrival_ns + extra_ns })
     }
 
