@@ -115,6 +115,8 @@ pub(crate) mod simulated {
         ForgetStream,
         /// What a silent path was given stays with it.
         ForgetResend,
+        /// What comes by the stream beside a path is not acknowledged when nothing else is sent.
+        ForgetStreamAck,
         /// A part is placed one byte early when it does not start at 0.
         ShiftPart,
         /// Bulk data that came in a datagram is placed one byte too early.
@@ -136,7 +138,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 44] = [
+    pub(crate) const BUGS: [Bug; 45] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -171,6 +173,7 @@ pub(crate) mod simulated {
         Bug::MatchOutOfTurn,
         Bug::ForgetStream,
         Bug::ForgetResend,
+        Bug::ForgetStreamAck,
         Bug::ShiftPart,
         Bug::ShiftData,
         Bug::ReleaseUnacked,

@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::{stamp, test};
 
 /// Sizes that are measured by default, closer together where the crossover is found mostly.
-const SIZES: [usize; 8] = [1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 32_768];
+const SIZES: [usize; 9] = [1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 32_768, 65_536];
 const ROUNDS: usize = 3;
 const ITERS: u64 = 200;
 
@@ -36,7 +36,7 @@ impl Way {
     /// What forces it.
     fn settings(self) -> &'static [&'static str] {
         match self {
-            Self::Eager => &["eager_limit_bytes=32K"],
+            Self::Eager => &["eager_limit_bytes=64K", "datagram_eager_limit_bytes=64K"],
             Self::Pulled => &["eager_limit_bytes=0", "inject_limit_bytes=0"],
             Self::Default => &[],
         }

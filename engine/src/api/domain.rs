@@ -25,7 +25,7 @@ use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
-use crate::settings::{BulkLane, ControlLane, Settings, ZeroCopy};
+use crate::settings::{BulkLane, ControlLane, EagerLane, Settings, ZeroCopy};
 use crate::telemetry::exporter::Exporter;
 use crate::topology;
 use crate::types::Error;
@@ -346,6 +346,8 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         checksum: settings.checksum(),
         content_buffer_bytes: longest,
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
+        eager_by_stream: settings.eager_lane() == EagerLane::Tcp,
+        eager_limit_in_datagrams: clamp_u32(settings.datagram_eager_limit_bytes()),
         datagram_window_bytes: window_bytes,
     }
 }

@@ -155,7 +155,8 @@ impl Engine {
             self.driver.close(lane, CloseMode::Reset);
         }
         self.set_bereaved(session, true);
-        self.state.core.resend_all(session);
+        self.state.core.acknowledge_stream(session);
+        self.state.core.resend_all(session, false);
     }
 
     pub(super) fn set_bereaved(&mut self, session: u32, is_bereaved: bool) {

@@ -49,6 +49,7 @@ impl Engine {
         let progressed = self.progress();
         // Nobody is about to answer, and a turn that brought a message ended with that.
         self.state.keep_books();
+        self.acknowledge_hot();
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.driver.end_absence();

@@ -15,6 +15,10 @@ use crate::wire::{FrameError, goodbye};
 /// messages of an exchange, few enough that a long wait is not spent in system calls.
 const COLD_TURNS: u32 = 64;
 
+/// Most bytes that one turn reads of a lane whose session has a path: short messages come by that,
+/// and wait meanwhile.
+const BESIDE_BYTES: usize = 64 << 10;
+
 /// Position of no path.
 pub(super) const NO_PATH: u8 = u8::MAX;
 
@@ -78,6 +82,8 @@ pub(crate) struct Control {
     pub(super) has_contents: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Vec<u8>,
+    /// Long contents come by the control lane, and others by the path.
+    pub(super) is_streaming: bool,
     /// How long that has been awaited.
     pub(super) unfinished: Unfinished,
     /// Copy or zero copy, for its bulk lanes.
@@ -100,13 +106,16 @@ impl Engine {
         let mut index = 0;
         while let Some(&session) = self.state.hot.get(index) {
             let got = self.read_control(session);
+            self.acknowledge_if_due(session, got);
             happened |= got;
             // A driver whose empty polls cost a system call gains nothing by watching one lane.
             let may_cool = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
+            let is_beside = control.is_by_datagram();
+            let may_cool = may_cool || is_beside;
             let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
-                || control.is_by_datagram();
+                || (is_beside && !control.is_streaming);
             if is_cold || !control.is_hot {
                 self.cool(session);
             } else {
@@ -119,8 +128,9 @@ impl Engine {
     fn cool(&mut self, session: u32) {
         self.state.hot.retain(|&hot| hot != session);
         let control = self.control(session);
-        control.is_hot = false;
+        (control.is_hot, control.is_streaming) = (false, false);
         control.partial.shrink_to(1024);
+        self.acknowledge_if_due(session, false);
         self.watch_control(session);
     }
 
@@ -131,12 +141,14 @@ impl Engine {
         if control.is_hot || control.lane.is_none() {
             return;
         }
-        if self.state.hot.len() < limit && !self.control(session).is_by_datagram() {
+        let is_wanted = control.is_streaming || !control.is_by_datagram();
+        if is_wanted && self.state.hot.len() < limit {
             let control = self.control(session);
             control.is_hot = true;
             control.idle_turns = 0;
             self.state.hot.push(session);
         } else {
+            self.acknowledge_if_due(session, false);
             self.watch_control(session);
         }
     }
@@ -154,6 +166,7 @@ impl Engine {
     /// Prepares for sleep: everything hot is watched. Bytes that came in meanwhile are news at
     /// once, because a watch tells of what is there, not of what changes.
     pub(super) fn watch_hot(&mut self) {
+        self.acknowledge_hot();
         let hot = std::mem::take(&mut self.state.hot);
         for session in hot {
             self.control(session).is_hot = false;
@@ -181,7 +194,10 @@ impl Engine {
             let have = control.partial.len();
             state.receive_buffer[..have].copy_from_slice(&control.partial);
             let room = &mut state.receive_buffer[have..];
-            let space = room.len();
+            let is_beside = control.is_by_datagram();
+            let most = if is_beside { BESIDE_BYTES } else { usize::MAX };
+            let space = room.len().min(most);
+            let room = &mut room[..space];
             let got = match self.driver.recv(lane, room) {
                 Ok(0) => {
                     self.handle_control_closed(session);
@@ -222,7 +238,8 @@ impl Engine {
                     return true;
                 }
             }
-            if got < space {
+            control.is_streaming |= is_beside && state.core.owed_by_stream(session) > 0;
+            if got < space || is_beside {
                 break;
             }
         }
@@ -408,7 +425,7 @@ impl Engine {
     /// its goodbye may be there.
     ///
     /// RR-END-1.
-    fn handle_unsendable(&mut self, session: u32, error: &std::io::Error) {
+    pub(super) fn handle_unsendable(&mut self, session: u32, error: &std::io::Error) {
         let is_alive = |engine: &Self| {
             let known = engine.state.core.sessions.at(session as usize);
             known.is_some_and(|known| known.is_connected())
@@ -416,56 +433,6 @@ impl Engine {
         while is_alive(self) && self.read_control(session) {}
         if is_alive(self) {
             self.handle_control_failed(session, error);
-        }
-    }
-
-    /// Sends the contents of a session in datagram mode, by its path or by its TCP lane.
-    fn flush_contents(&mut self, session: u32) -> bool {
-        let mut happened = false;
-        let mut is_by_path = self.control(session).is_by_datagram();
-        if is_by_path {
-            happened = self.transmit(session);
-            // What was made for longer datagrams than the path takes now goes by TCP.
-            is_by_path = self.control(session).is_by_datagram()
-                && !self.is_waiting_too_long_for_path(session);
-        }
-        if !is_by_path || !self.control(session).unsent.is_empty() {
-            happened |= self.flush_contents_by_stream(session, is_by_path);
-        }
-        self.end_if_left(session) || happened
-    }
-
-    /// `is_rest_only`: only what the kernel has the beginning of.
-    fn flush_contents_by_stream(&mut self, session: u32, is_rest_only: bool) -> bool {
-        let state = &mut *self.state;
-        let Some(control) = state.controls.get_mut(session as usize) else { return false };
-        let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return false };
-        let mut happened = false;
-        loop {
-            if control.unsent.is_empty() {
-                // What the kernel does not take has to follow, whatever lane comes next.
-                let unsent = &mut control.unsent;
-                if is_rest_only || !state.core.poll_content_for_stream(session, unsent) {
-                    return happened;
-                }
-            }
-            match self.driver.send(lane, &control.unsent) {
-                Ok(sent) => {
-                    happened = true;
-                    control.silence.expect_answer();
-                    control.unsent.drain(..sent);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    control.is_blocked = true;
-                    self.watch(lane, Interest::Writable);
-                    return happened;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.handle_unsendable(session, &error);
-                    return true;
-                }
-            }
         }
     }
 

@@ -315,6 +315,7 @@ impl Engine {
             );
             return Err((self, error));
         }
+        self.acknowledge_hot();
         match self.driver.dismantle() {
             Ok(sockets) => Ok((self.state, sockets)),
             Err(error) => {

@@ -22,5 +22,6 @@ mod rehome;
 mod roles;
 mod silence;
 pub(crate) mod statistics;
+mod stream;
 mod unfinished;
 pub(crate) mod zero_copy;

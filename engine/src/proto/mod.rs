@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod bulk;
+mod config;
 pub(crate) mod connection;
 pub(crate) mod core;
 pub(crate) mod credit;

@@ -69,7 +69,7 @@ impl Core {
     /// not connected.
     pub(crate) fn eager_limit_of(&self, slot: u32) -> Option<u64> {
         let session = self.sessions.at(slot as usize).filter(|session| session.is_connected())?;
-        Some(u64::from(self.config.eager_limit.min(session.eager_limit)))
+        Some(u64::from(self.eager_limit_for(session)))
     }
 
     /// The session of a peer, if it can be sent to. Where a refusal is told, call
@@ -116,8 +116,9 @@ impl Core {
         let target = self.remotes.get(request.peer)?.endpoint;
         let known = self.sessions.at_mut(session as usize)?;
         if known.datagram.is_some() {
-            let (pool, limit) = (&mut self.datagrams.contents, self.config.eager_limit);
-            let staged = stage_in_content(known, pool, session, request, target, limit);
+            let limits = (self.config.eager_limit, self.config.eager_limit_in_datagrams);
+            let pool = &mut self.datagrams.contents;
+            let staged = stage_in_content(known, pool, session, request, target, limits);
             let (room, is_first) = staged?;
             if is_first {
                 self.dirty.push(session);
@@ -258,9 +259,9 @@ impl Core {
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
         };
+        let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
+        let eager_limit = u64::from(self.eager_limit_for(session));
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
-        let eager_limit = self.config.eager_limit.min(session.eager_limit);
-        let eager_limit = u64::from(eager_limit).min(EAGER_BYTES_MAX as u64);
         let bytes_left = u64::from(session.byte_credit.available());
         let whole_limit = request.hint.eager_limit(eager_limit);
         // A peer may pull what could have gone at once.

@@ -217,6 +217,12 @@ pub(crate) struct Session {
     pub(super) expected_frame: u32,
     pub(super) announced_ack: u32,
     pub(super) ack_wanted: bool,
+    /// In datagram mode: bytes that came by the stream since anything was sent, and where the
+    /// frames of the last of them end.
+    pub(super) stream_owed: u32,
+    pub(super) stream_end: u32,
+    /// What is left to say when the session is over.
+    pub(super) last_words: Vec<u8>,
     pub(super) questions: Questions,
     /// When an eager message last arrived.
     pub(crate) message_ns: u64,
@@ -294,6 +300,9 @@ impl Session {
             expected_frame: 0,
             announced_ack: 0,
             ack_wanted: false,
+            stream_owed: 0,
+            stream_end: 0,
+            last_words: Vec::new(),
             questions: Questions::default(),
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
@@ -364,6 +373,8 @@ impl Session {
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
+        (self.stream_owed, self.stream_end) = (0, 0);
+        self.last_words.clear();
         self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);

@@ -10,7 +10,7 @@ use super::exporter::ExportAddress;
 use super::faults::{FaultSet, Faults};
 use super::nics::NicPattern;
 use super::secret::{FilePath, Secret};
-use super::types::{BulkLane, ControlLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
+use super::types::{BulkLane, ControlLane, EagerLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
 use super::value::{
     Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, Nics, OneOf, Ports, Range, Time,
 };
@@ -18,7 +18,7 @@ use super::{Builder, Origin, Settings};
 use crate::secret::JobSecret;
 use crate::types::hint::Hint;
 use crate::types::rail::RAILS_MAX;
-use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
+use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX, PARTS_BYTES_MAX};
 
 /// One row, as the parser and the listings need it.
 pub(crate) struct Row {
@@ -161,7 +161,14 @@ settings_table! {
     /// Pinned memory of an engine for regions and buffers; auto takes a share of the memlock limit.
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);
     /// The largest message that travels with its envelope; larger ones are pulled by the receiver.
-    eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
+    /// With control_lane = tcp 32K count at the most.
+    eager_limit_bytes -> usize: Bytes = 64 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
+    /// The same where such a message goes in several datagrams (eager_lane = datagram, or several
+    /// paths to its peer), if that is less.
+    datagram_eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
+    /// What carries messages that travel with their envelope and fit no datagram: tcp (the TCP
+    /// connection of the session, where there is one path to its peer) or datagram (several).
+    eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any;
     /// First bytes of a rendezvous message that travel with its request to send.
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// The largest message that can be injected: copied at once, its buffer reusable on return.
@@ -286,11 +293,11 @@ macro_rules! relations {
 }
 
 relations! {
+    inject_limit_bytes + HEADER_ROOM_BYTES => staging_bytes,
+        "what is copied at once and its headers must fit into a staging buffer";
     inject_limit_bytes + 0 => eager_limit_bytes, "a send that is copied at once is eager";
     eager_limit_bytes + 0 => eager_credit_bytes, "the largest eager message needs that much credit";
     eager_limit_bytes + 0 => unexpected_bytes, "an unexpected eager message must fit";
-    eager_limit_bytes + HEADER_ROOM_BYTES => staging_bytes,
-        "an eager message and its headers must fit into a staging buffer";
     rts_bytes + HEADER_ROOM_BYTES => staging_bytes,
         "a request to send, its first bytes and headers must fit into a staging buffer";
     busy_chunk_bytes + 0 => chunk_bytes, "it is the smaller one of the two chunk sizes";

@@ -43,7 +43,7 @@ fn defaults_are_valid_and_need_no_fitting() {
     let built = Settings::isolated().build().unwrap();
     assert_eq!(built, Settings::default());
     assert!(built.entries().all(|entry| entry.origin == Origin::Default));
-    assert_eq!(built.eager_limit_bytes(), 16 * 1024);
+    assert_eq!(built.eager_limit_bytes(), 64 * 1024);
     assert_eq!(built.connect_retry_delay(), Duration::from_millis(10));
     assert_eq!(built.lanes(), Lanes::Auto);
     assert_eq!(built.nics(), []);
@@ -167,7 +167,7 @@ fn wrong_values_say_what_would_be_right() {
         ("spin", "11s", "outside 0s to 10s"),
         ("eager_limit_bytes", "16KB", "not one of K"),
         ("eager_limit_bytes", "-1", "whole number"),
-        ("eager_limit_bytes", "33K", "outside 0 to 32K"),
+        ("eager_limit_bytes", "17M", "outside 0 to 16M"),
         ("rts_bytes", "33K", "outside 0 to 32K"),
         ("chunk_bytes", "17M", "outside 4K to 16M"),
         ("eager_limit_bytes", "99999999999999999999", "too large"),
@@ -321,12 +321,16 @@ fn what_nobody_set_gives_way() {
     assert_eq!(origin(&chunks, "unexpected_bytes"), Origin::Default);
 
     let lowered = Settings::isolated().staging_bytes(2048).build().unwrap();
-    assert_eq!(lowered.eager_limit_bytes(), 2048 - 256);
+    assert_eq!(lowered.eager_limit_bytes(), 64 << 10);
     assert_eq!(lowered.inject_limit_bytes(), 2048 - 256);
-    assert_eq!(origin(&lowered, "inject_limit_bytes"), Origin::Fitted { to: "eager_limit_bytes" });
+    assert_eq!(origin(&lowered, "inject_limit_bytes"), Origin::Fitted { to: "staging_bytes" });
+    let pulled = Settings::isolated().eager_limit_bytes(1000).build().unwrap();
+    assert_eq!(pulled.inject_limit_bytes(), 1000);
+    assert_eq!(origin(&pulled, "inject_limit_bytes"), Origin::Fitted { to: "eager_limit_bytes" });
 
-    let pulled = Settings::isolated().inject_limit_bytes(20_000).build().unwrap();
-    assert_eq!(pulled.eager_limit_bytes(), 20_000);
+    let raised = Settings::isolated().inject_limit_bytes(20_000);
+    let raised = raised.set("datagram_eager_limit_bytes", "20000").build().unwrap();
+    assert_eq!(raised.eager_limit_bytes(), 64 << 10);
     assert_eq!(Settings::isolated().chunk_bytes(4096).build().unwrap().busy_chunk_bytes(), 4096);
 }
 
@@ -339,7 +343,6 @@ fn contradictions_name_both_sides() {
     for part in ["eager_limit_bytes = 32K", "RINGRAIL_EAGER_LIMIT_BYTES", "1K (builder)"] {
         assert!(text.contains(part), "{text}");
     }
-    // The two ends of a chain are set, the middle is free and cannot please both.
     let chain = Settings::isolated().inject_limit_bytes(20_000).staging_bytes(1 << 14).build();
     assert!(matches!(chain, Err(SettingsError::Conflict { .. })), "{chain:?}");
     let cap = Settings::isolated().bulk_lanes(64).bulk_lanes_max(8).build();

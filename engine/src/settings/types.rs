@@ -109,6 +109,28 @@ impl fmt::Display for BulkLane {
     }
 }
 
+/// What carries eager messages that fit no datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EagerLane {
+    /// The TCP connection of the session: the default. A session with several paths to its peer
+    /// uses datagrams all the same, for that connection goes by one of them.
+    Tcp,
+    /// Several datagrams each.
+    Datagram,
+}
+
+impl NameSet for EagerLane {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("tcp", Self::Tcp), ("datagram", Self::Datagram)];
+}
+
+impl fmt::Display for EagerLane {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 /// Whether bulk data leaves by zero-copy sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZeroCopy {

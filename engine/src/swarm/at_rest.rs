@@ -39,11 +39,11 @@ impl Run {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
         let contents = &core.datagrams.contents;
-        if contents.len() > contents.limit() + ContentPool::LEAST * core.sessions.len() {
+        let ([short, long], [short_max, long_max]) = (contents.len(), contents.limit());
+        let sessions = core.sessions.len();
+        if short > short_max + ContentPool::LEAST * sessions || long > long_max + sessions {
             return Err(format!(
-                "{} contents, {} is their limit",
-                contents.len(),
-                contents.limit()
+                "{short} and {long} contents, {short_max} and {long_max} are the limits"
             ));
         }
         self.check_failures(core)?;
@@ -221,7 +221,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             bytes += u64::from(session.bytes.window());
         }
     }
-    if core.datagrams.contents.len() != contents {
+    if core.datagrams.contents.len().iter().sum::<usize>() != contents {
         return fail("contents are kept that no session has");
     }
     let sessions = core.sessions.iter();

@@ -37,6 +37,8 @@ mod scenarios;
 #[cfg(test)]
 mod storms;
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod twins;

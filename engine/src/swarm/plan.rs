@@ -285,6 +285,10 @@ impl Plan {
         // By datagrams long eager messages go in parts.
         let in_parts = self.datagrams.is_some() && random.one_in(3);
         let eager_limit = if in_parts { 8192 } else { random.pick(&[0, 1, 64, 256, 1024, 8192]) };
+        let eager_by_stream = !self.seed.is_multiple_of(4);
+        // By a stream the longest of them go in parts.
+        let eager_limit =
+            if in_parts && eager_by_stream && random.one_in(2) { 40_000 } else { eager_limit };
         let chunk_bytes = random.pick(&[512, 4096, 65_536]);
         Config {
             eager_limit,
@@ -310,6 +314,8 @@ impl Plan {
             checksum: checks(self.seed),
             content_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
+            eager_by_stream,
+            eager_limit_in_datagrams: random.pick(&[256, 8192, 40_000]),
             datagram_window_bytes: [1, 4096, 1 << 20][self.seed as usize % 3],
         }
     }
@@ -317,7 +323,7 @@ impl Plan {
     /// About the defaults.
     fn ample_config(&self, random: &mut Random) -> Config {
         Config {
-            eager_limit: 16 << 10,
+            eager_limit: 64 << 10,
             inject_limit: 16 << 10,
             rts_bytes: 0,
             chunk_bytes: 128 << 10,
@@ -340,6 +346,8 @@ impl Plan {
             checksum: checks(self.seed),
             content_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
+            eager_by_stream: !self.seed.is_multiple_of(4),
+            eager_limit_in_datagrams: 16 << 10,
             datagram_window_bytes: 1 << 20,
         }
     }

@@ -52,6 +52,8 @@ pub(super) fn config() -> Config {
         checksum: false,
         content_buffer_bytes: 2048,
         bulk_in_datagrams: false,
+        eager_by_stream: false,
+        eager_limit_in_datagrams: u32::MAX,
         datagram_window_bytes: 1 << 20,
     }
 }

@@ -94,7 +94,7 @@ impl State {
         if let Some(lane) = carrier.filter(|lane| is_fit(lane) && lane.is_held) {
             lane.is_held = false;
             // What went by TCP meanwhile may be stuck on a rail that is down.
-            self.core.resend_all(session);
+            self.core.resend_all(session, false);
         }
         // What is made from now on fits every path that may have to carry it.
         let least = control.lanes().filter(|lane| is_fit(lane));

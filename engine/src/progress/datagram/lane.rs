@@ -216,7 +216,7 @@ impl Lane {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
                 self.health = Health::Silent;
                 if !self.is_held {
-                    core.resend_all(session);
+                    core.resend_all(session, self.rail_health.is_none());
                 }
             }
             Health::Untried if self.path.is_answered() => self.health = Health::Good,
@@ -240,7 +240,7 @@ impl Lane {
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
         if !self.is_held {
-            core.resend_all(session);
+            core.resend_all(session, self.rail_health.is_none());
         }
     }
 

@@ -240,6 +240,8 @@ impl Engine {
         remote.set_port(theirs.port);
         let keys = keys.path(PATH, is_initiator);
         state.core.use_datagrams(session, path.content_bytes_max());
+        let has_stream = state.core.config.eager_by_stream;
+        state.core.use_stream(session, has_stream);
         self.control(session).has_contents = true;
         let state = &mut *self.state;
         // An id that is taken is an accident, or a peer's malice: then it goes by TCP.

@@ -320,6 +320,7 @@ impl State {
             carrier.rail_health = Some(health_of(carrier.rail));
         }
         control.standby.push(Box::new(lane));
+        self.core.use_stream(session, false);
         self.datagrams.standing_by += 1;
         control.is_doubtful = true;
     }
@@ -499,7 +500,7 @@ impl State {
         let control = self.controls.get(session as usize);
         if was_open && control.is_some_and(|control| control.carrier().is_none()) {
             // By TCP, as far as that passes: what was under way may have gone with the path.
-            self.core.resend_all(session);
+            self.core.resend_all(session, false);
         }
     }
 

@@ -1,12 +1,23 @@
 //! What was sent together, kept until it is acknowledged.
 //!
 //! A *content* is a segment whose header is written each time it is sent: frames, the number of the
-//! first one, how many they are. Its buffer comes out of a pool that all sessions share.
+//! first one, how many they are. Its buffer comes out of a pool that all sessions share. *Short*
+//! ones fit a datagram; *long* ones go by the session's stream.
 
 use zerocopy::IntoBytes;
 
 use super::super::table::{Id, Table};
+use crate::wire::eager::EAGER_HEADER_BYTES;
+use crate::wire::part::PART_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+
+/// Most payload of one frame in a long content. Longer messages go in parts of that length, so that
+/// the receiver copies one while the sender copies the next.
+pub(super) const LONG_PAYLOAD_BYTES: usize = 16 << 10;
+
+/// A long content: an envelope, and the first part of its message.
+pub(super) const LONG_BYTES: usize =
+    SEGMENT_HEADER_BYTES + EAGER_HEADER_BYTES + PART_HEADER_BYTES + LONG_PAYLOAD_BYTES;
 
 /// No content.
 const NONE: u32 = u32::MAX;
@@ -56,6 +67,8 @@ pub(crate) struct Content {
     pub(crate) is_urgent: bool,
     /// It holds something of a send that ends without the peer's word.
     pub(super) ends_unheard: bool,
+    /// It goes by the session's stream: no datagram has room for it.
+    pub(super) is_long: bool,
     /// Sends with something in it that end, or come nearer to it, when it is acknowledged.
     pub(crate) operations: Vec<Id>,
     links: [Link; 2],
@@ -81,6 +94,11 @@ impl Content {
         &mut self.buffer[self.bytes - length..self.bytes]
     }
 
+    /// Bytes that frames can still have.
+    pub(super) fn room(&self) -> usize {
+        self.buffer.len() - self.bytes
+    }
+
     /// Its bytes, under this header. `length`, `frames` and `first_frame` are filled in here.
     #[inline]
     pub(crate) fn seal(&mut self, mut header: SegmentHeader) -> &[u8] {
@@ -92,48 +110,102 @@ impl Content {
     }
 }
 
-/// See the module. At most `limit` contents, and [`ContentPool::LEAST`] of each session beyond
-/// that, so that no session waits for another one's acknowledgements.
+/// Contents with buffers of one length.
 #[derive(Debug)]
-pub(crate) struct ContentPool {
-    contents: Table<Box<Content>>,
+struct Class {
+    buffer_bytes: usize,
+    /// How many there may be, those that every session may have left out.
+    limit: usize,
+    made: usize,
+    used: usize,
     /// Those that are over, for the next ones.
     #[allow(clippy::vec_box, reason = "they go to and from the table, which moves its entries")]
     idle: Vec<Box<Content>>,
-    buffer_bytes: usize,
-    limit: usize,
-    made: usize,
+}
+
+impl Class {
+    /// As many buffers of `buffer_bytes` as fit `bytes`.
+    fn new(buffer_bytes: usize, bytes: usize) -> Self {
+        let limit = (bytes / buffer_bytes).max(1);
+        Self { buffer_bytes, limit, made: 0, used: 0, idle: Vec::new() }
+    }
+
+    /// All that are neither kept for control frames nor given to sessions beyond the limit.
+    #[inline]
+    fn of_messages(&self) -> usize {
+        self.limit - self.limit.div_ceil(8)
+    }
+
+    #[inline]
+    fn has_room(&self, held: usize) -> bool {
+        let limit = self.of_messages();
+        held == 0 || (self.used < limit && held < limit.div_ceil(2))
+    }
+
+    #[cold]
+    fn make(&mut self, is_long: bool) -> Box<Content> {
+        self.made += 1;
+        Box::new(Content {
+            buffer: vec![0; self.buffer_bytes].into_boxed_slice(),
+            bytes: 0,
+            first_frame: 0,
+            frames: 0,
+            session: 0,
+            place: Place::Open,
+            is_urgent: false,
+            ends_unheard: false,
+            is_long,
+            operations: Vec::new(),
+            links: [UNLINKED; 2],
+        })
+    }
+}
+
+/// See the module. At most `limit` contents of each length, and [`ContentPool::LEAST`] short ones
+/// and a long one of each session beyond that, so that no session waits for another one's
+/// acknowledgements.
+#[derive(Debug)]
+pub(crate) struct ContentPool {
+    contents: Table<Box<Content>>,
+    /// Those that go in one datagram.
+    short: Class,
+    /// Those that go by a stream.
+    long: Class,
 }
 
 impl ContentPool {
-    /// Contents that every session may have: one of messages, one of control frames.
+    /// Short contents that every session may have: one of messages, one of control frames.
     pub(crate) const LEAST: usize = 2;
 
-    /// `limit` buffers of `buffer_bytes` each.
-    pub(crate) fn new(buffer_bytes: usize, limit: usize) -> Self {
-        Self { contents: Table::new(usize::MAX), idle: Vec::new(), buffer_bytes, limit, made: 0 }
+    /// Buffers of `buffer_bytes` each, and long ones, for `bytes` of either kind.
+    pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
+        let (short, long) = (Class::new(buffer_bytes, bytes), Class::new(LONG_BYTES, bytes));
+        Self { contents: Table::new(usize::MAX), short, long }
     }
 
-    /// Longest content, in bytes, header included.
+    /// Longest content of one datagram, in bytes, header included.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        self.buffer_bytes
+        self.short.buffer_bytes
     }
 
     /// Bytes of all buffers made so far, and of those in use.
     pub(crate) fn allocated_bytes(&self) -> (usize, usize) {
-        (self.made * self.buffer_bytes, self.contents.len() * self.buffer_bytes)
+        let classes = [&self.short, &self.long];
+        let made = classes.map(|class| class.made * class.buffer_bytes);
+        let used = classes.map(|class| class.used * class.buffer_bytes);
+        (made.iter().sum(), used.iter().sum())
     }
 
-    /// How many there are.
+    /// How many there are, short and long.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn len(&self) -> usize {
-        self.contents.len()
+    pub(crate) fn len(&self) -> [usize; 2] {
+        [self.short.used, self.long.used]
     }
 
-    /// How many there may be, those that every session may have left out.
+    /// How many there may be, short and long, those that every session may have left out.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn limit(&self) -> usize {
-        self.limit
+    pub(crate) fn limit(&self) -> [usize; 2] {
+        [self.short.limit, self.long.limit]
     }
 
     /// Whether a session that has `held` may have one more. An eighth is kept for control frames,
@@ -141,24 +213,41 @@ impl ContentPool {
     #[inline]
     pub(crate) fn has_room(&self, held: usize, is_control: bool) -> bool {
         if is_control {
-            return held < Self::LEAST || self.contents.len() < self.limit;
+            return held < Self::LEAST || self.short.used < self.short.limit;
         }
-        let limit = self.limit - self.limit.div_ceil(8);
-        held == 0 || (self.contents.len() < limit && held < limit.div_ceil(2))
+        self.short.has_room(held)
+    }
+
+    /// Whether a session that has `held` long ones may have one more of these.
+    pub(super) fn has_room_for_long(&self, held: usize) -> bool {
+        self.long.has_room(held)
     }
 
     /// Whether a session that has `held` may have one more of bulk data. All of that leaves half to
     /// messages; and no session has more than what is left, so that as much is there for whoever
     /// comes next.
     pub(crate) fn has_room_for_bulk(&self, held: usize) -> bool {
-        let half = (self.limit - self.limit.div_ceil(8)) / 2;
-        held == 0 || held < half.saturating_sub(self.contents.len())
+        let half = self.short.of_messages() / 2;
+        held == 0 || held < half.saturating_sub(self.short.used)
     }
 
     /// A new content; [`Self::has_room`] was asked.
     #[inline]
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
-        let mut content = self.idle.pop().unwrap_or_else(|| self.make());
+        let content = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
+        self.short.used += 1;
+        self.insert(content, session, first_frame)
+    }
+
+    /// A new long content; [`Self::has_room_for_long`] was asked.
+    pub(super) fn open_long(&mut self, session: u32, first_frame: u32) -> Id {
+        let content = self.long.idle.pop().unwrap_or_else(|| self.long.make(true));
+        self.long.used += 1;
+        self.insert(content, session, first_frame)
+    }
+
+    #[inline]
+    fn insert(&mut self, mut content: Box<Content>, session: u32, first_frame: u32) -> Id {
         content.bytes = SEGMENT_HEADER_BYTES;
         content.first_frame = first_frame;
         content.frames = 0;
@@ -170,34 +259,24 @@ impl ContentPool {
         self.contents.insert(content).expect("the table has no bound of its own")
     }
 
-    #[cold]
-    fn make(&mut self) -> Box<Content> {
-        self.made += 1;
-        Box::new(Content {
-            buffer: vec![0; self.buffer_bytes].into_boxed_slice(),
-            bytes: 0,
-            first_frame: 0,
-            frames: 0,
-            session: 0,
-            place: Place::Open,
-            is_urgent: false,
-            ends_unheard: false,
-            operations: Vec::new(),
-            links: [UNLINKED; 2],
-        })
+    #[inline]
+    fn class(&mut self, is_long: bool) -> &mut Class {
+        if is_long { &mut self.long } else { &mut self.short }
     }
 
     /// Takes a content out, unlinked, with what waits for it; [`Self::recycle`] takes it back.
     #[inline]
     pub(crate) fn take(&mut self, id: Id) -> Option<Box<Content>> {
-        self.contents.remove(id)
+        let content = self.contents.remove(id)?;
+        self.class(content.is_long).used -= 1;
+        Some(content)
     }
 
     /// Keeps the memory of a content for the next one.
     #[inline]
     pub(crate) fn recycle(&mut self, mut content: Box<Content>) {
         content.operations.clear();
-        self.idle.push(content);
+        self.class(content.is_long).idle.push(content);
     }
 
     #[inline]
@@ -243,6 +322,11 @@ impl List {
     #[inline]
     pub(crate) fn first(&self, pool: &ContentPool) -> Option<Id> {
         pool.id_at(self.first)
+    }
+
+    #[inline]
+    pub(crate) fn last(&self, pool: &ContentPool) -> Option<Id> {
+        pool.id_at(self.last)
     }
 
     /// The one behind `id`.

@@ -285,6 +285,7 @@ impl Core {
         let Some((number, reason)) = datagram.goodbye else { return };
         let failure = PeerFailure::of_goodbye(reason);
         if failure != PeerFailure::Left || is_before(number, datagram.arrivals.expected()) {
+            self.answer_goodbye(slot);
             self.fail_session(slot, failure, effects);
         }
     }

@@ -46,13 +46,18 @@ use self::parts::Assemblies;
 use self::window::Arrivals;
 use super::core::{Config, Core};
 use super::table::Id;
+use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
+pub(crate) use self::outgoing::append;
 pub(crate) use self::parts::{Assembling, Parting};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::stage_in_content;
+
+/// Room that the headers in front of a payload take in a staging buffer, rounded up generously.
+const HEADER_ROOM_BYTES: usize = 256;
 
 /// A content holds at least an envelope and the least part.
 const CONTENT_BYTES_MIN: usize =
@@ -67,12 +72,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Contents take as much memory as staging buffers may.
+    /// Short and long contents take as much memory each as staging buffers may.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
-        let buffer_bytes = config.content_buffer_bytes;
         Self {
-            contents: ContentPool::new(buffer_bytes, (bytes / buffer_bytes).max(1)),
+            contents: ContentPool::new(config.content_buffer_bytes, bytes),
             assemblies: Assemblies::default(),
             pulls: Pulls::default(),
         }
@@ -96,7 +100,8 @@ impl Datagram {
 
     /// Nothing is unacknowledged, and nothing that came waits for something else.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let lists = [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow];
+        let lists =
+            [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
         lists.iter().all(|list| list.len() == 0)
             && self.open.is_none()
             && self.holding.is_empty()
@@ -139,6 +144,12 @@ pub(crate) struct Datagram {
     ready: List,
     /// Bulk data to be sent, when there is nothing else.
     slow: List,
+    /// Long ones to be sent, by the stream.
+    long: List,
+    /// Long ones of all.
+    long_held: usize,
+    /// Messages that fit no datagram go by the stream.
+    has_stream: bool,
     /// Bulk data goes in datagrams.
     bulk: Option<Bulk>,
     open: Option<Id>,
@@ -172,6 +183,9 @@ impl Datagram {
             urgent: List::new(Order::Queue),
             ready: List::new(Order::Queue),
             slow: List::new(Order::Queue),
+            long: List::new(Order::Queue),
+            long_held: 0,
+            has_stream: false,
             bulk: has_bulk.then(Bulk::default),
             open: None,
             next_frame: 0,
@@ -212,6 +226,54 @@ impl Core {
             datagram.close_open(&mut self.datagrams.contents);
             datagram.content_bytes = content_bytes;
         }
+    }
+
+    /// Whether messages that fit no datagram go by the session's stream: it loses nothing as long
+    /// as it is the only one of its session.
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn use_stream(&mut self, slot: u32, has_stream: bool) {
+        let session = self.sessions.at_mut(slot as usize);
+        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
+            datagram.has_stream = has_stream;
+        }
+    }
+
+    /// Bytes that came by the stream of a session and that its peer knows nothing of.
+    #[inline]
+    pub(crate) fn owed_by_stream(&self, slot: u32) -> u32 {
+        self.sessions.at(slot as usize).map_or(0, |session| session.stream_owed)
+    }
+
+    /// What came by the stream of a session is acknowledged with what is sent next, in this turn.
+    ///
+    /// RR-DGRAM-12.
+    #[cold]
+    pub(crate) fn acknowledge_stream(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if !session.is_connected() || planted!(ForgetStreamAck) {
+            return;
+        }
+        session.stream_owed = 0;
+        let end = session.stream_end;
+        session.ask_ack(end);
+        if session.has_news() {
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// The longest message that goes to a session's peer without being pulled, in bytes.
+    pub(crate) fn eager_limit_for(&self, session: &super::session::Session) -> u32 {
+        let datagram = session.datagram.as_deref();
+        let ours = match datagram {
+            Some(datagram) if datagram.has_stream => self.config.eager_limit,
+            Some(_) => self.config.eager_limit.min(self.config.eager_limit_in_datagrams),
+            None => {
+                let staged = self.config.staging_bytes.saturating_sub(HEADER_ROOM_BYTES);
+                self.config.eager_limit.min(staged.min(EAGER_BYTES_MAX) as u32)
+            }
+        };
+        ours.min(session.eager_limit)
     }
 
     fn clamp_content(&self, content_bytes: usize) -> usize {

@@ -121,15 +121,42 @@ impl Datagram {
         first.or(self.open).or_else(|| self.slow.first(pool))
     }
 
+    /// The long content to be sent next.
+    fn next_long(&mut self, pool: &mut ContentPool) -> Option<Id> {
+        let id = self.long.first(pool)?;
+        self.long.unlink(pool, id);
+        Some(id)
+    }
+
     /// RR-DGRAM-3
     fn mark_lost(&mut self, pool: &mut ContentPool, id: Id) {
         if let Some(content) = pool.get_mut(id)
             && content.place == Place::Flying
         {
             content.place = Place::Lost;
-            self.lost.push_back(pool, id);
+            let list = if content.is_long { &mut self.long } else { &mut self.lost };
+            list.push_back(pool, id);
         }
     }
+}
+
+/// Appends a segment to what goes by a stream.
+///
+/// RR-SUM-2.
+pub(crate) fn append(into: &mut Vec<u8>, segment: &[u8], has_checksums: bool) {
+    if !has_checksums {
+        return into.extend_from_slice(segment);
+    }
+    let Ok((header, frames)) = SegmentHeader::ref_from_prefix(segment) else {
+        unreachable!("a segment begins with its header")
+    };
+    let sums = crc32c::crc32c(frames);
+    let mut header = *header;
+    header.length += SEGMENT_SUMS_BYTES as u32;
+    header.flags |= FLAG_CHECKSUM;
+    into.extend_from_slice(header.as_bytes());
+    into.extend_from_slice(SegmentSums::new(&header, sums).as_bytes());
+    into.extend_from_slice(frames);
 }
 
 impl Core {
@@ -157,7 +184,10 @@ impl Core {
             }
             session.control.pop_front();
         }
-        let next = datagram.next(pool, room_bytes);
+        let mut next = datagram.next(pool, room_bytes);
+        if next.is_none() && room_bytes == usize::MAX {
+            next = datagram.next_long(pool);
+        }
         if next.is_none() && (!session.has_news() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
         }
@@ -196,21 +226,69 @@ impl Core {
         let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
         // A stream does not tell what has come: the peer has to.
         let Some(content) = self.poll_content(slot, usize::MAX, true) else { return false };
-        let Ok((header, frames)) = SegmentHeader::ref_from_prefix(content.bytes) else {
-            unreachable!("a content begins with its header")
-        };
-        if has_checksums {
-            let sums = crc32c::crc32c(frames);
-            let mut header = *header;
-            header.length += SEGMENT_SUMS_BYTES as u32;
-            header.flags |= FLAG_CHECKSUM;
-            into.extend_from_slice(header.as_bytes());
-            into.extend_from_slice(SegmentSums::new(&header, sums).as_bytes());
-            into.extend_from_slice(frames);
-        } else {
-            into.extend_from_slice(content.bytes);
-        }
+        append(into, content.bytes, has_checksums);
         true
+    }
+
+    /// Whether a long content of a session waits for its stream.
+    #[inline]
+    pub(crate) fn has_long(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref());
+        datagram.is_some_and(|datagram| datagram.long.len() > 0)
+    }
+
+    /// Whether a long content of a session waits for its stream, and no other content does.
+    #[inline]
+    pub(crate) fn has_only_long(&self, slot: u32) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return false };
+        let Some(datagram) = session.datagram.as_deref() else { return false };
+        datagram.long.len() > 0 && !datagram.waits() && session.control.is_empty()
+    }
+
+    /// The next long content of a session, for its stream while its path carries the others. The
+    /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
+    /// where a send of the user waits for that. `true` beside it: it goes with checksums
+    /// ([`append`]).
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {
+        let session = self.sessions.at_mut(slot as usize).filter(|it| it.is_connected())?;
+        let datagram = session.datagram.as_deref_mut()?;
+        let pool = &mut self.datagrams.contents;
+        let id = datagram.next_long(pool)?;
+        let is_last = datagram.long.len() == 0;
+        if !session.waiting.is_empty() {
+            self.unblocked.push(slot);
+        }
+        let content = pool.get_mut(id)?;
+        let header = session.datagram_header(is_last && !content.operations.is_empty());
+        content.place = Place::Flying;
+        Some((content.seal(header), session.outbox.has_checksums()))
+    }
+
+    /// The last segment of a session that a goodbye of the peer ends: it says what has come, for
+    /// that may have been said nowhere else.
+    ///
+    /// RR-DGRAM-9.
+    pub(super) fn answer_goodbye(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        if session.announced_ack == session.expected_frame {
+            return;
+        }
+        let has_checksums = session.outbox.has_checksums();
+        let header = session.datagram_header(false);
+        let Some(datagram) = session.datagram.as_deref() else { return };
+        let length = (SEGMENT_HEADER_BYTES as u32).into();
+        let first_frame = datagram.next_frame.into();
+        let header = SegmentHeader { length, first_frame, ..header };
+        append(&mut session.last_words, header.as_bytes(), has_checksums);
+    }
+
+    /// What [`Self::answer_goodbye`] has for the stream lane of a session that is over.
+    pub(crate) fn take_last_words(&mut self, slot: u32) -> Vec<u8> {
+        let session = self.sessions.at_mut(slot as usize);
+        session.map_or_else(Vec::new, |session| std::mem::take(&mut session.last_words))
     }
 
     /// A content that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
@@ -315,8 +393,9 @@ impl Core {
         self.mark_dirty(slot);
     }
 
-    /// A lane is given up: all that is not acknowledged goes again.
-    pub(crate) fn resend_all(&mut self, slot: u32) {
+    /// A lane is given up: all that is not acknowledged goes again. If `has_stream`, that lane was
+    /// not the stream, and what only goes by that stays under way.
+    pub(crate) fn resend_all(&mut self, slot: u32, has_stream: bool) {
         if planted!(ForgetResend) {
             return;
         }
@@ -326,7 +405,9 @@ impl Core {
         let mut at = datagram.outstanding.first(pool);
         while let Some(id) = at {
             at = datagram.outstanding.next(pool, id);
-            datagram.mark_lost(pool, id);
+            if !has_stream || pool.get(id).is_some_and(|content| !content.is_long) {
+                datagram.mark_lost(pool, id);
+            }
         }
         datagram.news_due = !planted!(LoseLimits);
         self.mark_dirty(slot);
@@ -359,13 +440,16 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let pool = &mut self.datagrams.contents;
-        if pool.get(id).is_some_and(|content| content.place == Place::Lost) {
+        let was_lost = pool.get(id).filter(|content| content.place == Place::Lost);
+        if let Some(is_long) = was_lost.map(|content| content.is_long) {
             // An earlier packet has come; the lost one may have been the only one with news.
-            datagram.lost.unlink(pool, id);
+            let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
+            list.unlink(pool, id);
             datagram.news_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
         let Some(mut content) = pool.take(id) else { return };
+        datagram.long_held -= usize::from(content.is_long);
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
@@ -423,10 +507,20 @@ impl Session {
         self.ack_wanted = true;
     }
 
+    /// A segment with frames came by the stream, `length` bytes long, and ends before frame `end`:
+    /// no lane tells the peer of that.
+    pub(in crate::proto) fn note_by_stream(&mut self, end: u32, length: usize) {
+        if self.stream_owed == 0 || is_before(self.stream_end, end) {
+            self.stream_end = end;
+        }
+        self.stream_owed = self.stream_owed.saturating_add(length as u32);
+    }
+
     /// The header of the next datagram; what it says counts as said.
     #[inline]
     fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
+        self.stream_owed = 0;
         if let Some(datagram) = self.datagram.as_deref_mut() {
             datagram.news_due = false;
             // Frames before those that it was asked for may be missing still.

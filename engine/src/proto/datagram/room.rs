@@ -1,7 +1,7 @@
 //! Room for frames in the contents of a session.
 
 use super::Datagram;
-use super::content::{Content, ContentPool, Place};
+use super::content::{Content, ContentPool, LONG_PAYLOAD_BYTES, Place};
 use super::window::FRAMES_MAX;
 use crate::proto::hint::Hint;
 use crate::proto::table::Id;
@@ -10,6 +10,9 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// Frames of the window that only control frames use.
 const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
+
+/// Long contents of a session that wait for their first sending: more than one turn sends.
+const LONG_UNSENT_MAX: usize = 8;
 
 /// Where [`Datagram::push`] found room for a frame.
 pub(super) struct Pushed<'a> {
@@ -45,7 +48,66 @@ impl Datagram {
 
     /// Whether a message of `length` bytes fits one content with its envelope.
     pub(crate) fn takes_whole(&self, length: u64) -> bool {
-        length <= (self.frame_bytes_max() - EAGER_HEADER_BYTES) as u64
+        let short = self.frame_bytes_max() - EAGER_HEADER_BYTES;
+        length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
+    }
+
+    /// The long content that was opened last, while it is not sent and the next frame is the one
+    /// behind its own.
+    fn long_open(&self, pool: &ContentPool) -> Option<Id> {
+        let id = self.long.last(pool)?;
+        let content = pool.get(id)?;
+        let is_open = content.place == Place::Ready && content.end_frame() == self.next_frame;
+        is_open.then_some(id)
+    }
+
+    /// What is left of that content, for one frame; 0: there is none.
+    pub(super) fn long_open_room(&self, pool: &ContentPool) -> usize {
+        let open = self.long_open(pool).and_then(|id| pool.get(id));
+        open.map_or(0, Content::room)
+    }
+
+    /// Whether [`Self::push_long`] would find room.
+    ///
+    /// RR-DGRAM-2.
+    pub(super) fn has_room_for_long(&self, pool: &ContentPool, length: usize) -> bool {
+        let frames = self.next_frame.wrapping_sub(self.base(pool));
+        let has_room =
+            || self.long.len() < LONG_UNSENT_MAX && pool.has_room_for_long(self.long_held);
+        frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room(pool) >= length || has_room())
+    }
+
+    /// Room for a frame of a message that goes by the stream. `None`: no room now.
+    pub(super) fn push_long<'a>(
+        &mut self,
+        pool: &'a mut ContentPool,
+        slot: u32,
+        length: usize,
+    ) -> Option<Pushed<'a>> {
+        if !self.has_room_for_long(pool, length) {
+            return None;
+        }
+        let base = self.base(pool);
+        let open = self.long_open(pool).filter(|_| self.long_open_room(pool) >= length);
+        let id = open.unwrap_or_else(|| {
+            // Frames of a content are consecutive.
+            self.close_open(pool);
+            let id = pool.open_long(slot, self.next_frame);
+            self.outstanding.push_back(pool, id);
+            self.long.push_back(pool, id);
+            self.long_held += 1;
+            id
+        });
+        let frame = self.take_number(base);
+        let content = pool.get_mut(id)?;
+        content.place = Place::Ready;
+        Some(Pushed { frame, base, id, content })
+    }
+
+    /// Contents of one datagram that it has.
+    #[inline]
+    fn short_held(&self) -> usize {
+        self.outstanding.len() - self.long_held
     }
 
     /// Whether [`Self::push`] would find room.
@@ -72,7 +134,7 @@ impl Datagram {
         }
         let unsent = self.ready.len() + self.urgent.len();
         fits_open
-            || (pool.has_room(self.outstanding.len(), is_control)
+            || (pool.has_room(self.short_held(), is_control)
                 && (is_control || unsent < self.unsent_max))
     }
 
@@ -163,7 +225,7 @@ impl Datagram {
     ) -> Option<Id> {
         let base = self.base(pool);
         let frames = self.next_frame.wrapping_sub(base);
-        let has_room = pool.has_room_for_bulk(self.outstanding.len());
+        let has_room = pool.has_room_for_bulk(self.short_held());
         if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
             return None;
         }

@@ -1,4 +1,5 @@
-//! Messages into contents: whole where they fit, else in parts, else a request to send.
+//! Messages into contents: whole where they fit, else in parts, else a request to send. What fits
+//! no datagram goes by the session's stream if it may, in long contents.
 
 use zerocopy::IntoBytes;
 
@@ -9,7 +10,7 @@ use super::super::operation::{Serving, State};
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
 use super::super::session::{Control, Session};
 use super::super::table::Id;
-use super::content::ContentPool;
+use super::content::{ContentPool, LONG_PAYLOAD_BYTES};
 use super::parts::Parting;
 use super::room::Pushed;
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
@@ -23,6 +24,16 @@ enum How {
     Whole,
     Parts,
     Pulled,
+}
+
+/// What a message goes as, and by which contents.
+#[derive(Clone, Copy)]
+struct Course {
+    how: How,
+    /// Payload in the frame of its envelope.
+    payload: usize,
+    /// By long contents, which go by the stream.
+    is_long: bool,
 }
 
 /// A header that says which message is before it.
@@ -62,16 +73,23 @@ pub(crate) fn stage_in_content<'a>(
     slot: u32,
     request: &SendRequest,
     target: u16,
-    eager_limit: u32,
+    (eager_limit, in_datagrams): (u32, u32),
 ) -> Option<(&'a mut [u8], bool)> {
-    let may_send = session.may_send_now(request.length, eager_limit);
+    let has_stream = session.datagram.as_deref()?.has_stream;
+    let limit = if has_stream { eager_limit } else { eager_limit.min(in_datagrams) };
+    let may_send = session.may_send_now(request.length, limit);
     let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
     let datagram = session.datagram.as_deref_mut()?;
-    if !may_send || bytes > datagram.frame_bytes_max() {
+    if !may_send || !datagram.takes_whole(request.length) {
         return None;
     }
-    let Pushed { frame, base, content, .. } =
-        datagram.push_message(pool, slot, bytes, request.hint)?;
+    let is_long = bytes > datagram.frame_bytes_max();
+    let pushed = if is_long {
+        datagram.push_long(pool, slot, bytes)
+    } else {
+        datagram.push_message(pool, slot, bytes, request.hint)
+    };
+    let Pushed { frame, base, content, .. } = pushed?;
     let stream = (request.endpoint, target, request.context);
     let mut header = eager_header(request, target, 0, 0);
     header.set_follows(datagram.chain.follow(stream, frame, base));
@@ -99,18 +117,21 @@ impl Core {
         request: &SendRequest,
         target: u16,
         mut header: impl Linked,
-        payload: usize,
+        course: Course,
     ) -> Option<(u32, Id, &mut [u8])> {
         let session = self.sessions.at_mut(slot as usize)?;
         let datagram = session.datagram.as_deref_mut()?;
         let pool = &mut self.datagrams.contents;
         let length = header.as_bytes().len();
-        if length + payload > datagram.frame_bytes_max() {
-            return None;
-        }
-        let room = length + payload;
-        let Pushed { frame, base, id, content } =
-            datagram.push_message(pool, slot, room, request.hint)?;
+        let room = length + course.payload;
+        let pushed = if course.is_long {
+            datagram.push_long(pool, slot, room)
+        } else if room <= datagram.frame_bytes_max() {
+            datagram.push_message(pool, slot, room, request.hint)
+        } else {
+            None
+        };
+        let Pushed { frame, base, id, content } = pushed?;
         let stream = (request.endpoint, target, request.context);
         header.set_follows(datagram.chain.follow(stream, frame, base));
         session.envelope_credit.spend(1);
@@ -136,9 +157,10 @@ impl Core {
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
         };
-        let Some((how, payload)) = self.how_to_send(slot, length, hint) else {
+        let Some(course) = self.how_to_send(slot, length, hint) else {
             return self.blocked(slot);
         };
+        let Course { how, payload, .. } = course;
         let report = how != How::Pulled && level == Level::Matched;
         let (mut flags, name) =
             if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
@@ -148,10 +170,10 @@ impl Core {
         let charged = if how == How::Pulled { payload } else { length as usize };
         let pushed = if how == How::Pulled {
             let header = rts_header(&request, target, id, payload as u32);
-            self.push_envelope(slot, &request, target, header, payload)
+            self.push_envelope(slot, &request, target, header, course)
         } else {
             let header = eager_header(&request, target, flags, name);
-            self.push_envelope(slot, &request, target, header, payload)
+            self.push_envelope(slot, &request, target, header, course)
         };
         let Some((number, content, _)) = pushed else { return self.blocked(slot) };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
@@ -187,29 +209,37 @@ impl Core {
         }
     }
 
-    /// How the next message of a session goes, and how many bytes with its envelope. `None`: not
-    /// now. A message goes in parts only if there is credit for all of it: it must not stop half
-    /// way for what others hold.
+    /// How the next message of a session goes. `None`: not now. A message goes in parts only if
+    /// there is credit for all of it: it must not stop half way for what others hold.
     ///
-    /// RR-CREDIT-1, RR-DGRAM-6.
-    fn how_to_send(&self, slot: u32, length: u64, hint: Hint) -> Option<(How, usize)> {
+    /// RR-CREDIT-1, RR-DGRAM-6, RR-DGRAM-12.
+    fn how_to_send(&self, slot: u32, length: u64, hint: Hint) -> Option<Course> {
         let session = self.sessions.at(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
-        let eager_limit = u64::from(self.config.eager_limit.min(session.eager_limit));
+        let eager_limit = u64::from(self.eager_limit_for(session));
         let bytes_left = u64::from(session.byte_credit.available());
         let longest = datagram.frame_bytes_max();
         let whole_limit = hint.eager_limit(eager_limit);
-        let (how, header, payload) = if length > whole_limit || length > bytes_left {
+        let is_eager = length <= whole_limit && length <= bytes_left;
+        let is_short = length as usize <= longest - EAGER_HEADER_BYTES;
+        let is_long = is_eager && !is_short && datagram.has_stream;
+        let (how, header, payload) = if !is_eager {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
             let first = (first.min(eager_limit) as usize).min(longest - RTS_HEADER_BYTES);
             (How::Pulled, RTS_HEADER_BYTES, first)
-        } else if length as usize > longest - EAGER_HEADER_BYTES {
-            (How::Parts, EAGER_HEADER_BYTES, 0)
-        } else {
+        } else if is_short || (is_long && length as usize <= LONG_PAYLOAD_BYTES) {
             (How::Whole, EAGER_HEADER_BYTES, length as usize)
+        } else {
+            (How::Parts, EAGER_HEADER_BYTES, 0)
         };
-        let has_room = datagram.has_room(&self.datagrams.contents, header + payload, false);
-        (session.envelope_credit.available() > 0 && has_room).then_some((how, payload))
+        let pool = &self.datagrams.contents;
+        let has_room = if is_long {
+            datagram.has_room_for_long(pool, header + payload)
+        } else {
+            datagram.has_room(pool, header + payload, false)
+        };
+        let course = Course { how, payload, is_long };
+        (session.envelope_credit.available() > 0 && has_room).then_some(course)
     }
 
     /// The sends of a session wait; acknowledgements, credit and sent contents bring it back.
@@ -256,14 +286,22 @@ impl Core {
         let Some(session) = session else { return Staged::Blocked };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
         let pool = &mut self.datagrams.contents;
-        let open = datagram.open_room(pool);
+        let is_long = datagram.has_stream;
+        let (open, longest) = if is_long {
+            (datagram.long_open_room(pool), PART_HEADER_BYTES + LONG_PAYLOAD_BYTES)
+        } else {
+            (datagram.open_room(pool), datagram.frame_bytes_max())
+        };
         let is_open_enough = open >= PART_HEADER_BYTES + left.min(PART_BYTES_MIN);
-        let longest = if is_open_enough { open } else { datagram.frame_bytes_max() };
+        let longest = if is_open_enough { open.min(longest) } else { longest };
         let length = left.min(longest - PART_HEADER_BYTES);
         let room = PART_HEADER_BYTES + length;
-        let Some(pushed) = datagram.push_message(pool, slot, room, hint) else {
-            return self.blocked(slot);
+        let pushed = if is_long {
+            datagram.push_long(pool, slot, room)
+        } else {
+            datagram.push_message(pool, slot, room, hint)
         };
+        let Some(pushed) = pushed else { return self.blocked(slot) };
         let content = pushed.id;
         let is_last = length == left;
         if is_last {

@@ -52,7 +52,7 @@ impl Plan {
         let mut world = World::new(nodes, &config, content_bytes, seed ^ 0x5eed);
         let pool = one_of(&mut random, &[1, 2, 8, 100]);
         for node in &mut world.nodes {
-            node.core.datagrams.contents = ContentPool::new(2048, pool);
+            node.core.datagrams.contents = ContentPool::new(2048, pool * 2048);
         }
         world.room_bytes = 1200;
         world.burst = one_of(&mut random, &[1, 2, 8]);
@@ -66,6 +66,9 @@ impl Plan {
         };
         if world.faults.is_silent {
             world.faults.loss = 0.0;
+        }
+        if random.random_bool(0.3) {
+            world.use_streams(one_of(&mut random, &[1, 4, 40]));
         }
         let favourite = Stream { from: 0, source: 0, to: 1, target: 0, context: 1 };
         let favourite = random.random_bool(0.5).then_some(favourite);

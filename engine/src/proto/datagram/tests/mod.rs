@@ -5,6 +5,7 @@ mod chaos;
 mod hostile;
 mod parts;
 mod properties;
+mod stream;
 mod warm;
 mod world;
 
@@ -228,7 +229,7 @@ fn a_delivered_message_waits_for_no_other() {
     assert_eq!(world.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
     // An acknowledgement of what comes is in every segment, whatever its lane tells.
     world.deliver(0, 1, &lost[0].1).unwrap();
-    world.nodes[1].core.resend_all(0);
+    world.nodes[1].core.resend_all(0, false);
     let answer = world.capture(1, 0);
     assert_eq!(header_of(&answer[0].1).ack.get(), 2);
     world.deliver(1, 0, &answer[0].1).unwrap();
@@ -258,7 +259,7 @@ fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
     world.acknowledge(0, 1, first[0].0);
     let core = &mut world.nodes[0].core;
     assert!(core.poll_content_again(0, first[0].0, CONTENT, false).is_none());
-    core.resend_all(0);
+    core.resend_all(0, false);
     let news = world.capture(0, 1);
     assert_eq!((news.len(), header_of(&news[0].1).frames.get()), (1, 0));
 }
@@ -320,7 +321,7 @@ fn credit_announced_in_a_lost_datagram_is_announced_again() {
 #[test]
 fn control_frames_pass_messages_that_wait_for_room() {
     let mut world = world();
-    world.nodes[0].core.datagrams.contents = super::content::ContentPool::new(2048, 2);
+    world.nodes[0].core.datagrams.contents = super::content::ContentPool::new(2048, 2 * 2048);
     for context in 0..10 {
         world.send(stream(context), 200, Level::BufferReusable);
     }

@@ -94,7 +94,7 @@ fn a_message_in_parts_is_delivered_with_the_last_of_its_contents() {
 /// A world in which a message in parts stops after two contents, for want of room; these.
 fn half_sent(level: Level) -> (World, Id, Vec<(u64, Vec<u8>)>) {
     let mut world = world();
-    world.nodes[0].core.datagrams.contents = ContentPool::new(2048, 4);
+    world.nodes[0].core.datagrams.contents = ContentPool::new(2048, 4 * 2048);
     let send = world.send(stream(1), LENGTH, level).unwrap();
     let parts = world.capture(0, 1);
     assert_eq!(parts.len(), 2, "as many as the pool gives");

@@ -58,6 +58,7 @@ const LOSS_STEPS: u64 = 6;
 #[derive(Debug)]
 enum News {
     Datagram { from: usize, to: usize, bytes: Vec<u8>, token: u64 },
+    Segment { from: usize, to: usize, bytes: Vec<u8> },
     Acked { to: usize, peer: usize, token: u64 },
     Lost { to: usize, peer: usize, token: u64 },
 }
@@ -163,6 +164,10 @@ pub(super) struct World {
     pub(super) receives: Vec<Receive>,
     /// Bulk lanes move chunks.
     pub(super) has_bulk: bool,
+    /// Steps that a segment takes by the stream of its session; `None`: streams carry nothing.
+    pub(super) stream_steps: Option<u64>,
+    /// Segments that went by streams.
+    pub(super) segments: u64,
 }
 
 fn engine_of(node: usize) -> u64 {
@@ -209,6 +214,8 @@ impl World {
             sent: BTreeMap::new(),
             receives: Vec::new(),
             has_bulk: true,
+            stream_steps: None,
+            segments: 0,
         };
         for left in 0..count {
             for right in left + 1..count {
@@ -246,6 +253,14 @@ impl World {
         opener.use_datagrams(slot, content_bytes);
         self.nodes[left].slots.insert(right, slot);
         self.nodes[right].slots.insert(left, other);
+    }
+
+    /// From now on what fits no datagram goes by streams, which take so many steps.
+    pub(super) fn use_streams(&mut self, steps: u64) {
+        self.stream_steps = Some(steps);
+        for node in &mut self.nodes {
+            node.slots.values().for_each(|&slot| node.core.use_stream(slot, true));
+        }
     }
 
     fn add(&mut self, steps: u64, news: News) {
@@ -354,6 +369,13 @@ impl World {
                     self.add(steps, News::Acked { to: from, peer: to, token });
                 }
             }
+            News::Segment { from, to, bytes } => {
+                let node = &mut self.nodes[to];
+                node.memory.now = self.now;
+                let slot = node.slots[&from];
+                let used = node.core.handle_bytes(slot, &bytes, self.now, &mut node.memory);
+                assert_eq!(used, Ok(bytes.len()));
+            }
             News::Acked { to, peer, token } => {
                 let node = &mut self.nodes[to];
                 node.memory.now = self.now;
@@ -410,8 +432,11 @@ impl World {
             self.nodes[number].slots.iter().map(|(&peer, &slot)| (peer, slot)).collect();
         for &(_, slot) in &slots {
             if self.happens(self.faults.switch) {
-                self.nodes[number].core.resend_all(slot);
+                self.nodes[number].core.resend_all(slot, false);
             }
+        }
+        for &(peer, slot) in &slots {
+            self.transmit_by_stream(number, peer, slot);
         }
         let node = &mut self.nodes[number];
         while let Some(dirty) = node.core.poll_dirty() {
@@ -448,6 +473,20 @@ impl World {
             self.add(steps, News::Datagram { from, to, bytes: bytes.clone(), token });
         }
         true
+    }
+
+    /// What waits for the stream goes, and what came by it is acknowledged.
+    fn transmit_by_stream(&mut self, from: usize, to: usize, slot: u32) {
+        let Some(steps) = self.stream_steps else { return };
+        if self.nodes[from].core.owed_by_stream(slot) > 0 {
+            self.nodes[from].core.acknowledge_stream(slot);
+        }
+        while let Some((bytes, _)) = self.nodes[from].core.poll_long(slot) {
+            let bytes = bytes.to_vec();
+            self.segments += 1;
+            self.add(steps, News::Segment { from, to, bytes });
+            self.stage(from);
+        }
     }
 
     fn carry_out(&mut self, number: usize) {

@@ -1,0 +1,208 @@
+//! Contents by the control lane of a session in datagram mode.
+//!
+//! All of them go there while the session's path carries none; and the long ones always, where no
+//! other path leads to the peer.
+//!
+//! ```text
+//!  short ──> path, if it is open ──> datagrams
+//!      \___ otherwise ___
+//!                        v
+//!  long  ──────────────> unsent ──> TCP
+//! ```
+//!
+//! A long content is handed to the kernel from where it was gathered; `unsent` has what the kernel
+//! did not take of it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go
+//! first. Its receiver acknowledges it with what it sends next; in the next turn in which nothing
+//! comes; or when [`OWED_BYTES_MAX`] have come.
+
+use std::io::ErrorKind;
+
+use super::engine::Engine;
+use super::lanes::Interest;
+
+/// Bytes of long contents that a session sends in one turn, and one content more: what short
+/// messages wait for.
+const LONG_BYTES_PER_TURN: usize = 48 << 10;
+
+/// Bytes that come by the stream before they are acknowledged though more is coming.
+const OWED_BYTES_MAX: u32 = 64 << 10;
+
+/// What became of what the kernel had the beginning of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// The kernel has it all.
+    Taken,
+    /// It took no more, or there is no lane.
+    Blocked,
+    /// The lane failed, and the session with it, perhaps.
+    Failed,
+}
+
+impl Engine {
+    /// Sends the contents of a session in datagram mode, by its path or by its TCP lane.
+    pub(super) fn flush_contents(&mut self, session: u32) -> bool {
+        let mut happened = false;
+        let mut is_by_path = self.control(session).is_by_datagram();
+        if is_by_path {
+            // What is sent next says the news.
+            let is_alone = self.state.core.has_only_long(session);
+            if is_alone {
+                happened = self.flush_long(session);
+            }
+            if !is_alone || self.state.core.is_waiting(session) {
+                happened |= self.transmit(session);
+            }
+            // What was made for longer datagrams than the path takes now goes by TCP.
+            is_by_path = self.control(session).is_by_datagram()
+                && !self.is_waiting_too_long_for_path(session);
+            if is_by_path && !is_alone && self.state.core.has_long(session) {
+                happened |= self.flush_long(session);
+            }
+        }
+        if !is_by_path {
+            happened |= self.flush_by_stream(session);
+        } else if !self.control(session).unsent.is_empty() {
+            happened |= self.send_rest(session) == Rest::Taken;
+        }
+        self.end_if_left(session) || happened
+    }
+
+    /// Sends all contents by the TCP lane.
+    fn flush_by_stream(&mut self, session: u32) -> bool {
+        let mut happened = false;
+        loop {
+            let state = &mut *self.state;
+            let Some(control) = state.controls.get_mut(session as usize) else { return happened };
+            if control.lane.is_none() || control.is_blocked {
+                return happened;
+            }
+            let unsent = &mut control.unsent;
+            if unsent.is_empty() && !state.core.poll_content_for_stream(session, unsent) {
+                return happened;
+            }
+            match self.send_rest(session) {
+                Rest::Taken => happened = true,
+                Rest::Blocked => return happened,
+                Rest::Failed => return true,
+            }
+        }
+    }
+
+    /// Sends long contents, as many as a turn may.
+    fn flush_long(&mut self, session: u32) -> bool {
+        let mut happened = false;
+        let mut left = LONG_BYTES_PER_TURN;
+        loop {
+            let state = &mut *self.state;
+            let Some(control) = state.controls.get_mut(session as usize) else { return happened };
+            let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return happened };
+            if control.unsent.is_empty() {
+                if left == 0 {
+                    state.core.mark_dirty(session);
+                    return happened;
+                }
+                let Some((bytes, has_checksums)) = state.core.poll_long(session) else {
+                    return happened;
+                };
+                left = left.saturating_sub(bytes.len());
+                let sent = if has_checksums {
+                    crate::proto::datagram::append(&mut control.unsent, bytes, true);
+                    0
+                } else {
+                    // What became of an error is asked again below.
+                    let sent = self.driver.send(lane, bytes).unwrap_or(0);
+                    control.unsent.extend_from_slice(&bytes[sent..]);
+                    sent
+                };
+                if sent > 0 {
+                    happened = true;
+                    control.silence.expect_answer();
+                }
+                if control.unsent.is_empty() {
+                    continue;
+                }
+            }
+            match self.send_rest(session) {
+                Rest::Taken => happened = true,
+                Rest::Blocked => return happened,
+                Rest::Failed => return true,
+            }
+        }
+    }
+
+    /// Sends what the kernel has the beginning of: that has to follow, whatever lane comes next.
+    fn send_rest(&mut self, session: u32) -> Rest {
+        loop {
+            let Some(control) = self.state.controls.get_mut(session as usize) else {
+                return Rest::Failed;
+            };
+            let Some(lane) = control.lane.filter(|_| !control.is_blocked) else {
+                return Rest::Blocked;
+            };
+            if control.unsent.is_empty() {
+                return Rest::Taken;
+            }
+            match self.driver.send(lane, &control.unsent) {
+                Ok(sent) => {
+                    control.silence.expect_answer();
+                    control.unsent.drain(..sent);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    control.is_blocked = true;
+                    self.watch(lane, Interest::Writable);
+                    return Rest::Blocked;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.handle_unsendable(session, &error);
+                    return Rest::Failed;
+                }
+            }
+        }
+    }
+
+    /// The last words of a session that is over, as far as the kernel takes them. Its lane is
+    /// closed next.
+    pub(super) fn say_last_words(&mut self, session: u32) {
+        let words = self.state.core.take_last_words(session);
+        let control = self.control(session);
+        let Some(lane) = control.lane.filter(|_| !words.is_empty()) else { return };
+        // Nothing is understood before the rest of what the peer has the beginning of.
+        let mut unsent = std::mem::take(&mut control.unsent);
+        unsent.extend_from_slice(&words);
+        let mut at = 0;
+        while at < unsent.len() {
+            match self.driver.send(lane, &unsent[at..]) {
+                Ok(sent) => at += sent,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Acknowledges what came by the stream of a session unless more `is_coming`, or if that is
+    /// much.
+    ///
+    /// RR-DGRAM-12.
+    #[inline]
+    pub(super) fn acknowledge_if_due(&mut self, session: u32, is_coming: bool) {
+        let owed = self.state.core.owed_by_stream(session);
+        if owed >= OWED_BYTES_MAX || (owed > 0 && !is_coming) {
+            self.state.core.acknowledge_stream(session);
+        }
+    }
+
+    /// The same for all hot lanes, at once: there may be no other turn for long.
+    pub(super) fn acknowledge_hot(&mut self) {
+        let mut index = 0;
+        while let Some(&session) = self.state.hot.get(index) {
+            if self.state.core.owed_by_stream(session) > 0 {
+                self.state.core.acknowledge_stream(session);
+                self.flush(session);
+                self.driver.flush_datagrams();
+            }
+            // A lane that fails is not among them any more.
+            index += usize::from(self.state.hot.get(index) == Some(&session));
+        }
+    }
+}

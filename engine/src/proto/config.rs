@@ -1,0 +1,96 @@
+//! What an engine's protocol is told when it is made.
+
+use super::connection::Retry;
+
+/// What the protocol needs to know of the settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    /// Longest eager payload, in bytes.
+    pub(crate) eager_limit: u32,
+    /// Longest message that can be injected, in bytes.
+    pub(crate) inject_limit: u32,
+    /// Bytes that go with an RTS.
+    pub(crate) rts_bytes: u32,
+    /// Chunk length while only bulk data flows, in bytes.
+    pub(crate) chunk_bytes: u32,
+    /// Chunk length while messages arrive as well.
+    pub(crate) busy_chunk_bytes: u32,
+    /// Chunks granted ahead per lane.
+    pub(crate) horizon_chunks: u32,
+    /// Bulk lanes per session.
+    pub(crate) bulk_lanes: u32,
+    /// Bulk lanes of the engine.
+    pub(crate) bulk_lanes_max: usize,
+    /// Envelope credit per peer.
+    pub(crate) envelope_credits: u32,
+    /// Eager byte credit per peer.
+    pub(crate) eager_credit_bytes: u32,
+    /// Bound of all byte credits together.
+    pub(crate) unexpected_bytes: u64,
+    /// Bound of all envelope credits together.
+    pub(crate) unexpected_messages: u64,
+    /// Sends that may wait per session.
+    pub(crate) send_queue_ops: usize,
+    /// Outstanding operations.
+    pub(crate) operations_max: usize,
+    /// Sessions.
+    pub(crate) sessions_max: usize,
+    /// Size and number of staging buffers.
+    pub(crate) staging_bytes: usize,
+    /// Number of staging buffers.
+    pub(crate) staging_buffers_max: usize,
+    /// Connection attempts.
+    pub(crate) retry: Retry,
+    /// Idle time after which a bulk lane is closed.
+    pub(crate) bulk_idle_ns: u64,
+    /// Seed of the hash tables that peers can fill.
+    pub(crate) hash_seed: u64,
+    /// Checksums are wanted in all sessions.
+    pub(crate) checksum: bool,
+    /// Bytes of a buffer for what goes in one datagram: the longest that the NIC carries.
+    pub(crate) content_buffer_bytes: usize,
+    /// Bulk data goes in datagrams, in all sessions.
+    pub(crate) bulk_in_datagrams: bool,
+    /// Eager messages that fit no datagram go by the session's stream where there is one path.
+    pub(crate) eager_by_stream: bool,
+    /// Longest eager message where it goes in several datagrams.
+    pub(crate) eager_limit_in_datagrams: u32,
+    /// Bytes that all peers together are granted at once to send in datagrams: what there is room
+    /// for where they arrive.
+    pub(crate) datagram_window_bytes: u64,
+}
+
+#[cfg(test)]
+impl Config {
+    /// Small limits, one bulk lane.
+    pub(crate) const fn for_tests() -> Self {
+        Self {
+            eager_limit: 1000,
+            inject_limit: 1000,
+            rts_bytes: 100,
+            chunk_bytes: 4096,
+            busy_chunk_bytes: 4096,
+            horizon_chunks: 2,
+            bulk_lanes: 1,
+            bulk_lanes_max: 1,
+            envelope_credits: 64,
+            eager_credit_bytes: 4096,
+            unexpected_bytes: 1 << 20,
+            unexpected_messages: 1 << 10,
+            send_queue_ops: 100,
+            operations_max: 1000,
+            sessions_max: 4,
+            staging_bytes: 4096,
+            staging_buffers_max: 4,
+            retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+            bulk_idle_ns: 1000,
+            hash_seed: 1,
+            checksum: false,
+            content_buffer_bytes: 2048,
+            bulk_in_datagrams: false,
+            eager_by_stream: false,
+            eager_limit_in_datagrams: u32::MAX,
+            datagram_window_bytes: 1 << 20,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Messages that fit no datagram and go by the session's stream.
+
+use super::*;
+
+fn roomy() -> Config {
+    Config {
+        eager_limit: 70_000,
+        eager_credit_bytes: 200_000,
+        staging_bytes: 1 << 16,
+        ..Config::for_tests()
+    }
+}
+
+/// Two nodes whose streams take so many steps.
+fn world_of(steps: u64) -> World {
+    let mut world = World::new(2, &roomy(), CONTENT, 1);
+    world.use_streams(steps);
+    world
+}
+
+/// RR-DGRAM-12
+#[test]
+fn every_length_and_level_arrives_by_the_stream() {
+    let lengths = [245, 300, 5000, 16_383, 16_384, 16_385, 32_768, 50_000, 65_536, 70_000];
+    for is_posted in [true, false] {
+        for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+            for length in lengths {
+                let mut world = world_of(2);
+                if is_posted {
+                    world.receive((1, 0), Some((0, 0)), 5, length);
+                }
+                world.send(stream(5), length, level);
+                if !is_posted {
+                    world.steps(5);
+                    world.receive((1, 0), Some((0, 0)), 5, length);
+                }
+                world.settle(60);
+                world.check();
+                assert_eq!(world.segments, length.div_ceil(16 << 10) as u64, "{length}");
+                assert!(world.datagrams < 10, "acknowledgements, credit and reports only");
+            }
+        }
+    }
+}
+
+/// A short message overtakes a long one of another stream, and waits for one of its own.
+///
+/// RR-DGRAM-4, RR-DGRAM-12
+#[test]
+fn what_is_late_by_the_stream_delays_its_own_context_only() {
+    let mut world = world_of(30);
+    let long = world.receive((1, 0), Some((0, 0)), 1, 5000);
+    let behind = world.receive((1, 0), Some((0, 0)), 1, 8);
+    let beside = world.receive((1, 0), Some((0, 0)), 2, 8);
+    world.send(stream(1), 5000, Level::BufferReusable);
+    world.send(stream(1), 8, Level::BufferReusable);
+    world.send(stream(2), 8, Level::BufferReusable);
+    world.settle(100);
+    world.check();
+    let step_of = |id| world.nodes[1].memory.ended[&id].1;
+    assert!(step_of(beside) < 5, "{}", step_of(beside));
+    assert_eq!((step_of(long), step_of(behind)), (31, 31));
+}
+
+/// Short ones that come between long ones do not become part of them.
+///
+/// RR-SEG-2, RR-DGRAM-12
+#[test]
+fn long_and_short_ones_take_turns() {
+    let mut world = world_of(3);
+    world.faults = Faults { loss: 0.1, jitter: 3, ..Faults::NONE };
+    for number in 0..60 {
+        let context = number % 3;
+        world.receive((1, 0), Some((0, 0)), context, 20_000);
+        world.send(stream(context), [8, 2000, 200, 20_000][number as usize % 4], Level::Delivered);
+        if number % 5 == 4 {
+            world.step();
+        }
+    }
+    world.settle(500);
+    world.check();
+    // What was staged in one turn went together.
+    assert!((20..50).contains(&world.segments), "{}", world.segments);
+}
+
+/// RR-DGRAM-3, RR-DGRAM-12
+#[test]
+fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
+    let mut world = world_of(1);
+    world.send(stream(1), 5000, Level::BufferReusable);
+    let core = &mut world.nodes[0].core;
+    let first = core.poll_long(0).unwrap().0.to_vec();
+    core.resend_all(0, true);
+    assert!(!core.has_long(0));
+    core.resend_all(0, false);
+    assert!(core.has_only_long(0));
+    let again = core.poll_long(0).unwrap().0.to_vec();
+    assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
+    core.resend_all(0, false);
+    // An acknowledgement of the first one makes the third needless.
+    let receive = world.receive((1, 0), Some((0, 0)), 1, 5000);
+    let there = &mut world.nodes[1];
+    there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
+    assert!(world.end_of(1, receive).is_some());
+    world.nodes[1].core.acknowledge_stream(0);
+    let news = world.capture(1, 0);
+    world.deliver(1, 0, &news[0].1).unwrap();
+    assert!(!world.nodes[0].core.has_long(0));
+    assert!(world.nodes[0].core.is_settled(0));
+    world.check_rest();
+}
+
+/// Another path may carry it, so it goes by datagrams from now on.
+///
+/// RR-DGRAM-12
+#[test]
+fn a_session_that_gets_another_path_goes_on_in_datagrams() {
+    let mut world = world_of(2);
+    for length in [5000, 40_000] {
+        world.receive((1, 0), Some((0, 0)), 1, length);
+        world.send(stream(1), length, Level::Delivered);
+    }
+    // The second one is half way.
+    world.step();
+    for node in &mut world.nodes {
+        node.core.use_stream(0, false);
+    }
+    for length in [900, 5000] {
+        world.receive((1, 0), Some((0, 0)), 1, length);
+        world.send(stream(1), length, Level::Delivered);
+    }
+    world.settle(500);
+    world.check();
+}
+
+/// Whoever ends a session at a goodbye says first what has come by the stream.
+///
+/// RR-DGRAM-9
+#[test]
+fn a_goodbye_is_answered_with_what_has_come() {
+    let mut world = world_of(1);
+    world.send(stream(1), 5000, Level::BufferReusable);
+    let core = &mut world.nodes[0].core;
+    let long = core.poll_long(0).unwrap().0.to_vec();
+    core.leave(0);
+    let goodbye = world.capture(0, 1);
+    world.deliver(0, 1, &goodbye[0].1).unwrap();
+    let there = &mut world.nodes[1];
+    assert!(there.core.take_last_words(0).is_empty(), "it is not due");
+    there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
+    assert_eq!(there.core.sessions.at(0).unwrap().failure, Some(PeerFailure::Left));
+    let words = there.core.take_last_words(0);
+    assert_eq!((words.len(), header_of(&words).ack.get()), (SEGMENT_HEADER_BYTES, 2));
+    let here = &mut world.nodes[0];
+    assert!(!here.core.has_left(0));
+    here.core.handle_bytes(0, &words, 0, &mut here.memory).unwrap();
+    assert!(here.core.has_left(0));
+}

@@ -1,0 +1,134 @@
+//! Sessions with a path whose long messages go by the TCP lane beside it: one story each.
+
+use super::scenarios::{
+    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
+};
+use super::world::World;
+use crate::driver::sim::net::Weather;
+use crate::progress::engine::LoopConfig;
+use crate::proto::core::Config;
+use crate::proto::effects::Level;
+use crate::proto::failure::PeerFailure;
+
+/// More than a datagram takes, and than a content.
+const LENGTHS: [usize; 2] = [5000, 40_000];
+
+fn streaming() -> Config {
+    Config {
+        eager_limit: 64 << 10,
+        envelope_credits: 1000,
+        eager_credit_bytes: 1 << 20,
+        staging_bytes: 64 << 10,
+        staging_buffers_max: 64,
+        eager_by_stream: true,
+        ..config()
+    }
+}
+
+/// Two hosts with a session; their kernels take `capacity` bytes at once.
+fn world(seed: u64, capacity: usize) -> World {
+    let mut world = World::new(seed, Weather { capacity, ..Weather::fair() }).unwrap();
+    world.set_datagrams(true).unwrap();
+    for host in 0..2 {
+        let loop_config = LoopConfig { hot_lanes: seed as usize % 3, ..loop_config() };
+        world.add_host();
+        world.start(host, host as u64 + 1, streaming(), loop_config).unwrap();
+    }
+    talk(&mut world, [0, 1], "the session begins");
+    world
+}
+
+fn segments_by_datagram(world: &World, host: usize) -> u64 {
+    world.look(host).unwrap().state.datagram_counters().segments
+}
+
+/// Nothing else is sent that could say it.
+///
+/// RR-DGRAM-12
+#[test]
+fn what_comes_by_the_stream_is_acknowledged_though_nothing_goes_back() {
+    for seed in 0..20 {
+        for (round, length) in LENGTHS.into_iter().cycle().take(6).enumerate() {
+            let mut world = world(seed, [1 << 20, 700][round % 2]);
+            let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));
+            assert!(receive(&mut world, 1, source, 9, length));
+            let before = segments_by_datagram(&world, 1);
+            let start_ns = world.now_ns();
+            assert!(send(&mut world, 0, target, 9, length, Level::Delivered));
+            run(&mut world, "it is delivered", |world| !drain(world, 0).is_empty());
+            assert!(world.now_ns() - start_ns < 100 * MILLISECOND);
+            assert!(!drain(&mut world, 1).is_empty());
+            pass(&mut world, 10 * MILLISECOND);
+            let segments = segments_by_datagram(&world, 1) - before;
+            assert!(segments <= 4, "the message itself went by TCP: {segments}");
+        }
+    }
+}
+
+/// RR-END-1, RR-DGRAM-9
+#[test]
+fn a_peer_that_is_left_says_that_long_messages_came() {
+    for seed in 0..100 {
+        let mut world = world(seed, [1 << 20, 3000][seed as usize % 2]);
+        let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));
+        let count = 1 + seed % 3;
+        if seed % 4 < 2 {
+            // All of it comes in one turn.
+            world.net.borrow_mut().pause(1, 20 * MILLISECOND);
+        }
+        for tag in 0..count {
+            assert!(receive(&mut world, 1, source, tag, LENGTHS[1]));
+            send(&mut world, 0, target, tag, LENGTHS[1], Level::BufferReusable);
+        }
+        let state = &mut world.engine(0).unwrap().state;
+        assert!(state.core.remove_peer(target, &mut state.completions));
+        let (mut came, mut failure) = (0, None);
+        run(&mut world, "the session ends", |world| {
+            came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count() as u64;
+            let events = &mut world.engine(0).unwrap().state.completions.events;
+            while let Some(event) = events.pop_front() {
+                if let crate::types::Event::Disconnected { failure: cause, .. } = event {
+                    failure = Some(cause);
+                }
+            }
+            failure.is_some()
+        });
+        assert_eq!(failure, Some(PeerFailure::Removed), "seed {seed}");
+        assert_eq!(came, count, "seed {seed}");
+        connect(&mut world, 0, 1);
+        connect(&mut world, 1, 0);
+        drain(&mut world, 0);
+        talk(&mut world, [0, 1], "the next session");
+    }
+}
+
+/// RR-PATH-3, RR-DGRAM-12
+#[test]
+fn long_messages_arrive_while_datagrams_come_and_go() {
+    for seed in 0..20 {
+        let mut world = world(seed, [1 << 20, 700][seed as usize % 2]);
+        let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));
+        for tag in 0..24 {
+            for (from, to) in [(0, 1), (1, 0)] {
+                match tag % 8 {
+                    2 => world.net.borrow_mut().cut_datagrams_way(from, to),
+                    6 => world.net.borrow_mut().open_datagrams_way(from, to),
+                    _ => {}
+                }
+            }
+            let length = [8, LENGTHS[0], 300, LENGTHS[1]][tag as usize % 4];
+            assert!(receive(&mut world, 1, source, tag, length));
+            send(&mut world, 0, target, tag, length, Level::Delivered);
+            pass(&mut world, [0, 300 * MILLISECOND][tag as usize % 2]);
+        }
+        let mut came = 0;
+        run(&mut world, "all came", |world| {
+            came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count();
+            came == 24
+        });
+        pass(&mut world, 1000 * MILLISECOND);
+        drain(&mut world, 0).iter().for_each(|done| assert!(done.result.is_ok(), "{done:?}"));
+        assert_eq!(world.look(0).unwrap().state.core.operations.len(), 0);
+        talk(&mut world, [0, 1], "going on");
+    }
+}
