@@ -133,6 +133,7 @@ pub(crate) fn run(
 
 fn by_tcp(link: &mut Link, job: &Job, floor: FloorName, is_server: bool) -> Result<Report, String> {
     let stream = link.raw(is_server)?;
+    tcp::use_unpaced(&stream);
     link.barrier()?;
     match floor {
         FloorName::TcpLatency => tcp::latency(stream, job, is_server, usize::MAX),

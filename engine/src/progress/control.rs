@@ -19,6 +19,10 @@ const COLD_TURNS: u32 = 64;
 /// and wait meanwhile.
 const BESIDE_BYTES: usize = 64 << 10;
 
+/// Turns without bytes after which what came by a lane beside a path is acknowledged: some
+/// microseconds, in which the rest of a message comes, and an answer to it goes.
+const QUIET_TURNS: u32 = 16;
+
 /// Position of no path.
 pub(super) const NO_PATH: u8 = u8::MAX;
 
@@ -82,6 +86,9 @@ pub(crate) struct Control {
     pub(super) has_contents: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Vec<u8>,
+    /// The turn in which long contents were last sent, and how many bytes of them it still may.
+    pub(super) long_poll: u64,
+    pub(super) long_bytes_left: usize,
     /// Long contents come by the control lane, and others by the path.
     pub(super) is_streaming: bool,
     /// How long that has been awaited.
@@ -106,12 +113,14 @@ impl Engine {
         let mut index = 0;
         while let Some(&session) = self.state.hot.get(index) {
             let got = self.read_control(session);
-            self.acknowledge_if_due(session, got);
             happened |= got;
             // A driver whose empty polls cost a system call gains nothing by watching one lane.
             let may_cool = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
+            let is_quiet = control.idle_turns >= QUIET_TURNS;
+            self.acknowledge_if_due(session, is_quiet);
+            let control = self.control(session);
             let is_beside = control.is_by_datagram();
             let may_cool = may_cool || is_beside;
             let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
@@ -130,7 +139,8 @@ impl Engine {
         let control = self.control(session);
         (control.is_hot, control.is_streaming) = (false, false);
         control.partial.shrink_to(1024);
-        self.acknowledge_if_due(session, false);
+        control.unsent.shrink_to(1024);
+        self.acknowledge_if_due(session, true);
         self.watch_control(session);
     }
 
@@ -148,7 +158,7 @@ impl Engine {
             control.idle_turns = 0;
             self.state.hot.push(session);
         } else {
-            self.acknowledge_if_due(session, false);
+            self.acknowledge_if_due(session, true);
             self.watch_control(session);
         }
     }

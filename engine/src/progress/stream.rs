@@ -12,8 +12,8 @@
 //!
 //! A long content is handed to the kernel from where it was gathered; `unsent` has what the kernel
 //! did not take of it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go
-//! first. Its receiver acknowledges it with what it sends next; in the next turn in which nothing
-//! comes; or when [`OWED_BYTES_MAX`] have come.
+//! first. Its receiver acknowledges it with what it sends next, when nothing has come for some turns,
+//! or when [`OWED_BYTES_MAX`] have come.
 
 use std::io::ErrorKind;
 
@@ -22,10 +22,10 @@ use super::lanes::Interest;
 
 /// Bytes of long contents that a session sends in one turn, and one content more: what short
 /// messages wait for.
-const LONG_BYTES_PER_TURN: usize = 48 << 10;
+const LONG_BYTES_PER_TURN: usize = 32 << 10;
 
 /// Bytes that come by the stream before they are acknowledged though more is coming.
-const OWED_BYTES_MAX: u32 = 64 << 10;
+const OWED_BYTES_MAX: u32 = 128 << 10;
 
 /// What became of what the kernel had the beginning of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,8 +44,9 @@ impl Engine {
         let mut happened = false;
         let mut is_by_path = self.control(session).is_by_datagram();
         if is_by_path {
-            // What is sent next says the news.
-            let is_alone = self.state.core.has_only_long(session);
+            let has_long = self.state.core.has_long(session);
+            // What is sent first says the news, and there may be nothing else for a datagram.
+            let is_alone = has_long && !self.state.core.has_short(session);
             if is_alone {
                 happened = self.flush_long(session);
             }
@@ -55,7 +56,7 @@ impl Engine {
             // What was made for longer datagrams than the path takes now goes by TCP.
             is_by_path = self.control(session).is_by_datagram()
                 && !self.is_waiting_too_long_for_path(session);
-            if is_by_path && !is_alone && self.state.core.has_long(session) {
+            if is_by_path && has_long && !is_alone {
                 happened |= self.flush_long(session);
             }
         }
@@ -88,23 +89,29 @@ impl Engine {
         }
     }
 
-    /// Sends long contents, as many as a turn may.
+    /// Sends long contents, as many as this turn may.
     fn flush_long(&mut self, session: u32) -> bool {
         let mut happened = false;
-        let mut left = LONG_BYTES_PER_TURN;
+        let polls = self.state.polls;
+        let control = self.control(session);
+        if control.long_poll != polls {
+            (control.long_poll, control.long_bytes_left) = (polls, LONG_BYTES_PER_TURN);
+        }
         loop {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
             let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return happened };
             if control.unsent.is_empty() {
-                if left == 0 {
-                    state.core.mark_dirty(session);
+                if control.long_bytes_left == 0 {
+                    if state.core.has_long(session) {
+                        state.core.mark_dirty(session);
+                    }
                     return happened;
                 }
                 let Some((bytes, has_checksums)) = state.core.poll_long(session) else {
                     return happened;
                 };
-                left = left.saturating_sub(bytes.len());
+                control.long_bytes_left = control.long_bytes_left.saturating_sub(bytes.len());
                 let sent = if has_checksums {
                     crate::proto::datagram::append(&mut control.unsent, bytes, true);
                     0
@@ -180,14 +187,14 @@ impl Engine {
         }
     }
 
-    /// Acknowledges what came by the stream of a session unless more `is_coming`, or if that is
-    /// much.
+    /// Acknowledges what came by the stream of a session if nothing came for a while (`is_quiet`),
+    /// or if it is much.
     ///
     /// RR-DGRAM-12.
     #[inline]
-    pub(super) fn acknowledge_if_due(&mut self, session: u32, is_coming: bool) {
+    pub(super) fn acknowledge_if_due(&mut self, session: u32, is_quiet: bool) {
         let owed = self.state.core.owed_by_stream(session);
-        if owed >= OWED_BYTES_MAX || (owed > 0 && !is_coming) {
+        if owed >= OWED_BYTES_MAX || (owed > 0 && is_quiet) {
             self.state.core.acknowledge_stream(session);
         }
     }

@@ -215,7 +215,8 @@ settings_table! {
     cq_entries -> usize: Count = M, Range::Numbers(16..=64 * M);
     /// Size of a buffer in which small messages of one poll travel together.
     staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M);
-    /// Such buffers that an engine may have.
+    /// Such buffers that an engine may have; as much memory again for messages in datagrams until
+    /// they are acknowledged, and for longer ones by TCP connections beside them.
     staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M);
     /// Size of a buffer that control traffic is received into.
     receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M);

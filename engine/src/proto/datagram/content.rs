@@ -7,13 +7,14 @@
 use zerocopy::IntoBytes;
 
 use super::super::table::{Id, Table};
+use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::part::PART_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 /// Most payload of one frame in a long content. Longer messages go in parts of that length, so that
-/// the receiver copies one while the sender copies the next.
-pub(super) const LONG_PAYLOAD_BYTES: usize = 16 << 10;
+/// the receiver copies one while the sender copies the next; more of them cost more calls.
+pub(super) const LONG_PAYLOAD_BYTES: usize = EAGER_BYTES_MAX;
 
 /// A long content: an envelope, and the first part of its message.
 pub(super) const LONG_BYTES: usize =

@@ -238,12 +238,11 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long.len() > 0)
     }
 
-    /// Whether a long content of a session waits for its stream, and no other content does.
-    #[inline]
-    pub(crate) fn has_only_long(&self, slot: u32) -> bool {
+    /// Whether a content of a session waits that is not long.
+    pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
-        datagram.long.len() > 0 && !datagram.waits() && session.control.is_empty()
+        datagram.waits() || !session.control.is_empty()
     }
 
     /// The next long content of a session, for its stream while its path carries the others. The

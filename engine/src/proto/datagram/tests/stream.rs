@@ -21,7 +21,7 @@ fn world_of(steps: u64) -> World {
 /// RR-DGRAM-12
 #[test]
 fn every_length_and_level_arrives_by_the_stream() {
-    let lengths = [245, 300, 5000, 16_383, 16_384, 16_385, 32_768, 50_000, 65_536, 70_000];
+    let lengths = [245, 300, 5000, 16_384, 32_767, 32_768, 32_769, 50_000, 65_536, 70_000];
     for is_posted in [true, false] {
         for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
             for length in lengths {
@@ -36,7 +36,7 @@ fn every_length_and_level_arrives_by_the_stream() {
                 }
                 world.settle(60);
                 world.check();
-                assert_eq!(world.segments, length.div_ceil(16 << 10) as u64, "{length}");
+                assert_eq!(world.segments, length.div_ceil(32 << 10) as u64, "{length}");
                 assert!(world.datagrams < 10, "acknowledgements, credit and reports only");
             }
         }
@@ -71,8 +71,8 @@ fn long_and_short_ones_take_turns() {
     world.faults = Faults { loss: 0.1, jitter: 3, ..Faults::NONE };
     for number in 0..60 {
         let context = number % 3;
-        world.receive((1, 0), Some((0, 0)), context, 20_000);
-        world.send(stream(context), [8, 2000, 200, 20_000][number as usize % 4], Level::Delivered);
+        world.receive((1, 0), Some((0, 0)), context, 40_000);
+        world.send(stream(context), [8, 2000, 200, 40_000][number as usize % 4], Level::Delivered);
         if number % 5 == 4 {
             world.step();
         }
@@ -93,7 +93,7 @@ fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
     core.resend_all(0, true);
     assert!(!core.has_long(0));
     core.resend_all(0, false);
-    assert!(core.has_only_long(0));
+    assert!(core.has_long(0) && !core.has_short(0));
     let again = core.poll_long(0).unwrap().0.to_vec();
     assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
     core.resend_all(0, false);
@@ -120,7 +120,7 @@ fn a_session_that_gets_another_path_goes_on_in_datagrams() {
         world.receive((1, 0), Some((0, 0)), 1, length);
         world.send(stream(1), length, Level::Delivered);
     }
-    // The second one is half way.
+    // The second one may be half way.
     world.step();
     for node in &mut world.nodes {
         node.core.use_stream(0, false);
