@@ -119,10 +119,13 @@ impl World {
         self.check();
         // The sound one last, so that the others' ends do not touch it.
         let slots: Vec<u32> = (0..self.core.sessions.slots() as u32).rev().collect();
-        for slot in slots.iter().copied().filter(|&slot| slot != self.sound_slot) {
-            self.core.fail_session(slot, PeerFailure::Lost("over".into()), &mut self.kernel);
+        // Twice: one that was left and is wanted again has an attempt next, which fails as well.
+        for _ in 0..2 {
+            for slot in slots.iter().copied().filter(|&slot| slot != self.sound_slot) {
+                self.core.fail_session(slot, PeerFailure::Lost("over".into()), &mut self.kernel);
+            }
+            self.carry_out();
         }
-        self.carry_out();
         self.ping();
         self.check();
         let failure = PeerFailure::Left;
