@@ -9,8 +9,8 @@ use super::engine::{Engine, State};
 use super::roles::Role;
 use crate::types::Error;
 
-/// How soon to look again after a session that is being set up, or at a full TCP lane: nothing
-/// wakes the caretaker for these.
+/// How soon to look again after a session that is being set up, at a full TCP lane, or after a turn
+/// that did not send everything: nothing wakes the caretaker for these.
 const SOON: Duration = Duration::from_millis(1);
 
 impl Engine {
@@ -82,6 +82,7 @@ impl State {
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes_pending > 0
+            || !self.core.dirty.is_empty()
             || self.datagrams.waits_for_room()
             || self.controls.iter().any(|control| control.is_blocked)
             || self

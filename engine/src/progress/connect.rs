@@ -374,12 +374,16 @@ impl Engine {
     /// Peers whose kernels do not acknowledge what was sent to them are dead, and those that do not
     /// answer the kernel's keep-alive, which is looked at now and then.
     ///
-    /// RR-END-2.
+    /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
         let round = self.state.next_health_round();
         for session in 0..self.state.controls.len() {
             if !self.state.controls[session].partial.is_empty() {
                 self.judge_unfinished(session);
+            }
+            if self.state.core.holds_long(session as u32) {
+                // An owner who computes reads no TCP; a datagram has the caretaker do it.
+                self.state.ask_all_paths(session as u32);
             }
             let control = &self.state.controls[session];
             let is_turn = (session as u32).wrapping_add(round).is_multiple_of(IDLE_ROUNDS);

@@ -20,9 +20,9 @@ use std::io::ErrorKind;
 use super::engine::Engine;
 use super::lanes::Interest;
 
-/// Bytes of long contents that a session sends in one turn, and one content more: what short
-/// messages wait for.
-const LONG_BYTES_PER_TURN: usize = 32 << 10;
+/// Bytes of long contents that a session sends in one turn, in whole contents: what short messages
+/// wait for.
+const LONG_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Bytes that come by the stream before they are acknowledged though more is coming.
 const OWED_BYTES_MAX: u32 = 128 << 10;
@@ -104,7 +104,7 @@ impl Engine {
             if control.unsent.is_empty() {
                 if control.long_bytes_left == 0 {
                     if state.core.has_long(session) {
-                        state.core.mark_dirty(session);
+                        state.core.mark_dirty_last(session);
                     }
                     return happened;
                 }

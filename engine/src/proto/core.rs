@@ -353,6 +353,15 @@ impl Core {
         }
     }
 
+    /// The session has more to send, and has had its turn: the others come first.
+    pub(crate) fn mark_dirty_last(&mut self, session: u32) {
+        if let Some(known) = self.sessions.at_mut(session as usize)
+            && !std::mem::replace(&mut known.is_dirty, true)
+        {
+            self.dirty.insert(0, session);
+        }
+    }
+
     /// Whether no other session than this one has something to send.
     pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
         match self.dirty[..] {

@@ -14,6 +14,7 @@ use aligned_vec::{AVec, ConstAlign};
 use zerocopy::IntoBytes;
 
 use crate::wire::SEGMENT_BYTES_MAX;
+use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::{
     FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader, SegmentSums,
 };
@@ -51,6 +52,12 @@ impl StagingPool {
         let mut buffer = AVec::with_capacity(64, self.buffer_bytes);
         buffer.resize(self.buffer_bytes, 0);
         Some(buffer)
+    }
+
+    /// The longest payload that a message frame of any kind has room for, in bytes.
+    pub(super) fn payload_bytes_max(&self) -> usize {
+        let head = SEGMENT_HEADER_BYTES + SEGMENT_SUMS_BYTES + RTS_HEADER_BYTES;
+        self.buffer_bytes - CONTROL_RESERVE_BYTES - head
     }
 
     fn has_buffer(&self) -> bool {

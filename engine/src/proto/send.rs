@@ -157,7 +157,7 @@ impl Core {
         let remote = self.remotes.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
-            let window = u64::from(session.eager_window.min(session.eager_limit));
+            let window = u64::from(session.eager_window.min(self.eager_limit_for(session)));
             let datagram = session.datagram.as_deref();
             let is_whole = datagram.is_none_or(|datagram| datagram.takes_whole(request.length));
             session.is_connected() && (window < request.length || !is_whole)

@@ -369,7 +369,9 @@ impl Session {
         self.byte_credit = SendCredit::new(theirs.byte_limit);
         (self.eager_limit, self.eager_window) = (theirs.eager_limit, theirs.byte_limit);
         self.envelopes = ReceiveCredit::new(ours.envelope_limit, 1);
-        self.bytes = ReceiveCredit::new(ours.byte_limit, ours.eager_limit);
+        // A message without credit is pulled, so a short window need not have room for the longest.
+        let largest = ours.eager_limit.min(ours.byte_limit / 4);
+        self.bytes = ReceiveCredit::new(ours.byte_limit, largest);
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);

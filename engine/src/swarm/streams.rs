@@ -25,17 +25,29 @@ fn streaming() -> Config {
     }
 }
 
-/// Two hosts with a session; their kernels take `capacity` bytes at once.
-fn world(seed: u64, capacity: usize) -> World {
+/// Settings of both hosts, of which seeds have all kinds.
+fn settings(seed: u64) -> (Config, LoopConfig) {
+    let config = Config { checksum: seed % 5 == 4, ..streaming() };
+    (config, LoopConfig { hot_lanes: seed as usize % 3, ..loop_config() })
+}
+
+/// Hosts with sessions between the first one and the others; their kernels take `capacity` bytes at
+/// once.
+fn world_of(seed: u64, capacity: usize, hosts: usize) -> World {
     let mut world = World::new(seed, Weather { capacity, ..Weather::fair() }).unwrap();
     world.set_datagrams(true).unwrap();
-    for host in 0..2 {
-        let loop_config = LoopConfig { hot_lanes: seed as usize % 3, ..loop_config() };
+    for host in 0..hosts {
+        let (config, loop_config) = settings(seed);
         world.add_host();
-        world.start(host, host as u64 + 1, streaming(), loop_config).unwrap();
+        world.start(host, host as u64 + 1, config, loop_config).unwrap();
     }
-    talk(&mut world, [0, 1], "the session begins");
+    (1..hosts).for_each(|host| talk(&mut world, [0, host], "the session begins"));
     world
+}
+
+/// Two of them.
+fn world(seed: u64, capacity: usize) -> World {
+    world_of(seed, capacity, 2)
 }
 
 fn segments_by_datagram(world: &World, host: usize) -> u64 {
@@ -71,14 +83,15 @@ fn a_peer_that_is_left_says_that_long_messages_came() {
     for seed in 0..100 {
         let mut world = world(seed, [1 << 20, 3000][seed as usize % 2]);
         let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));
-        let count = 1 + seed % 3;
+        let mut count = 0;
         if seed % 4 < 2 {
             // All of it comes in one turn.
             world.net.borrow_mut().pause(1, 20 * MILLISECOND);
         }
-        for tag in 0..count {
-            assert!(receive(&mut world, 1, source, tag, LENGTHS[1]));
-            send(&mut world, 0, target, tag, LENGTHS[1], Level::BufferReusable);
+        for tag in 0..1 + seed % 3 {
+            assert!(receive(&mut world, 1, source, tag, 30_000));
+            // Those that wait when the peer is removed end with that.
+            count += u64::from(!send(&mut world, 0, target, tag, 30_000, Level::BufferReusable));
         }
         let state = &mut world.engine(0).unwrap().state;
         assert!(state.core.remove_peer(target, &mut state.completions));
@@ -130,5 +143,36 @@ fn long_messages_arrive_while_datagrams_come_and_go() {
         drain(&mut world, 0).iter().for_each(|done| assert!(done.result.is_ok(), "{done:?}"));
         assert_eq!(world.look(0).unwrap().state.core.operations.len(), 0);
         talk(&mut world, [0, 1], "going on");
+    }
+}
+
+/// RR-DGRAM-12
+#[test]
+fn long_messages_for_one_peer_leave_others_their_turn() {
+    for seed in 0..20 {
+        let mut world = world_of(seed, 1 << 20, 3);
+        let (near, far) = (peer(&mut world, 0, 1), peer(&mut world, 0, 2));
+        let (at_near, at_far) = (peer(&mut world, 1, 0), peer(&mut world, 2, 0));
+        for tag in 0..20 {
+            assert!(receive(&mut world, 1, at_near, tag, 8));
+            assert!(receive(&mut world, 2, at_far, tag, LENGTHS[1]));
+        }
+        for tag in 0..20 {
+            send(&mut world, 0, near, tag, 8, Level::BufferReusable);
+        }
+        for tag in 0..20 {
+            send(&mut world, 0, far, tag, LENGTHS[1], Level::Delivered);
+        }
+        let (mut short, mut long) = (0, 0);
+        run(&mut world, "the short ones come", |world| {
+            short += drain(world, 1).len();
+            long += drain(world, 2).len();
+            short == 20
+        });
+        assert!(long <= 4, "seed {seed}: {long} came first");
+        run(&mut world, "the long ones come", |world| {
+            long += drain(world, 2).len();
+            long == 20
+        });
     }
 }

@@ -522,7 +522,7 @@ impl Engine {
         let mut contents = Contents { core: &mut state.core, session, is_open, is_drained: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             if sent == DATAGRAMS_PER_FLUSH {
-                contents.core.mark_dirty(session);
+                contents.core.mark_dirty_last(session);
                 break;
             }
             if state.datagrams.is_blocked {

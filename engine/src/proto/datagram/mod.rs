@@ -56,9 +56,6 @@ pub(crate) use self::parts::{Assembling, Parting};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::stage_in_content;
 
-/// Room that the headers in front of a payload take in a staging buffer, rounded up generously.
-const HEADER_ROOM_BYTES: usize = 256;
-
 /// A content holds at least an envelope and the least part.
 const CONTENT_BYTES_MIN: usize =
     SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
@@ -148,6 +145,8 @@ pub(crate) struct Datagram {
     long: List,
     /// Long ones of all.
     long_held: usize,
+    /// A send of the user waits for one of those sent since the peer was last asked about them.
+    long_awaited: bool,
     /// Messages that fit no datagram go by the stream.
     has_stream: bool,
     /// Bulk data goes in datagrams.
@@ -185,6 +184,7 @@ impl Datagram {
             slow: List::new(Order::Queue),
             long: List::new(Order::Queue),
             long_held: 0,
+            long_awaited: false,
             has_stream: false,
             bulk: has_bulk.then(Bulk::default),
             open: None,
@@ -264,16 +264,11 @@ impl Core {
 
     /// The longest message that goes to a session's peer without being pulled, in bytes.
     pub(crate) fn eager_limit_for(&self, session: &super::session::Session) -> u32 {
-        let datagram = session.datagram.as_deref();
-        let ours = match datagram {
-            Some(datagram) if datagram.has_stream => self.config.eager_limit,
-            Some(_) => self.config.eager_limit.min(self.config.eager_limit_in_datagrams),
-            None => {
-                let staged = self.config.staging_bytes.saturating_sub(HEADER_ROOM_BYTES);
-                self.config.eager_limit.min(staged.min(EAGER_BYTES_MAX) as u32)
-            }
+        let limit = match session.datagram.as_deref() {
+            Some(datagram) => datagram.eager_limit(self.config.eager_limit_in_datagrams),
+            None => self.staging.payload_bytes_max().min(EAGER_BYTES_MAX) as u32,
         };
-        ours.min(session.eager_limit)
+        limit.min(self.config.eager_limit).min(session.eager_limit)
     }
 
     fn clamp_content(&self, content_bytes: usize) -> usize {

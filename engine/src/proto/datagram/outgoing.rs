@@ -238,6 +238,13 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long.len() > 0)
     }
 
+    /// Whether a long content of a session is not acknowledged.
+    pub(crate) fn holds_long(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref());
+        datagram.is_some_and(|datagram| datagram.long_held > 0)
+    }
+
     /// Whether a content of a session waits that is not long.
     pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
@@ -247,7 +254,7 @@ impl Core {
 
     /// The next long content of a session, for its stream while its path carries the others. The
     /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
-    /// where a send of the user waits for that. `true` beside it: it goes with checksums
+    /// where a send of the user, or room for the next one, waits for that. `true` beside it: it goes with checksums
     /// ([`append`]).
     ///
     /// RR-DGRAM-12.
@@ -257,11 +264,15 @@ impl Core {
         let pool = &mut self.datagrams.contents;
         let id = datagram.next_long(pool)?;
         let is_last = datagram.long.len() == 0;
+        let is_full = !pool.has_room_for_long(datagram.long_held);
+        let content = pool.get_mut(id)?;
+        datagram.long_awaited |= !content.operations.is_empty();
+        let asks = (is_last && datagram.long_awaited) || is_full;
+        datagram.long_awaited &= !asks;
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
-        let content = pool.get_mut(id)?;
-        let header = session.datagram_header(is_last && !content.operations.is_empty());
+        let header = session.datagram_header(asks);
         content.place = Place::Flying;
         Some((content.seal(header), session.outbox.has_checksums()))
     }
@@ -519,7 +530,12 @@ impl Session {
     #[inline]
     fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
-        self.stream_owed = 0;
+        if std::mem::take(&mut self.stream_owed) > 0
+            && is_before(self.expected_frame, self.stream_end)
+        {
+            // A frame before those that came by the stream is missing still.
+            self.ask_ack(self.stream_end);
+        }
         if let Some(datagram) = self.datagram.as_deref_mut() {
             datagram.news_due = false;
             // Frames before those that it was asked for may be missing still.

@@ -11,8 +11,9 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 /// Frames of the window that only control frames use.
 const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 
-/// Long contents of a session that wait for their first sending: more than one turn sends.
-const LONG_UNSENT_MAX: usize = 8;
+/// Long contents of a session that wait for their first sending: the next one is gathered when the
+/// kernel has this one, so that its receiver copies meanwhile.
+const LONG_UNSENT_MAX: usize = 1;
 
 /// Where [`Datagram::push`] found room for a frame.
 pub(super) struct Pushed<'a> {
@@ -50,6 +51,16 @@ impl Datagram {
     pub(crate) fn takes_whole(&self, length: u64) -> bool {
         let short = self.frame_bytes_max() - EAGER_HEADER_BYTES;
         length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
+    }
+
+    /// The longest message that need not be pulled for its carrier's sake, in bytes, if it is
+    /// `in_datagrams` where it takes several.
+    #[inline]
+    pub(super) fn eager_limit(&self, in_datagrams: u32) -> u32 {
+        if self.has_stream {
+            return u32::MAX;
+        }
+        in_datagrams.max((self.frame_bytes_max() - EAGER_HEADER_BYTES) as u32)
     }
 
     /// The long content that was opened last, while it is not sent and the next frame is the one

@@ -75,8 +75,7 @@ pub(crate) fn stage_in_content<'a>(
     target: u16,
     (eager_limit, in_datagrams): (u32, u32),
 ) -> Option<(&'a mut [u8], bool)> {
-    let has_stream = session.datagram.as_deref()?.has_stream;
-    let limit = if has_stream { eager_limit } else { eager_limit.min(in_datagrams) };
+    let limit = session.datagram.as_deref()?.eager_limit(in_datagrams).min(eager_limit);
     let may_send = session.may_send_now(request.length, limit);
     let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
     let datagram = session.datagram.as_deref_mut()?;

@@ -1,6 +1,7 @@
 //! Messages that fit no datagram and go by the session's stream.
 
 use super::*;
+use crate::wire::segment::FLAG_ACK_REQUESTED;
 
 fn roomy() -> Config {
     Config {
@@ -108,6 +109,46 @@ fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
     assert!(!world.nodes[0].core.has_long(0));
     assert!(world.nodes[0].core.is_settled(0));
     world.check_rest();
+}
+
+/// A message that is missing when it comes, and news of that go before it is there.
+///
+/// RR-DGRAM-11, RR-DGRAM-12
+#[test]
+fn what_overtook_another_one_by_the_stream_is_acknowledged_when_that_comes() {
+    let mut world = world_of(1);
+    world.send(stream(1), 8, Level::BufferReusable);
+    let late = world.capture(0, 1);
+    world.send(stream(2), 5000, Level::BufferReusable);
+    let long = world.nodes[0].core.poll_long(0).unwrap().0.to_vec();
+    let there = &mut world.nodes[1];
+    there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
+    world.send(Stream { from: 1, to: 0, ..stream(3) }, 8, Level::BufferReusable);
+    let other = world.capture(1, 0);
+    assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
+    assert_eq!(world.nodes[1].core.owed_by_stream(0), 0, "what goes says all there is to say");
+    world.deliver(0, 1, &late[0].1).unwrap();
+    let news = world.capture(1, 0);
+    assert_eq!(header_of(&news[0].1).ack.get(), 2);
+    world.deliver(1, 0, &news[0].1).unwrap();
+    assert!(world.nodes[0].core.is_settled(0));
+}
+
+/// RR-DGRAM-12
+#[test]
+fn an_acknowledgement_is_asked_for_by_the_last_of_those_that_one_is_awaited_of() {
+    let mut world = world_of(1);
+    world.send(stream(1), 5000, Level::Delivered);
+    world.stage(0);
+    world.send(stream(1), 5000, Level::BufferReusable);
+    world.stage(0);
+    let core = &mut world.nodes[0].core;
+    let flags = header_of(core.poll_long(0).unwrap().0).flags.get();
+    assert_eq!(flags & FLAG_ACK_REQUESTED, FLAG_ACK_REQUESTED);
+    assert!(core.poll_long(0).is_none(), "both went together");
+    world.send(stream(1), 5000, Level::BufferReusable);
+    let core = &mut world.nodes[0].core;
+    assert_eq!(header_of(core.poll_long(0).unwrap().0).flags.get() & FLAG_ACK_REQUESTED, 0);
 }
 
 /// Another path may carry it, so it goes by datagrams from now on.
