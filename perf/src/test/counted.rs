@@ -1,5 +1,7 @@
 //! What both sides counted in the measured part, and which control lane messages went by.
 
+use std::ops::RangeInclusive;
+
 use ringrail::Counters;
 use ringrail::settings::ControlLane;
 use serde::{Deserialize, Serialize};
@@ -72,10 +74,14 @@ pub(super) fn control_lane(
     report.datagrams_dropped_peer = Some(theirs.dropped);
 }
 
+/// Messages that may fit no datagram and that are not pulled, in bytes.
+const BY_STREAM: RangeInclusive<usize> = 1025..=64 << 10;
+
 impl Report {
-    /// Refuses a round whose control lane was to be datagrams and in which none carried anything.
+    /// Refuses a round whose control lane was to be datagrams and in which none carried anything,
+    /// unless its messages go by TCP for their length.
     pub(crate) fn check_datagrams(&self) -> Result<(), String> {
-        if self.datagram_share.is_some_and(|share| share > 0.0) {
+        if BY_STREAM.contains(&self.size_bytes) || self.datagram_share.is_some_and(|share| share > 0.0) {
             return Ok(());
         }
         let sent = self.datagrams_sent.unwrap_or(0) + self.datagrams_sent_peer.unwrap_or(0);
@@ -154,5 +160,8 @@ mod tests {
         assert!(check(0, 0).unwrap_err().contains("no datagram was sent"));
         let by_tcp = report(ControlLane::Tcp, (9, 0), (9, 0), 0);
         assert!(by_tcp.check_datagrams().unwrap_err().contains("control_lane in --set"));
+        let with_size = |size_bytes| Report { size_bytes, ..by_tcp.clone() };
+        assert!(with_size(4096).check_datagrams().is_ok());
+        assert!(with_size(1 << 20).check_datagrams().is_err());
     }
 }
