@@ -145,7 +145,12 @@ impl Toolchain {
         };
         command.arg("test");
         if self.has_source {
-            command.arg("-Zbuild-std");
+            // In the environment, as the target below: nothing can be linked with another library.
+            command.env("CARGO_UNSTABLE_BUILD_STD", "std");
+        }
+        if sanitizer == Sanitizer::Thread {
+            // Children of a test begin anew, with a thread of their own.
+            command.env("TSAN_OPTIONS", "die_after_fork=0");
         }
         // With a target named, build scripts and macros stay as they are. It is named in the
         // environment, for the cargo that a test starts to build an example.

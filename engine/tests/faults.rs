@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::handmade::{Exchange, hello, join, join_key};
@@ -325,6 +325,8 @@ fn child_that_is_killed() {
 struct Victim {
     child: Child,
     address: Address,
+    /// Kept open: a test that takes long says so, and ends if it cannot.
+    _output: BufReader<ChildStdout>,
 }
 
 impl Victim {
@@ -335,16 +337,17 @@ impl Victim {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
         let hex = loop {
-            let line = lines.next().expect("the child says its address").unwrap();
-            if let Some(hex) = line.strip_prefix("ADDRESS ") {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the child says its address");
+            if let Some(hex) = line.trim_end().strip_prefix("ADDRESS ") {
                 break hex.to_owned();
             }
         };
         let digits = (0..hex.len()).step_by(2).map(|at| &hex[at..at + 2]);
         let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).unwrap()).collect();
-        Self { child, address: Address::from_bytes(&bytes).unwrap() }
+        Self { child, address: Address::from_bytes(&bytes).unwrap(), _output: output }
     }
 
     fn kill(&mut self) {

@@ -81,7 +81,9 @@ impl Report {
     /// Refuses a round whose control lane was to be datagrams and in which none carried anything,
     /// unless its messages go by TCP for their length.
     pub(crate) fn check_datagrams(&self) -> Result<(), String> {
-        if BY_STREAM.contains(&self.size_bytes) || self.datagram_share.is_some_and(|share| share > 0.0) {
+        if BY_STREAM.contains(&self.size_bytes)
+            || self.datagram_share.is_some_and(|share| share > 0.0)
+        {
             return Ok(());
         }
         let sent = self.datagrams_sent.unwrap_or(0) + self.datagrams_sent_peer.unwrap_or(0);
