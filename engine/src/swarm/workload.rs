@@ -502,6 +502,21 @@ impl Run {
                 }
             }
         }
+        self.await_greetings(first_sent)?;
+        // A last message, for which nothing goes back but an acknowledgement.
+        let first_sent = self.oracle.sent.len();
+        if let [one, .., other] = living[..] {
+            let places = [one, other].map(|host| (self.residents[host].process, 0));
+            if self.leaves_room_to_receive(one) {
+                let what = (5000, Level::BufferReusable, Form::Whole);
+                self.send_message(one, places[0], places[1], (0, 0), what, (false, false))?;
+            }
+        }
+        self.await_greetings(first_sent)
+    }
+
+    /// Until what was sent from then on is there, and a second more.
+    fn await_greetings(&mut self, first_sent: usize) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         self.world.plan(0, super::CHECK);
         loop {
