@@ -12,8 +12,8 @@
 //!
 //! A long content is handed to the kernel from where it was gathered; `unsent` has what the kernel
 //! did not take of it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go
-//! first. Its receiver acknowledges it with what it sends next, when nothing has come for some turns,
-//! or when [`OWED_BYTES_MAX`] have come.
+//! first. Its receiver acknowledges it with what it sends next, when nothing has come for some
+//! turns, or when [`OWED_BYTES_MAX`] have come.
 
 use std::io::ErrorKind;
 

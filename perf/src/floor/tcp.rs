@@ -9,8 +9,8 @@ use crate::link::Job;
 use crate::output::Report;
 use crate::stamp;
 
-/// As ringrail's lanes with `tcp_congestion = auto` on a path this short: BBR holds a sender of more
-/// than some 14 KB back until its timer fires, 27 µs on a veth.
+/// As ringrail's lanes with `tcp_congestion = auto` on a path this short, where pacing (BBR) holds
+/// a sender back until a timer fires.
 pub(super) fn use_unpaced(stream: &TcpStream) {
     let socket = socket2::SockRef::from(stream);
     if socket.tcp_congestion().is_ok_and(|name| name.starts_with(b"bbr")) {

@@ -254,8 +254,8 @@ impl Core {
 
     /// The next long content of a session, for its stream while its path carries the others. The
     /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
-    /// where a send of the user, or room for the next one, waits for that. `true` beside it: it goes with checksums
-    /// ([`append`]).
+    /// where a send of the user, or room for the next one, waits for that. `true` beside it: it
+    /// goes with checksums ([`append`]).
     ///
     /// RR-DGRAM-12.
     pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {
