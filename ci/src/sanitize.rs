@@ -248,6 +248,7 @@ mod tests {
         };
         assert!(command(false).is_err_and(|error| error.contains("--component rust-src")));
         let command = command(true).unwrap();
-        assert!(command.get_args().any(|argument| argument == "-Zbuild-std"));
+        let mut variables = command.get_envs();
+        assert!(variables.any(|(name, _)| name == "CARGO_UNSTABLE_BUILD_STD"));
     }
 }
