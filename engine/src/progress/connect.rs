@@ -349,7 +349,7 @@ impl Engine {
         }
         self.state.hot.retain(|&hot| hot != session);
         self.close_path(session);
-        self.say_last_words(session);
+        self.send_final_ack(session);
         let control = self.control(session);
         let lane = control.lane.take();
         *control = Control::default();

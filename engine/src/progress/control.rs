@@ -17,7 +17,7 @@ const COLD_TURNS: u32 = 64;
 
 /// Most bytes that one turn reads of a lane whose session has a path: short messages come by that,
 /// and wait meanwhile.
-const BESIDE_BYTES: usize = 64 << 10;
+const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Turns without bytes after which what came by a lane beside a path is acknowledged: some
 /// microseconds, in which the rest of a message comes, and an answer to it goes.
@@ -84,13 +84,13 @@ pub(crate) struct Control {
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.
     pub(super) has_contents: bool,
-    /// The beginning of a segment whose rest has not come.
-    pub(crate) partial: Vec<u8>,
     /// The turn in which long contents were last sent, and how many bytes of them it still may.
     pub(super) long_poll: u64,
     pub(super) long_bytes_left: usize,
     /// Long contents come by the control lane, and others by the path.
     pub(super) is_streaming: bool,
+    /// The beginning of a segment whose rest has not come.
+    pub(crate) partial: Vec<u8>,
     /// How long that has been awaited.
     pub(super) unfinished: Unfinished,
     /// Copy or zero copy, for its bulk lanes.
@@ -121,10 +121,10 @@ impl Engine {
             let is_quiet = control.idle_turns >= QUIET_TURNS;
             self.acknowledge_if_due(session, is_quiet);
             let control = self.control(session);
-            let is_beside = control.is_by_datagram();
-            let may_cool = may_cool || is_beside;
+            let has_path = control.is_by_datagram();
+            let may_cool = may_cool || has_path;
             let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
-                || (is_beside && !control.is_streaming);
+                || (has_path && !control.is_streaming);
             if is_cold || !control.is_hot {
                 self.cool(session);
             } else {
@@ -204,8 +204,8 @@ impl Engine {
             let have = control.partial.len();
             state.receive_buffer[..have].copy_from_slice(&control.partial);
             let room = &mut state.receive_buffer[have..];
-            let is_beside = control.is_by_datagram();
-            let most = if is_beside { BESIDE_BYTES } else { usize::MAX };
+            let has_path = control.is_by_datagram();
+            let most = if has_path { STREAM_BYTES_PER_TURN } else { usize::MAX };
             let space = room.len().min(most);
             let room = &mut room[..space];
             let got = match self.driver.recv(lane, room) {
@@ -248,8 +248,8 @@ impl Engine {
                     return true;
                 }
             }
-            control.is_streaming |= is_beside && state.core.owed_by_stream(session) > 0;
-            if got < space || is_beside {
+            control.is_streaming |= has_path && state.core.owed_by_stream(session) > 0;
+            if got < space || has_path {
                 break;
             }
         }

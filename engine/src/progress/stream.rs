@@ -19,6 +19,7 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::lanes::Interest;
+use crate::proto::datagram::append_segment;
 
 /// Bytes of long contents that a session sends in one turn, in whole contents: what short messages
 /// wait for.
@@ -113,7 +114,7 @@ impl Engine {
                 };
                 control.long_bytes_left = control.long_bytes_left.saturating_sub(bytes.len());
                 let sent = if has_checksums {
-                    crate::proto::datagram::append(&mut control.unsent, bytes, true);
+                    append_segment(&mut control.unsent, bytes, true);
                     0
                 } else {
                     // What became of an error is asked again below.
@@ -168,15 +169,15 @@ impl Engine {
         }
     }
 
-    /// The last words of a session that is over, as far as the kernel takes them. Its lane is
-    /// closed next.
-    pub(super) fn say_last_words(&mut self, session: u32) {
-        let words = self.state.core.take_last_words(session);
+    /// The final acknowledgement of a session that a goodbye ended, as far as the kernel takes it.
+    /// Its lane is closed next.
+    pub(super) fn send_final_ack(&mut self, session: u32) {
+        let ack = self.state.core.take_final_ack(session);
         let control = self.control(session);
-        let Some(lane) = control.lane.filter(|_| !words.is_empty()) else { return };
+        let Some(lane) = control.lane.filter(|_| !ack.is_empty()) else { return };
         // Nothing is understood before the rest of what the peer has the beginning of.
         let mut unsent = std::mem::take(&mut control.unsent);
-        unsent.extend_from_slice(&words);
+        unsent.extend_from_slice(&ack);
         let mut at = 0;
         while at < unsent.len() {
             match self.driver.send(lane, &unsent[at..]) {

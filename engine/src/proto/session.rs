@@ -221,8 +221,9 @@ pub(crate) struct Session {
     /// frames of the last of them end.
     pub(super) stream_owed: u32,
     pub(super) stream_end: u32,
-    /// What is left to say when the session is over.
-    pub(super) last_words: Vec<u8>,
+    /// The segment that acknowledges, on the TCP lane, what had come when a goodbye ended the
+    /// session.
+    pub(super) final_ack: Vec<u8>,
     pub(super) questions: Questions,
     /// When an eager message last arrived.
     pub(crate) message_ns: u64,
@@ -302,7 +303,7 @@ impl Session {
             ack_wanted: false,
             stream_owed: 0,
             stream_end: 0,
-            last_words: Vec::new(),
+            final_ack: Vec::new(),
             questions: Questions::default(),
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
@@ -376,7 +377,7 @@ impl Session {
         (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
         (self.stream_owed, self.stream_end) = (0, 0);
-        self.last_words.clear();
+        self.final_ack.clear();
         self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);

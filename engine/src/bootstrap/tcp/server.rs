@@ -285,7 +285,7 @@ impl Serving {
             }
             self.sweep();
         }
-        self.say_last_words();
+        self.send_final_ack();
     }
 
     /// Whether to stop, whether somebody connects, and which connections have something to do.
@@ -520,7 +520,7 @@ impl Serving {
     }
 
     /// Sends what is owed, and after a failure waits a moment for the others to have read it.
-    fn say_last_words(mut self) {
+    fn send_final_ack(mut self) {
         let limit = Instant::now() + LINGER;
         let failed = self.job.failed.is_some();
         // Nobody new: their connection is refused, so that they try again or find the next job.

@@ -21,7 +21,9 @@
 //!    found out about its packets; a packet may be acknowledged to the peer only after
 //!    `handle_datagram` had it. [`Core::resend_all`] when a lane is given up that took contents;
 //! 3. [`Core::poll_content`] for each session of [`Core::poll_dirty`], as long as the lane takes
-//!    more; a session whose lane took no more is asked again when it does.
+//!    more; a session whose lane took no more is asked again when it does;
+//! 4. beside that, while one path leads to the peer ([`Core::use_stream`]), [`Core::poll_long`] for
+//!    what goes by the session's TCP lane, and [`Core::acknowledge_stream`] for what came by it.
 
 pub(crate) mod content;
 mod data;
@@ -51,7 +53,7 @@ use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-pub(crate) use self::outgoing::append;
+pub(crate) use self::outgoing::append_segment;
 pub(crate) use self::parts::{Assembling, Parting};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::stage_in_content;
@@ -251,12 +253,11 @@ impl Core {
     #[cold]
     pub(crate) fn acknowledge_stream(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if !session.is_connected() || planted!(ForgetStreamAck) {
+        let is_owed = std::mem::take(&mut session.stream_owed) > 0;
+        if !is_owed || !session.is_connected() || planted!(ForgetStreamAck) {
             return;
         }
-        session.stream_owed = 0;
-        let end = session.stream_end;
-        session.ask_ack(end);
+        session.ask_ack(session.stream_end);
         if session.has_news() {
             self.mark_dirty(slot);
         }

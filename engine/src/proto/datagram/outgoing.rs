@@ -143,7 +143,7 @@ impl Datagram {
 /// Appends a segment to what goes by a stream.
 ///
 /// RR-SUM-2.
-pub(crate) fn append(into: &mut Vec<u8>, segment: &[u8], has_checksums: bool) {
+pub(crate) fn append_segment(into: &mut Vec<u8>, segment: &[u8], has_checksums: bool) {
     if !has_checksums {
         return into.extend_from_slice(segment);
     }
@@ -226,7 +226,7 @@ impl Core {
         let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
         // A stream does not tell what has come: the peer has to.
         let Some(content) = self.poll_content(slot, usize::MAX, true) else { return false };
-        append(into, content.bytes, has_checksums);
+        append_segment(into, content.bytes, has_checksums);
         true
     }
 
@@ -255,7 +255,7 @@ impl Core {
     /// The next long content of a session, for its stream while its path carries the others. The
     /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
     /// where a send of the user, or room for the next one, waits for that. `true` beside it: it
-    /// goes with checksums ([`append`]).
+    /// goes with checksums ([`append_segment`]).
     ///
     /// RR-DGRAM-12.
     pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {
@@ -292,13 +292,13 @@ impl Core {
         let length = (SEGMENT_HEADER_BYTES as u32).into();
         let first_frame = datagram.next_frame.into();
         let header = SegmentHeader { length, first_frame, ..header };
-        append(&mut session.last_words, header.as_bytes(), has_checksums);
+        append_segment(&mut session.final_ack, header.as_bytes(), has_checksums);
     }
 
     /// What [`Self::answer_goodbye`] has for the stream lane of a session that is over.
-    pub(crate) fn take_last_words(&mut self, slot: u32) -> Vec<u8> {
+    pub(crate) fn take_final_ack(&mut self, slot: u32) -> Vec<u8> {
         let session = self.sessions.at_mut(slot as usize);
-        session.map_or_else(Vec::new, |session| std::mem::take(&mut session.last_words))
+        session.map_or_else(Vec::new, |session| std::mem::take(&mut session.final_ack))
     }
 
     /// A content that was sent, to be sent once more as a probe. `None`: it is acknowledged, or

@@ -187,10 +187,10 @@ fn a_goodbye_is_answered_with_what_has_come() {
     let goodbye = world.capture(0, 1);
     world.deliver(0, 1, &goodbye[0].1).unwrap();
     let there = &mut world.nodes[1];
-    assert!(there.core.take_last_words(0).is_empty(), "it is not due");
+    assert!(there.core.take_final_ack(0).is_empty(), "it is not due");
     there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
     assert_eq!(there.core.sessions.at(0).unwrap().failure, Some(PeerFailure::Left));
-    let words = there.core.take_last_words(0);
+    let words = there.core.take_final_ack(0);
     assert_eq!((words.len(), header_of(&words).ack.get()), (SEGMENT_HEADER_BYTES, 2));
     let here = &mut world.nodes[0];
     assert!(!here.core.has_left(0));
