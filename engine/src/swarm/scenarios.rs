@@ -39,8 +39,6 @@ pub(super) fn config() -> Config {
         bulk_lanes_max: 16,
         envelope_credits: 4,
         eager_credit_bytes: 600,
-        unexpected_bytes: 1 << 20,
-        unexpected_messages: 1 << 10,
         send_queue_ops: 1000,
         operations_max: 4000,
         sessions_max: 16,
@@ -48,13 +46,7 @@ pub(super) fn config() -> Config {
         staging_buffers_max: 4,
         retry: Retry { timeout_ns: 20_000 * MILLISECOND, retries: 50, delay_ns: 100_000 },
         bulk_idle_ns: LONG_NS,
-        hash_seed: 1,
-        checksum: false,
-        content_buffer_bytes: 2048,
-        bulk_in_datagrams: false,
-        eager_by_stream: false,
-        eager_limit_in_datagrams: u32::MAX,
-        datagram_window_bytes: 1 << 20,
+        ..Config::for_tests()
     }
 }
 

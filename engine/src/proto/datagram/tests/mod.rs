@@ -36,6 +36,18 @@ fn header_of(bytes: &[u8]) -> &SegmentHeader {
     SegmentHeader::ref_from_prefix(bytes).unwrap().0
 }
 
+/// Sends a message, whose receive is posted before or some steps later.
+fn exchange(world: &mut World, is_posted: bool, length: usize, level: Level) {
+    if is_posted {
+        world.receive((1, 0), Some((0, 0)), 5, length);
+    }
+    world.send(stream(5), length, level);
+    if !is_posted {
+        world.steps(5);
+        world.receive((1, 0), Some((0, 0)), 5, length);
+    }
+}
+
 /// RR-DGRAM-5, RR-DGRAM-6
 #[test]
 fn every_length_and_level_arrives_posted_or_not() {
@@ -44,14 +56,7 @@ fn every_length_and_level_arrives_posted_or_not() {
         for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
             for length in lengths {
                 let mut world = world();
-                if is_posted {
-                    world.receive((1, 0), Some((0, 0)), 5, length);
-                }
-                world.send(stream(5), length, level);
-                if !is_posted {
-                    world.steps(5);
-                    world.receive((1, 0), Some((0, 0)), 5, length);
-                }
+                exchange(&mut world, is_posted, length, level);
                 world.settle(40 + length as u64 / 100);
                 world.check();
             }

@@ -27,14 +27,7 @@ fn every_length_and_level_arrives_by_the_stream() {
         for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
             for length in lengths {
                 let mut world = world_of(2);
-                if is_posted {
-                    world.receive((1, 0), Some((0, 0)), 5, length);
-                }
-                world.send(stream(5), length, level);
-                if !is_posted {
-                    world.steps(5);
-                    world.receive((1, 0), Some((0, 0)), 5, length);
-                }
+                exchange(&mut world, is_posted, length, level);
                 world.settle(60);
                 world.check();
                 assert_eq!(world.segments, length.div_ceil(32 << 10) as u64, "{length}");
