@@ -83,7 +83,7 @@ impl Engine {
         };
         let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
         let zero_copy = self.control(session).zero_copy.as_ref();
-        let mode = zero_copy.map_or(SendMode::Copy, |zero_copy| zero_copy.mode());
+        let mode = zero_copy.map_or(SendMode::Copy, |known| known.mode(chunk.length));
         self.read_clock();
         let now_ns = self.state.now_ns;
         if let Some(traffic) = self.traffic(key) {

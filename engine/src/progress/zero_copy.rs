@@ -15,7 +15,8 @@ const TIMED_BYTES: u64 = 4 << 20;
 const RUNS: u32 = 3;
 /// Bytes after which both are tried again, for a path can change.
 const RETRY_BYTES: u64 = 4 << 30;
-/// Chunks shorter than this say nothing about the rate.
+/// Chunks shorter than this say nothing about the rate, and are copied: what zero copy saves is less
+/// than its notification costs, and that may wait for a delayed acknowledgement of TCP, 40 ms.
 const CHUNK_BYTES_MIN: u32 = 16 << 10;
 
 /// What the user wants.
@@ -57,9 +58,12 @@ impl ZeroCopy {
         Self { policy, mode, runs: 0, bytes: 0, elapsed_ns: 0, best_ns: [u64::MAX; 2] }
     }
 
-    /// How the next chunk is to be sent.
-    pub(crate) fn mode(&self) -> SendMode {
-        self.mode
+    /// How the next chunk, of `length` bytes, is to be sent.
+    pub(crate) fn mode(&self, length: u32) -> SendMode {
+        match self.policy {
+            Policy::Measure if length < CHUNK_BYTES_MIN => SendMode::Copy,
+            _ => self.mode,
+        }
     }
 
     /// A chunk of `length` bytes that was sent by `mode` went out in `elapsed_ns`.
@@ -120,7 +124,7 @@ mod tests {
             let mut last_loser = 0;
             let mut chunks = 0;
             let mut send = |path: &mut ZeroCopy| {
-                let mode = path.mode();
+                let mode = path.mode(CHUNK);
                 if mode != winner {
                     last_loser = chunks;
                 }
@@ -133,7 +137,7 @@ mod tests {
             }
             for _ in 1..RETRY_BYTES / u64::from(CHUNK) {
                 send(&mut path);
-                assert_eq!(path.mode(), winner);
+                assert_eq!(path.mode(CHUNK), winner);
             }
             send(&mut path);
             assert_eq!(path.runs, 0, "both are tried again");
@@ -145,12 +149,22 @@ mod tests {
     fn one_disturbed_run_does_not_decide() {
         let mut path = ZeroCopy::new(Policy::Measure);
         for number in 0..TRIAL {
-            let mode = path.mode();
+            let mode = path.mode(CHUNK);
             let base = if mode == SendMode::Copy { 40_000 } else { 30_000 };
             // A tick of another process in the first run of the faster mode.
             path.handle_sent(mode, CHUNK, if number < 20 { base + 4_000_000 } else { base });
         }
-        assert_eq!(path.mode(), SendMode::ZeroCopy);
+        assert_eq!(path.mode(CHUNK), SendMode::ZeroCopy);
+    }
+
+    #[test]
+    fn short_chunks_are_copied_unless_the_user_wants_otherwise() {
+        for length in [1, 256, CHUNK_BYTES_MIN - 1] {
+            assert_eq!(ZeroCopy::new(Policy::Measure).mode(length), SendMode::Copy);
+            let always = Policy::Always(SendMode::ZeroCopy);
+            assert_eq!(ZeroCopy::new(always).mode(length), SendMode::ZeroCopy);
+        }
+        assert_eq!(ZeroCopy::new(Policy::Measure).mode(CHUNK_BYTES_MIN), SendMode::ZeroCopy);
     }
 
     #[test]
@@ -159,7 +173,7 @@ mod tests {
             let mut path = ZeroCopy::new(Policy::Always(mode));
             for _ in 0..4 * TRIAL {
                 path.handle_sent(mode, CHUNK, 1);
-                assert_eq!(path.mode(), mode);
+                assert_eq!(path.mode(CHUNK), mode);
             }
         }
     }

@@ -54,6 +54,18 @@ impl RawAddress {
         }
     }
 
+    /// Whether the first `bytes` of both are the same: lengths that [`Self::set`] returned.
+    pub(super) fn is(&self, other: &Self, bytes: libc::socklen_t) -> bool {
+        debug_assert!(bytes <= Self::BYTES);
+        // SAFETY: zero bytes or a whole address of either family, without padding, were written
+        // there.
+        let [ours, theirs] = [self, other].map(|address| unsafe {
+            let start = (&raw const *address).cast::<u8>();
+            std::slice::from_raw_parts(start, bytes.min(Self::BYTES) as usize)
+        });
+        ours == theirs
+    }
+
     fn set_v4(&mut self, address: SocketAddrV4) -> libc::socklen_t {
         self.v4 = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,

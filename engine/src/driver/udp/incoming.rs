@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use super::super::calls;
-use super::address::RawAddress;
-use super::{BATCH, failed};
+use super::BATCH;
+use super::batch::Batch;
+use super::train;
 use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
 /// Pending errors of a socket that one call for datagrams passes over.
@@ -20,32 +20,46 @@ const FETCHES_MAX: usize = 4;
 const BATCH_MIN: usize = 8;
 
 /// One byte more than a datagram may have shows which are longer.
-const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
+const DATAGRAM_ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 
-#[repr(C, align(64))]
-struct Slot {
-    bytes: [u8; ROOM_BYTES],
-    address: RawAddress,
-    address_bytes: libc::socklen_t,
-    /// Bytes received.
-    length: usize,
-}
+/// Trains of a batch.
+const TRAINS: usize = 8;
 
-/// A batch of datagrams, received but not all taken.
+/// What a datagram that could have come in a train with those before it is worth, against one that
+/// begins another.
+const JOINED: u32 = 4;
+/// What they have to be worth, before the kernel is asked to join them. Once it is, it goes on
+/// until they are worth nothing.
+const WORTH_JOINING: u32 = 32;
+const WORTH_MAX: u32 = 64;
+
+/// Datagrams that were received and not all taken.
 ///
 /// Asking is what costs: 123 ns where nothing is there, 182 by `recvmmsg`, which also takes 110 ns
 /// more for one datagram than `recvfrom`. So batches are asked for only while datagrams come faster
 /// than they are taken, and one that was not filled is followed by an answer of "none" without
 /// asking, unless the driver was polled meanwhile: an engine that was away for long must not take
 /// an old answer for a new one, as it counts as lost what did not come.
+///
+/// While many come behind others of the same length, the kernel is told to keep trains joined
+/// (`UDP_GRO`); to ask for their lengths costs 100 ns a call, so it is told to stop when they do
+/// not come any more. A train that comes just then is one datagram that nobody understands: it is
+/// lost, as any may be.
 pub(super) struct Incoming {
-    slots: Box<[Slot]>,
-    headers: Box<[libc::mmsghdr]>,
-    pieces: Box<[libc::iovec]>,
-    /// The next datagram that is taken, and the end of the batch.
-    next: usize,
-    end: usize,
-    /// How many the next call asks for: 1, or the size of a batch.
+    datagrams: Batch,
+    /// Room for trains, once they have come.
+    trains: Option<Batch>,
+    /// The kernel joins them.
+    joins: bool,
+    /// It cannot.
+    never_joins: bool,
+    /// What it would be worth; see [`JOINED`].
+    worth: u32,
+    /// What came last could be a train of that many datagrams of so many bytes, and go on if
+    /// nothing was asked for in vain since.
+    train_datagrams: usize,
+    train_bytes: Option<usize>,
+    /// How many messages the next call asks for: 1, or the size of a batch.
     ask: usize,
     /// The last call found something.
     was_hit: bool,
@@ -53,32 +67,32 @@ pub(super) struct Incoming {
     rests: bool,
 }
 
-// SAFETY: as for `Outgoing`.
-unsafe impl Send for Incoming {}
-
 impl Incoming {
     pub(super) fn new() -> Self {
-        let slot = |_| Slot {
-            bytes: [0; ROOM_BYTES],
-            address: RawAddress::new(),
-            address_bytes: 0,
-            length: 0,
-        };
         Self {
-            slots: (0..BATCH).map(slot).collect(),
-            headers: super::headers(),
-            pieces: super::pieces(),
-            next: 0,
-            end: 0,
+            datagrams: Batch::new(BATCH, DATAGRAM_ROOM_BYTES, false),
+            trains: None,
+            joins: false,
+            never_joins: false,
+            worth: 0,
+            train_datagrams: 0,
+            train_bytes: None,
             ask: 1,
             was_hit: false,
             rests: false,
         }
     }
 
+    fn batch(&mut self) -> &mut Batch {
+        match &mut self.trains {
+            Some(trains) if self.joins => trains,
+            _ => &mut self.datagrams,
+        }
+    }
+
     /// Whether datagrams were received that nobody has taken.
-    pub(super) fn is_held(&self) -> bool {
-        self.next < self.end
+    pub(super) fn is_held(&mut self) -> bool {
+        !self.batch().is_empty()
     }
 
     /// Time has passed: what there was may not be all any more.
@@ -93,18 +107,13 @@ impl Incoming {
         counters: &mut DriverCounters,
     ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         for _ in 0..FETCHES_MAX {
-            while self.next < self.end {
-                let at = self.next;
-                self.next += 1;
-                let slot = &self.slots[at];
-                if slot.length > DATAGRAM_BYTES_MAX {
+            while let Some(taken) = self.batch().take() {
+                self.weigh(taken.length());
+                if taken.length() > DATAGRAM_BYTES_MAX {
                     counters.datagrams_too_long += 1;
-                    continue;
-                }
-                if let Some(from) = slot.address.get(slot.address_bytes) {
+                } else if let Some(from) = taken.from {
                     counters.datagrams_received += 1;
-                    let slot = &mut self.slots[at];
-                    return Ok(Some((from, &mut slot.bytes[..slot.length])));
+                    return Ok(Some((from, self.batch().bytes(&taken))));
                 }
             }
             if std::mem::take(&mut self.rests) || !self.fetch(socket, counters)? {
@@ -114,24 +123,41 @@ impl Incoming {
         Ok(None)
     }
 
+    /// Takes note of a datagram of `length` bytes.
+    #[inline]
+    fn weigh(&mut self, length: usize) {
+        if self.train_bytes.is_some_and(|longest| length <= longest) {
+            self.train_datagrams += 1;
+            // A shorter one ends its train.
+            self.train_bytes = self.train_bytes.filter(|&bytes| bytes == length);
+            if self.train_datagrams >= train::DATAGRAMS_MIN {
+                self.worth = (self.worth + JOINED).min(WORTH_MAX);
+            }
+        } else {
+            (self.train_bytes, self.train_datagrams) = (Some(length), 1);
+            self.worth = self.worth.saturating_sub(1);
+        }
+    }
+
     /// Asks the kernel for more; `false` when there is none.
     fn fetch(&mut self, socket: RawFd, counters: &mut DriverCounters) -> io::Result<bool> {
-        (self.next, self.end) = (0, 0);
+        if self.worth >= WORTH_JOINING && !self.joins && !self.never_joins {
+            self.join(socket, counters);
+        }
         for _ in 0..ERRORS_MAX {
             counters.syscalls += 1;
-            let received = match self.ask {
-                1 => self.receive_one(socket),
-                count => self.receive_many(socket, count),
-            };
-            match received {
+            let ask = self.ask;
+            match self.batch().receive(socket, ask) {
                 Ok(count) => {
-                    self.end = count;
                     self.plan(count);
                     return Ok(true);
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {
-                        (self.ask, self.was_hit) = (1, false);
+                        (self.ask, self.was_hit, self.train_bytes) = (1, false, None);
+                        if self.joins && self.worth == 0 {
+                            self.part(socket, counters);
+                        }
                         return Ok(false);
                     }
                     // What an ICMP message said of an earlier datagram: the packet layer finds out
@@ -156,11 +182,35 @@ impl Incoming {
         Ok(false)
     }
 
-    /// Decides on the next call, after one that found `count` datagrams.
+    /// Has the kernel keep trains joined, from now on.
+    #[cold]
+    fn join(&mut self, socket: RawFd, counters: &mut DriverCounters) {
+        counters.syscalls += 1;
+        match train::keep_joined(socket, true) {
+            Ok(()) => {
+                let room = || Batch::new(TRAINS, train::ROOM_BYTES, true);
+                self.trains.get_or_insert_with(room);
+                self.joins = true;
+            }
+            Err(error) => {
+                tracing::debug!("datagrams are received one by one: {error}");
+                self.never_joins = true;
+            }
+        }
+    }
+
+    /// Has the kernel part them again.
+    #[cold]
+    fn part(&mut self, socket: RawFd, counters: &mut DriverCounters) {
+        counters.syscalls += 1;
+        self.joins = train::keep_joined(socket, false).is_err();
+    }
+
+    /// Decides on the next call, after one that found `count` messages.
     fn plan(&mut self, count: usize) {
-        let asked = self.ask;
+        let (asked, most) = (self.ask, self.batch().capacity());
         if asked > 1 {
-            self.rests = count < asked;
+            self.rests = count < asked.min(most);
             self.ask = match count {
                 1 => 1,
                 _ if count == asked => (asked * 2).min(BATCH),
@@ -171,57 +221,90 @@ impl Incoming {
             self.ask = BATCH_MIN;
         }
     }
+}
 
-    fn receive_one(&mut self, socket: RawFd) -> io::Result<usize> {
-        let slot = &mut self.slots[0];
-        slot.address_bytes = RawAddress::BYTES;
-        // SAFETY: pointers and lengths describe room of the slot, which is borrowed exclusively.
-        let rc = unsafe {
-            calls::recvfrom(
-                socket,
-                slot.bytes.as_mut_ptr(),
-                ROOM_BYTES,
-                libc::MSG_DONTWAIT,
-                (&raw mut slot.address).cast(),
-                &raw mut slot.address_bytes,
-            )
-        };
-        slot.length = usize::try_from(rc).map_err(|_| failed())?;
-        Ok(1)
+#[cfg(test)]
+mod tests {
+    use super::super::outgoing::Outgoing;
+    use super::super::socket;
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::time::{Duration, Instant};
+
+    struct Pair {
+        sockets: [std::net::UdpSocket; 2],
+        outgoing: Outgoing,
+        incoming: Incoming,
     }
 
-    fn receive_many(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
-        let pieces = self.pieces.as_mut_ptr();
-        for at in 0..count {
-            let slot = &mut self.slots[at];
-            let piece =
-                libc::iovec { iov_base: slot.bytes.as_mut_ptr().cast(), iov_len: ROOM_BYTES };
-            let header = &mut self.headers[at].msg_hdr;
-            header.msg_name = (&raw mut slot.address).cast();
-            header.msg_namelen = RawAddress::BYTES;
-            // SAFETY: `at` is below BATCH, the number of pieces, which nothing else refers to.
-            unsafe {
-                header.msg_iov = pieces.add(at);
-                pieces.add(at).write(piece);
+    impl Pair {
+        fn new() -> Self {
+            let sockets = [(); 2].map(|()| socket::bind("127.0.0.1:0".parse().unwrap()).unwrap());
+            let outgoing = Outgoing::new(sockets[0].local_addr().unwrap());
+            Self { sockets, outgoing, incoming: Incoming::new() }
+        }
+
+        /// Sends datagrams of these lengths at once and takes them all; returns the calls of either
+        /// side.
+        fn exchange(&mut self, lengths: &[usize]) -> (u64, u64) {
+            let (mut sent, mut taken) = (DriverCounters::default(), DriverCounters::default());
+            let to = self.sockets[1].local_addr().unwrap();
+            for (number, &length) in lengths.iter().enumerate() {
+                self.outgoing.room()[..length].fill(number as u8);
+                self.outgoing.push(to, 0, length, &mut sent);
             }
-            header.msg_iovlen = 1;
+            assert!(self.outgoing.flush(self.sockets[0].as_raw_fd(), &mut sent));
+            assert_eq!(sent.datagrams_sent, lengths.len() as u64);
+            let (start, mut number) = (Instant::now(), 0);
+            while number < lengths.len() {
+                assert!(start.elapsed() < Duration::from_secs(10), "{number} of {lengths:?} came");
+                self.incoming.ask_anew();
+                let from = self.sockets[1].as_raw_fd();
+                while let Some((from, bytes)) = self.incoming.take(from, &mut taken).unwrap() {
+                    assert_eq!(from, self.sockets[0].local_addr().unwrap());
+                    assert_eq!(*bytes, *vec![number as u8; lengths[number]], "{number}");
+                    number += 1;
+                }
+            }
+            assert_eq!(taken.datagrams_received, lengths.len() as u64);
+            assert_eq!(taken.datagrams_too_long, 0);
+            (sent.syscalls, taken.syscalls)
         }
-        // SAFETY: the first `count` headers describe pieces, slots and addresses that stay where
-        // they are and that nothing else accesses during the call; a null timeout means none.
-        let rc = unsafe {
-            libc::recvmmsg(
-                socket,
-                self.headers.as_mut_ptr(),
-                count as libc::c_uint,
-                libc::MSG_DONTWAIT as _,
-                std::ptr::null_mut(),
-            )
-        };
-        let count = usize::try_from(rc).map_err(|_| failed())?;
-        for (slot, header) in self.slots.iter_mut().zip(&self.headers[..count]) {
-            slot.length = header.msg_len as usize;
-            slot.address_bytes = header.msg_hdr.msg_namelen;
+    }
+
+    #[test]
+    fn trains_come_as_the_datagrams_that_they_are() {
+        let mut pair = Pair::new();
+        pair.exchange(&[1000; 40]);
+        if train::keep_joined(pair.sockets[1].as_raw_fd(), false).is_err() {
+            return println!("RINGRAIL-SKIP: driver::udp::incoming: no UDP_GRO");
         }
-        Ok(count)
+        let mut pair = Pair::new();
+        pair.exchange(&[1000; 40]);
+        // A train each.
+        assert_eq!(pair.exchange(&[1000; 40]), (1, 1));
+        let mixed: Vec<usize> =
+            (0..60).map(|at| [1400, 1400, 1400, 300, 8, 0, 8][at % 7]).collect();
+        pair.exchange(&mixed);
+        pair.exchange(&[1400, 1400, 300]);
+        assert!(pair.incoming.joins);
+    }
+
+    #[test]
+    fn what_comes_one_by_one_is_not_asked_for_its_length() {
+        let mut pair = Pair::new();
+        for _ in 0..200 {
+            pair.exchange(&[64]);
+        }
+        assert!(pair.incoming.trains.is_none(), "no room is taken for trains that do not come");
+        pair.exchange(&[1000; 64]);
+        pair.exchange(&[64]);
+        let could_join = pair.incoming.joins;
+        assert!(could_join || pair.incoming.never_joins);
+        for _ in 0..100 {
+            pair.exchange(&[64]);
+        }
+        assert!(!pair.incoming.joins);
+        pair.exchange(&[1000; 64]);
     }
 }

@@ -9,13 +9,15 @@
 //! With several rails a datagram carries its source and NIC in a control message, unless the kernel
 //! sends it that way anyhow.
 //!
-//! No `UDP_GRO` and no `UDP_SEGMENT`: a datagram is a datagram, whichever way it comes.
+//! What goes to one destination goes in trains ([`train`]), and comes in trains while many do.
 
 mod address;
+mod batch;
 mod incoming;
 mod outgoing;
 mod socket;
 mod source;
+mod train;
 mod usual;
 
 use std::io;
@@ -180,14 +182,14 @@ fn failed() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Headers for one batch.
-fn headers() -> Box<[libc::mmsghdr]> {
+/// Headers for a batch of `count` messages.
+fn headers(count: usize) -> Box<[libc::mmsghdr]> {
     // SAFETY: `mmsghdr` is integers and pointers, for which zero bytes are a value.
-    (0..BATCH).map(|_| unsafe { mem::zeroed() }).collect()
+    (0..count).map(|_| unsafe { mem::zeroed() }).collect()
 }
 
-/// Pieces for one batch, one for each header.
-fn pieces() -> Box<[libc::iovec]> {
+/// Pieces for a batch of `count` datagrams.
+fn pieces(count: usize) -> Box<[libc::iovec]> {
     let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    vec![none; BATCH].into()
+    vec![none; count].into()
 }

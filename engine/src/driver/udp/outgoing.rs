@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use super::super::calls;
 use super::address::{Family, RawAddress};
 use super::source::Source;
+use super::train::{self, Control};
 use super::usual::Usual;
 use super::{BATCH, failed};
 use crate::progress::lanes::Rail;
@@ -24,14 +25,31 @@ struct Slot {
     is_usual: bool,
 }
 
+impl Slot {
+    /// Whether the kernel may have both in one message.
+    fn goes_as(&self, other: &Self) -> bool {
+        self.address_bytes == other.address_bytes
+            && self.rail == other.rail
+            && self.is_usual == other.is_usual
+            && self.address.is(&other.address, self.address_bytes)
+    }
+}
+
 /// A ring of datagrams that the kernel has not taken.
 ///
 /// A single one goes by `sendto`, which takes 125 ns less than `sendmmsg` of one (of 1480 ns for
-/// sending and receiving on a loopback); more go in as few calls as the kernel lets.
+/// sending and receiving on a loopback); more go in as few calls as the kernel lets. Those of one
+/// length to one destination go as a train, one message that the kernel cuts (`UDP_SEGMENT`): its
+/// way through the kernel is what a datagram costs.
 pub(super) struct Outgoing {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
+    controls: Box<[Control]>,
+    /// Datagrams in each message of the last call.
+    trains: Box<[u8]>,
+    /// The kernel, and the NICs that were tried, cut trains.
+    cuts_trains: bool,
     /// The first datagram.
     head: usize,
     /// How many there are.
@@ -61,8 +79,11 @@ impl Outgoing {
         };
         Self {
             slots: (0..BATCH).map(slot).collect(),
-            headers: super::headers(),
-            pieces: super::pieces(),
+            headers: super::headers(BATCH),
+            pieces: super::pieces(BATCH),
+            controls: vec![Control::new(); BATCH].into(),
+            trains: vec![0; BATCH].into(),
+            cuts_trains: true,
             head: 0,
             count: 0,
             family: Family::of(local),
@@ -152,21 +173,25 @@ impl Outgoing {
     /// Hands over what there is; `false` when the kernel has no room now and some is left.
     ///
     /// What is refused for another reason concerns one destination: that datagram is lost. As an
-    /// error may also be one that the socket had pending because of an earlier datagram, it goes
-    /// once more before that.
+    /// error may also be one that the socket had pending because of an earlier datagram, or of a
+    /// train, it goes once more before that, alone.
     pub(super) fn flush(&mut self, socket: RawFd, counters: &mut DriverCounters) -> bool {
         let mut is_second_try = false;
         while self.count > 0 {
             counters.syscalls += 1;
             let result = match self.count {
                 1 if self.slots[self.head].is_usual => self.send_one(socket),
-                count => self.send_many(socket, count),
+                _ => self.send_many(socket, self.cuts_trains && !is_second_try),
             };
             match result {
                 Ok(sent) => {
                     counters.datagrams_sent += sent as u64;
                     self.advance(sent);
                     is_second_try = false;
+                }
+                Err(error) if self.cuts_trains && error.raw_os_error() == Some(libc::EIO) => {
+                    tracing::debug!("datagrams go one by one: a NIC computes no checksums");
+                    self.cuts_trains = false;
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -207,40 +232,61 @@ impl Outgoing {
         if rc < 0 { Err(failed()) } else { Ok(1) }
     }
 
-    fn send_many(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
+    /// Hands over all there is in one call; returns how many datagrams the kernel took.
+    fn send_many(&mut self, socket: RawFd, in_trains: bool) -> io::Result<usize> {
         let pieces = self.pieces.as_mut_ptr();
-        for at in 0..count {
+        let (mut messages, mut at) = (0, 0);
+        while at < self.count {
+            let length = if in_trains { self.train_from(at) } else { 1 };
+            let first = &self.slots[(self.head + at) % BATCH];
+            // Where the rail is gone since, routes decide.
+            let source = match self.sources.get(usize::from(first.rail)) {
+                Some(Some(source)) if !first.is_usual => Some(source),
+                _ => None,
+            };
+            let segment = (length > 1).then_some(first.length as u16);
+            let (control, control_bytes) = self.controls[messages].set(source, segment);
+            for offset in at..at + length {
+                let slot = &mut self.slots[(self.head + offset) % BATCH];
+                let bytes = slot.bytes.as_mut_ptr().cast();
+                // SAFETY: `offset` is below BATCH, the number of pieces, which nothing else refers
+                // to.
+                unsafe {
+                    pieces.add(offset).write(libc::iovec { iov_base: bytes, iov_len: slot.length });
+                }
+            }
             let slot = &mut self.slots[(self.head + at) % BATCH];
-            let piece =
-                libc::iovec { iov_base: slot.bytes.as_mut_ptr().cast(), iov_len: slot.length };
-            let header = &mut self.headers[at].msg_hdr;
+            let header = &mut self.headers[messages].msg_hdr;
             header.msg_name = (&raw mut slot.address).cast();
             header.msg_namelen = slot.address_bytes;
-            // Where the rail is gone since, routes decide.
-            let (control, control_bytes) = match self.sources.get(usize::from(slot.rail)) {
-                Some(Some(source)) if !slot.is_usual => source.message(),
-                _ => (std::ptr::null(), 0),
-            };
             header.msg_control = control.cast_mut().cast();
             header.msg_controllen = control_bytes as _;
-            // SAFETY: `at` is below BATCH, the number of pieces, which nothing else refers to.
-            unsafe {
-                header.msg_iov = pieces.add(at);
-                pieces.add(at).write(piece);
-            }
-            header.msg_iovlen = 1;
+            // SAFETY: `at` is below BATCH, the number of pieces.
+            header.msg_iov = unsafe { pieces.add(at) };
+            header.msg_iovlen = length as _;
+            self.trains[messages] = length as u8;
+            (messages, at) = (messages + 1, at + length);
         }
-        // SAFETY: the first `count` headers describe pieces, slots, addresses and sources that stay
-        // where they are during the call; the kernel writes to the headers' lengths only, and reads
-        // the control messages.
+        // SAFETY: the first `messages` headers describe pieces, slots, addresses and control
+        // messages that stay where they are during the call; the kernel writes to the headers'
+        // lengths only.
         let rc = unsafe {
             libc::sendmmsg(
                 socket,
                 self.headers.as_mut_ptr(),
-                count as libc::c_uint,
+                messages as libc::c_uint,
                 (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
             )
         };
-        if rc < 0 { Err(failed()) } else { Ok(rc as usize) }
+        let taken = usize::try_from(rc).map_err(|_| failed())?;
+        Ok(self.trains[..taken].iter().map(|&length| usize::from(length)).sum())
+    }
+
+    /// How many of the datagrams that wait, from the one at `at` on, go as one message.
+    fn train_from(&self, at: usize) -> usize {
+        let slot = |offset: usize| &self.slots[(self.head + offset) % BATCH];
+        let first = slot(at);
+        let others = (at + 1..self.count).map(slot).take_while(|other| other.goes_as(first));
+        train::length(first.length, others.map(|other| other.length))
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct V4Source(V4);
 pub(super) struct V6Source(V6);
 
 /// A header for a content of type `T`, which begins at `content_at`.
-fn header<T>(content_at: usize, level: libc::c_int, kind: libc::c_int) -> libc::cmsghdr {
+pub(super) fn header<T>(content_at: usize, level: libc::c_int, kind: libc::c_int) -> libc::cmsghdr {
     // SAFETY: integers, for which zero bytes are a value.
     let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
     header.cmsg_len = (content_at + size_of::<T>()) as _;

@@ -1,0 +1,179 @@
+//! Room for what one call receives.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+use super::super::calls;
+use super::address::RawAddress;
+use super::failed;
+use super::train::Report;
+
+struct Slot {
+    bytes: Box<[u8]>,
+    address: RawAddress,
+    address_bytes: libc::socklen_t,
+    /// Bytes received.
+    length: usize,
+    /// Bytes of each datagram in it but the last, which may have fewer.
+    datagram_bytes: usize,
+    report: Report,
+}
+
+/// A datagram of a batch.
+pub(super) struct Taken {
+    /// Where it came from, if that is an address.
+    pub(super) from: Option<SocketAddr>,
+    message: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Taken {
+    pub(super) fn length(&self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// Messages that were received and not all taken: datagrams, or trains of them.
+pub(super) struct Batch {
+    slots: Box<[Slot]>,
+    headers: Box<[libc::mmsghdr]>,
+    pieces: Box<[libc::iovec]>,
+    /// They may be trains.
+    has_trains: bool,
+    /// The next message of which something is taken, and the end of the batch.
+    next: usize,
+    end: usize,
+    /// Where the next datagram begins in that message.
+    at: usize,
+}
+
+// SAFETY: the pointers in `headers` and `pieces` are written anew before each system call and not
+// followed after it, so that the value may move between threads.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    /// Room for `messages` of at most `message_bytes` each, trains if the socket joins datagrams.
+    pub(super) fn new(messages: usize, message_bytes: usize, has_trains: bool) -> Self {
+        let slot = |_| Slot {
+            bytes: vec![0; message_bytes].into(),
+            address: RawAddress::new(),
+            address_bytes: 0,
+            length: 0,
+            datagram_bytes: 0,
+            report: Report::new(),
+        };
+        Self {
+            slots: (0..messages).map(slot).collect(),
+            headers: super::headers(messages),
+            pieces: super::pieces(messages),
+            has_trains,
+            next: 0,
+            end: 0,
+            at: 0,
+        }
+    }
+
+    /// Messages that one call can bring.
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.next == self.end
+    }
+
+    /// The next datagram; [`Self::bytes`] are there until the next call receives.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<Taken> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = &self.slots[self.next];
+        let (message, start) = (self.next, self.at);
+        let end = start.saturating_add(slot.datagram_bytes).min(slot.length);
+        self.at = end;
+        if end == slot.length {
+            (self.next, self.at) = (self.next + 1, 0);
+        }
+        Some(Taken { from: slot.address.get(slot.address_bytes), message, start, end })
+    }
+
+    /// The bytes of a datagram that was taken.
+    #[inline]
+    pub(super) fn bytes(&mut self, taken: &Taken) -> &mut [u8] {
+        &mut self.slots[taken.message].bytes[taken.start..taken.end]
+    }
+
+    /// Asks the kernel for `count` messages, once all were taken; returns how many came.
+    pub(super) fn receive(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
+        debug_assert!(self.is_empty());
+        (self.next, self.end, self.at) = (0, 0, 0);
+        self.end = match count {
+            1 if !self.has_trains => self.receive_one(socket)?,
+            count => self.receive_many(socket, count.min(self.capacity()))?,
+        };
+        Ok(self.end)
+    }
+
+    fn receive_one(&mut self, socket: RawFd) -> io::Result<usize> {
+        let slot = &mut self.slots[0];
+        slot.address_bytes = RawAddress::BYTES;
+        // SAFETY: pointers and lengths describe room of the slot, which is borrowed exclusively.
+        let rc = unsafe {
+            calls::recvfrom(
+                socket,
+                slot.bytes.as_mut_ptr(),
+                slot.bytes.len(),
+                libc::MSG_DONTWAIT,
+                (&raw mut slot.address).cast(),
+                &raw mut slot.address_bytes,
+            )
+        };
+        slot.length = usize::try_from(rc).map_err(|_| failed())?;
+        slot.datagram_bytes = slot.length;
+        Ok(1)
+    }
+
+    fn receive_many(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
+        let pieces = self.pieces.as_mut_ptr();
+        for at in 0..count {
+            let slot = &mut self.slots[at];
+            let (start, length) = (slot.bytes.as_mut_ptr(), slot.bytes.len());
+            let header = &mut self.headers[at].msg_hdr;
+            header.msg_name = (&raw mut slot.address).cast();
+            header.msg_namelen = RawAddress::BYTES;
+            if self.has_trains {
+                let (control, control_bytes) = slot.report.room();
+                header.msg_control = control.cast();
+                header.msg_controllen = control_bytes as _;
+            }
+            // SAFETY: `at` is below the number of pieces, which nothing else refers to.
+            unsafe {
+                header.msg_iov = pieces.add(at);
+                pieces.add(at).write(libc::iovec { iov_base: start.cast(), iov_len: length });
+            }
+            header.msg_iovlen = 1;
+        }
+        // SAFETY: the first `count` headers describe pieces, slots, addresses and reports that stay
+        // where they are and that nothing else accesses during the call; a null timeout means none.
+        let rc = unsafe {
+            libc::recvmmsg(
+                socket,
+                self.headers.as_mut_ptr(),
+                count as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        let count = usize::try_from(rc).map_err(|_| failed())?;
+        for (slot, header) in self.slots.iter_mut().zip(&self.headers[..count]) {
+            slot.length = header.msg_len as usize;
+            slot.address_bytes = header.msg_hdr.msg_namelen;
+            let reported = slot.report.datagram_bytes(header.msg_hdr.msg_controllen as usize);
+            slot.datagram_bytes = reported.filter(|_| self.has_trains).unwrap_or(slot.length);
+        }
+        Ok(count)
+    }
+}
