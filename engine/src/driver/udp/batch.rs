@@ -171,7 +171,7 @@ impl Batch {
         for (slot, header) in self.slots.iter_mut().zip(&self.headers[..count]) {
             slot.length = header.msg_len as usize;
             slot.address_bytes = header.msg_hdr.msg_namelen;
-            let reported = slot.report.datagram_bytes(header.msg_hdr.msg_controllen as usize);
+            let reported = slot.report.datagram_bytes(header.msg_hdr.msg_controllen);
             slot.datagram_bytes = reported.filter(|_| self.has_trains).unwrap_or(slot.length);
         }
         Ok(count)

@@ -170,7 +170,7 @@ mod tests {
                 start.add(offset_of!(Segment, bytes)).cast::<u16>().read(),
             )
         };
-        assert_eq!((bytes, header.cmsg_len as usize), (space as usize, length as usize));
+        assert_eq!((bytes, header.cmsg_len), (space as usize, length as usize));
         assert_eq!((header.cmsg_level, header.cmsg_type), (libc::SOL_UDP, libc::UDP_SEGMENT));
         assert_eq!(value, 1400);
     }

@@ -16,9 +16,10 @@ use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 /// the receiver copies one while the sender copies the next; more of them cost more calls.
 pub(super) const LONG_PAYLOAD_BYTES: usize = EAGER_BYTES_MAX;
 
-/// A long content: an envelope, and the first part of its message.
+/// A long content: an envelope, and the first part of its message; or messages, 16 of 2 KiB at the
+/// most, so that those of any power of two fill it.
 pub(super) const LONG_BYTES: usize =
-    SEGMENT_HEADER_BYTES + EAGER_HEADER_BYTES + PART_HEADER_BYTES + LONG_PAYLOAD_BYTES;
+    SEGMENT_HEADER_BYTES + 16 * EAGER_HEADER_BYTES + PART_HEADER_BYTES + LONG_PAYLOAD_BYTES;
 
 /// No content.
 const NONE: u32 = u32::MAX;
