@@ -155,6 +155,7 @@ impl Engine {
             self.driver.close(lane, CloseMode::Reset);
         }
         self.set_bereaved(session, true);
+        self.state.choose_stream(session);
         self.state.core.acknowledge_stream(session);
         self.state.core.resend_all(session, false);
     }

@@ -212,6 +212,7 @@ impl Engine {
         (control.lane, control.lane_at, control.moving) = (Some(key), at, None);
         (control.doubted_ns, control.refused_ns) = (None, None);
         (control.moves_failed, control.moving_since_ns) = (0, now_ns);
+        self.state.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });
         self.heat(session);
     }

@@ -1,7 +1,7 @@
 //! Contents by the control lane of a session in datagram mode.
 //!
-//! All of them go there while the session's path carries none; and the long ones always, where no
-//! other path leads to the peer.
+//! All of them go there while the session's path carries none; and the long ones while that lane is
+//! on this path.
 //!
 //! ```text
 //!  short ──> path, if it is open ──> datagrams

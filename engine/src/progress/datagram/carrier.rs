@@ -93,8 +93,9 @@ impl State {
         let carrier = control.datagram.as_deref_mut();
         if let Some(lane) = carrier.filter(|lane| is_fit(lane) && lane.is_held) {
             lane.is_held = false;
-            // What went by TCP meanwhile may be stuck on a rail that is down.
-            self.core.resend_all(session, false);
+            // What went by TCP meanwhile may be stuck on a rail that is down; what only goes by TCP
+            // goes again by the next connection.
+            self.core.resend_all(session, true);
         }
         // What is made from now on fits every path that may have to carry it.
         let least = control.lanes().filter(|lane| is_fit(lane));
@@ -104,6 +105,7 @@ impl State {
             control.content_bytes = bytes;
             self.core.set_content_bytes(session, bytes);
         }
+        self.choose_stream(session);
         self.core.mark_dirty(session);
     }
 

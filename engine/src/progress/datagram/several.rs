@@ -320,7 +320,6 @@ impl State {
             carrier.rail_health = Some(health_of(carrier.rail));
         }
         control.standby.push(Box::new(lane));
-        self.core.use_stream(session, false);
         self.datagrams.standing_by += 1;
         control.is_doubtful = true;
     }
@@ -502,6 +501,17 @@ impl State {
             // By TCP, as far as that passes: what was under way may have gone with the path.
             self.core.resend_all(session, false);
         }
+    }
+
+    /// Long messages go by the control lane where that is on the path that carries the others: it
+    /// is as near and as fast then, and known to be alive.
+    ///
+    /// RR-DGRAM-12.
+    pub(in crate::progress) fn choose_stream(&mut self, session: u32) {
+        let Some(control) = self.controls.get(session as usize) else { return };
+        let is_there = control.lane.is_some()
+            && (control.standby.is_empty() || control.carrier() == Some(control.lane_at));
+        self.core.use_stream(session, is_there && self.core.config.eager_by_stream);
     }
 
     /// The peer has given up a lane because its path fails there.

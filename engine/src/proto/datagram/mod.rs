@@ -22,8 +22,8 @@
 //!    `handle_datagram` had it. [`Core::resend_all`] when a lane is given up that took contents;
 //! 3. [`Core::poll_content`] for each session of [`Core::poll_dirty`], as long as the lane takes
 //!    more; a session whose lane took no more is asked again when it does;
-//! 4. beside that, while one path leads to the peer ([`Core::use_stream`]), [`Core::poll_long`] for
-//!    what goes by the session's TCP lane, and [`Core::acknowledge_stream`] for what came by it.
+//! 4. beside that, while the session's TCP lane is on that path ([`Core::use_stream`]),
+//!    [`Core::poll_long`] for what goes by it, and [`Core::acknowledge_stream`] for what came by it.
 
 pub(crate) mod content;
 mod data;
@@ -230,8 +230,8 @@ impl Core {
         }
     }
 
-    /// Whether messages that fit no datagram go by the session's stream: it loses nothing as long
-    /// as it is the only one of its session.
+    /// Whether messages that fit no datagram go by the session's stream. What was made for it waits
+    /// for one.
     ///
     /// RR-DGRAM-12.
     pub(crate) fn use_stream(&mut self, slot: u32, has_stream: bool) {
