@@ -89,6 +89,8 @@ pub(crate) struct Control {
     pub(super) long_bytes_left: usize,
     /// Long contents come by the control lane, and others by the path.
     pub(super) is_streaming: bool,
+    /// Long contents have come or gone by the control lane.
+    pub(super) has_streamed: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Vec<u8>,
     /// How long that has been awaited.
@@ -248,7 +250,9 @@ impl Engine {
                     return true;
                 }
             }
-            control.is_streaming |= has_path && state.core.owed_by_stream(session) > 0;
+            let comes = has_path && state.core.owed_by_stream(session) > 0;
+            control.is_streaming |= comes;
+            control.has_streamed |= comes;
             if got < space || has_path {
                 break;
             }

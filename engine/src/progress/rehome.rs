@@ -50,6 +50,16 @@ impl Engine {
         }
     }
 
+    /// Long messages wait for a control lane whose path is in doubt: they get another one at once.
+    ///
+    /// RR-RAIL-7.
+    pub(super) fn save_stream(&mut self, session: u32) {
+        let control = self.control(session);
+        if control.has_streamed && control.is_path_in_doubt(control.lane_at) {
+            self.move_control_lane(session);
+        }
+    }
+
     /// The same of one session, if none is under way and the last one is not of just now.
     ///
     /// RR-RAIL-7, RR-RAIL-8.
@@ -94,7 +104,9 @@ impl Engine {
         let (at, before) = (control.lane_at, control.moved_by);
         if control.lane.is_some() {
             let carrier = control.carrier().filter(|&carrier| carrier != at);
-            return carrier.filter(|_| control.is_path_down(at));
+            let is_in_doubt =
+                control.is_path_down(at) || (control.has_streamed && control.is_path_in_doubt(at));
+            return carrier.filter(|_| is_in_doubt);
         }
         // Behind a translation of addresses the peer's own is anybody's, and one that it was never
         // heard at may be.

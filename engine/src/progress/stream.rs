@@ -126,7 +126,12 @@ impl Engine {
                     happened = true;
                     control.silence.expect_answer();
                 }
-                if control.unsent.is_empty() {
+                control.has_streamed = true;
+                let is_whole = control.unsent.is_empty();
+                if !control.standby.is_empty() {
+                    self.state.watch_stream(session);
+                }
+                if is_whole {
                     continue;
                 }
             }

@@ -94,6 +94,14 @@ impl Control {
         answered.max()
     }
 
+    /// Whether a path is suspect, or does not answer, or is none.
+    pub(in crate::progress) fn is_path_in_doubt(&self, at: u8) -> bool {
+        let mut lanes = self.lanes().filter(|lane| lane.at == at);
+        let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
+        let is_suspected = lanes.any(|lane| lane.rail_health.as_ref().is_some_and(is_suspect));
+        is_suspected || self.is_path_down(at)
+    }
+
     /// Whether the path at a position does not answer, or is none.
     pub(in crate::progress) fn is_path_down(&self, at: u8) -> bool {
         if at == NO_PATH {
@@ -347,12 +355,15 @@ impl State {
         true
     }
 
-    /// Asks paths that have nothing else under way, as long as their bulk lanes are busy.
+    /// Asks paths that have nothing else under way, as long as TCP lanes of theirs are busy.
     fn ask_while_busy(&mut self, session: u32) {
         let now_ns = self.now_ns;
         let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let streams_at = control.lane_at;
+        let is_streaming = self.core.holds_long(session);
         for lane in control.lanes_mut() {
-            if !self.core.is_path_busy(session, lane.at) {
+            let is_streamed = is_streaming && lane.at == streams_at;
+            if !is_streamed && !self.core.is_path_busy(session, lane.at) {
                 continue;
             }
             let (_, in_flight, _) = lane.path.load();
@@ -364,6 +375,23 @@ impl State {
                 }
             }
             lane.wake_at(lane.busy_question_ns, session, &mut self.datagrams.timers);
+        }
+    }
+
+    /// Long contents went by the control lane: its path is asked while they are not acknowledged.
+    pub(in crate::progress) fn watch_stream(&mut self, session: u32) {
+        let now_ns = self.now_ns;
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let streams_at = control.lane_at;
+        if control.standby.is_empty() {
+            return;
+        }
+        let timers = &mut self.datagrams.timers;
+        for lane in control.lanes_mut().filter(|lane| lane.at == streams_at) {
+            if now_ns >= lane.busy_question_ns {
+                lane.busy_question_ns = now_ns + BUSY_QUESTION_NS;
+                lane.wake_at(lane.busy_question_ns, session, timers);
+            }
         }
     }
 
