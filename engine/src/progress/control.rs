@@ -78,6 +78,8 @@ pub(crate) struct Control {
     pub(super) silent_since_ns: Option<u64>,
     /// When the peer was last asked for the sake of hearing from it.
     pub(super) questioned_ns: u64,
+    /// Since when the same path has carried contents, where there are several.
+    pub(super) carries_since_ns: u64,
     /// Longest content that all its healthy paths carry, where there are several.
     pub(super) content_bytes: usize,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
@@ -253,6 +255,9 @@ impl Engine {
             let comes = has_path && state.core.owed_by_stream(session) > 0;
             control.is_streaming |= comes;
             control.has_streamed |= comes;
+            if comes && !control.standby.is_empty() {
+                state.note_stream(session);
+            }
             if got < space || has_path {
                 break;
             }

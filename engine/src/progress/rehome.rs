@@ -1,8 +1,8 @@
 //! The TCP lane of a session moves to another rail when its own fails.
 //!
-//! In a session with several paths that connection is not what messages depend on, but it tells of
-//! the peer's end and carries contents while no path is fit. When its path is down, or it is gone,
-//! the side that opened the session opens another one on a path that is healthy, which joins the
+//! In a session with several paths that connection is not what short messages depend on, but it tells
+//! of the peer's end and carries long ones, and all of them while no path is fit. When its path is
+//! down, or another one carries the short messages for good, or it is gone, the side that opened the session opens another one on a path that is healthy, which joins the
 //! session as bulk lanes do and takes the place of the old one. What that had swallowed goes again.
 
 use std::net::{IpAddr, SocketAddr};
@@ -25,6 +25,10 @@ const PAUSE_NS: u64 = 90_000_000;
 /// Time for TCP to connect before another path is tried, in nanoseconds. Doubles with each attempt
 /// that fails, for there may be long ways.
 const CONNECT_NS: u64 = 250_000_000;
+
+/// How long another path has carried contents before the control lane follows, for the sake of long
+/// ones, in nanoseconds: longer than a path is tried that turns out to be worse.
+const SETTLED_NS: u64 = 50_000_000;
 
 impl Control {
     /// Time that the attempt under way has for TCP to connect, in nanoseconds.
@@ -50,12 +54,13 @@ impl Engine {
         }
     }
 
-    /// Long messages wait for a control lane whose path is in doubt: they get another one at once.
+    /// The control lane of long messages follows to another path as soon as it should: when its own
+    /// is in doubt, or does not carry the others any more.
     ///
     /// RR-RAIL-7.
-    pub(super) fn save_stream(&mut self, session: u32) {
+    pub(super) fn move_stream(&mut self, session: u32) {
         let control = self.control(session);
-        if control.has_streamed && control.is_path_in_doubt(control.lane_at) {
+        if control.has_streamed && control.carrier() != Some(control.lane_at) {
             self.move_control_lane(session);
         }
     }
@@ -95,18 +100,22 @@ impl Engine {
     }
 
     /// Position of the path that the next control lane is to go by, if one is needed: that of the
-    /// contents in the place of one that is down. Without a lane each has its turn, those that are
+    /// contents in the place of one that is down, or that long messages leave. Without a lane each has its turn, those that are
     /// healthy first, and that of the last lane or attempt last.
     ///
     /// RR-RAIL-8.
     fn path_to_move_by(&mut self, session: u32, is_initiator: bool) -> Option<u8> {
+        let now_ns = self.state.now_ns;
         let control = self.control(session);
         let (at, before) = (control.lane_at, control.moved_by);
         if control.lane.is_some() {
             let carrier = control.carrier().filter(|&carrier| carrier != at);
             let is_in_doubt =
                 control.is_path_down(at) || (control.has_streamed && control.is_path_in_doubt(at));
-            return carrier.filter(|_| is_in_doubt);
+            let carries_ns = now_ns.saturating_sub(control.carries_since_ns);
+            let is_settled =
+                control.has_streamed && !control.trial.is_trying() && carries_ns > SETTLED_NS;
+            return carrier.filter(|_| is_in_doubt || is_settled);
         }
         // Behind a translation of addresses the peer's own is anybody's, and one that it was never
         // heard at may be.

@@ -88,6 +88,7 @@ impl State {
                 lane.is_held = true;
             }
             control.exchange(at);
+            control.carries_since_ns = self.now_ns;
             tracing::debug!(session, "another path carries its contents");
         }
         let carrier = control.datagram.as_deref_mut();
@@ -140,11 +141,10 @@ impl State {
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
         let carrier = control.datagram.as_deref_mut().filter(|lane| is_fit(lane));
         let Some(carrier) = carrier else { return };
-        let used = Used {
-            path: carrier.number,
-            delivered: carrier.path.delivered(),
-            content_bytes: control.content_bytes.max(1) as u64,
-        };
+        let mut delivered = carrier.path.delivered();
+        delivered.bytes += self.core.delivered_by_stream(session);
+        let content_bytes = control.content_bytes.max(1) as u64;
+        let used = Used { path: carrier.number, delivered, content_bytes };
         let class = class_of(known, carrier);
         let claimed =
             |lane: &Lane| known.rails.paths.get(usize::from(lane.at)).map_or(0, PathState::speed);

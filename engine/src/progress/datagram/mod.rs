@@ -444,7 +444,7 @@ impl Engine {
                 self.fire_timer(session, until_ns);
             }
             self.fire_timers_standing_by(session, at_ns, until_ns);
-            self.save_stream(session);
+            self.move_stream(session);
         }
         if fired {
             let State { datagrams, controls, .. } = &mut *self.state;

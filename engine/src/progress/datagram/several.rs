@@ -268,21 +268,40 @@ impl State {
         }
         let is_led =
             self.datagrams.segments != segments && control.note_contents(length, at.is_some());
-        let is_comparing = control.preference.is_due(self.now_ns);
-        let is_reading = control.trial.is_due(self.now_ns);
         if control.is_doubtful || !is_active {
             self.judge_paths(session);
         }
+        let control = self.controls.get(session as usize);
+        let is_comparing = control.is_some_and(|it| it.preference.is_due(self.now_ns));
         if is_comparing {
             self.compare_paths(session);
         }
-        if is_led {
-            self.follow(session, number);
+        self.heed_deliveries(session, is_led.then_some(number));
+        handled
+    }
+
+    /// Something came by a session's stream: what that delivers counts as what datagrams do. Of round
+    /// trips it says nothing: while long messages go to and fro, nothing carries acknowledgements
+    /// of short ones.
+    pub(in crate::progress) fn note_stream(&mut self, session: u32) {
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        let streams_at = control.lane_at;
+        let is_elsewhere = control.carrier() != Some(streams_at);
+        let is_led = control.note_contents(control.content_bytes, is_elsewhere);
+        let path = control.lanes().find(|lane| lane.at == streams_at).map(|lane| lane.number);
+        self.heed_deliveries(session, path.filter(|_| is_led));
+    }
+
+    /// Looks at which path delivers most, if it is time for that. The peer has chosen `theirs`.
+    fn heed_deliveries(&mut self, session: u32, theirs: Option<u16>) {
+        let Some(control) = self.controls.get(session as usize) else { return };
+        let is_reading = control.trial.is_due(self.now_ns);
+        if let Some(theirs) = theirs {
+            self.follow(session, theirs);
         }
         if is_reading {
             self.try_paths(session);
         }
-        handled
     }
 
     /// Opens the lane of a path besides the first one. It carries nothing before it has answered.

@@ -147,6 +147,8 @@ pub(crate) struct Datagram {
     long: List,
     /// Long ones of all.
     long_held: usize,
+    /// Bytes of long ones that were acknowledged.
+    long_delivered: u64,
     /// A send of the user waits for one of those sent since the peer was last asked about them.
     long_awaited: bool,
     /// Messages that fit no datagram go by the stream.
@@ -186,6 +188,7 @@ impl Datagram {
             slow: List::new(Order::Queue),
             long: List::new(Order::Queue),
             long_held: 0,
+            long_delivered: 0,
             long_awaited: false,
             has_stream: false,
             bulk: has_bulk.then(Bulk::default),

@@ -245,6 +245,13 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long_held > 0)
     }
 
+    /// Bytes of long contents that were acknowledged since a session began.
+    pub(crate) fn delivered_by_stream(&self, slot: u32) -> u64 {
+        let session = self.sessions.at(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref());
+        datagram.map_or(0, |datagram| datagram.long_delivered)
+    }
+
     /// Whether a content of a session waits that is not long.
     pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
@@ -459,7 +466,10 @@ impl Core {
         }
         datagram.outstanding.unlink(pool, id);
         let Some(mut content) = pool.take(id) else { return };
-        datagram.long_held -= usize::from(content.is_long);
+        if content.is_long {
+            datagram.long_held -= 1;
+            datagram.long_delivered += content.bytes as u64;
+        }
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }

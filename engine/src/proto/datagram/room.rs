@@ -53,6 +53,13 @@ impl Datagram {
         length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
     }
 
+    /// Whether a message that is not short is faster when its receiver pulls it: one of several parts
+    /// in a row of messages. A lone one would wait for the grant.
+    #[inline]
+    pub(super) fn had_better_pull(&self, length: u64) -> bool {
+        self.has_stream && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
+    }
+
     /// The longest message that need not be pulled for its carrier's sake, in bytes, if it is
     /// `in_datagrams` where it takes several.
     #[inline]

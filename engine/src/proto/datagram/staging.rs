@@ -221,6 +221,7 @@ impl Core {
         let whole_limit = hint.eager_limit(eager_limit);
         let is_eager = length <= whole_limit && length <= bytes_left;
         let is_short = length as usize <= longest - EAGER_HEADER_BYTES;
+        let is_eager = is_eager && (is_short || !datagram.had_better_pull(length));
         let is_long = is_eager && !is_short && datagram.has_stream;
         let (how, header, payload) = if !is_eager {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
