@@ -130,7 +130,6 @@ impl Shape {
         matches!(self, Self::Contiguous(_))
     }
 
-    #[cfg(test)]
     /// The one piece of a contiguous message.
     #[inline]
     pub(crate) fn as_span(&self) -> Option<Span> {

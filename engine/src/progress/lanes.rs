@@ -281,6 +281,16 @@ pub(crate) trait Driver {
     /// Writes to a control lane without blocking; returns how many bytes the kernel took.
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize>;
 
+    /// Writes `head` and then `body`, as one if it can. What became of an error after the first byte
+    /// is asked again by the next call.
+    fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        let sent = self.send(lane, head)?;
+        if sent < head.len() {
+            return Ok(sent);
+        }
+        Ok(sent + self.send(lane, body).unwrap_or(0))
+    }
+
     /// Reads from a control lane without blocking; 0 means end of stream.
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize>;
 

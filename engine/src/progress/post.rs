@@ -11,6 +11,10 @@ use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
 
+/// Messages from that length on are sent before they are copied, in bytes: less is copied sooner than
+/// a second piece is sent.
+const SENT_FIRST_BYTES_MIN: usize = 4 << 10;
+
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -53,7 +57,7 @@ impl Engine {
     }
 
     /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum`
-    /// continues a CRC32C with them. `Ok(false)`: not now.
+    /// continues a CRC32C with them, `whole` are they if they lie in one piece. `Ok(false)`: not now.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
@@ -61,8 +65,16 @@ impl Engine {
         more: bool,
         fill: impl FnOnce(&mut [u8]),
         sum: impl FnOnce(u32) -> u32,
+        whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let session = self.state.core.route(request.peer)?;
+        if let Some(bytes) = whole.filter(|bytes| bytes.len() >= SENT_FIRST_BYTES_MIN)
+            && self.may_send_first(session, request, more)
+            && self.state.core.stage_now(session, request).is_some()
+        {
+            self.send_first(session, bytes);
+            return Ok(true);
+        }
         if let Some(room) = self.state.core.stage_now(session, request) {
             fill(room);
             self.state.core.sum_payload(sum);
@@ -106,7 +118,8 @@ impl Engine {
             )));
         }
         let sum = |before| crc32c::crc32c_append(before, bytes);
-        match self.send_now(request, more, |room| room.copy_from_slice(bytes), sum) {
+        let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
+        match self.send_now(request, more, fill, sum, Some(bytes)) {
             Ok(true) => {
                 self.note_hint(request);
                 Ok(())
@@ -168,7 +181,10 @@ impl Engine {
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
             let sum = |before| unsafe { shape.checksum(0, shape.len(), before) };
-            let sent = self.send_now(request, more, fill, sum);
+            let whole = shape.as_span().filter(|span| span.len >= SENT_FIRST_BYTES_MIN);
+            // SAFETY: as above, for all of the one piece that it is.
+            let whole = whole.map(|it| unsafe { std::slice::from_raw_parts(it.ptr, it.len) });
+            let sent = self.send_now(request, more, fill, sum, whole);
             match sent {
                 Ok(true) => {
                     self.note_hint(request);

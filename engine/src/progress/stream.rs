@@ -10,8 +10,8 @@
 //!  long  ──────────────> unsent ──> TCP
 //! ```
 //!
-//! A long content is handed to the kernel from where it was gathered; `unsent` has what the kernel
-//! did not take of it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go
+//! A long content is handed to the kernel from where it was gathered, or, if nothing is in front of it,
+//! from the user's memory before it is gathered; `unsent` has what the kernel did not take of it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go
 //! first. Its receiver acknowledges it with what it sends next, when nothing has come for some
 //! turns, or when [`OWED_BYTES_MAX`] have come.
 
@@ -20,6 +20,8 @@ use std::io::ErrorKind;
 use super::engine::Engine;
 use super::lanes::Interest;
 use crate::proto::datagram::append_segment;
+use crate::proto::hint::Hint;
+use crate::proto::send::SendRequest;
 
 /// Bytes of long contents that a session sends in one turn, in whole contents: what short messages
 /// wait for.
@@ -141,6 +143,59 @@ impl Engine {
                 Rest::Failed => return true,
             }
         }
+    }
+
+    /// Whether a message that is posted now may go by the stream from where it lies, and be copied
+    /// after that, while its receiver works on it: nothing is in front of it.
+    pub(super) fn may_send_first(
+        &mut self,
+        session: u32,
+        request: &SendRequest,
+        more: bool,
+    ) -> bool {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get(session as usize) else { return false };
+        let is_free = control.lane.is_some()
+            && !control.is_blocked
+            && control.unsent.is_empty()
+            && control.is_by_datagram();
+        let goes_now = !more && request.hint == Hint::None;
+        is_free
+            && goes_now
+            && shortcut!()
+            && state.core.is_next_by_stream(session, request.length, state.polls)
+    }
+
+    /// Sends the message that was staged last, and is alone. `bytes` are its payload.
+    pub(super) fn send_first(&mut self, session: u32, bytes: &[u8]) {
+        let state = &mut *self.state;
+        state.completions.copied_bytes += bytes.len() as u64;
+        state.core.clean(session);
+        let polls = state.polls;
+        if let Some(known) = state.core.sessions.at_mut(session as usize) {
+            known.flushed_poll = polls;
+        }
+        let Some(control) = state.controls.get_mut(session as usize) else { return };
+        let (mut sent, mut length) = (0, 0);
+        if let (Some(lane), Some((whole, _))) = (control.lane, state.core.poll_long(session)) {
+            length = whole.len();
+            let head = &whole[..length - bytes.len()];
+            // What became of an error is asked again below.
+            sent = self.driver.send_both(lane, head, bytes).unwrap_or(0);
+        }
+        let whole = state.core.fill_last(session, bytes);
+        if sent < length {
+            control.unsent.extend_from_slice(&whole[sent..]);
+        }
+        if sent > 0 {
+            control.silence.expect_answer();
+        }
+        control.has_streamed = true;
+        if !control.standby.is_empty() {
+            state.watch_stream(session);
+        }
+        state.core.mark_dirty_if_waiting(session);
+        self.send_rest(session);
     }
 
     /// Sends what the kernel has the beginning of: that has to follow, whatever lane comes next.

@@ -93,7 +93,7 @@ impl Run {
         let one_way = self.plan.datagrams.as_ref().is_some_and(|plan| plan.one_way);
         let (only_sends, only_receives) =
             (one_way && host.is_multiple_of(2), one_way && host % 2 == 1);
-        let may_send = !is_full(sends) && !only_receives;
+        let may_send = !is_full(sends) && !only_receives && self.leaves_room_to_receive(host);
         let may_receive = !is_full(receives) && !only_sends;
         if self.random.one_in(self.plan.cancel_one_in) {
             return self.cancel_one();

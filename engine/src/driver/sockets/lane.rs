@@ -42,6 +42,18 @@ impl Lane {
         }
     }
 
+    /// Of `wanted` bytes the kernel took so many. Fewer mean that the buffer is full: it will announce
+    /// room.
+    pub(super) fn note_sent(&mut self, wanted: usize, sent: &io::Result<usize>) {
+        let is_full = match sent {
+            Ok(sent) => *sent < wanted,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        if is_full {
+            self.ready[super::WRITE] = false;
+        }
+    }
+
     /// There is something to do now.
     pub(super) fn runnable(&self) -> bool {
         (0..2).any(|way| self.ready[way] && (self.watched[way] || self.transfers[way].active))

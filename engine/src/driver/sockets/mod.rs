@@ -377,13 +377,15 @@ impl Driver for SocketsDriver {
         let lane = self.lanes.get_mut(lane).ok_or_else(no_such_lane)?;
         self.counters.syscalls += 1;
         let sent = tcp::send(lane.socket.as_raw_fd(), bytes);
-        // A short count means that the buffer is full: the kernel will announce room.
-        if sent.as_ref().map_or_else(
-            |error| error.kind() == io::ErrorKind::WouldBlock,
-            |&count| count < bytes.len(),
-        ) {
-            lane.ready[WRITE] = false;
-        }
+        lane.note_sent(bytes.len(), &sent);
+        sent
+    }
+
+    fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        let lane = self.lanes.get_mut(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        let sent = tcp::send_both(lane.socket.as_raw_fd(), head, body);
+        lane.note_sent(head.len() + body.len(), &sent);
         sent
     }
 

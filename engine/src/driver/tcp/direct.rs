@@ -28,6 +28,17 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
     result(rc)
 }
 
+/// Writes `head` and `body` by one call; returns how many bytes the kernel took.
+pub(crate) fn send_both(socket: RawFd, head: &[u8], body: &[u8]) -> io::Result<usize> {
+    let piece = |bytes: &[u8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut pieces = [piece(head), piece(body)];
+    // SAFETY: two pieces, of slices that the kernel only reads.
+    unsafe { send_pieces(socket, pieces.as_mut_ptr(), pieces.len()) }
+}
+
 /// Reads into `into`; 0 means end of stream.
 pub(crate) fn receive(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the pointer and the length describe `into`, which is borrowed exclusively.

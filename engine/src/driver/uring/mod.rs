@@ -325,6 +325,15 @@ impl Driver for UringDriver {
         tcp::send(lane.socket.as_raw_fd(), bytes)
     }
 
+    fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        if lane.closing.is_some() {
+            return Err(not_open());
+        }
+        self.counters.syscalls += 1;
+        tcp::send_both(lane.socket.as_raw_fd(), head, body)
+    }
+
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
         let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
         if lane.closing.is_some() {

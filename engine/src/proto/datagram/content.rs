@@ -96,6 +96,11 @@ impl Content {
         &mut self.buffer[self.bytes - length..self.bytes]
     }
 
+    /// All of it.
+    pub(super) fn whole(&self) -> &[u8] {
+        &self.buffer[..self.bytes]
+    }
+
     /// Bytes that frames can still have.
     pub(super) fn room(&self) -> usize {
         self.buffer.len() - self.bytes

@@ -245,6 +245,35 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long_held > 0)
     }
 
+    /// Whether a message of `length` bytes would go by a session's stream, whole, without checksums,
+    /// before anything else, and as the first one of turn `poll`.
+    pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64, poll: u64) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return false };
+        let Some(datagram) = session.datagram.as_deref() else { return false };
+        session.flushed_poll != poll
+            && session.is_connected()
+            && datagram.goes_by_stream(length)
+            && datagram.long.len() == 0
+            && !datagram.waits()
+            && session.control.is_empty()
+            && !session.outbox.has_checksums()
+    }
+
+    /// Puts the payload of the message that was staged last into its content, of which it is the end;
+    /// returns all of that.
+    pub(crate) fn fill_last(&mut self, slot: u32, payload: &[u8]) -> &[u8] {
+        let session = self.sessions.at(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref());
+        let pool = &mut self.datagrams.contents;
+        let last = datagram.and_then(|datagram| datagram.outstanding.last(pool));
+        let Some(content) = last.and_then(|id| pool.get_mut(id)) else {
+            debug_assert!(false, "a message that was staged is in a content");
+            return &[];
+        };
+        content.newest(payload.len()).copy_from_slice(payload);
+        content.whole()
+    }
+
     /// Bytes of long contents that were acknowledged since a session began.
     pub(crate) fn delivered_by_stream(&self, slot: u32) -> u64 {
         let session = self.sessions.at(slot as usize);

@@ -53,6 +53,12 @@ impl Datagram {
         length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
     }
 
+    /// Whether an eager message goes by the stream in one piece.
+    pub(super) fn goes_by_stream(&self, length: u64) -> bool {
+        let short = self.frame_bytes_max() - EAGER_HEADER_BYTES;
+        self.has_stream && length > short as u64 && length <= LONG_PAYLOAD_BYTES as u64
+    }
+
     /// Whether a message that is not short is faster when its receiver pulls it: one of several parts
     /// in a row of messages. A lone one would wait for the grant.
     #[inline]
