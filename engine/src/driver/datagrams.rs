@@ -192,6 +192,14 @@ impl Datagrams {
         socket.send(to, rail, length, counters);
     }
 
+    /// See [`crate::progress::lanes::Driver::end_train`].
+    #[inline]
+    pub(super) fn end_train(&mut self) {
+        if let Some(socket) = &mut self.socket {
+            socket.end_train();
+        }
+    }
+
     /// See [`crate::progress::lanes::Driver::flush_datagrams`].
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         if let Some(frames) = &mut self.frames {

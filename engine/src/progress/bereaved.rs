@@ -140,6 +140,7 @@ impl Engine {
 
     /// A session goes on without its control lane, until it has another one.
     pub(crate) fn drop_control_lane(&mut self, session: u32) {
+        let now_ns = self.state.now_ns;
         self.state.hot.retain(|&hot| hot != session);
         let control = self.control(session);
         (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
@@ -149,6 +150,9 @@ impl Engine {
         control.unfinished = Unfinished::default();
         control.unsent.clear();
         let at = control.lane_at;
+        if control.lane.is_some() {
+            control.bereaved_ns = now_ns;
+        }
         if let Some(lane) = control.lane.take() {
             self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);
@@ -192,6 +196,17 @@ impl Engine {
                 let cause = "its connection was reset, and it answers on none of its rails";
                 return self.lose(session, cause);
             }
+        }
+        let control = self.control(session);
+        let without_ns = now_ns.saturating_sub(control.bereaved_ns);
+        if without_ns > limit_ns && self.state.core.holds_long(session) {
+            // Nothing else carries them, and others wait for them.
+            let cause = format!(
+                "messages that fit no datagram wait for a TCP connection, and none of its rails has let \
+                 one through for {} ms, though datagrams pass: look for what filters TCP on the way",
+                limit.as_millis()
+            );
+            return self.lose(session, &cause);
         }
         let control = self.control(session);
         let silent_ns = control.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));

@@ -11,9 +11,10 @@ use crate::proto::hint::Hint;
 use crate::proto::send::Staged;
 use crate::wire::{FrameError, goodbye};
 
-/// Turns without bytes after which a hot lane cools down: many more than pass between the
-/// messages of an exchange, few enough that a long wait is not spent in system calls.
-const COLD_TURNS: u32 = 64;
+/// Turns without bytes after which a hot lane cools down: many more than pass between the messages
+/// of an exchange (with 64, of 0.1 us where frames are polled, lanes cooled between two of 16 KiB), few
+/// enough that a long wait is not spent in system calls.
+const COLD_TURNS: u32 = 256;
 
 /// Most bytes that one turn reads of a lane whose session has a path: short messages come by that,
 /// and wait meanwhile.
@@ -21,7 +22,7 @@ const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Turns without bytes after which what came by a lane beside a path is acknowledged: some
 /// microseconds, in which the rest of a message comes, and an answer to it goes.
-const QUIET_TURNS: u32 = 16;
+const QUIET_TURNS: u32 = 48;
 
 /// Position of no path.
 pub(super) const NO_PATH: u8 = u8::MAX;
@@ -78,6 +79,11 @@ pub(crate) struct Control {
     pub(super) silent_since_ns: Option<u64>,
     /// When the peer was last asked for the sake of hearing from it.
     pub(super) questioned_ns: u64,
+    /// Since when it has had no control lane, where it had one.
+    pub(super) bereaved_ns: u64,
+    /// When the stream last showed that its path is alive, and how many bytes it had delivered then.
+    pub(super) streamed_ns: u64,
+    pub(super) streamed_bytes: u64,
     /// Since when the same path has carried contents, where there are several.
     pub(super) carries_since_ns: u64,
     /// Longest content that all its healthy paths carry, where there are several.
@@ -256,6 +262,7 @@ impl Engine {
             control.is_streaming |= comes;
             control.has_streamed |= comes;
             if comes && !control.standby.is_empty() {
+                control.streamed_ns = state.now_ns;
                 state.note_stream(session);
             }
             if got < space || has_path {

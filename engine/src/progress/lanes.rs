@@ -22,8 +22,8 @@
 //!   [`Driver::set_rails`] was given. With an empty list there is rail 0 alone, and routes decide.
 //! - Datagrams go by one socket of the engine for all peers and rails, which is no lane: it has
 //!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
-//!   garbled; none is cut or joined without notice: what is longer than
-//!   [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported` once, to
+//!   garbled; one that is cut, or joined with others, is one that is garbled or lost: what is
+//!   longer than [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported` once, to
 //!   [`Driver::open_datagrams`].
 //!
 //! `driver/tests` holds every driver to this.
@@ -393,6 +393,10 @@ pub(crate) trait Driver {
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         let _ = (to, rail, length);
     }
+
+    /// The datagram that was sent last must not be joined with others on its way out: its receiver
+    /// may take it before anything cuts them.
+    fn end_train(&mut self) {}
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
     /// in a poll and without being asked for. Makes no system call when nothing is queued.

@@ -29,6 +29,8 @@ const CONNECT_NS: u64 = 250_000_000;
 /// How long another path has carried contents before the control lane follows, for the sake of long
 /// ones, in nanoseconds: longer than a path is tried that turns out to be worse.
 const SETTLED_NS: u64 = 50_000_000;
+/// How long after an attempt that failed it tries to follow again, in nanoseconds.
+const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
 
 impl Control {
     /// Time that the attempt under way has for TCP to connect, in nanoseconds.
@@ -38,7 +40,8 @@ impl Control {
 }
 
 impl Engine {
-    /// Sessions whose control lane is gone, or on a path that is down, get another one.
+    /// Sessions whose control lane is gone, or on a path that is down or in doubt, or does not carry
+    /// the other contents any more, get another one.
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
@@ -60,7 +63,8 @@ impl Engine {
     /// RR-RAIL-7.
     pub(super) fn move_stream(&mut self, session: u32) {
         let control = self.control(session);
-        if control.has_streamed && control.carrier() != Some(control.lane_at) {
+        let has_others = !control.standby.is_empty();
+        if has_others && control.has_streamed && control.carrier() != Some(control.lane_at) {
             self.move_control_lane(session);
         }
     }
@@ -113,9 +117,15 @@ impl Engine {
             let is_in_doubt =
                 control.is_path_down(at) || (control.has_streamed && control.is_path_in_doubt(at));
             let carries_ns = now_ns.saturating_sub(control.carries_since_ns);
+            let tried_ns = now_ns.saturating_sub(control.moving_since_ns);
+            // Where it did not get through it is not needed either.
+            let may_follow = control.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
             let is_settled =
                 control.has_streamed && !control.trial.is_trying() && carries_ns > SETTLED_NS;
-            return carrier.filter(|_| is_in_doubt || is_settled);
+            let is_leaving =
+                self.state.core.sessions.at(session as usize).is_none_or(|it| it.is_leaving);
+            let follows = is_settled && may_follow && !is_leaving;
+            return carrier.filter(|_| is_in_doubt || follows);
         }
         // Behind a translation of addresses the peer's own is anybody's, and one that it was never
         // heard at may be.

@@ -100,11 +100,16 @@ impl Engine {
         if control.long_poll != polls {
             (control.long_poll, control.long_bytes_left) = (polls, LONG_BYTES_PER_TURN);
         }
+        // What waits for a path in doubt goes by the next lane.
+        let may_begin = control.standby.is_empty() || !control.is_path_in_doubt(control.lane_at);
         loop {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
             let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return happened };
             if control.unsent.is_empty() {
+                if !may_begin {
+                    return happened;
+                }
                 if control.long_bytes_left == 0 {
                     if state.core.has_long(session) {
                         state.core.mark_dirty_last(session);

@@ -51,7 +51,7 @@ pub(crate) struct Config {
     pub(crate) content_buffer_bytes: usize,
     /// Bulk data goes in datagrams, in all sessions.
     pub(crate) bulk_in_datagrams: bool,
-    /// Eager messages that fit no datagram go by the session's stream where there is one path.
+    /// Eager messages that fit no datagram go by the session's stream.
     pub(crate) eager_by_stream: bool,
     /// Longest eager message where it goes in several datagrams.
     pub(crate) eager_limit_in_datagrams: u32,

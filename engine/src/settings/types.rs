@@ -113,8 +113,8 @@ impl fmt::Display for BulkLane {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EagerLane {
-    /// The TCP connection of the session: the default. A session with several paths to its peer
-    /// uses datagrams all the same, for that connection goes by one of them.
+    /// The TCP connection of the session: the default. In a session with several paths to its peer,
+    /// while that connection is on the one that datagrams take.
     Tcp,
     /// Several datagrams each.
     Datagram,

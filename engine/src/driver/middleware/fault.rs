@@ -501,6 +501,10 @@ impl Driver for Fault {
         self.room()
     }
 
+    fn end_train(&mut self) {
+        self.inner.end_train();
+    }
+
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         self.mistreat(to, rail, length);
     }

@@ -339,6 +339,10 @@ impl Driver for Pcap {
         Ok(&mut self.room)
     }
 
+    fn end_train(&mut self) {
+        self.inner.end_train();
+    }
+
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         // There is room: it was asked for, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };

@@ -287,6 +287,10 @@ impl Driver for Trace {
         result
     }
 
+    fn end_train(&mut self) {
+        self.inner.end_train();
+    }
+
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         self.inner.send_datagram(to, rail, length);
         self.tell_idle();

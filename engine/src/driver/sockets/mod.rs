@@ -527,6 +527,10 @@ impl Driver for SocketsDriver {
         self.datagrams.send(to, rail, length, &mut self.counters);
     }
 
+    fn end_train(&mut self) {
+        self.datagrams.end_train();
+    }
+
     fn flush_datagrams(&mut self) {
         self.datagrams.flush(&mut self.counters);
     }

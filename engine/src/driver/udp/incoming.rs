@@ -291,6 +291,39 @@ mod tests {
     }
 
     #[test]
+    fn another_driver_of_the_socket_finds_datagrams_one_by_one() {
+        let mut pair = Pair::new();
+        pair.exchange(&[1000; 64]);
+        pair.exchange(&[1000; 64]);
+        let copy = pair.sockets[1].try_clone().unwrap();
+        drop(super::super::Datagrams::new(copy).unwrap());
+        pair.incoming = Incoming::new();
+        pair.exchange(&[1000; 7]);
+    }
+
+    #[test]
+    fn those_that_end_a_train_go_alone() {
+        let mut pair = Pair::new();
+        let mut counters = DriverCounters::default();
+        let to = pair.sockets[1].local_addr().unwrap();
+        pair.exchange(&[1000; 64]);
+        pair.exchange(&[1000; 64]);
+        for _ in 0..20 {
+            pair.outgoing.push(to, 0, 500, &mut counters);
+            pair.outgoing.end_train();
+        }
+        assert!(pair.outgoing.flush(pair.sockets[0].as_raw_fd(), &mut counters));
+        let mut taken = DriverCounters::default();
+        while taken.datagrams_received < 20 {
+            pair.incoming.ask_anew();
+            let socket = pair.sockets[1].as_raw_fd();
+            while pair.incoming.take(socket, &mut taken).unwrap().is_some() {}
+        }
+        // A train of them would have come by one call.
+        assert!(taken.syscalls >= 3, "{}", taken.syscalls);
+    }
+
+    #[test]
     fn what_comes_one_by_one_is_not_asked_for_its_length() {
         let mut pair = Pair::new();
         for _ in 0..200 {

@@ -73,9 +73,13 @@ impl Datagrams {
     /// Takes a bound socket over.
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         let local = socket.local_addr()?;
+        // An earlier driver may have had it otherwise; a kernel that cannot does not.
+        let _ = train::keep_joined(socket.as_raw_fd(), false);
+        let mut outgoing = Outgoing::new(local);
+        outgoing.cut_trains(train::are_cut(socket.as_raw_fd()));
         Ok(Self {
             socket,
-            outgoing: Outgoing::new(local),
+            outgoing,
             incoming: Incoming::new(),
             is_watched: false,
             wants_room: false,
@@ -114,6 +118,12 @@ impl Datagrams {
         counters: &mut DriverCounters,
     ) {
         self.outgoing.push(to, rail, length, counters);
+    }
+
+    /// What was sent last goes alone.
+    #[inline]
+    pub(super) fn end_train(&mut self) {
+        self.outgoing.end_train();
     }
 
     #[inline]

@@ -23,6 +23,8 @@ struct Slot {
     rail: u8,
     /// The kernel sends it by its rail unasked.
     is_usual: bool,
+    /// It joins no train.
+    is_alone: bool,
 }
 
 impl Slot {
@@ -66,6 +68,14 @@ pub(super) struct Outgoing {
 // followed after it, so that the value may move between threads.
 unsafe impl Send for Outgoing {}
 
+/// Whether the kernel, a sandbox, or a NIC that computes no checksums takes no trains.
+fn refuses_trains(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+    )
+}
+
 impl Outgoing {
     /// For a socket that is bound to `local`.
     pub(super) fn new(local: SocketAddr) -> Self {
@@ -76,6 +86,7 @@ impl Outgoing {
             length: 0,
             rail: 0,
             is_usual: false,
+            is_alone: false,
         };
         Self {
             slots: (0..BATCH).map(slot).collect(),
@@ -163,10 +174,24 @@ impl Outgoing {
                 slot.address_bytes = bytes;
                 slot.length = length.min(DATAGRAM_BYTES_MAX);
                 slot.rail = rail;
+                slot.is_alone = false;
                 slot.is_usual = self.sources.is_empty() || self.usual.is(to.ip(), rail);
                 self.count += 1;
             }
             None => counters.datagrams_refused += 1,
+        }
+    }
+
+    /// Whether the kernel cuts trains.
+    pub(super) fn cut_trains(&mut self, are_cut: bool) {
+        self.cuts_trains = are_cut;
+    }
+
+    /// What was queued last joins no train.
+    #[inline]
+    pub(super) fn end_train(&mut self) {
+        if self.count > 0 {
+            self.slots[(self.head + self.count - 1) % BATCH].is_alone = true;
         }
     }
 
@@ -189,8 +214,8 @@ impl Outgoing {
                     self.advance(sent);
                     is_second_try = false;
                 }
-                Err(error) if self.cuts_trains && error.raw_os_error() == Some(libc::EIO) => {
-                    tracing::debug!("datagrams go one by one: a NIC computes no checksums");
+                Err(error) if self.cuts_trains && refuses_trains(&error) => {
+                    tracing::debug!("datagrams go one by one: the kernel refuses trains: {error}");
                     self.cuts_trains = false;
                 }
                 Err(error) => match error.raw_os_error() {
@@ -247,17 +272,17 @@ impl Outgoing {
             let segment = (length > 1).then_some(first.length as u16);
             let (control, control_bytes) = self.controls[messages].set(source, segment);
             for offset in at..at + length {
-                let slot = &mut self.slots[(self.head + offset) % BATCH];
-                let bytes = slot.bytes.as_mut_ptr().cast();
+                let slot = &self.slots[(self.head + offset) % BATCH];
+                let bytes = slot.bytes.as_ptr().cast_mut().cast();
                 // SAFETY: `offset` is below BATCH, the number of pieces, which nothing else refers
                 // to.
                 unsafe {
                     pieces.add(offset).write(libc::iovec { iov_base: bytes, iov_len: slot.length });
                 }
             }
-            let slot = &mut self.slots[(self.head + at) % BATCH];
+            let slot = &self.slots[(self.head + at) % BATCH];
             let header = &mut self.headers[messages].msg_hdr;
-            header.msg_name = (&raw mut slot.address).cast();
+            header.msg_name = (&raw const slot.address).cast_mut().cast();
             header.msg_namelen = slot.address_bytes;
             header.msg_control = control.cast_mut().cast();
             header.msg_controllen = control_bytes as _;
@@ -286,7 +311,11 @@ impl Outgoing {
     fn train_from(&self, at: usize) -> usize {
         let slot = |offset: usize| &self.slots[(self.head + offset) % BATCH];
         let first = slot(at);
-        let others = (at + 1..self.count).map(slot).take_while(|other| other.goes_as(first));
+        if first.is_alone {
+            return 1;
+        }
+        let joins = |other: &&Slot| !other.is_alone && other.goes_as(first);
+        let others = (at + 1..self.count).map(slot).take_while(joins);
         train::length(first.length, others.map(|other| other.length))
     }
 }

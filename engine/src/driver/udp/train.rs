@@ -54,6 +54,18 @@ pub(super) fn keep_joined(socket: RawFd, joined: bool) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether the kernel cuts trains: one that does not know of them sends them whole.
+pub(super) fn are_cut(socket: RawFd) -> bool {
+    let (mut value, mut length) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    let value: &mut libc::c_int = &mut value;
+    // SAFETY: the pointers describe `value` and its length, which outlive the call.
+    let rc = unsafe {
+        let value = (&raw mut *value).cast();
+        libc::getsockopt(socket, libc::SOL_UDP, libc::UDP_SEGMENT, value, &raw mut length)
+    };
+    rc == 0
+}
+
 /// Room for what the kernel says about a message: nothing, or how long the datagrams of a train
 /// are.
 #[derive(Clone, Copy)]
@@ -114,7 +126,8 @@ impl Control {
         let (source, mut length) = from.map_or((std::ptr::null(), 0), Source::message);
         let Some(bytes) = segment else { return (source, length) };
         if length > 0 {
-            // SAFETY: `source` has `length` initialised bytes, which fit with what follows.
+            // SAFETY: `source` has `length` bytes, which fit with what follows; what pads them is
+            // copied as it is, and the kernel does not look at it.
             unsafe { std::ptr::copy_nonoverlapping(source, self.0.as_mut_ptr(), length) };
         }
         let header =

@@ -2,14 +2,21 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
 
 use super::UringDriver;
 use super::slots::Kind;
 use super::tcp;
-use crate::driver::stopped;
+use crate::driver::{no_such_lane, not_open, stopped};
 use crate::progress::lanes::{CloseMode, Driver, Event, LaneKey};
 
 impl UringDriver {
+    /// The socket of a lane that is not being closed.
+    pub(super) fn open_socket(&self, key: LaneKey) -> io::Result<RawFd> {
+        let lane = self.lanes.get(key).ok_or_else(no_such_lane)?;
+        if lane.closing.is_some() { Err(not_open()) } else { Ok(lane.socket.as_raw_fd()) }
+    }
+
     pub(super) fn start_connection(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         if self.is_stopped {
             return Err(stopped());

@@ -317,30 +317,21 @@ impl Driver for UringDriver {
     }
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        if lane.closing.is_some() {
-            return Err(not_open());
-        }
+        let socket = self.open_socket(lane)?;
         self.counters.syscalls += 1;
-        tcp::send(lane.socket.as_raw_fd(), bytes)
+        tcp::send(socket, bytes)
     }
 
     fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        if lane.closing.is_some() {
-            return Err(not_open());
-        }
+        let socket = self.open_socket(lane)?;
         self.counters.syscalls += 1;
-        tcp::send_both(lane.socket.as_raw_fd(), head, body)
+        tcp::send_both(socket, head, body)
     }
 
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        if lane.closing.is_some() {
-            return Err(not_open());
-        }
+        let socket = self.open_socket(lane)?;
         self.counters.syscalls += 1;
-        tcp::receive(lane.socket.as_raw_fd(), into)
+        tcp::receive(socket, into)
     }
 
     fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
@@ -508,6 +499,10 @@ impl Driver for UringDriver {
 
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
         self.datagrams.send(to, rail, length, &mut self.counters);
+    }
+
+    fn end_train(&mut self) {
+        self.datagrams.end_train();
     }
 
     fn flush_datagrams(&mut self) {

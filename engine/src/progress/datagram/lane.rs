@@ -41,6 +41,8 @@ pub(crate) struct Lane {
     pub(super) port: u16,
     /// Longest datagram that both sides take.
     pub(super) bytes_max: usize,
+    /// The peer's kernel cuts trains of datagrams, if nothing did before: they come by its socket.
+    pub(super) takes_trains: bool,
     /// Where its datagrams go.
     pub(super) remote: SocketAddr,
     /// Where they went before, or are to go by what the peer announced.
@@ -56,7 +58,7 @@ pub(crate) struct Lane {
     pub(super) rail_health: Option<RailHealth>,
     /// No content goes by it: another one carries them, or it is not to be relied on.
     pub(super) is_held: bool,
-    /// It is not asked for its bulk lanes' sake before.
+    /// It is not asked for the sake of TCP lanes before.
     pub(super) busy_question_ns: u64,
     /// The earliest time that stands for it among the timers.
     pub(super) timer_ns: u64,
@@ -132,6 +134,7 @@ impl Lane {
             at: 0,
             port: remote.port(),
             bytes_max: 0,
+            takes_trains: false,
             remote,
             fallback: remote,
             candidate: None,

@@ -15,6 +15,7 @@ mod arrival;
 mod carrier;
 mod counters;
 mod lane;
+mod questions;
 mod several;
 mod timers;
 mod window;
@@ -196,12 +197,6 @@ impl Control {
     }
 }
 
-/// Whether a time among the timers is the one of its session.
-fn stands(controls: &[Control], at_ns: u64, session: u32) -> bool {
-    let control = controls.get(session as usize);
-    control.is_some_and(|control| control.lanes().any(|lane| lane.timer_ns == at_ns))
-}
-
 impl Engine {
     // ---- Sessions ----
 
@@ -252,6 +247,7 @@ impl Engine {
         }
         let mut lane = Lane::new(path, keys, remote);
         (lane.session_id, lane.bytes_max) = (id, bytes_max);
+        lane.takes_trains = usize::from(theirs.bytes) >= DATAGRAM_BYTES_MAX;
         self.control(session).datagram = is_free.then(|| Box::new(lane));
         self.state.core.announce_rails(session);
         self.state.datagrams.poll();
@@ -449,7 +445,7 @@ impl Engine {
         if fired {
             let State { datagrams, controls, .. } = &mut *self.state;
             let lanes = datagrams.by_session.len() + datagrams.standing_by;
-            datagrams.timers.sweep(lanes, |at_ns, session| stands(controls, at_ns, session));
+            datagrams.timers.sweep(lanes, |at_ns, it| Timers::stands(controls, at_ns, it));
             self.driver.flush_datagrams();
         }
     }
@@ -557,6 +553,9 @@ impl Engine {
                 _ => lane.remote,
             };
             self.driver.send_datagram(to, lane.rail, length + PACKET_TAG_BYTES);
+            if !lane.takes_trains {
+                self.driver.end_train();
+            }
             happened = true;
             // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
             if contents.is_drained && !lane.path.is_probing() {
@@ -595,6 +594,6 @@ impl State {
     /// The earliest time at which a session wants a turn.
     pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
         let controls = &self.controls;
-        self.datagrams.timers.next_ns(|at_ns, session| stands(controls, at_ns, session))
+        self.datagrams.timers.next_ns(|at_ns, session| Timers::stands(controls, at_ns, session))
     }
 }

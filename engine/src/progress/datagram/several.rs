@@ -18,10 +18,6 @@ use crate::proto::table::Id;
 use crate::types::{Address, Event, PathState, Rail};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
-/// Time between two questions to a path whose bulk lanes are busy and that has no other packets
-/// under way, in nanoseconds: a rail that fails is noticed by packets, not by TCP.
-const BUSY_QUESTION_NS: u64 = 2_000_000;
-
 /// A phase as users know it.
 pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
     match phase {
@@ -276,6 +272,11 @@ impl State {
         if is_comparing {
             self.compare_paths(session);
         }
+        let streams_elsewhere = |it: &Control| it.has_streamed && it.carrier() == Some(it.lane_at);
+        if at.is_some() && self.controls.get(session as usize).is_some_and(streams_elsewhere) {
+            // The peer sends by another path than the stream's: it may know why.
+            self.ask_stream(session);
+        }
         self.heed_deliveries(session, is_led.then_some(number));
         handled
     }
@@ -331,6 +332,7 @@ impl State {
         let mut lane = Lane::new(Path::new(config), keys.path(number, is_initiator), remote);
         (lane.session_id, lane.number, lane.rail, lane.at) = (known.id, number, rail, at as u8);
         (lane.port, lane.bytes_max) = (carrier.port, carrier.bytes_max);
+        lane.takes_trains = carrier.takes_trains;
         lane.is_held = true;
         let down = self.rails_down;
         let health_of = |rail: u8| {
@@ -374,94 +376,6 @@ impl State {
         true
     }
 
-    /// Asks paths that have nothing else under way, as long as TCP lanes of theirs are busy.
-    fn ask_while_busy(&mut self, session: u32) {
-        let now_ns = self.now_ns;
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let streams_at = control.lane_at;
-        let is_streaming = self.core.holds_long(session);
-        for lane in control.lanes_mut() {
-            let is_streamed = is_streaming && lane.at == streams_at;
-            if !is_streamed && !self.core.is_path_busy(session, lane.at) {
-                continue;
-            }
-            let (_, in_flight, _) = lane.path.load();
-            if now_ns >= lane.busy_question_ns {
-                lane.busy_question_ns = now_ns + BUSY_QUESTION_NS;
-                if in_flight == 0 {
-                    lane.path.ask();
-                    lane.wake_at(now_ns, session, &mut self.datagrams.timers);
-                }
-            }
-            lane.wake_at(lane.busy_question_ns, session, &mut self.datagrams.timers);
-        }
-    }
-
-    /// Long contents went by the control lane: its path is asked while they are not acknowledged.
-    pub(in crate::progress) fn watch_stream(&mut self, session: u32) {
-        let now_ns = self.now_ns;
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let streams_at = control.lane_at;
-        if control.standby.is_empty() {
-            return;
-        }
-        let timers = &mut self.datagrams.timers;
-        for lane in control.lanes_mut().filter(|lane| lane.at == streams_at) {
-            if now_ns >= lane.busy_question_ns {
-                lane.busy_question_ns = now_ns + BUSY_QUESTION_NS;
-                lane.wake_at(lane.busy_question_ns, session, timers);
-            }
-        }
-    }
-
-    /// Asks all paths of a session.
-    pub(in crate::progress) fn ask_all_paths(&mut self, session: u32) {
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
-        for lane in control.lanes_mut() {
-            lane.path.ask();
-            lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
-        }
-    }
-
-    /// Asks those paths of a session that have not answered anything sent since then.
-    pub(in crate::progress) fn ask_quiet_paths(&mut self, session: u32, since_ns: u64) {
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
-        for lane in control.lanes_mut() {
-            lane.path.settle();
-            if lane.path.answered_sent_ns().is_none_or(|sent_ns| sent_ns < since_ns) {
-                lane.path.ask();
-                lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
-            }
-        }
-    }
-
-    /// Chunks were given to the lanes of sessions: their paths are asked from now on, and how far
-    /// away the peers are is noted.
-    pub(in crate::progress) fn watch_busy_paths(&mut self) {
-        for (_, bulk) in self.core.lanes.iter() {
-            let Some(control) = self.controls.get_mut(bulk.session as usize) else { continue };
-            if bulk.is_idle() {
-                continue;
-            }
-            if let Some(session) = self.core.sessions.at_mut(bulk.session as usize)
-                && let Some(path) = session.rails.paths.get_mut(usize::from(bulk.path))
-                && let Some(lane) = control.lanes().find(|lane| lane.at == bulk.path)
-                && let Some(round_trip_ns) = lane.path.least_round_trip_ns()
-            {
-                path.round_trip_ns = round_trip_ns;
-            }
-            if control.standby.is_empty() {
-                continue;
-            }
-            let timers = &mut self.datagrams.timers;
-            for lane in control.lanes_mut().filter(|lane| lane.at == bulk.path) {
-                if self.now_ns >= lane.busy_question_ns {
-                    lane.wake_at(self.now_ns, bulk.session, timers);
-                }
-            }
-        }
-    }
-
     /// Looks at all paths of a session that has several: which are to be relied on now, and which
     /// carries the contents.
     ///
@@ -472,6 +386,11 @@ impl State {
         if control.standby.is_empty() {
             return;
         }
+        let streamed_bytes = self.core.delivered_by_stream(session);
+        if std::mem::replace(&mut control.streamed_bytes, streamed_bytes) != streamed_bytes {
+            control.streamed_ns = now_ns;
+        }
+        let (streams_at, streamed_ns) = (control.lane_at, control.streamed_ns);
         let mut changes = Vec::new();
         let was_open = control.carrier().is_some();
         control.is_doubtful = false;
@@ -487,6 +406,9 @@ impl State {
             let mut evidence = lane.evidence();
             (evidence.bulk_ns, evidence.is_stalled) =
                 self.core.bulk_evidence(session, lane.at, now_ns);
+            if lane.at == streams_at {
+                evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
+            }
             let Some(health) = &mut lane.rail_health else { continue };
             let is_needed = active == 0;
             if let Some(change) = health.observe(now_ns, &evidence, witness, is_needed) {

@@ -6,6 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::progress::control::Control;
+
 /// Stale entries that are not worth sweeping out.
 const STALE_MIN: usize = 64;
 
@@ -74,6 +76,12 @@ impl Timers {
     /// Sessions with an entry, some of them more than once.
     pub(super) fn sessions(&self) -> impl Iterator<Item = u32> {
         self.heap.iter().map(|&Reverse((_, session))| session)
+    }
+
+    /// Whether a time among the timers is the one of its session.
+    pub(super) fn stands(controls: &[Control], at_ns: u64, session: u32) -> bool {
+        let control = controls.get(session as usize);
+        control.is_some_and(|control| control.lanes().any(|lane| lane.timer_ns == at_ns))
     }
 
     /// Entries, stale ones included.

@@ -239,8 +239,12 @@ impl Core {
     /// RR-DGRAM-12.
     pub(crate) fn use_stream(&mut self, slot: u32, has_stream: bool) {
         let session = self.sessions.at_mut(slot as usize);
-        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.has_stream = has_stream;
+        let Some(session) = session else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let was_there = std::mem::replace(&mut datagram.has_stream, has_stream);
+        if was_there != has_stream && !session.waiting.is_empty() {
+            // There may be another way for them now.
+            self.unblocked.push(slot);
         }
     }
 

@@ -63,7 +63,8 @@ impl Datagram {
     /// in a row of messages. A lone one would wait for the grant.
     #[inline]
     pub(super) fn had_better_pull(&self, length: u64) -> bool {
-        self.has_stream && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
+        let has_lanes = self.has_stream && self.bulk.is_none();
+        has_lanes && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
     }
 
     /// The longest message that need not be pulled for its carrier's sake, in bytes, if it is

@@ -292,7 +292,9 @@ impl Core {
         } else {
             (datagram.open_room(pool), datagram.frame_bytes_max())
         };
-        let is_open_enough = open >= PART_HEADER_BYTES + left.min(PART_BYTES_MIN);
+        // A long one ends with the part that it was opened for, or takes all the rest.
+        let least = if is_long { left.min(LONG_PAYLOAD_BYTES) } else { left.min(PART_BYTES_MIN) };
+        let is_open_enough = open >= PART_HEADER_BYTES + least;
         let longest = if is_open_enough { open.min(longest) } else { longest };
         let length = left.min(longest - PART_HEADER_BYTES);
         let room = PART_HEADER_BYTES + length;
