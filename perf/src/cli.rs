@@ -24,6 +24,9 @@ pub(crate) struct Cli {
     /// Message size, or a range A:B that doubles; K and M are 2^10 and 2^20.
     #[arg(long, value_parser = sizes)]
     pub(crate) size: Option<Sizes>,
+    /// Size of the four transfers beside the ping-pong of latency-under-load: 16M unless given.
+    #[arg(long, value_parser = sizes)]
+    pub(crate) bulk_size: Option<Sizes>,
     /// Iterations (latency: round trips; bw, mr: messages).
     #[arg(long)]
     pub(crate) iters: Option<u64>,

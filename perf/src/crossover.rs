@@ -88,6 +88,7 @@ fn job(cli: &Cli, size: usize, way: Way) -> Job {
         iters: cli.iters.unwrap_or(if cli.brief { ITERS / 3 } else { ITERS }).max(1),
         window: stamp::window(cli.window, size),
         buffers: cli.buffers,
+        bulk_size: crate::lab::bulk_size(cli),
         reuse: cli.reuse,
         verify: cli.verify,
         lanes: cli.lanes,

@@ -12,7 +12,7 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::failover::control;
-use crate::test::{INJECT_BYTES_MAX, LOADED_BYTES_MAX, STAMP_BYTES};
+use crate::test::{INJECT_BYTES_MAX, LOADED_BYTES_MAX, STAMP_BYTES, load};
 use crate::{crossover, floor, info, rails, secret, stamp, test};
 
 const PORT: u16 = 18_515;
@@ -53,6 +53,17 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         );
     }
     check_window(cli.window)?;
+    if let Some(sizes) = &cli.bulk_size {
+        let [bulk] = sizes.list()[..] else {
+            return Err("--bulk-size is one size, not a range".to_owned());
+        };
+        if cli.test != TestName::LatencyUnderLoad {
+            return Err("--bulk-size is of latency-under-load".to_owned());
+        }
+        if !(STAMP_BYTES..=load::BULK_BYTES).contains(&bulk) {
+            return Err(format!("--bulk-size is from {STAMP_BYTES} to {}", load::BULK_BYTES));
+        }
+    }
     if cli.reuse == Reuse::Same && !matches!(cli.test, TestName::Bw | TestName::Bibw) {
         return Err("--reuse same is of bw and bibw".to_owned());
     }
@@ -300,6 +311,12 @@ pub(crate) fn ping_iters(size: usize) -> u64 {
     ((80 << 20) / size.max(1) as u64).clamp(20, 20_000)
 }
 
+/// Bytes of a transfer of `latency-under-load`.
+pub(crate) fn bulk_size(cli: &Cli) -> usize {
+    let given = cli.bulk_size.as_ref().and_then(|sizes| sizes.list().first().copied());
+    given.unwrap_or(load::BULK_BYTES)
+}
+
 fn jobs(cli: &Cli) -> Vec<Job> {
     let is_long = match cli.test {
         TestName::Bw | TestName::Bibw => true,
@@ -317,6 +334,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         test: cli.test,
         floor: cli.floor,
         size,
+        bulk_size: bulk_size(cli),
         iters: cli.iters.unwrap_or_else(|| default_iters(cli, size)).max(1),
         window: match cli.test {
             TestName::Mr => cli.window.unwrap_or(1024),

@@ -15,6 +15,8 @@ pub(crate) struct Job {
     pub(crate) test: TestName,
     pub(crate) floor: Option<FloorName>,
     pub(crate) size: usize,
+    /// Bytes of a transfer of `latency-under-load`.
+    pub(crate) bulk_size: usize,
     pub(crate) iters: u64,
     pub(crate) window: usize,
     pub(crate) buffers: Buffers,

@@ -145,6 +145,7 @@ fn job(cli: &Cli, test: TestName, size: usize, way: &Way) -> Job {
         iters: cli.iters.unwrap_or(if cli.brief { (iters / 10).max(8) } else { iters }).max(1),
         window: stamp::window(cli.window, size),
         buffers: cli.buffers,
+        bulk_size: crate::lab::bulk_size(cli),
         reuse: cli.reuse,
         verify: cli.verify,
         lanes: cli.lanes,

@@ -5,7 +5,7 @@ mod counted;
 pub(crate) mod failover;
 pub(crate) mod incast;
 mod latency;
-mod load;
+pub(crate) mod load;
 mod mr;
 mod rails;
 
@@ -109,7 +109,9 @@ pub(crate) fn run(
             };
             Some((buffers * job.size.next_multiple_of(4096)).max(1 << 20))
         }
-        (TestName::LatencyUnderLoad, Buffers::Region) => Some(load::BUFFERS_BYTES),
+        (TestName::LatencyUnderLoad, Buffers::Region) => {
+            Some((load::TRANSFERS * job.bulk_size).max(1 << 20))
+        }
         (TestName::Failover, Buffers::Region) => {
             Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
         }

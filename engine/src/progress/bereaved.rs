@@ -202,8 +202,9 @@ impl Engine {
         if without_ns > limit_ns && self.state.core.holds_long(session) {
             // Nothing else carries them, and others wait for them.
             let cause = format!(
-                "messages that fit no datagram wait for a TCP connection, and none of its rails has let \
-                 one through for {} ms, though datagrams pass: look for what filters TCP on the way",
+                "messages that fit no datagram wait for a TCP connection, and none of its rails \
+                 has let one through for {} ms, though datagrams pass: look for what filters TCP \
+                 on the way",
                 limit.as_millis()
             );
             return self.lose(session, &cause);

@@ -12,8 +12,8 @@ use crate::proto::send::Staged;
 use crate::wire::{FrameError, goodbye};
 
 /// Turns without bytes after which a hot lane cools down: many more than pass between the messages
-/// of an exchange (with 64, of 0.1 us where frames are polled, lanes cooled between two of 16 KiB), few
-/// enough that a long wait is not spent in system calls.
+/// of an exchange (with 64, of 0.1 us where frames are polled, lanes cooled between two of 16 KiB),
+/// few enough that a long wait is not spent in system calls.
 const COLD_TURNS: u32 = 256;
 
 /// Most bytes that one turn reads of a lane whose session has a path: short messages come by that,
@@ -81,7 +81,8 @@ pub(crate) struct Control {
     pub(super) questioned_ns: u64,
     /// Since when it has had no control lane, where it had one.
     pub(super) bereaved_ns: u64,
-    /// When the stream last showed that its path is alive, and how many bytes it had delivered then.
+    /// When the stream last showed that its path is alive, and how many bytes it had delivered
+    /// then.
     pub(super) streamed_ns: u64,
     pub(super) streamed_bytes: u64,
     /// Since when the same path has carried contents, where there are several.

@@ -23,8 +23,8 @@
 //! - Datagrams go by one socket of the engine for all peers and rails, which is no lane: it has
 //!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
 //!   garbled; one that is cut, or joined with others, is one that is garbled or lost: what is
-//!   longer than [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported` once, to
-//!   [`Driver::open_datagrams`].
+//!   longer than [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported`
+//!   once, to [`Driver::open_datagrams`].
 //!
 //! `driver/tests` holds every driver to this.
 
@@ -281,8 +281,8 @@ pub(crate) trait Driver {
     /// Writes to a control lane without blocking; returns how many bytes the kernel took.
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Writes `head` and then `body`, as one if it can. What became of an error after the first byte
-    /// is asked again by the next call.
+    /// Writes `head` and then `body`, as one if it can. What became of an error after the first
+    /// byte is asked again by the next call.
     fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
         let sent = self.send(lane, head)?;
         if sent < head.len() {

@@ -11,8 +11,8 @@ use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
 
-/// Messages from that length on are sent before they are copied, in bytes: less is copied sooner than
-/// a second piece is sent.
+/// Messages from that length on are sent before they are copied, in bytes: less is copied sooner
+/// than a second piece is sent.
 const SENT_FIRST_BYTES_MIN: usize = 4 << 10;
 
 /// The memory of an operation, and the buffer that owns it unless the poster does.
@@ -57,7 +57,8 @@ impl Engine {
     }
 
     /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum`
-    /// continues a CRC32C with them, `whole` are they if they lie in one piece. `Ok(false)`: not now.
+    /// continues a CRC32C with them, `whole` are they if they lie in one piece. `Ok(false)`: not
+    /// now.
     #[inline]
     pub(crate) fn send_now(
         &mut self,

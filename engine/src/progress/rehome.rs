@@ -1,9 +1,10 @@
 //! The TCP lane of a session moves to another rail when its own fails.
 //!
-//! In a session with several paths that connection is not what short messages depend on, but it tells
-//! of the peer's end and carries long ones, and all of them while no path is fit. When its path is
-//! down, or another one carries the short messages for good, or it is gone, the side that opened the session opens another one on a path that is healthy, which joins the
-//! session as bulk lanes do and takes the place of the old one. What that had swallowed goes again.
+//! In a session with several paths that connection is not what short messages depend on, but it
+//! tells of the peer's end and carries long ones, and all of them while no path is fit. When its
+//! path is down, or another one carries the short messages for good, or it is gone, the side that
+//! opened the session opens another one on a path that is healthy, which joins the session as bulk
+//! lanes do and takes the place of the old one. What that had swallowed goes again.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -40,8 +41,8 @@ impl Control {
 }
 
 impl Engine {
-    /// Sessions whose control lane is gone, or on a path that is down or in doubt, or does not carry
-    /// the other contents any more, get another one.
+    /// Sessions whose control lane is gone, or on a path that is down or in doubt, or does not
+    /// carry the other contents any more, get another one.
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
@@ -104,8 +105,8 @@ impl Engine {
     }
 
     /// Position of the path that the next control lane is to go by, if one is needed: that of the
-    /// contents in the place of one that is down, or that long messages leave. Without a lane each has its turn, those that are
-    /// healthy first, and that of the last lane or attempt last.
+    /// contents in the place of one that is down, or that long messages leave. Without a lane each
+    /// has its turn, those that are healthy first, and that of the last lane or attempt last.
     ///
     /// RR-RAIL-8.
     fn path_to_move_by(&mut self, session: u32, is_initiator: bool) -> Option<u8> {

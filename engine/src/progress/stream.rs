@@ -10,10 +10,11 @@
 //!  long  ──────────────> unsent ──> TCP
 //! ```
 //!
-//! A long content is handed to the kernel from where it was gathered, or, if nothing is in front of it,
-//! from the user's memory before it is gathered; `unsent` has what the kernel did not take of it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go
-//! first. Its receiver acknowledges it with what it sends next, when nothing has come for some
-//! turns, or when [`OWED_BYTES_MAX`] have come.
+//! A long content is handed to the kernel from where it was gathered, or, if nothing is in front of
+//! it, from the user's memory before it is gathered; `unsent` has what the kernel did not take of
+//! it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go first. Its receiver
+//! acknowledges it with what it sends next, when nothing has come for some turns, or when
+//! [`OWED_BYTES_MAX`] have come.
 
 use std::io::ErrorKind;
 

@@ -15,8 +15,8 @@ const TIMED_BYTES: u64 = 4 << 20;
 const RUNS: u32 = 3;
 /// Bytes after which both are tried again, for a path can change.
 const RETRY_BYTES: u64 = 4 << 30;
-/// Chunks shorter than this say nothing about the rate, and are copied: what zero copy saves is less
-/// than its notification costs, and that may wait for a delayed acknowledgement of TCP, 40 ms.
+/// Chunks shorter than this say nothing about the rate, and are copied: what zero copy saves is
+/// less than its notification costs, and that may wait for a delayed acknowledgement of TCP, 40 ms.
 const CHUNK_BYTES_MIN: u32 = 16 << 10;
 
 /// What the user wants.

@@ -200,6 +200,7 @@ mod tests {
             iters: 200,
             window: 1,
             buffers: Buffers::Heap,
+            bulk_size: 0,
             reuse: Reuse::Window,
             verify: false,
             lanes: Lanes::Auto,

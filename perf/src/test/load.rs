@@ -1,5 +1,5 @@
-//! Ping-pong while four 16 MiB transfers, client to server, are in flight between the same two
-//! endpoints. Only samples that began and ended with all four in flight count.
+//! Ping-pong while four transfers of 16 MiB, or of another length, client to server, are in flight
+//! between the same two endpoints. Only samples that began and ended with all four in flight count.
 //!
 //! Messages of the ping-pong have the hint of the job, or with `bulk` the transfers have it. One
 //! that is too long to be injected is pulled, and competes with the transfers for grants.
@@ -12,10 +12,11 @@ use super::{STAMP_BYTES, Side, TAG, message, seconds_since};
 use crate::output::{Report, histogram};
 use crate::stamp;
 
-const TRANSFERS: usize = 4;
-const TRANSFER_BYTES: usize = 16 << 20;
-/// Memory of one side's transfers, in bytes.
-pub(super) const BUFFERS_BYTES: usize = TRANSFERS * TRANSFER_BYTES;
+/// Bytes of a transfer unless the user says otherwise, and the most that there may be.
+pub(crate) const BULK_BYTES: usize = 16 << 20;
+
+/// How many are in flight.
+pub(super) const TRANSFERS: usize = 4;
 const BULK: Envelope = Envelope::tag(3);
 /// Context of ping-pong operations; bulk ones have their number.
 const PING: u64 = u64::MAX;
@@ -64,7 +65,7 @@ fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
 fn serve(side: &mut Side<'_>) -> Result<Report, String> {
     let mut posted = 0;
     for _ in 0..TRANSFERS {
-        let buffer = side.buffer(TRANSFER_BYTES)?;
+        let buffer = side.buffer(side.job.bulk_size)?;
         post_bulk_receive(side, buffer, posted)?;
         posted += 1;
     }
@@ -127,7 +128,7 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
     let mut histogram = histogram();
     let mut idle = Vec::with_capacity(TRANSFERS);
     for _ in 0..TRANSFERS {
-        idle.push(side.buffer(TRANSFER_BYTES)?);
+        idle.push(side.buffer(side.job.bulk_size)?);
     }
     side.barrier()?;
     let before = side.endpoint.counters();
@@ -190,7 +191,7 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
     feed_rest(side)?;
     let mut report = side.report();
     report.latencies(&histogram);
-    report.bandwidth_mb_s = Some(sent as f64 * TRANSFER_BYTES as f64 / seconds / 1e6);
+    report.bandwidth_mb_s = Some(sent as f64 * side.job.bulk_size as f64 / seconds / 1e6);
     side.conclude(&mut report, &before, pings, verified)?;
     Ok(report)
 }

@@ -42,8 +42,8 @@ impl Lane {
         }
     }
 
-    /// Of `wanted` bytes the kernel took so many. Fewer mean that the buffer is full: it will announce
-    /// room.
+    /// Of `wanted` bytes the kernel took so many. Fewer mean that the buffer is full: it will
+    /// announce room.
     pub(super) fn note_sent(&mut self, wanted: usize, sent: &io::Result<usize>) {
         let is_full = match sent {
             Ok(sent) => *sent < wanted,

@@ -301,6 +301,7 @@ mod tests {
         pair.exchange(&[1000; 7]);
     }
 
+    /// RR-PATH-7
     #[test]
     fn those_that_end_a_train_go_alone() {
         let mut pair = Pair::new();

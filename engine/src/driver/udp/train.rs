@@ -8,8 +8,8 @@ use std::os::fd::RawFd;
 
 use super::source::{self, Source};
 
-/// Datagrams of a train at least: two that go one by one overlap on their way, and take 6.7 us there
-/// where a train of two takes 8 (half a round trip of 2 KiB over veth).
+/// Datagrams of a train at least: two that go one by one overlap on their way, and take 6.7 us
+/// there where a train of two takes 8 (half a round trip of 2 KiB over veth).
 pub(super) const DATAGRAMS_MIN: usize = 3;
 
 /// Datagrams of a train at most: the kernel's `UDP_MAX_SEGMENTS` before Linux 6.9.

@@ -42,6 +42,7 @@ pub(crate) struct Lane {
     /// Longest datagram that both sides take.
     pub(super) bytes_max: usize,
     /// The peer's kernel cuts trains of datagrams, if nothing did before: they come by its socket.
+    /// RR-PATH-7.
     pub(super) takes_trains: bool,
     /// Where its datagrams go.
     pub(super) remote: SocketAddr,

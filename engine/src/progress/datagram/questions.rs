@@ -1,5 +1,5 @@
-//! When paths are asked, in a session that has several: a rail that fails is noticed by packets, not by
-//! TCP.
+//! When paths are asked, in a session that has several: a rail that fails is noticed by packets,
+//! not by TCP.
 
 use crate::progress::engine::State;
 

@@ -281,9 +281,9 @@ impl State {
         handled
     }
 
-    /// Something came by a session's stream: what that delivers counts as what datagrams do. Of round
-    /// trips it says nothing: while long messages go to and fro, nothing carries acknowledgements
-    /// of short ones.
+    /// Something came by a session's stream: what that delivers counts as what datagrams do. Of
+    /// round trips it says nothing: while long messages go to and fro, nothing carries
+    /// acknowledgements of short ones.
     pub(in crate::progress) fn note_stream(&mut self, session: u32) {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let streams_at = control.lane_at;

@@ -23,7 +23,8 @@
 //! 3. [`Core::poll_content`] for each session of [`Core::poll_dirty`], as long as the lane takes
 //!    more; a session whose lane took no more is asked again when it does;
 //! 4. beside that, while the session's TCP lane is on that path ([`Core::use_stream`]),
-//!    [`Core::poll_long`] for what goes by it, and [`Core::acknowledge_stream`] for what came by it.
+//!    [`Core::poll_long`] for what goes by it, and [`Core::acknowledge_stream`] for what came by
+//!    it.
 
 pub(crate) mod content;
 mod data;

@@ -245,8 +245,8 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long_held > 0)
     }
 
-    /// Whether a message of `length` bytes would go by a session's stream, whole, without checksums,
-    /// before anything else, and as the first one of turn `poll`.
+    /// Whether a message of `length` bytes would go by a session's stream, whole, without
+    /// checksums, before anything else, and as the first one of turn `poll`.
     pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64, poll: u64) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
@@ -259,8 +259,8 @@ impl Core {
             && !session.outbox.has_checksums()
     }
 
-    /// Puts the payload of the message that was staged last into its content, of which it is the end;
-    /// returns all of that.
+    /// Puts the payload of the message that was staged last into its content, of which it is the
+    /// end; returns all of that.
     pub(crate) fn fill_last(&mut self, slot: u32, payload: &[u8]) -> &[u8] {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());

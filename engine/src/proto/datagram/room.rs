@@ -59,8 +59,8 @@ impl Datagram {
         self.has_stream && length > short as u64 && length <= LONG_PAYLOAD_BYTES as u64
     }
 
-    /// Whether a message that is not short is faster when its receiver pulls it: one of several parts
-    /// in a row of messages. A lone one would wait for the grant.
+    /// Whether a message that is not short is faster when its receiver pulls it: one of several
+    /// parts in a row of messages. A lone one would wait for the grant.
     #[inline]
     pub(super) fn had_better_pull(&self, length: u64) -> bool {
         let has_lanes = self.has_stream && self.bulk.is_none();
