@@ -234,7 +234,7 @@ impl Engine {
             magic: MAGIC,
             version: VERSION.into(),
             kind,
-            flags: ours.flags(),
+            flags: ours.flags() | self.state.datagrams.announced.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
             source: self.state.core.engine.into(),
             target: target.into(),

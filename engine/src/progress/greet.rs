@@ -22,8 +22,8 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES,
-    HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
+    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_FRAMES, FLAG_INSECURE, HELLO_BYTES,
+    HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
 use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
@@ -289,7 +289,7 @@ impl Engine {
             magic: MAGIC,
             version: VERSION.into(),
             status: status as u8,
-            flags: ours.flags(),
+            flags: ours.flags() | self.state.datagrams.announced.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
             address: self.state.address(0).to_wire(),
             session: ours.session.into(),
@@ -355,6 +355,7 @@ impl Engine {
                 let datagrams = Announced {
                     port: hello.datagram_port.get(),
                     bytes: hello.datagram_bytes.get(),
+                    as_frames: hello.flags & FLAG_FRAMES != 0,
                 };
                 let half = Box::new(HalfOpen { admission, acceptor, ours, theirs, datagrams });
                 // The hello may have waited here for long; the proof has its own time.
@@ -501,7 +502,8 @@ impl Engine {
             self.state.roles.insert(key, Role::Control { session });
             self.control_established(session, key);
             let (port, bytes) = (reply.datagram_port.get(), reply.datagram_bytes.get());
-            self.open_path(session, Announced { port, bytes });
+            let as_frames = reply.flags & FLAG_FRAMES != 0;
+            self.open_path(session, Announced { port, bytes, as_frames });
             if !matches!(sent, Ok(PROOF_BYTES)) {
                 self.lose(session, "a new connection takes no bytes");
             }

@@ -52,6 +52,9 @@ pub(crate) const FLAG_CHECKSUM: u8 = 2;
 /// `flags` of a control lane's hello and its reply: this side wants bulk data in datagrams. One
 /// that wants them there is enough.
 pub(crate) const FLAG_BULK_IN_DATAGRAMS: u8 = 4;
+/// `flags` of a control lane's hello and its reply: this side may take datagrams as frames, before
+/// its kernel could cut trains of them.
+pub(crate) const FLAG_FRAMES: u8 = 8;
 
 /// Sent by the side that connected.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -143,8 +143,7 @@ impl Frames {
 
     /// Longest datagram that comes in, and that there is room for.
     pub(super) fn datagram_bytes_max(&self) -> usize {
-        // Less than where a socket takes all: no trains are to come.
-        if self.is_long { DATAGRAM_BYTES_MAX - 4 } else { lane::SINGLE_BYTES_MAX }
+        if self.is_long { DATAGRAM_BYTES_MAX } else { lane::SINGLE_BYTES_MAX }
     }
 
     /// Whether frames come and go.

@@ -11,6 +11,7 @@
 //! allocation, no lock. A timer costs a push to a heap once per probe time and session, not per
 //! packet.
 
+mod announced;
 mod arrival;
 mod carrier;
 mod counters;
@@ -26,6 +27,7 @@ use std::net::UdpSocket;
 
 use foldhash::quality::RandomState;
 
+pub(crate) use self::announced::Announced;
 use self::lane::{Contents, Health};
 use self::timers::Timers;
 use super::control::Control;
@@ -53,15 +55,6 @@ const DATAGRAMS_PER_CLOCK: usize = 8;
 const DATAGRAMS_PER_FLUSH: usize = 64;
 /// Turns without a datagram after which the socket is watched, no longer polled.
 const COLD_TURNS: u32 = 64;
-
-/// What an engine says of its datagrams in a hello or a reply.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Announced {
-    /// UDP port at the address of the TCP connection; 0: none.
-    pub(crate) port: u16,
-    /// Longest datagram that it takes.
-    pub(crate) bytes: u16,
-}
 
 /// Datagrams of an engine.
 #[derive(Debug, Default)]
@@ -112,7 +105,7 @@ impl Datagrams {
     /// bytes at the most. `needs_frames`: as AF_XDP frames or not at all.
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
         let longest = longest.min(DATAGRAM_BYTES_MAX);
-        let announced = Announced { port, bytes: longest as u16 };
+        let announced = Announced { port, bytes: longest as u16, as_frames: needs_frames };
         Self { socket: Some(socket), needs_frames, longest, announced, ..Self::default() }
     }
 
@@ -139,7 +132,10 @@ impl Datagrams {
         match opened {
             Ok(()) => {
                 let longest = driver.datagram_bytes_max().min(self.longest);
+                let frames = driver.frame_state();
                 self.announced.bytes = longest as u16;
+                self.announced.as_frames =
+                    matches!(frames, FrameState::Up { .. } | FrameState::Down { .. });
             }
             Err(error) => self.refuse(&error),
         }
@@ -247,7 +243,7 @@ impl Engine {
         }
         let mut lane = Lane::new(path, keys, remote);
         (lane.session_id, lane.bytes_max) = (id, bytes_max);
-        lane.takes_trains = usize::from(theirs.bytes) >= DATAGRAM_BYTES_MAX;
+        lane.takes_trains = !theirs.as_frames;
         self.control(session).datagram = is_free.then(|| Box::new(lane));
         self.state.core.announce_rails(session);
         self.state.datagrams.poll();
