@@ -1,5 +1,7 @@
 //! Sessions with a path whose long messages go by the TCP lane beside it: one story each.
 
+use std::time::Duration;
+
 use super::scenarios::{
     MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
 };
@@ -227,5 +229,42 @@ fn a_rail_that_fails_takes_the_stream_with_it_for_as_long_as_that_takes_to_move(
         assert!(after_ns < 2 * usual_ns, "{what}: {after_ns} ns");
         let came = segments_by_datagram(&world, 1) - before;
         assert!(came <= 40, "{what}, by the other rail's TCP: {came}");
+    }
+}
+
+/// Datagrams pass, and no connection does any more.
+///
+/// RR-DGRAM-12
+#[test]
+fn long_messages_that_get_no_connection_again_end_with_their_session() {
+    let limit = Duration::from_millis(500);
+    for from in 0..2 {
+        let link = LinkWeather { delay_ns: 10_000, ns_per_kib: 100, ..LinkWeather::default() };
+        let mut world = World::new(1, Weather::fair()).unwrap();
+        world.set_datagrams(true).unwrap();
+        for host in 0..2 {
+            let (config, loop_config) = settings(0);
+            let loop_config = LoopConfig { peer_timeout: limit, ..loop_config };
+            world.add_host_with(&[link; 2]);
+            world.start(host, host as u64 + 1, config, loop_config).unwrap();
+        }
+        connect(&mut world, 0, 1);
+        talk(&mut world, [0, 1], "by both rails");
+        pass(&mut world, 20 * MILLISECOND);
+        exchange(&mut world, 5000, from);
+        world.net.borrow_mut().weather.refused_one_in = 1;
+        let target = peer(&mut world, from, 1 - from);
+        assert!(send(&mut world, from, target, 2, 5000, Level::Delivered));
+        assert!(world.net.borrow_mut().cut_one(false).is_some());
+        let start_ns = world.now_ns();
+        let mut result = None;
+        run(&mut world, "the send ends", |world| {
+            result = drain(world, from).pop().map(|done| done.result);
+            result.is_some()
+        });
+        let took = Duration::from_nanos(world.now_ns() - start_ns);
+        let text = result.unwrap().expect_err("nothing can carry it").to_string();
+        assert!(text.contains("TCP"), "{text}");
+        assert!((limit..2 * limit).contains(&took), "{took:?} of {limit:?}");
     }
 }

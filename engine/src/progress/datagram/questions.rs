@@ -13,7 +13,7 @@ impl State {
         let now_ns = self.now_ns;
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let streams_at = control.lane_at;
-        let is_streaming = self.core.holds_long(session);
+        let is_streaming = control.lane.is_some() && self.core.holds_long(session);
         for lane in control.lanes_mut() {
             let is_streamed = is_streaming && lane.at == streams_at;
             if !is_streamed && !self.core.is_path_busy(session, lane.at) {
