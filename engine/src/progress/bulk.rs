@@ -15,7 +15,7 @@ const ACK_NS: u64 = 100_000;
 
 /// So long nothing that went on a lane may stay unacknowledged while there is another path: a
 /// kernel has sent it three times by then.
-const SILENCE: Duration = Duration::from_secs(1);
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Why a bulk lane is closed.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ use rand::RngExt;
 use zerocopy::IntoBytes;
 
 use super::bereaved::is_of_network;
+use super::bulk::SILENCE;
 use super::control::{Control, NO_PATH};
 use super::datagram::scoped;
 use super::engine::Engine;
@@ -447,14 +448,18 @@ impl Engine {
 
     fn judge_silence(&mut self, session: usize, owed: Owed) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
+        let waits = self.state.core.holds_long(session as u32);
         let control = &mut self.state.controls[session];
-        let Some(silence) = control.silence.observe(now_ns, owed, limit) else {
+        let has_another = control.has_active_path();
+        // Networks may swallow connections alone: what only goes by one waits for another.
+        let patience = if waits && has_another { limit.min(SILENCE) } else { limit };
+        let Some(silence) = control.silence.observe(now_ns, owed, patience) else {
             if !self.end_if_left(session as u32) {
                 self.state.core.ask_for_ack(session as u32);
             }
             return;
         };
-        if silence > limit && control.has_active_path() {
+        if silence > patience && has_another {
             return self.drop_control_lane(session as u32);
         }
         let before = self.state.silent_before(session, silence);
