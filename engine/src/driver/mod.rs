@@ -8,6 +8,7 @@ mod calls;
 mod datagrams;
 mod links;
 mod middleware;
+mod options;
 mod pieces;
 mod rails;
 #[cfg(any(test, feature = "sim"))]

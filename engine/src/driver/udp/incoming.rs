@@ -186,7 +186,7 @@ impl Incoming {
     #[cold]
     fn join(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
-        match train::keep_joined(socket, true) {
+        match train::set_gro(socket, true) {
             Ok(()) => {
                 let room = || Batch::new(TRAINS, train::ROOM_BYTES, true);
                 self.trains.get_or_insert_with(room);
@@ -203,7 +203,7 @@ impl Incoming {
     #[cold]
     fn part(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
-        self.joins = train::keep_joined(socket, false).is_err();
+        self.joins = train::set_gro(socket, false).is_err();
     }
 
     /// Decides on the next call, after one that found `count` messages.
@@ -276,7 +276,7 @@ mod tests {
     fn trains_come_as_the_datagrams_that_they_are() {
         let mut pair = Pair::new();
         pair.exchange(&[1000; 40]);
-        if train::keep_joined(pair.sockets[1].as_raw_fd(), false).is_err() {
+        if train::set_gro(pair.sockets[1].as_raw_fd(), false).is_err() {
             return println!("RINGRAIL-SKIP: driver::udp::incoming: no UDP_GRO");
         }
         let mut pair = Pair::new();

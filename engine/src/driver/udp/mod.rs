@@ -74,9 +74,9 @@ impl Datagrams {
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         let local = socket.local_addr()?;
         // An earlier driver may have had it otherwise; a kernel that cannot does not.
-        let _ = train::keep_joined(socket.as_raw_fd(), false);
+        let _ = train::set_gro(socket.as_raw_fd(), false);
         let mut outgoing = Outgoing::new(local);
-        outgoing.cut_trains(train::are_cut(socket.as_raw_fd()));
+        outgoing.cut_trains(train::has_gso(socket.as_raw_fd()));
         Ok(Self {
             socket,
             outgoing,

@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
+use super::super::options;
+
 /// What is asked for as the kernel's buffers, in bytes each way: the stock limits `rmem_max` and
 /// `wmem_max`, so that every user gets it.
 ///
@@ -50,13 +52,13 @@ fn try_bind(address: SocketAddr) -> io::Result<UdpSocket> {
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
         let probe = libc::IPV6_PMTUDISC_PROBE;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+        options::set(socket.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
         // For IPv4 destinations; kernels before that could not take it refuse.
         let probe = libc::IP_PMTUDISC_PROBE;
-        let _ = set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe);
+        let _ = options::set(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe);
     } else {
         let probe = libc::IP_PMTUDISC_PROBE;
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
+        options::set(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe)?;
     }
     // Smaller buffers lose more and are no error.
     let _ = socket.set_recv_buffer_size(BUFFER_BYTES);
@@ -76,38 +78,12 @@ pub(crate) fn buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
 }
 
-fn set_option(
-    socket: &Socket,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which outlives the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn option(socket: &UdpSocket, level: libc::c_int, name: libc::c_int) -> libc::c_int {
-        let (mut value, mut length) = (-1, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: the pointers describe `value` and its length, which outlive the call.
-        let rc = unsafe {
-            let value = (&raw mut value).cast();
-            libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut length)
-        };
-        assert_eq!(rc, 0, "{}", io::Error::last_os_error());
-        value
+        options::get(socket.as_raw_fd(), level, name).unwrap()
     }
 
     #[test]

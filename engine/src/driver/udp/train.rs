@@ -6,6 +6,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::RawFd;
 
+use super::super::options;
 use super::source::{self, Source};
 
 /// Datagrams of a train at least: two that go one by one overlap on their way, and take 6.7 us
@@ -39,31 +40,13 @@ pub(super) fn length(first: usize, others: impl Iterator<Item = usize>) -> usize
 pub(super) const ROOM_BYTES: usize = 1 << 16;
 
 /// Has the kernel give trains whole, with the length of their datagrams, or one by one.
-pub(super) fn keep_joined(socket: RawFd, joined: bool) -> io::Result<()> {
-    let value = libc::c_int::from(joined);
-    // SAFETY: the pointer and the length describe `value`, which outlives the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            socket,
-            libc::SOL_UDP,
-            libc::UDP_GRO,
-            (&raw const value).cast(),
-            size_of_val(&value) as libc::socklen_t,
-        )
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+pub(super) fn set_gro(socket: RawFd, is_on: bool) -> io::Result<()> {
+    options::set(socket, libc::SOL_UDP, libc::UDP_GRO, is_on.into())
 }
 
 /// Whether the kernel cuts trains: one that does not know of them sends them whole.
-pub(super) fn are_cut(socket: RawFd) -> bool {
-    let (mut value, mut length) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    let value: &mut libc::c_int = &mut value;
-    // SAFETY: the pointers describe `value` and its length, which outlive the call.
-    let rc = unsafe {
-        let value = (&raw mut *value).cast();
-        libc::getsockopt(socket, libc::SOL_UDP, libc::UDP_SEGMENT, value, &raw mut length)
-    };
-    rc == 0
+pub(super) fn has_gso(socket: RawFd) -> bool {
+    options::get(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
 /// Room for what the kernel says about a message: nothing, or how long the datagrams of a train

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
 
+use super::super::options;
+
 /// Packets that one busy look may take, as the kernel's own default.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
@@ -27,12 +29,14 @@ impl BusyPoll {
     /// harm: the text says it.
     pub(super) fn start(socket: RawFd, us: u32) -> Self {
         let us_option = libc::c_int::try_from(us).unwrap_or(libc::c_int::MAX);
-        let options = [
+        let wanted = [
             (libc::SO_PREFER_BUSY_POLL, 1),
             (libc::SO_BUSY_POLL, us_option),
             (libc::SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET),
         ];
-        let asked = options.iter().try_for_each(|&(name, value)| set_option(socket, name, value));
+        let asked = wanted
+            .iter()
+            .try_for_each(|&(name, value)| options::set(socket, libc::SOL_SOCKET, name, value));
         let state = match asked {
             Ok(()) => BusyPollState::NoNapi,
             Err(error) => BusyPollState::Refused(error),
@@ -70,28 +74,7 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-fn set_option(socket: RawFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    let bytes = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel reads `bytes` bytes of `value` during the call.
-    let rc = unsafe {
-        libc::setsockopt(socket, libc::SOL_SOCKET, name, (&raw const value).cast(), bytes)
-    };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// The NAPI instance that a socket's packets come from; 0: none is known.
 fn napi_of(socket: RawFd) -> libc::c_int {
-    let mut id: libc::c_int = 0;
-    let mut bytes = size_of_val(&id) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `id`.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket,
-            libc::SOL_SOCKET,
-            libc::SO_INCOMING_NAPI_ID,
-            (&raw mut id).cast(),
-            &raw mut bytes,
-        )
-    };
-    if rc < 0 { 0 } else { id }
+    options::get(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
 }
