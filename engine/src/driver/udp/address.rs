@@ -55,7 +55,7 @@ impl RawAddress {
     }
 
     /// Whether the first `bytes` of both are the same: lengths that [`Self::set`] returned.
-    pub(super) fn is(&self, other: &Self, bytes: libc::socklen_t) -> bool {
+    pub(super) fn equals(&self, other: &Self, bytes: libc::socklen_t) -> bool {
         debug_assert!(bytes <= Self::BYTES);
         // SAFETY: zero bytes or a whole address of either family, without padding, were written
         // there.

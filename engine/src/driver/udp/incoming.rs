@@ -25,13 +25,13 @@ const DATAGRAM_ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 /// Trains of a batch.
 const TRAINS: usize = 8;
 
-/// What a datagram that could have come in a train with those before it is worth, against one that
-/// begins another.
-const JOINED: u32 = 4;
-/// What they have to be worth, before the kernel is asked to join them. Once it is, it goes on
-/// until they are worth nothing.
-const WORTH_JOINING: u32 = 32;
-const WORTH_MAX: u32 = 64;
+/// Points for a datagram that could have come in a train with those before it; one that begins
+/// another takes one point.
+const IN_TRAIN: u32 = 4;
+/// Points from which on `UDP_GRO` is asked for; it is on until there are none left.
+const GRO_SCORE: u32 = 32;
+/// Most points.
+const SCORE_MAX: u32 = 64;
 
 /// Datagrams that were received and not all taken.
 ///
@@ -41,7 +41,7 @@ const WORTH_MAX: u32 = 64;
 /// asking, unless the driver was polled meanwhile: an engine that was away for long must not take
 /// an old answer for a new one, as it counts as lost what did not come.
 ///
-/// While many come behind others of the same length, the kernel is told to keep trains joined
+/// While many come behind others of the same length, the kernel is told to give trains whole
 /// (`UDP_GRO`); to ask for their lengths costs 100 ns a call, so it is told to stop when they do
 /// not come any more. A train that comes just then is one datagram that nobody understands: it is
 /// lost, as any may be.
@@ -49,12 +49,12 @@ pub(super) struct Incoming {
     datagrams: Batch,
     /// Room for trains, once they have come.
     trains: Option<Batch>,
-    /// The kernel joins them.
-    joins: bool,
-    /// It cannot.
-    never_joins: bool,
-    /// What it would be worth; see [`JOINED`].
-    worth: u32,
+    /// `UDP_GRO` is on: the kernel gives trains whole.
+    has_gro: bool,
+    /// The kernel has no `UDP_GRO`.
+    lacks_gro: bool,
+    /// Points for `UDP_GRO`; see [`IN_TRAIN`].
+    gro_score: u32,
     /// What came last could be a train of that many datagrams of so many bytes, and go on if
     /// nothing was asked for in vain since.
     train_datagrams: usize,
@@ -72,9 +72,9 @@ impl Incoming {
         Self {
             datagrams: Batch::new(BATCH, DATAGRAM_ROOM_BYTES, false),
             trains: None,
-            joins: false,
-            never_joins: false,
-            worth: 0,
+            has_gro: false,
+            lacks_gro: false,
+            gro_score: 0,
             train_datagrams: 0,
             train_bytes: None,
             ask: 1,
@@ -85,7 +85,7 @@ impl Incoming {
 
     fn batch(&mut self) -> &mut Batch {
         match &mut self.trains {
-            Some(trains) if self.joins => trains,
+            Some(trains) if self.has_gro => trains,
             _ => &mut self.datagrams,
         }
     }
@@ -108,7 +108,7 @@ impl Incoming {
     ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         for _ in 0..FETCHES_MAX {
             while let Some(taken) = self.batch().take() {
-                self.weigh(taken.length());
+                self.note_length(taken.length());
                 if taken.length() > DATAGRAM_BYTES_MAX {
                     counters.datagrams_too_long += 1;
                 } else if let Some(from) = taken.from {
@@ -125,24 +125,24 @@ impl Incoming {
 
     /// Takes note of a datagram of `length` bytes.
     #[inline]
-    fn weigh(&mut self, length: usize) {
+    fn note_length(&mut self, length: usize) {
         if self.train_bytes.is_some_and(|longest| length <= longest) {
             self.train_datagrams += 1;
             // A shorter one ends its train.
             self.train_bytes = self.train_bytes.filter(|&bytes| bytes == length);
             if self.train_datagrams >= train::DATAGRAMS_MIN {
-                self.worth = (self.worth + JOINED).min(WORTH_MAX);
+                self.gro_score = (self.gro_score + IN_TRAIN).min(SCORE_MAX);
             }
         } else {
             (self.train_bytes, self.train_datagrams) = (Some(length), 1);
-            self.worth = self.worth.saturating_sub(1);
+            self.gro_score = self.gro_score.saturating_sub(1);
         }
     }
 
     /// Asks the kernel for more; `false` when there is none.
     fn fetch(&mut self, socket: RawFd, counters: &mut DriverCounters) -> io::Result<bool> {
-        if self.worth >= WORTH_JOINING && !self.joins && !self.never_joins {
-            self.join(socket, counters);
+        if self.gro_score >= GRO_SCORE && !self.has_gro && !self.lacks_gro {
+            self.start_gro(socket, counters);
         }
         for _ in 0..ERRORS_MAX {
             counters.syscalls += 1;
@@ -155,8 +155,8 @@ impl Incoming {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {
                         (self.ask, self.was_hit, self.train_bytes) = (1, false, None);
-                        if self.joins && self.worth == 0 {
-                            self.part(socket, counters);
+                        if self.has_gro && self.gro_score == 0 {
+                            self.stop_gro(socket, counters);
                         }
                         return Ok(false);
                     }
@@ -182,28 +182,28 @@ impl Incoming {
         Ok(false)
     }
 
-    /// Has the kernel keep trains joined, from now on.
+    /// Has the kernel give trains whole, from now on.
     #[cold]
-    fn join(&mut self, socket: RawFd, counters: &mut DriverCounters) {
+    fn start_gro(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
         match train::set_gro(socket, true) {
             Ok(()) => {
                 let room = || Batch::new(TRAINS, train::ROOM_BYTES, true);
                 self.trains.get_or_insert_with(room);
-                self.joins = true;
+                self.has_gro = true;
             }
             Err(error) => {
                 tracing::debug!("datagrams are received one by one: {error}");
-                self.never_joins = true;
+                self.lacks_gro = true;
             }
         }
     }
 
-    /// Has the kernel part them again.
+    /// Has the kernel give datagrams one by one again.
     #[cold]
-    fn part(&mut self, socket: RawFd, counters: &mut DriverCounters) {
+    fn stop_gro(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
-        self.joins = train::set_gro(socket, false).is_err();
+        self.has_gro = train::set_gro(socket, false).is_err();
     }
 
     /// Decides on the next call, after one that found `count` messages.
@@ -240,7 +240,7 @@ mod tests {
     impl Pair {
         fn new() -> Self {
             let sockets = [(); 2].map(|()| socket::bind("127.0.0.1:0".parse().unwrap()).unwrap());
-            let outgoing = Outgoing::new(sockets[0].local_addr().unwrap());
+            let outgoing = Outgoing::new(sockets[0].local_addr().unwrap(), true);
             Self { sockets, outgoing, incoming: Incoming::new() }
         }
 
@@ -287,7 +287,7 @@ mod tests {
             (0..60).map(|at| [1400, 1400, 1400, 300, 8, 0, 8][at % 7]).collect();
         pair.exchange(&mixed);
         pair.exchange(&[1400, 1400, 300]);
-        assert!(pair.incoming.joins);
+        assert!(pair.incoming.has_gro);
     }
 
     #[test]
@@ -333,12 +333,12 @@ mod tests {
         assert!(pair.incoming.trains.is_none(), "no room is taken for trains that do not come");
         pair.exchange(&[1000; 64]);
         pair.exchange(&[64]);
-        let could_join = pair.incoming.joins;
-        assert!(could_join || pair.incoming.never_joins);
+        let had_gro = pair.incoming.has_gro;
+        assert!(had_gro || pair.incoming.lacks_gro);
         for _ in 0..100 {
             pair.exchange(&[64]);
         }
-        assert!(!pair.incoming.joins);
+        assert!(!pair.incoming.has_gro);
         pair.exchange(&[1000; 64]);
     }
 }

@@ -75,11 +75,10 @@ impl Datagrams {
         let local = socket.local_addr()?;
         // An earlier driver may have had it otherwise; a kernel that cannot does not.
         let _ = train::set_gro(socket.as_raw_fd(), false);
-        let mut outgoing = Outgoing::new(local);
-        outgoing.cut_trains(train::has_gso(socket.as_raw_fd()));
+        let has_gso = train::has_gso(socket.as_raw_fd());
         Ok(Self {
             socket,
-            outgoing,
+            outgoing: Outgoing::new(local, has_gso),
             incoming: Incoming::new(),
             is_watched: false,
             wants_room: false,

@@ -29,11 +29,11 @@ struct Slot {
 
 impl Slot {
     /// Whether the kernel may have both in one message.
-    fn goes_as(&self, other: &Self) -> bool {
+    fn shares_message_with(&self, other: &Self) -> bool {
         self.address_bytes == other.address_bytes
             && self.rail == other.rail
             && self.is_usual == other.is_usual
-            && self.address.is(&other.address, self.address_bytes)
+            && self.address.equals(&other.address, self.address_bytes)
     }
 }
 
@@ -50,8 +50,8 @@ pub(super) struct Outgoing {
     controls: Box<[Control]>,
     /// Datagrams in each message of the last call.
     trains: Box<[u8]>,
-    /// The kernel, and the NICs that were tried, cut trains.
-    cuts_trains: bool,
+    /// The kernel cuts trains, and has refused none.
+    has_gso: bool,
     /// The first datagram.
     head: usize,
     /// How many there are.
@@ -68,8 +68,9 @@ pub(super) struct Outgoing {
 // followed after it, so that the value may move between threads.
 unsafe impl Send for Outgoing {}
 
-/// Whether the kernel, a sandbox, or a NIC that computes no checksums takes no trains.
-fn refuses_trains(error: &io::Error) -> bool {
+/// Whether an error may be that the kernel, a sandbox, or a NIC that computes no checksums takes no
+/// trains.
+fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
@@ -77,8 +78,8 @@ fn refuses_trains(error: &io::Error) -> bool {
 }
 
 impl Outgoing {
-    /// For a socket that is bound to `local`.
-    pub(super) fn new(local: SocketAddr) -> Self {
+    /// For a socket that is bound to `local`. `has_gso`: the kernel cuts trains.
+    pub(super) fn new(local: SocketAddr, has_gso: bool) -> Self {
         let slot = |_| Slot {
             bytes: [0; DATAGRAM_BYTES_MAX],
             address: RawAddress::new(),
@@ -94,7 +95,7 @@ impl Outgoing {
             pieces: super::pieces(BATCH),
             controls: vec![Control::new(); BATCH].into(),
             trains: vec![0; BATCH].into(),
-            cuts_trains: true,
+            has_gso,
             head: 0,
             count: 0,
             family: Family::of(local),
@@ -182,11 +183,6 @@ impl Outgoing {
         }
     }
 
-    /// Whether the kernel cuts trains.
-    pub(super) fn cut_trains(&mut self, are_cut: bool) {
-        self.cuts_trains = are_cut;
-    }
-
     /// What was queued last joins no train.
     #[inline]
     pub(super) fn end_train(&mut self) {
@@ -206,7 +202,7 @@ impl Outgoing {
             counters.syscalls += 1;
             let result = match self.count {
                 1 if self.slots[self.head].is_usual => self.send_one(socket),
-                _ => self.send_many(socket, self.cuts_trains && !is_second_try),
+                _ => self.send_many(socket, self.has_gso && !is_second_try),
             };
             match result {
                 Ok(sent) => {
@@ -214,9 +210,9 @@ impl Outgoing {
                     self.advance(sent);
                     is_second_try = false;
                 }
-                Err(error) if self.cuts_trains && refuses_trains(&error) => {
+                Err(error) if self.has_gso && is_gso_refusal(&error) => {
                     tracing::debug!("datagrams go one by one: the kernel refuses trains: {error}");
-                    self.cuts_trains = false;
+                    self.has_gso = false;
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -314,7 +310,7 @@ impl Outgoing {
         if first.is_alone {
             return 1;
         }
-        let joins = |other: &&Slot| !other.is_alone && other.goes_as(first);
+        let joins = |other: &&Slot| !other.is_alone && other.shares_message_with(first);
         let others = (at + 1..self.count).map(slot).take_while(joins);
         train::length(first.length, others.map(|other| other.length))
     }
