@@ -148,7 +148,7 @@ impl Segment {
     pub fn push_grant(&mut self, offset: u64, length: u32) -> bool {
         let grant = Grant {
             kind: KIND_GRANT,
-            flags: 0,
+            eager_class: 0,
             reserved: 0.into(),
             lane: 0.into(),
             send_operation: 1.into(),

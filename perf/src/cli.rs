@@ -25,8 +25,8 @@ pub(crate) struct Cli {
     #[arg(long, value_parser = sizes)]
     pub(crate) size: Option<Sizes>,
     /// Size of the four transfers beside the ping-pong of latency-under-load: 16M unless given.
-    #[arg(long, value_parser = sizes)]
-    pub(crate) bulk_size: Option<Sizes>,
+    #[arg(long, value_parser = size)]
+    pub(crate) bulk_size: Option<usize>,
     /// Iterations (latency: round trips; bw, mr: messages).
     #[arg(long)]
     pub(crate) iters: Option<u64>,

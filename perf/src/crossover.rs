@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::{stamp, test};
 
 /// Sizes that are measured by default, closer together where the crossover is found mostly.
-const SIZES: [usize; 9] = [1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 32_768, 65_536];
+const SIZES: [usize; 10] = [1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 32_768, 65_536, 131_072];
 const ROUNDS: usize = 3;
 const ITERS: u64 = 200;
 
@@ -36,7 +36,7 @@ impl Way {
     /// What forces it.
     fn settings(self) -> &'static [&'static str] {
         match self {
-            Self::Eager => &["eager_limit_bytes=64K", "datagram_eager_limit_bytes=64K"],
+            Self::Eager => &["eager_limit_bytes=128K", "datagram_eager_limit_bytes=128K"],
             Self::Pulled => &["eager_limit_bytes=0", "inject_limit_bytes=0"],
             Self::Default => &[],
         }
@@ -194,8 +194,8 @@ fn print(cli: &Cli, points: Vec<Point>, found: &Found) {
     }
     match found {
         Found::At(bytes) => println!(
-            "Longer messages than {bytes} bytes are better pulled on this path: set \
-             eager_limit_bytes = {bytes} and inject_limit_bytes = {bytes}."
+            "Longer messages than {bytes} bytes are better pulled on this path. To keep to that, \
+             set eager_limit_bytes = {bytes} and inject_limit_bytes = {bytes}."
         ),
         Found::Below(bytes) => println!("Pulled messages are faster from {bytes} bytes on."),
         Found::Above(bytes) => println!(

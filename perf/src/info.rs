@@ -32,7 +32,7 @@ struct Info {
     nics: Vec<NicInfo>,
     endpoint: EndpointInfo,
     frames: Frames,
-    eager_limit_bytes: usize,
+    eager_limit_bytes: Option<usize>,
     ipv6: &'static str,
     limits: Vec<Limit>,
     cores: Vec<usize>,
@@ -167,9 +167,13 @@ impl fmt::Display for Info {
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
         writeln!(
             f,
-            "  messages up to {} bytes go with their envelope; longer ones are pulled \
+            "  {} go with their envelope; longer ones are pulled \
              (`ringrail-perf crossover` measures what suits a path)",
-            self.eager_limit_bytes
+            self.eager_limit_bytes.map_or_else(
+                || "messages up to 64 KiB at first, then 16 to 128 KiB as their receiver measures"
+                    .to_owned(),
+                |bytes| format!("messages up to {bytes} bytes")
+            )
         )?;
         writeln!(f, "limits")?;
         for limit in &self.limits {

@@ -53,10 +53,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         );
     }
     check_window(cli.window)?;
-    if let Some(sizes) = &cli.bulk_size {
-        let [bulk] = sizes.list()[..] else {
-            return Err("--bulk-size is one size, not a range".to_owned());
-        };
+    if let Some(bulk) = cli.bulk_size {
         if cli.test != TestName::LatencyUnderLoad {
             return Err("--bulk-size is of latency-under-load".to_owned());
         }
@@ -313,8 +310,7 @@ pub(crate) fn ping_iters(size: usize) -> u64 {
 
 /// Bytes of a transfer of `latency-under-load`.
 pub(crate) fn bulk_size(cli: &Cli) -> usize {
-    let given = cli.bulk_size.as_ref().and_then(|sizes| sizes.list().first().copied());
-    given.unwrap_or(load::BULK_BYTES)
+    cli.bulk_size.unwrap_or(load::BULK_BYTES)
 }
 
 fn jobs(cli: &Cli) -> Vec<Job> {

@@ -24,6 +24,7 @@ use crate::progress::statistics::Publisher;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
+use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::keys::JobKeys;
 use crate::settings::{BulkLane, ControlLane, EagerLane, Settings, ZeroCopy};
 use crate::telemetry::exporter::Exporter;
@@ -318,8 +319,18 @@ fn longest_datagram(mtu: Option<u32>, local: IpAddr) -> usize {
 }
 
 fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config {
+    let eager_limit = settings.eager_limit_bytes().map_or_else(
+        || {
+            // What is injected is eager, and what is eager needs credit and room.
+            let least = clamp_u32(settings.inject_limit_bytes());
+            let most = (settings.eager_credit_bytes() / 2).min(settings.unexpected_bytes());
+            CHOSEN_BYTES_MAX.min(clamp_u32(most)).max(least)
+        },
+        clamp_u32,
+    );
     Config {
-        eager_limit: clamp_u32(settings.eager_limit_bytes()),
+        eager_limit,
+        is_eager_limit_advised: settings.eager_limit_bytes().is_none(),
         inject_limit: clamp_u32(settings.inject_limit_bytes()),
         rts_bytes: clamp_u32(settings.rts_bytes()),
         chunk_bytes: clamp_u32(settings.chunk_bytes()),

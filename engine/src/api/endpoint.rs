@@ -338,9 +338,10 @@ impl Endpoint<Owned> {
     /// The longest message, in bytes, that may go to a peer with its envelope; longer ones are
     /// pulled. So are shorter ones while there is no credit, and those of more than 32 KiB while
     /// another message that fits no datagram is not acknowledged. That is the setting
-    /// `eager_limit_bytes` of the side with the lower one; where such a message goes in several
-    /// datagrams, `datagram_eager_limit_bytes` at the most; and 32 KiB where both sides have no
-    /// datagrams. `None`: not connected.
+    /// `eager_limit_bytes` of the side with the lower one (where it is `auto`, what the peer
+    /// advises now, from 16 to 128 KiB: it changes as the peer measures, if that has `auto`, too);
+    /// where such a message goes in several datagrams, `datagram_eager_limit_bytes` at the most;
+    /// and 32 KiB where both sides have no datagrams. `None`: not connected.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         let core = &self.mode.engine.borrow().state.core;
         core.eager_limit_of(core.remotes.get(peer.0)?.session)

@@ -21,6 +21,7 @@ use std::time::Duration;
 use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{CloseMode, LaneKey};
+use super::partial::Partial;
 use super::roles::{CLOSING, Role};
 use super::silence::Silence;
 use super::unfinished::Unfinished;
@@ -146,14 +147,12 @@ impl Engine {
         (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
         control.silence = Silence::NONE;
         (control.moved_by, control.moves_failed) = (control.lane_at, 0);
-        control.partial.clear();
+        control.partial = Partial::default();
         control.unfinished = Unfinished::default();
         control.unsent.clear();
         let at = control.lane_at;
-        if control.lane.is_some() {
-            control.bereaved_ns = now_ns;
-        }
         if let Some(lane) = control.lane.take() {
+            control.bereaved_ns = now_ns;
             self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);
             self.driver.close(lane, CloseMode::Reset);

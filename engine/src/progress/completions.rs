@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::memory::{Buffer, Shape};
+use super::copies::CopyMeter;
+use super::engine::Clock;
+use crate::memory::{Buffer, Shape, Span};
+use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended};
 use crate::proto::table::{Id, Table};
 use crate::types::{
@@ -64,6 +67,7 @@ pub(crate) struct Completions {
     entries_max: usize,
     /// Entries that outstanding operations and unread completions take.
     reserved: usize,
+    copies: CopyMeter,
     /// Bytes copied between user memory and staging or receive buffers.
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
@@ -80,9 +84,16 @@ impl Completions {
             events_max: 4096,
             entries_max,
             reserved: 0,
+            copies: CopyMeter::new(Clock::start()),
             copied_bytes: 0,
             finished: 0,
         }
+    }
+
+    /// From now on copies take as long as in the world that this thread simulates.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn use_virtual_time(&mut self) {
+        self.copies = CopyMeter::new(Clock::Virtual);
     }
 
     /// Opens a completion queue for one endpoint.
@@ -171,6 +182,12 @@ impl Completions {
             unsafe { slot.shape.copy_to(offset, room) };
             self.copied_bytes += room.len() as u64;
         }
+    }
+
+    /// Where the bytes at `offset` of an outstanding operation lie, if in one piece.
+    pub(crate) fn piece(&self, id: Id, offset: usize, length: usize) -> Option<Span> {
+        let mut pieces = self.shape(id)?.spans(offset, length);
+        pieces.next().filter(|piece| piece.len == length)
     }
 
     /// Continues the CRC32C `before` with the bytes of an outstanding operation.
@@ -293,7 +310,7 @@ impl Effects for Completions {
         if let Some(Some(slot)) = self.slots.get(operation.index()) {
             // SAFETY: the slot owns the buffer (or its poster promised exclusive memory) until the
             // operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
-            unsafe { slot.shape.copy_from(offset, bytes) };
+            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(offset, bytes) });
             self.copied_bytes += bytes.len() as u64;
         }
     }
@@ -312,13 +329,17 @@ impl Effects for Completions {
         self.continue_sum(operation, offset as usize, length as usize, 0)
     }
 
+    fn copy_speed(&self) -> CopySpeed {
+        self.copies.speed()
+    }
+
     #[inline]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
         let Some(place) = self.slots.get_mut(operation.index()) else { return };
         let Some(slot) = place else { return };
         if !bytes.is_empty() {
             // SAFETY: as in `place`.
-            unsafe { slot.shape.copy_from(0, bytes) };
+            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
             self.copied_bytes += bytes.len() as u64;
         }
         let result = Self::status_of(slot, &arrival);

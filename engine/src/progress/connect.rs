@@ -448,11 +448,11 @@ impl Engine {
 
     fn judge_silence(&mut self, session: usize, owed: Owed) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
-        let waits = self.state.core.holds_long(session as u32);
+        let holds_long = self.state.core.holds_long(session as u32);
         let control = &mut self.state.controls[session];
         let has_another = control.has_active_path();
         // Networks may swallow connections alone: what only goes by one waits for another.
-        let patience = if waits && has_another { limit.min(SILENCE) } else { limit };
+        let patience = if holds_long && has_another { limit.min(SILENCE) } else { limit };
         let Some(silence) = control.silence.observe(now_ns, owed, patience) else {
             if !self.end_if_left(session as u32) {
                 self.state.core.ask_for_ack(session as u32);

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
+use super::partial::Partial;
 use super::silence::Silence;
 use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
@@ -101,7 +102,7 @@ pub(crate) struct Control {
     /// Long contents have come or gone by the control lane.
     pub(super) has_streamed: bool,
     /// The beginning of a segment whose rest has not come.
-    pub(crate) partial: Vec<u8>,
+    pub(crate) partial: Partial,
     /// How long that has been awaited.
     pub(super) unfinished: Unfinished,
     /// Copy or zero copy, for its bulk lanes.
@@ -149,7 +150,6 @@ impl Engine {
         self.state.hot.retain(|&hot| hot != session);
         let control = self.control(session);
         (control.is_hot, control.is_streaming) = (false, false);
-        control.partial.shrink_to(1024);
         control.unsent.shrink_to(1024);
         self.acknowledge_if_due(session, true);
         self.watch_control(session);
@@ -180,6 +180,7 @@ impl Engine {
             && !control.is_watched
         {
             control.is_watched = true;
+            control.partial.shrink();
             self.watch(lane, Interest::Readable);
         }
     }
@@ -213,12 +214,17 @@ impl Engine {
             let Some(control) = state.controls.get_mut(session as usize) else { break };
             let Some(lane) = control.lane else { break };
             let have = control.partial.len();
-            state.receive_buffer[..have].copy_from_slice(&control.partial);
-            let room = &mut state.receive_buffer[have..];
             let has_path = control.is_by_datagram();
             let most = if has_path { STREAM_BYTES_PER_TURN } else { usize::MAX };
-            let space = room.len().min(most);
-            let room = &mut room[..space];
+            let mut space = (state.receive_buffer.len() - have).min(most);
+            if have > 0 {
+                // Each lane has that for itself.
+                space = space.min(STREAM_BYTES_PER_TURN);
+            }
+            let room = match have {
+                0 => &mut state.receive_buffer[..space],
+                _ => control.partial.room(space),
+            };
             let got = match self.driver.recv(lane, room) {
                 Ok(0) => {
                     self.handle_control_closed(session);
@@ -233,18 +239,23 @@ impl Engine {
                 }
             };
             happened = true;
-            let bytes = &state.receive_buffer[..have + got];
+            let bytes = match have {
+                0 => &state.receive_buffer[..got],
+                _ => control.partial.with(got),
+            };
             let handled =
                 state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
             match handled {
                 Ok(used) => {
-                    let rest = &bytes[used..];
-                    if have > 0 || !rest.is_empty() {
+                    if have > 0 || used < got {
                         control.unfinished.note_bytes(used > 0 || have == 0);
                     }
-                    control.partial.clear();
-                    if !planted!(DropPartial) {
-                        control.partial.extend_from_slice(rest);
+                    match have {
+                        0 => control.partial.extend(&state.receive_buffer[used..got]),
+                        _ => control.partial.keep_rest(got, used),
+                    }
+                    if planted!(DropPartial) {
+                        control.partial.clear();
                     }
                 }
                 Err(error) => {
@@ -345,8 +356,9 @@ impl Engine {
     pub(super) fn stage_waiting(&mut self) -> bool {
         let mut happened = false;
         let mut blocked = 0;
-        let state = &mut *self.state;
-        while let Some(id) = state.core.poll_waiting() {
+        while let Some(id) = self.state.core.poll_waiting() {
+            let stream = self.may_send_part_before_copy(id);
+            let state = &mut *self.state;
             match state.core.stage(id) {
                 Staged::Eager { room, completes } => {
                     let length = room.len();
@@ -365,10 +377,16 @@ impl Engine {
                     happened = true;
                 }
                 Staged::Part { room, offset, completes } => {
-                    state.completions.gather(id, offset, room);
+                    let piece = stream.and_then(|session| {
+                        Some((session, state.completions.piece(id, offset, room.len())?))
+                    });
+                    match piece {
+                        None => state.completions.gather(id, offset, room),
+                        Some((session, piece)) => self.send_part_before_copy(session, piece),
+                    }
                     if completes {
                         use crate::proto::effects::{Effects, Ended};
-                        state.completions.complete(id, Ended::Sent { accepted: 0 });
+                        self.state.completions.complete(id, Ended::Sent { accepted: 0 });
                     }
                     happened = true;
                 }
@@ -380,6 +398,7 @@ impl Engine {
                 }
             }
         }
+        let state = &mut *self.state;
         while let Some(data) = state.core.stage_data() {
             let shift = u64::from(planted!(ShiftChunk) && data.offset > 0);
             state.completions.gather(data.operation, (data.offset - shift) as usize, data.room);

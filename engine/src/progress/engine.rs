@@ -70,7 +70,7 @@ pub(crate) enum Clock {
 
 impl Clock {
     /// Time from now on.
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();
         Self::Since(clock, start)

@@ -2,7 +2,7 @@
 
 use super::completions::{Handle, Route};
 use super::engine::Engine;
-use crate::memory::{Buffer, Shape};
+use crate::memory::{Buffer, Shape, Span};
 use crate::proto::effects::Level;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
@@ -10,10 +10,6 @@ use crate::proto::send::{SendRefusal, SendRequest};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
-
-/// Messages from that length on are sent before they are copied, in bytes: less is copied sooner
-/// than a second piece is sent.
-const SENT_FIRST_BYTES_MIN: usize = 4 << 10;
 
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
@@ -57,8 +53,8 @@ impl Engine {
     }
 
     /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum`
-    /// continues a CRC32C with them, `whole` are they if they lie in one piece. `Ok(false)`: not
-    /// now.
+    /// continues a CRC32C with them, `whole` are these bytes if they lie in one piece. `Ok(false)`:
+    /// not now.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
@@ -69,11 +65,11 @@ impl Engine {
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let session = self.state.core.route(request.peer)?;
-        if let Some(bytes) = whole.filter(|bytes| bytes.len() >= SENT_FIRST_BYTES_MIN)
-            && self.may_send_first(session, request, more)
+        if let Some(bytes) = whole
+            && self.may_send_before_copy(session, request, more)
             && self.state.core.stage_now(session, request).is_some()
         {
-            self.send_first(session, bytes);
+            self.send_before_copy(session, bytes);
             return Ok(true);
         }
         if let Some(room) = self.state.core.stage_now(session, request) {
@@ -99,6 +95,20 @@ impl Engine {
         let now_ns = self.state.now_ns;
         self.state.core.want_connection(session, now_ns);
         Ok(false)
+    }
+
+    /// Sends the part of a message that was staged last, and is alone. `piece` is its payload,
+    /// which is not in its content yet.
+    pub(super) fn send_part_before_copy(&mut self, session: u32, piece: Span) {
+        let poll = self.state.polls;
+        self.control(session).count_long(poll, piece.len);
+        {
+            // SAFETY: `piece` is memory of an outstanding send, which its slot of the completions
+            // owns or its poster promised to keep; within this block no operation ends.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
+            self.send_uncopied(session, bytes);
+        }
+        self.send_rest(session);
     }
 
     /// Sends a copy of `bytes`, now or never; an error that comes later goes to `route`.
@@ -182,7 +192,7 @@ impl Engine {
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
             let sum = |before| unsafe { shape.checksum(0, shape.len(), before) };
-            let whole = shape.as_span().filter(|span| span.len >= SENT_FIRST_BYTES_MIN);
+            let whole = shape.as_span().filter(|span| span.len > 0);
             // SAFETY: as above, for all of the one piece that it is.
             let whole = whole.map(|it| unsafe { std::slice::from_raw_parts(it.ptr, it.len) });
             let sent = self.send_now(request, more, fill, sum, whole);

@@ -100,6 +100,7 @@ impl Engine {
                     continue;
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
+                statistics.eager_limit_bytes = core.eager_limit_for(session).into();
                 let rail = state.rails_chosen.get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
@@ -227,6 +228,7 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
         datagrams_lost: 0,
         probes: 0,
         round_trip: None,
+        eager_limit_bytes: 0,
         lanes: Vec::new(),
         retransmits_before: counters.retransmits,
         changes: counters.changes,

@@ -18,11 +18,13 @@
 
 use std::io::ErrorKind;
 
-use super::engine::Engine;
+use super::control::Control;
+use super::engine::{Engine, State};
 use super::lanes::Interest;
 use crate::proto::datagram::append_segment;
 use crate::proto::hint::Hint;
 use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
 
 /// Bytes of long contents that a session sends in one turn, in whole contents: what short messages
 /// wait for.
@@ -31,15 +33,55 @@ const LONG_BYTES_PER_TURN: usize = 64 << 10;
 /// Bytes that come by the stream before they are acknowledged though more is coming.
 const OWED_BYTES_MAX: u32 = 128 << 10;
 
+/// Messages from that length on are sent before they are copied, in bytes: less is copied sooner
+/// than a second piece is sent.
+const SENT_BEFORE_COPY_BYTES_MIN: usize = 4 << 10;
+
 /// What became of what the kernel had the beginning of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rest {
+pub(super) enum Rest {
     /// The kernel has it all.
     Taken,
     /// It took no more, or there is no lane.
     Blocked,
     /// The lane failed, and the session with it, perhaps.
     Failed,
+}
+
+impl Control {
+    /// Bytes of long contents that may still be sent in turn `poll`.
+    fn long_bytes_left(&self, poll: u64) -> usize {
+        if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
+    }
+
+    /// So many bytes of long contents are sent in turn `poll`.
+    pub(super) fn count_long(&mut self, poll: u64, bytes: usize) {
+        self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes);
+        self.long_poll = poll;
+    }
+
+    /// Whether the kernel takes what is sent by the lane at once, as far as is known, and nothing
+    /// is in front of it there, in a session that has datagrams for the rest.
+    fn is_stream_free(&self) -> bool {
+        self.lane.is_some() && !self.is_blocked && self.unsent.is_empty() && self.is_by_datagram()
+    }
+
+    /// Whether a long content may go by the lane: what waits for a path in doubt goes by the next.
+    fn may_begin_long(&self) -> bool {
+        self.standby.is_empty() || !self.is_path_in_doubt(self.lane_at)
+    }
+}
+
+impl State {
+    /// A long content went to the stream of a session; the kernel took `sent` bytes of it at once.
+    fn note_streamed(&mut self, session: u32, sent: usize) {
+        let Some(control) = self.controls.get_mut(session as usize) else { return };
+        if sent > 0 {
+            control.silence.expect_answer();
+        }
+        control.has_streamed = true;
+        self.watch_stream(session);
+    }
 }
 
 impl Engine {
@@ -96,13 +138,8 @@ impl Engine {
     /// Sends long contents, as many as this turn may.
     fn flush_long(&mut self, session: u32) -> bool {
         let mut happened = false;
-        let polls = self.state.polls;
-        let control = self.control(session);
-        if control.long_poll != polls {
-            (control.long_poll, control.long_bytes_left) = (polls, LONG_BYTES_PER_TURN);
-        }
-        // What waits for a path in doubt goes by the next lane.
-        let may_begin = control.standby.is_empty() || !control.is_path_in_doubt(control.lane_at);
+        let poll = self.state.polls;
+        let may_begin = self.control(session).may_begin_long();
         loop {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
@@ -111,7 +148,7 @@ impl Engine {
                 if !may_begin {
                     return happened;
                 }
-                if control.long_bytes_left == 0 {
+                if control.long_bytes_left(poll) == 0 {
                     if state.core.has_long(session) {
                         state.core.mark_dirty_last(session);
                     }
@@ -120,7 +157,7 @@ impl Engine {
                 let Some((bytes, has_checksums)) = state.core.poll_long(session) else {
                     return happened;
                 };
-                control.long_bytes_left = control.long_bytes_left.saturating_sub(bytes.len());
+                control.count_long(poll, bytes.len());
                 let sent = if has_checksums {
                     append_segment(&mut control.unsent, bytes, true);
                     0
@@ -130,15 +167,9 @@ impl Engine {
                     control.unsent.extend_from_slice(&bytes[sent..]);
                     sent
                 };
-                if sent > 0 {
-                    happened = true;
-                    control.silence.expect_answer();
-                }
-                control.has_streamed = true;
+                happened |= sent > 0;
                 let is_whole = control.unsent.is_empty();
-                if !control.standby.is_empty() {
-                    self.state.watch_stream(session);
-                }
+                state.note_streamed(session, sent);
                 if is_whole {
                     continue;
                 }
@@ -153,59 +184,75 @@ impl Engine {
 
     /// Whether a message that is posted now may go by the stream from where it lies, and be copied
     /// after that, while its receiver works on it: nothing is in front of it.
-    pub(super) fn may_send_first(
-        &mut self,
+    pub(super) fn may_send_before_copy(
+        &self,
         session: u32,
         request: &SendRequest,
         more: bool,
     ) -> bool {
-        let state = &mut *self.state;
+        let state = &*self.state;
+        if request.length < SENT_BEFORE_COPY_BYTES_MIN as u64 {
+            return false;
+        }
         let Some(control) = state.controls.get(session as usize) else { return false };
-        let is_free = control.lane.is_some()
-            && !control.is_blocked
-            && control.unsent.is_empty()
-            && control.is_by_datagram();
         let goes_now = !more && request.hint == Hint::None;
-        is_free
+        control.is_stream_free()
             && goes_now
             && shortcut!()
             && state.core.is_next_by_stream(session, request.length, state.polls)
     }
 
-    /// Sends the message that was staged last, and is alone. `bytes` are its payload.
-    pub(super) fn send_first(&mut self, session: u32, bytes: &[u8]) {
+    /// The session by whose stream the next part of a send may go from where it lies.
+    pub(super) fn may_send_part_before_copy(&self, id: Id) -> Option<u32> {
+        let state = &*self.state;
+        let session = state.core.next_part_by_stream(id)?;
+        let control = state.controls.get(session as usize)?;
+        let is_free = control.is_stream_free() && control.may_begin_long();
+        // What other sessions have staged is sent first.
+        let has_turn = control.long_bytes_left(state.polls) > 0
+            && state.core.dirty.iter().all(|&dirty| dirty == session);
+        (is_free && has_turn && shortcut!()).then_some(session)
+    }
+
+    /// Sends the message that was staged last, and is alone. `bytes` are its payload, which is not
+    /// in its content yet.
+    pub(super) fn send_before_copy(&mut self, session: u32, bytes: &[u8]) {
+        let polls = self.state.polls;
+        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
+            known.flushed_poll = polls;
+        }
+        self.send_uncopied(session, bytes);
+        self.send_rest(session);
+    }
+
+    /// Sends what was staged last, and is alone, as far as the kernel takes it; then puts its
+    /// payload `bytes` into its content. Ends no operation.
+    pub(super) fn send_uncopied(&mut self, session: u32, bytes: &[u8]) {
         let state = &mut *self.state;
         state.completions.copied_bytes += bytes.len() as u64;
         state.core.clean(session);
-        let polls = state.polls;
-        if let Some(known) = state.core.sessions.at_mut(session as usize) {
-            known.flushed_poll = polls;
-        }
-        let Some(control) = state.controls.get_mut(session as usize) else { return };
+        let lane = state.controls.get(session as usize).and_then(|control| control.lane);
         let (mut sent, mut length) = (0, 0);
-        if let (Some(lane), Some((whole, _))) = (control.lane, state.core.poll_long(session)) {
+        if let Some(lane) = lane
+            && let Some((whole, _)) = state.core.poll_long(session)
+        {
             length = whole.len();
             let head = &whole[..length - bytes.len()];
             // What became of an error is asked again below.
             sent = self.driver.send_both(lane, head, bytes).unwrap_or(0);
         }
         let whole = state.core.fill_last(session, bytes);
-        if sent < length {
+        if sent < length
+            && let Some(control) = state.controls.get_mut(session as usize)
+        {
             control.unsent.extend_from_slice(&whole[sent..]);
         }
-        if sent > 0 {
-            control.silence.expect_answer();
-        }
-        control.has_streamed = true;
-        if !control.standby.is_empty() {
-            state.watch_stream(session);
-        }
+        state.note_streamed(session, sent);
         state.core.mark_dirty_if_waiting(session);
-        self.send_rest(session);
     }
 
     /// Sends what the kernel has the beginning of: that has to follow, whatever lane comes next.
-    fn send_rest(&mut self, session: u32) -> Rest {
+    pub(super) fn send_rest(&mut self, session: u32) -> Rest {
         loop {
             let Some(control) = self.state.controls.get_mut(session as usize) else {
                 return Rest::Failed;

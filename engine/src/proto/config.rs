@@ -7,6 +7,8 @@ use super::connection::Retry;
 pub(crate) struct Config {
     /// Longest eager payload, in bytes.
     pub(crate) eager_limit: u32,
+    /// Whether `eager_limit` is an upper bound, below which each session follows its peer's advice.
+    pub(crate) is_eager_limit_advised: bool,
     /// Longest message that can be injected, in bytes.
     pub(crate) inject_limit: u32,
     /// Bytes that go with an RTS.
@@ -60,12 +62,21 @@ pub(crate) struct Config {
     pub(crate) datagram_window_bytes: u64,
 }
 
+impl Config {
+    /// The least eager limit that a peer's advice may lead to, in bytes. `None`: advice is neither
+    /// followed nor given.
+    pub(crate) fn advised_from(&self) -> Option<u32> {
+        self.is_eager_limit_advised.then_some(self.inject_limit)
+    }
+}
+
 #[cfg(test)]
 impl Config {
     /// Small limits, one bulk lane.
     pub(crate) const fn for_tests() -> Self {
         Self {
             eager_limit: 1000,
+            is_eager_limit_advised: false,
             inject_limit: 1000,
             rts_bytes: 100,
             chunk_bytes: 4096,

@@ -1,5 +1,6 @@
 //! What the protocol has done to user memory and to users.
 
+use super::eager_limit::CopySpeed;
 use super::failure::PeerFailure;
 use super::table::Id;
 use crate::wire::locators::Locators;
@@ -69,6 +70,10 @@ pub(crate) trait Effects {
     /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
     /// its memory.
     fn complete(&mut self, operation: Id, ended: Ended);
+    /// How fast [`Self::place`] copies, as far as that is measured.
+    fn copy_speed(&self) -> CopySpeed {
+        CopySpeed::default()
+    }
     /// Receive `operation` ends with a message that came whole: [`Self::place`] of what fits, and
     /// [`Self::complete`].
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {

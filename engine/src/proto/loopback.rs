@@ -33,7 +33,7 @@ impl Core {
         };
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.connection.loop_back();
-        session.establish(limits, limits, None);
+        session.establish(limits, limits, None, None);
         self.reserve(limits);
     }
 

@@ -14,6 +14,7 @@ pub(crate) mod connection;
 pub(crate) mod core;
 pub(crate) mod credit;
 pub(crate) mod datagram;
+pub(crate) mod eager_limit;
 pub(crate) mod effects;
 mod endpoints;
 pub(crate) mod failure;

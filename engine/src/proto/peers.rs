@@ -318,7 +318,7 @@ impl Core {
         keys: SessionKeys,
     ) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        known.establish(ours, theirs, Some(keys));
+        known.establish(ours, theirs, Some(keys), self.config.advised_from());
         self.end_own_offer(session);
         self.reserve(ours);
         self.unblocked.push(session);

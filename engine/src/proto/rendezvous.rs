@@ -187,6 +187,7 @@ impl Core {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
             let range = next_range(session, &mut self.operations, &mut self.hinted, chunk_bytes);
             let Some((id, offset, length)) = range else { return };
+            let eager_class = session.eager_limit.class(now_ns);
             self.note_granted(id, now_ns);
             let send_operation = match self.operations.get(id).map(|operation| &operation.state) {
                 Some(State::Pulling(pulling)) => pulling.send_operation,
@@ -195,8 +196,7 @@ impl Core {
             let Some(bulk) = self.lanes.get_mut(lane) else { return };
             let chunk = bulk.next_chunk;
             bulk.next_chunk = chunk.wrapping_add(1);
-            let granted_ns = now_ns;
-            let incoming = Incoming { operation: id, offset, length, chunk, granted_ns };
+            let incoming = Incoming { operation: id, offset, length, chunk, granted_ns: now_ns };
             bulk.incoming.push_back(incoming);
             bulk.is_refilling = !is_last;
             bulk.incoming_bytes += u64::from(length);
@@ -205,7 +205,7 @@ impl Core {
             self.mark_runnable(lane);
             let grant = Grant {
                 kind: frame::KIND_GRANT,
-                flags: 0,
+                eager_class,
                 reserved: 0.into(),
                 lane: number.into(),
                 send_operation: send_operation.into(),
@@ -304,7 +304,7 @@ impl Core {
             is_good = checksum.is_some_and(|checksum| has_checksums || checksum == 0);
             if is_good {
                 length = incoming.length;
-                bulk.rate.handle_arrival(u64::from(length), incoming.granted_ns, now_ns);
+                let was_idle = bulk.rate.handle_arrival(length.into(), incoming.granted_ns, now_ns);
                 bulk.incoming.pop_front();
                 bulk.incoming_bytes -= u64::from(length);
                 let (slot, path) = (bulk.session, usize::from(bulk.path));
@@ -314,6 +314,7 @@ impl Core {
                     session.lane_failures = 0;
                     session.rails.handle_arrival(path, length, rate);
                     sent_sum = checksum.filter(|_| has_checksums);
+                    session.handle_chunk_time(was_idle, &rate, effects.copy_speed());
                 }
                 self.note_chunk_of_rail(slot, path as u8, arrival, now_ns);
                 if is_first {
@@ -452,6 +453,7 @@ impl Core {
         });
         let number = bulk.number;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.eager_limit.follow(grant.eager_class);
             // In datagrams it may have been made before the peer lost the lane and asked.
             session.lanes_wanted &=
                 session.datagram.is_some() && number < session.wanted_before_lane;

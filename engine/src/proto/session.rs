@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::connection::{Connection, Phase, Retry};
 use super::credit::{ReceiveCredit, SendCredit};
+use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
@@ -194,8 +195,8 @@ pub(crate) struct Session {
     pub(crate) awaiting_delivery: VecDeque<(u32, Id)>,
     pub(crate) envelope_credit: SendCredit,
     pub(crate) byte_credit: SendCredit,
-    /// Longest eager payload that the peer accepts.
-    pub(crate) eager_limit: u32,
+    /// Longest eager payload that the peer accepts and wants.
+    pub(crate) eager_limit: EagerLimit,
     /// Eager bytes that the peer lets be under way at once.
     pub(crate) eager_window: u32,
     next_frame: u32,
@@ -287,7 +288,7 @@ impl Session {
             awaiting_delivery: VecDeque::new(),
             envelope_credit: SendCredit::default(),
             byte_credit: SendCredit::default(),
-            eager_limit: 0,
+            eager_limit: EagerLimit::new(0, None),
             eager_window: 0,
             next_frame: 0,
             acked_frame: 0,
@@ -339,7 +340,7 @@ impl Session {
         self.is_connected()
             && !self.is_leaving
             && (self.waiting.is_empty() || planted!(OvertakeWaiting))
-            && length <= u64::from(eager_limit.min(self.eager_limit))
+            && length <= u64::from(eager_limit.min(self.eager_limit.bytes()))
             && self.envelope_credit.available() > 0
             && length <= u64::from(self.byte_credit.available())
     }
@@ -356,9 +357,14 @@ impl Session {
     }
 
     /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
-    ///
-    /// RR-SUM-1, RR-BULK-1.
-    pub(crate) fn establish(&mut self, ours: Limits, theirs: Limits, keys: Option<SessionKeys>) {
+    /// `advised_from` is [`super::core::Config::advised_from`]. RR-SUM-1, RR-BULK-1.
+    pub(crate) fn establish(
+        &mut self,
+        ours: Limits,
+        theirs: Limits,
+        keys: Option<SessionKeys>,
+        advised_from: Option<u32>,
+    ) {
         (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
         self.has_checksums = ours.checksum || theirs.checksum;
         self.outbox.use_checksums(self.has_checksums);
@@ -368,7 +374,8 @@ impl Session {
         self.id = ours.session;
         self.envelope_credit = SendCredit::new(theirs.envelope_limit);
         self.byte_credit = SendCredit::new(theirs.byte_limit);
-        (self.eager_limit, self.eager_window) = (theirs.eager_limit, theirs.byte_limit);
+        self.eager_limit = EagerLimit::new(theirs.eager_limit, advised_from);
+        self.eager_window = theirs.byte_limit;
         self.envelopes = ReceiveCredit::new(ours.envelope_limit, 1);
         // A message without credit is pulled, so a short window need not have room for the longest.
         let largest = ours.eager_limit.min(ours.byte_limit / 4);

@@ -249,7 +249,7 @@ fn rts(target: u16, length: u64) -> Vec<u8> {
 fn grant(operation: Id, offset: u64, length: u32, chunk: u32) -> Vec<u8> {
     let grant = Grant {
         kind: frame::KIND_GRANT,
-        flags: 0,
+        eager_class: 0,
         reserved: 0.into(),
         lane: 3.into(),
         send_operation: operation.to_u64().into(),

@@ -39,8 +39,8 @@
 //! ```
 //! use ringrail::settings::Settings;
 //!
-//! let settings = Settings::isolated().eager_limit_bytes(8192).set("spin", "20us").build()?;
-//! assert_eq!(settings.eager_limit_bytes(), 8192);
+//! let settings = Settings::isolated().eager_limit_bytes(Some(8192)).set("spin", "20us").build()?;
+//! assert_eq!(settings.eager_limit_bytes(), Some(8192));
 //! for entry in settings.entries() {
 //!     println!("{} = {} ({})", entry.name, entry.value, entry.origin);
 //! }
@@ -245,15 +245,14 @@ impl Settings {
     }
 
     fn holds(&self, relation: &Relation) -> bool {
-        let (lesser, greater) = (relation.numbers)(&self.values);
-        lesser.saturating_add(relation.gap) <= greater
+        (relation.numbers)(&self.values)
+            .is_none_or(|(lesser, greater)| lesser.saturating_add(relation.gap) <= greater)
     }
 
     /// Whether the relation held already.
     fn fit_one(&mut self, relation: &Relation) -> Result<bool, SettingsError> {
-        if self.holds(relation) {
-            return Ok(true);
-        }
+        let numbers = (relation.numbers)(&self.values).filter(|_| !self.holds(relation));
+        let Some((lesser, greater)) = numbers else { return Ok(true) };
         let firmness = |origin: &Origin| match origin {
             Origin::Default => 0,
             Origin::Fitted { .. } => 1,
@@ -261,7 +260,6 @@ impl Settings {
         };
         let row = |name| table::position(name).expect("relations are written over table rows");
         let (lesser_row, greater_row) = (row(relation.lesser), row(relation.greater));
-        let (lesser, greater) = (relation.numbers)(&self.values);
         let lesser_firmness = firmness(&self.origins[lesser_row]);
         let greater_firmness = firmness(&self.origins[greater_row]);
         let (moved, value, to) = if greater_firmness < lesser_firmness {

@@ -161,8 +161,9 @@ settings_table! {
     /// Pinned memory of an engine for regions and buffers; auto takes a share of the memlock limit.
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);
     /// The largest message that travels with its envelope; larger ones are pulled by the receiver.
-    /// With control_lane = tcp 32K count at the most.
-    eager_limit_bytes -> usize: Bytes = 64 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
+    /// auto begins with 64K for each peer and moves between 16K and 128K with what the receiver
+    /// measures, if that has auto, too. With control_lane = tcp 32K count at the most.
+    eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=PARTS_BYTES_MAX);
     /// The same where such a message goes in several datagrams (eager_lane = datagram, or while the
     /// TCP connection is on another path than they are), if that is less.
     datagram_eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
@@ -270,6 +271,23 @@ settings_table! {
 /// Room that the headers in front of a payload take in a staging buffer, rounded up generously.
 const HEADER_ROOM_BYTES: usize = 256;
 
+/// A number, unless the engine works it out.
+trait Bound {
+    fn number(self) -> Option<usize>;
+}
+
+impl Bound for usize {
+    fn number(self) -> Option<usize> {
+        Some(self)
+    }
+}
+
+impl Bound for Option<usize> {
+    fn number(self) -> Option<usize> {
+        self
+    }
+}
+
 /// Two numbers of which one bounds the other.
 pub(crate) struct Relation {
     pub(crate) lesser: &'static str,
@@ -277,7 +295,8 @@ pub(crate) struct Relation {
     /// How much the greater must exceed the lesser by.
     pub(crate) gap: usize,
     pub(crate) why: &'static str,
-    pub(crate) numbers: fn(&Values) -> (usize, usize),
+    /// `None`: it holds, as one of the two is worked out with the other in mind.
+    pub(crate) numbers: fn(&Values) -> Option<(usize, usize)>,
 }
 
 macro_rules! relations {
@@ -288,7 +307,7 @@ macro_rules! relations {
             greater: stringify!($greater),
             gap: $gap,
             why: $why,
-            numbers: |values| (values.$lesser, values.$greater),
+            numbers: |values| Some((values.$lesser.number()?, values.$greater.number()?)),
         },)+];
     };
 }
@@ -296,6 +315,7 @@ macro_rules! relations {
 relations! {
     inject_limit_bytes + HEADER_ROOM_BYTES => staging_bytes,
         "what is copied at once and its headers must fit into a staging buffer";
+    inject_limit_bytes + 0 => eager_credit_bytes, "a send that is copied at once needs credit";
     inject_limit_bytes + 0 => eager_limit_bytes, "a send that is copied at once is eager";
     eager_limit_bytes + 0 => eager_credit_bytes, "the largest eager message needs that much credit";
     eager_limit_bytes + 0 => unexpected_bytes, "an unexpected eager message must fit";

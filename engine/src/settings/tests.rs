@@ -43,7 +43,7 @@ fn defaults_are_valid_and_need_no_fitting() {
     let built = Settings::isolated().build().unwrap();
     assert_eq!(built, Settings::default());
     assert!(built.entries().all(|entry| entry.origin == Origin::Default));
-    assert_eq!(built.eager_limit_bytes(), 64 * 1024);
+    assert_eq!(built.eager_limit_bytes(), None);
     assert_eq!(built.connect_retry_delay(), Duration::from_millis(10));
     assert_eq!(built.lanes(), Lanes::Auto);
     assert_eq!(built.nics(), []);
@@ -125,7 +125,7 @@ fn files_take_numbers_booleans_strings_and_lists() {
         listen_address = '::1'
     ";
     let built = from_file(text, "").unwrap();
-    assert_eq!(built.eager_limit_bytes(), 8192);
+    assert_eq!(built.eager_limit_bytes(), Some(8192));
     let nics: Vec<_> = built.nics().iter().map(ToString::to_string).collect();
     assert_eq!(nics, ["rail0", "rail*", "!10.0.0.0/8"]);
     assert_eq!(built.backup_nics(), ["eth0".parse().unwrap()]);
@@ -312,7 +312,7 @@ fn variables_that_are_not_utf8_are_named() {
 
 #[test]
 fn what_nobody_set_gives_way() {
-    let raised = Settings::isolated().eager_limit_bytes(EAGER_BYTES_MAX).build().unwrap();
+    let raised = Settings::isolated().eager_limit_bytes(Some(EAGER_BYTES_MAX)).build().unwrap();
     assert_eq!(raised.staging_bytes(), 64 << 10);
     assert_eq!(origin(&raised, "staging_bytes"), Origin::Default);
     let chunks = Settings::isolated().busy_chunk_bytes(1 << 20).build().unwrap();
@@ -321,16 +321,16 @@ fn what_nobody_set_gives_way() {
     assert_eq!(origin(&chunks, "unexpected_bytes"), Origin::Default);
 
     let lowered = Settings::isolated().staging_bytes(2048).build().unwrap();
-    assert_eq!(lowered.eager_limit_bytes(), 64 << 10);
+    assert_eq!(lowered.eager_limit_bytes(), None);
     assert_eq!(lowered.inject_limit_bytes(), 2048 - 256);
     assert_eq!(origin(&lowered, "inject_limit_bytes"), Origin::Fitted { to: "staging_bytes" });
-    let pulled = Settings::isolated().eager_limit_bytes(1000).build().unwrap();
+    let pulled = Settings::isolated().eager_limit_bytes(Some(1000)).build().unwrap();
     assert_eq!(pulled.inject_limit_bytes(), 1000);
     assert_eq!(origin(&pulled, "inject_limit_bytes"), Origin::Fitted { to: "eager_limit_bytes" });
 
     let raised = Settings::isolated().inject_limit_bytes(20_000);
     let raised = raised.set("datagram_eager_limit_bytes", "20000").build().unwrap();
-    assert_eq!(raised.eager_limit_bytes(), 64 << 10);
+    assert_eq!(raised.eager_limit_bytes(), None, "it is worked out with those in mind");
     assert_eq!(Settings::isolated().chunk_bytes(4096).build().unwrap().busy_chunk_bytes(), 4096);
 }
 

@@ -12,6 +12,7 @@ use crate::progress::lanes::{DATAGRAM_BYTES_USUAL, SendMode};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
+use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -292,6 +293,7 @@ impl Plan {
         let chunk_bytes = random.pick(&[512, 4096, 65_536]);
         Config {
             eager_limit,
+            is_eager_limit_advised: !self.seed.is_multiple_of(3),
             inject_limit: random.pick(&[0, eager_limit]),
             rts_bytes: random.pick(&[0, 1, 32, 512]),
             chunk_bytes,
@@ -323,7 +325,8 @@ impl Plan {
     /// About the defaults.
     fn ample_config(&self, random: &mut Random) -> Config {
         Config {
-            eager_limit: 64 << 10,
+            eager_limit: CHOSEN_BYTES_MAX,
+            is_eager_limit_advised: !self.seed.is_multiple_of(3),
             inject_limit: 16 << 10,
             rts_bytes: 0,
             chunk_bytes: 128 << 10,

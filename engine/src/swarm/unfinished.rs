@@ -103,7 +103,7 @@ fn a_segment_that_is_longer_than_was_sent_ends_the_session() {
         }
         // The longest segment there is begins, and none that follows is its end.
         let length = (SEGMENT_BYTES_MAX as u32).to_le_bytes();
-        world.engine(0).unwrap().state.controls[0].partial.extend_from_slice(&length);
+        world.engine(0).unwrap().state.controls[0].partial.extend(&length);
         let start_ns = world.now_ns();
         run(&mut world, "both know", |world| !is_connected(world, 0) && !is_connected(world, 1));
         let took_ns = world.now_ns() - start_ns;

@@ -186,6 +186,7 @@ impl World {
             state.datagrams = Datagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false);
         }
         state.clock = Clock::Virtual;
+        state.completions.use_virtual_time();
         state.core.open_endpoint();
         state.completions.open_queue();
         let driver = Box::new(SimDriver::new(&self.net, host));

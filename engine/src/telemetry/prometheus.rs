@@ -158,6 +158,11 @@ fn write_paths(text: &mut Text, paths: &[(&PathStatistics, String)]) {
             text.line(&name, labels, round_trip.as_secs_f64());
         }
     }
+    let help = "The longest message that goes to the peer eagerly, by whatever path";
+    let name = text.head("path_", "eager_limit_bytes", help, Kind::Gauge);
+    for (path, labels) in paths {
+        text.line(&name, labels, path.eager_limit_bytes);
+    }
     let help = "Time since the state of a path changed, and why it did";
     let name = text.head("path_", "last_change_age_seconds", help, Kind::Gauge);
     for (path, labels) in paths {

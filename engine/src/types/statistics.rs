@@ -48,6 +48,9 @@ pub struct PathStatistics {
     pub probes: u64,
     /// Smoothed round trip of its datagrams; `None`: none was answered.
     pub round_trip: Option<Duration>,
+    /// The longest message, in bytes, that goes to the peer with its envelope now; see
+    /// [`Endpoint::eager_limit_bytes`](crate::Endpoint::eager_limit_bytes).
+    pub eager_limit_bytes: u64,
     /// TCP connections that go by it now, as far as the system tells. The kernel is asked when
     /// the statistics are, with one system call each.
     pub lanes: Vec<LaneStatistics>,

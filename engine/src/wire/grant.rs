@@ -3,7 +3,7 @@
 //! ```text
 //!  0        1        2                 4                                   8
 //! +--------+--------+-----------------+-----------------------------------+
-//! |type 3  | 0      | 0               | lane                              |
+//! |type 3  | class  | 0               | lane                              |
 //! +--------+--------+-----------------+-----------------------------------+
 //! | operation of the sender                                               | 8
 //! +-----------------------------------------------------------------------+
@@ -14,6 +14,9 @@
 //! | length                            | number of the chunk on the lane   | 32
 //! +-----------------------------------+-----------------------------------+
 //! ```
+//!
+//! *Class*: the logarithm to base 2 of the longest message, in bytes, that the receiver prefers
+//! to get eagerly; 0: it says nothing of that.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -26,7 +29,7 @@ pub(crate) const GRANT_BYTES: usize = 40;
 #[repr(C)]
 pub(crate) struct Grant {
     pub(crate) kind: u8,
-    pub(crate) flags: u8,
+    pub(crate) eager_class: u8,
     pub(crate) reserved: U16,
     pub(crate) lane: U32,
     pub(crate) send_operation: U64,

@@ -29,20 +29,21 @@ fn class_of(session: &Session, lane: &Lane) -> (bool, bool) {
     path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
 }
 
-/// Round trip of short packets by the carrier. Its own load, that of the stream as well if it
-/// `streams`, may wait in front of it, and would do so elsewhere.
-fn round_trip_ns(carrier: &Lane, streams: bool) -> Option<u64> {
+/// Round trip of short packets by the carrier. Its own load, also that of the stream while
+/// something of it is not acknowledged (`is_streaming`), may wait in front of it, and would do so
+/// elsewhere.
+fn round_trip_ns(carrier: &Lane, is_streaming: bool) -> Option<u64> {
     let (_, in_flight, _) = carrier.path.load();
     let short_ns = carrier.path.short_round_trip_ns()?;
     match carrier.path.least_round_trip_ns() {
-        Some(least_ns) if in_flight > UNLOADED_BYTES || streams => Some(least_ns),
+        Some(least_ns) if in_flight > UNLOADED_BYTES || is_streaming => Some(least_ns),
         _ => Some(short_ns),
     }
 }
 
 /// Whether another path is not clearly farther than the carrier.
-fn is_near(other: &Lane, carrier: &Lane, streams: bool) -> bool {
-    let both = round_trip_ns(carrier, streams).zip(other.path.short_round_trip_ns());
+fn is_near(other: &Lane, carrier: &Lane, is_streaming: bool) -> bool {
+    let both = round_trip_ns(carrier, is_streaming).zip(other.path.short_round_trip_ns());
     both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
 }
 
@@ -120,9 +121,9 @@ impl State {
         let carrier = control.datagram.as_deref().filter(|lane| is_fit(lane));
         let theirs = control.standby.iter().find(|lane| lane.number == path && is_fit(lane));
         let (Some(carrier), Some(theirs)) = (carrier, theirs) else { return };
-        let streams = self.core.holds_long(session);
+        let is_streaming = self.core.holds_long(session);
         let may_follow = class_of(known, theirs) == class_of(known, carrier)
-            && is_near(theirs, carrier, streams);
+            && is_near(theirs, carrier, is_streaming);
         let is_free = !known.connection.is_initiator() && !control.trial.is_trying();
         if may_follow && is_free {
             control.preference.choose(path);
@@ -146,7 +147,7 @@ impl State {
         if carrier.at == control.lane_at {
             delivered.bytes += self.core.delivered_by_stream(session);
         }
-        let streams = self.core.holds_long(session);
+        let is_streaming = self.core.holds_long(session);
         let content_bytes = control.content_bytes.max(1) as u64;
         let used = Used { path: carrier.number, delivered, content_bytes };
         let class = class_of(known, carrier);
@@ -156,7 +157,7 @@ impl State {
         let is_candidate = |lane: &&Lane| {
             let is_slow = claimed(lane) > 0 && claimed(lane) <= speed / 2;
             let is_alike = is_fit(lane) && class_of(known, lane) == class;
-            is_alike && is_near(lane, carrier, streams) && !is_slow && !is_led
+            is_alike && is_near(lane, carrier, is_streaming) && !is_slow && !is_led
         };
         let standby = control.standby.iter().map(|lane| &**lane);
         let others = standby.filter(is_candidate).map(|lane| lane.number);
@@ -181,8 +182,8 @@ impl State {
             Some(Distance { path: lane.number, round_trip_ns })
         };
         let alike = |lane: &&Lane| is_fit(lane) && class_of(known, lane) == class;
-        let streams = carrier.at == control.lane_at && self.core.holds_long(session);
-        let used = round_trip_ns(carrier, streams)
+        let is_streaming = carrier.at == control.lane_at && self.core.holds_long(session);
+        let used = round_trip_ns(carrier, is_streaming)
             .map(|round_trip_ns| Distance { path: carrier.number, round_trip_ns });
         let standby = control.standby.iter().map(|lane| &**lane);
         let others = standby.filter(alike).filter_map(distance);

@@ -277,7 +277,7 @@ impl State {
             // The peer sends by another path than the stream's: it may know why.
             self.ask_stream(session);
         }
-        self.heed_deliveries(session, is_led.then_some(number));
+        self.compare_deliveries(session, is_led.then_some(number));
         handled
     }
 
@@ -290,11 +290,11 @@ impl State {
         let is_elsewhere = control.carrier() != Some(streams_at);
         let is_led = control.note_contents(control.content_bytes, is_elsewhere);
         let path = control.lanes().find(|lane| lane.at == streams_at).map(|lane| lane.number);
-        self.heed_deliveries(session, path.filter(|_| is_led));
+        self.compare_deliveries(session, path.filter(|_| is_led));
     }
 
     /// Looks at which path delivers most, if it is time for that. The peer has chosen `theirs`.
-    fn heed_deliveries(&mut self, session: u32, theirs: Option<u16>) {
+    fn compare_deliveries(&mut self, session: u32, theirs: Option<u16>) {
         let Some(control) = self.controls.get(session as usize) else { return };
         let is_reading = control.trial.is_due(self.now_ns);
         if let Some(theirs) = theirs {

@@ -181,7 +181,7 @@ impl Core {
         self.datagrams.pulls.bytes += u64::from(length);
         let grant = Grant {
             kind: frame::KIND_GRANT,
-            flags: 0,
+            eager_class: 0,
             reserved: 0.into(),
             lane: DATAGRAM_LANE.into(),
             send_operation: send_operation.into(),

@@ -36,6 +36,7 @@ mod ranges;
 mod room;
 mod staging;
 mod straight;
+mod stream;
 #[cfg(test)]
 mod tests;
 pub(crate) mod window;
@@ -277,7 +278,7 @@ impl Core {
             Some(datagram) => datagram.eager_limit(self.config.eager_limit_in_datagrams),
             None => self.staging.payload_bytes_max().min(EAGER_BYTES_MAX) as u32,
         };
-        limit.min(self.config.eager_limit).min(session.eager_limit)
+        limit.min(self.config.eager_limit).min(session.eager_limit.bytes())
     }
 
     fn clamp_content(&self, content_bytes: usize) -> usize {

@@ -101,7 +101,7 @@ impl Datagram {
     }
 
     #[inline]
-    fn waits(&self) -> bool {
+    pub(super) fn waits(&self) -> bool {
         self.open.is_some() || self.is_queued()
     }
 
@@ -122,7 +122,7 @@ impl Datagram {
     }
 
     /// The long content to be sent next.
-    fn next_long(&mut self, pool: &mut ContentPool) -> Option<Id> {
+    pub(super) fn next_long(&mut self, pool: &mut ContentPool) -> Option<Id> {
         let id = self.long.first(pool)?;
         self.long.unlink(pool, id);
         Some(id)
@@ -245,72 +245,11 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long_held > 0)
     }
 
-    /// Whether a message of `length` bytes would go by a session's stream, whole, without
-    /// checksums, before anything else, and as the first one of turn `poll`.
-    pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64, poll: u64) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(datagram) = session.datagram.as_deref() else { return false };
-        session.flushed_poll != poll
-            && session.is_connected()
-            && datagram.goes_by_stream(length)
-            && datagram.long.len() == 0
-            && !datagram.waits()
-            && session.control.is_empty()
-            && !session.outbox.has_checksums()
-    }
-
-    /// Puts the payload of the message that was staged last into its content, of which it is the
-    /// end; returns all of that.
-    pub(crate) fn fill_last(&mut self, slot: u32, payload: &[u8]) -> &[u8] {
-        let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        let pool = &mut self.datagrams.contents;
-        let last = datagram.and_then(|datagram| datagram.outstanding.last(pool));
-        let Some(content) = last.and_then(|id| pool.get_mut(id)) else {
-            debug_assert!(false, "a message that was staged is in a content");
-            return &[];
-        };
-        content.newest(payload.len()).copy_from_slice(payload);
-        content.whole()
-    }
-
-    /// Bytes of long contents that were acknowledged since a session began.
-    pub(crate) fn delivered_by_stream(&self, slot: u32) -> u64 {
-        let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        datagram.map_or(0, |datagram| datagram.long_delivered)
-    }
-
     /// Whether a content of a session waits that is not long.
     pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
         datagram.waits() || !session.control.is_empty()
-    }
-
-    /// The next long content of a session, for its stream while its path carries the others. The
-    /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
-    /// where a send of the user, or room for the next one, waits for that. `true` beside it: it
-    /// goes with checksums ([`append_segment`]).
-    ///
-    /// RR-DGRAM-12.
-    pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {
-        let session = self.sessions.at_mut(slot as usize).filter(|it| it.is_connected())?;
-        let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.contents;
-        let id = datagram.next_long(pool)?;
-        let is_last = datagram.long.len() == 0;
-        let is_full = !pool.has_room_for_long(datagram.long_held);
-        let content = pool.get_mut(id)?;
-        datagram.long_awaited |= !content.operations.is_empty();
-        let asks = (is_last && datagram.long_awaited) || is_full;
-        datagram.long_awaited &= !asks;
-        if !session.waiting.is_empty() {
-            self.unblocked.push(slot);
-        }
-        let header = session.datagram_header(asks);
-        content.place = Place::Flying;
-        Some((content.seal(header), session.outbox.has_checksums()))
     }
 
     /// The last segment of a session that a goodbye of the peer ends: it says what has come, for
@@ -567,7 +506,7 @@ impl Session {
 
     /// The header of the next datagram; what it says counts as said.
     #[inline]
-    fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
+    pub(super) fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
         if std::mem::take(&mut self.stream_owed) > 0
             && is_before(self.expected_frame, self.stream_end)

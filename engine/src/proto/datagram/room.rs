@@ -59,10 +59,10 @@ impl Datagram {
         self.has_stream && length > short as u64 && length <= LONG_PAYLOAD_BYTES as u64
     }
 
-    /// Whether a message that is not short is faster when its receiver pulls it: one of several
-    /// parts in a row of messages. A lone one would wait for the grant.
+    /// Whether a message that fits no datagram is faster when its receiver pulls it: one of several
+    /// parts, while another long one is under way. A lone one would wait for the grant.
     #[inline]
-    pub(super) fn had_better_pull(&self, length: u64) -> bool {
+    pub(super) fn should_pull(&self, length: u64) -> bool {
         let has_lanes = self.has_stream && self.bulk.is_none();
         has_lanes && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
     }

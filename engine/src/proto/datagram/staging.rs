@@ -177,6 +177,7 @@ impl Core {
         let Some((number, content, _)) = pushed else { return self.blocked(slot) };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.byte_credit.spend(charged as u32);
+            session.eager_limit.note_message(length, how == How::Pulled);
             if how != How::Parts {
                 session.waiting.pop_front();
             }
@@ -221,7 +222,8 @@ impl Core {
         let whole_limit = hint.eager_limit(eager_limit);
         let is_eager = length <= whole_limit && length <= bytes_left;
         let is_short = length as usize <= longest - EAGER_HEADER_BYTES;
-        let is_eager = is_eager && (is_short || !datagram.had_better_pull(length));
+        let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
+        let is_eager = is_eager && (is_short || !should_pull);
         let is_long = is_eager && !is_short && datagram.has_stream;
         let (how, header, payload) = if !is_eager {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);

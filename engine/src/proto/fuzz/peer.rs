@@ -107,7 +107,7 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
         4 | 5 => {
             let grant = Grant {
                 kind: frame::KIND_GRANT,
-                flags: script.byte(),
+                eager_class: script.byte(),
                 reserved: 0.into(),
                 lane: lane(script, lanes).into(),
                 send_operation: name(script, names).into(),

@@ -23,8 +23,8 @@ pub(crate) struct Rate {
     sample_ns: u64,
     /// When the last chunk came.
     last_ns: u64,
-    /// Least time from a grant on an idle lane to its arrival.
-    latency_ns: Option<u64>,
+    /// Least time from a grant on an idle lane to its arrival, and the bytes that came.
+    least: Option<(u64, u64)>,
     /// Bytes per second of chunks that came alone, from their grant on: no lane is slower than
     /// that, so the better ones count for more. 0: there was none.
     lone_bytes_per_s: u64,
@@ -36,15 +36,17 @@ impl Rate {
         Self { sample_bytes: 0, sample_ns: 0, ..*before }
     }
 
-    /// `bytes` that were granted at `granted_ns` have arrived at `now_ns`.
-    pub(crate) fn handle_arrival(&mut self, bytes: u64, granted_ns: u64, now_ns: u64) {
+    /// `bytes` that were granted at `granted_ns` have arrived at `now_ns`. Returns whether the
+    /// lane was idle when they were granted.
+    pub(crate) fn handle_arrival(&mut self, bytes: u64, granted_ns: u64, now_ns: u64) -> bool {
         let was_idle = granted_ns >= self.last_ns;
         if was_idle {
             // From the grant on it also waited for that to get there.
             let latency_ns = now_ns.saturating_sub(granted_ns);
-            self.latency_ns = Some(self.latency_ns.map_or(latency_ns, |least| {
+            let measured = (latency_ns, bytes);
+            self.least = Some(self.least.map_or(measured, |(least, of_bytes)| {
                 // Routes change: the least one is forgotten in the end.
-                latency_ns.min(least.saturating_add(least / 64))
+                measured.min((least.saturating_add(least / 64), of_bytes))
             }));
             (self.sample_bytes, self.sample_ns) = (0, 0);
             if bytes >= LONE_BYTES_MIN {
@@ -60,6 +62,7 @@ impl Rate {
             self.add(sample.min(u128::from(u64::MAX / 4)) as u64);
             (self.sample_bytes, self.sample_ns) = (0, 0);
         }
+        was_idle
     }
 
     fn add(&mut self, sample: u64) {
@@ -113,7 +116,15 @@ impl Rate {
 
     /// From a grant on an idle lane to the arrival of its chunk, at the least; 0: not known.
     pub(crate) fn latency_ns(&self) -> u64 {
-        self.latency_ns.unwrap_or(0)
+        self.least.map_or(0, |(latency_ns, _)| latency_ns)
+    }
+
+    /// The same, less what it takes to copy that chunk at so many picoseconds per byte.
+    pub(crate) fn least_wait_ns(&self, ps_per_byte: u64) -> u64 {
+        let wait_ns = |(latency_ns, bytes): (u64, u64)| {
+            latency_ns.saturating_sub(bytes.saturating_mul(ps_per_byte) / 1000)
+        };
+        self.least.map_or(0, wait_ns)
     }
 }
 

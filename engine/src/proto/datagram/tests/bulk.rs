@@ -65,7 +65,7 @@ fn data(operation: u64, offset: u64, length: u32) -> Vec<u8> {
 fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
     let grant = Grant {
         kind: frame::KIND_GRANT,
-        flags: 0,
+        eager_class: 0,
         reserved: 0.into(),
         lane: DATAGRAM_LANE.into(),
         send_operation: send.into(),

@@ -1,0 +1,45 @@
+//! How fast this engine copies what came into the memory of receives.
+
+use super::engine::Clock;
+use crate::proto::eager_limit::CopySpeed;
+
+/// Shorter copies say little: they live in the nearest cache. In bytes.
+const MEASURED_BYTES_MIN: usize = 16 << 10;
+
+/// One of so many is measured.
+const MEASURED_ONE_IN: u8 = 8;
+
+/// Looks at the clock before and after a long copy now and then.
+#[derive(Debug)]
+pub(crate) struct CopyMeter {
+    clock: Clock,
+    unmeasured: u8,
+    speed: CopySpeed,
+}
+
+impl CopyMeter {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, unmeasured: 0, speed: CopySpeed::default() }
+    }
+
+    /// Runs `copy`, which copies so many bytes.
+    #[inline]
+    pub(crate) fn run(&mut self, bytes: usize, copy: impl FnOnce()) {
+        if bytes < MEASURED_BYTES_MIN {
+            return copy();
+        }
+        self.unmeasured += 1;
+        if self.unmeasured < MEASURED_ONE_IN {
+            return copy();
+        }
+        self.unmeasured = 0;
+        let before_ns = self.clock.now_ns();
+        copy();
+        self.speed.handle_copy(bytes, self.clock.now_ns().saturating_sub(before_ns));
+    }
+
+    #[inline]
+    pub(crate) fn speed(&self) -> CopySpeed {
+        self.speed
+    }
+}

@@ -1,0 +1,85 @@
+//! The beginning of a segment whose rest has not come.
+
+/// Bytes that are kept until those behind them come. These are received right behind them, so that
+/// nothing is copied while a segment comes piece by piece, or while nothing comes at all.
+#[derive(Debug, Default)]
+pub(crate) struct Partial {
+    /// Kept while the lane is read directly: it need not be zeroed again for each segment.
+    buffer: Vec<u8>,
+    length: usize,
+}
+
+impl Partial {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    /// Gives memory back, if nothing is kept.
+    pub(crate) fn shrink(&mut self) {
+        if self.length == 0 {
+            self.buffer = Vec::new();
+        }
+    }
+
+    /// Keeps `bytes` behind what is kept.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.room(bytes.len()).copy_from_slice(bytes);
+            self.length += bytes.len();
+        }
+    }
+
+    /// Room for `bytes` behind what is kept.
+    pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.length + bytes;
+        if self.buffer.len() < end {
+            self.buffer.resize(end, 0);
+        }
+        &mut self.buffer[self.length..end]
+    }
+
+    /// What is kept, and the first `got` bytes of [`Self::room`] behind that.
+    pub(crate) fn with(&self, got: usize) -> &[u8] {
+        &self.buffer[..self.length + got]
+    }
+
+    /// Keeps what [`Self::with`] gave but for the first `used` bytes.
+    pub(crate) fn keep_rest(&mut self, got: usize, used: usize) {
+        let end = self.length + got;
+        if used > 0 {
+            self.buffer.copy_within(used..end, 0);
+        }
+        self.length = end - used;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_stands_behind_what_is_kept() {
+        let mut partial = Partial::default();
+        partial.extend(b"ab");
+        partial.room(4)[..3].copy_from_slice(b"cde");
+        assert_eq!(partial.with(3), b"abcde");
+        partial.keep_rest(3, 0);
+        assert_eq!((partial.len(), partial.with(0)), (5, &b"abcde"[..]));
+        partial.room(2).copy_from_slice(b"fg");
+        partial.keep_rest(2, 6);
+        assert_eq!(partial.with(0), b"g");
+        partial.shrink();
+        assert_eq!(partial.with(0), b"g", "it is needed");
+        partial.keep_rest(0, 1);
+        partial.shrink();
+        assert!(partial.is_empty() && partial.buffer.is_empty());
+    }
+}

@@ -1,0 +1,293 @@
+//! The eager limit, where the settings leave it open: longer messages go by rendezvous.
+//!
+//! A rendezvous message waits for its grant; an eager one is copied once more where it arrives.
+//! Both take as long at
+//!
+//! ```text
+//!                least time from a grant to its bytes, less a copy of them
+//!   length  =   -----------------------------------------------------------
+//!                             time to copy one byte
+//! ```
+//!
+//! The receiver measures both: [`Rate`] has the first, of each bulk lane, [`CopySpeed`] the second.
+//! It puts the class it prefers, a power of two, into each grant. Where a path is slower than a
+//! copy, the wait includes the difference: the copy matters less there.
+
+use std::cmp::Ordering;
+
+use super::rails::rate::Rate;
+use super::session::Session;
+
+/// Classes are logarithms to base 2, of 16 KiB to 128 KiB; 64 KiB at first. The greatest leaves
+/// half of the usual credit.
+const CLASS_MIN: u8 = 14;
+const CLASS_START: u8 = 16;
+const CLASS_MAX: u8 = 17;
+
+/// The greatest class of a session with several bulk lanes: a longer message is faster by all of
+/// them than eagerly by one.
+const CLASS_MAX_OF_SEVERAL: u8 = CLASS_START;
+
+/// Bytes of the greatest class.
+pub(crate) const CHOSEN_BYTES_MAX: u32 = 1 << CLASS_MAX;
+
+/// A class moves by one when so many more measurements are on one side of it than on the other.
+const VOTES: i8 = 8;
+
+/// One of so many eager messages above [`CLASS_START`] is pulled instead: only grants bring advice.
+const PULLED_ONE_IN: u8 = 64;
+
+/// What is taken for the time to copy a byte until one copy was measured, in picoseconds: 10 GB/s.
+const PS_PER_BYTE_AT_FIRST: u64 = 100;
+
+/// How fast an engine copies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopySpeed {
+    /// Picoseconds; not 0.
+    ps_per_byte: u64,
+    is_measured: bool,
+}
+
+impl Default for CopySpeed {
+    fn default() -> Self {
+        Self { ps_per_byte: PS_PER_BYTE_AT_FIRST, is_measured: false }
+    }
+}
+
+impl CopySpeed {
+    /// `bytes` took `elapsed_ns`. The fastest copy counts: others were disturbed.
+    pub(crate) fn handle_copy(&mut self, bytes: usize, elapsed_ns: u64) {
+        let sample = elapsed_ns.saturating_mul(1000) / (bytes as u64).max(1);
+        if sample == 0 {
+            return;
+        }
+        // It is forgotten in the end: memory may be slower now.
+        let least = self.ps_per_byte.saturating_add(self.ps_per_byte / 64 + 1);
+        self.ps_per_byte = if self.is_measured { sample.min(least) } else { sample };
+        self.is_measured = true;
+    }
+}
+
+/// What a session may send eagerly, and what it advises its peer to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EagerLimit {
+    /// What the peer accepts, in bytes.
+    announced: u32,
+    /// What this side sends, in bytes; at most the above.
+    bytes: u32,
+    /// The least limit that advice may lead to, in bytes. `None`: advice is neither followed nor
+    /// given.
+    follows_from: Option<u32>,
+    /// What this side advises.
+    class: u8,
+    /// Measurements that speak for a greater class (or, below 0, a smaller one).
+    votes: i8,
+    /// Eager messages above [`CLASS_START`] since one was pulled.
+    unpulled: u8,
+}
+
+impl EagerLimit {
+    /// For a peer that accepts `announced` bytes; `follows_from` as in
+    /// [`Config::advised_from`](super::core::Config::advised_from).
+    pub(crate) fn new(announced: u32, follows_from: Option<u32>) -> Self {
+        let mut limit = Self {
+            announced,
+            bytes: announced,
+            follows_from,
+            class: CLASS_START,
+            votes: 0,
+            unpulled: 0,
+        };
+        limit.follow(CLASS_START);
+        limit
+    }
+
+    /// In bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// What a grant should say.
+    pub(crate) fn class(&self, now_ns: u64) -> u8 {
+        match self.follows_from {
+            // This side takes what the setting says.
+            None => 0,
+            // Simulations give any advice.
+            Some(_) if rare!(20) => now_ns as u8 % 32,
+            Some(_) => self.class,
+        }
+    }
+
+    /// Whether a message within the limit should be pulled, so that the peer advises again.
+    pub(crate) fn is_pull_due(&self, length: u64) -> bool {
+        self.unpulled >= PULLED_ONE_IN - 1 && self.is_above_start(length)
+    }
+
+    /// A message of so many bytes goes to the peer.
+    pub(crate) fn note_message(&mut self, length: u64, is_pulled: bool) {
+        if is_pulled {
+            self.unpulled = 0;
+        } else if self.is_above_start(length) {
+            self.unpulled = self.unpulled.saturating_add(1);
+        }
+    }
+
+    fn is_above_start(&self, length: u64) -> bool {
+        self.follows_from.is_some() && length > 1 << CLASS_START
+    }
+
+    /// The peer prefers to get messages up to `class` eagerly, and longer ones pulled. Any other
+    /// number than a class says nothing.
+    ///
+    /// RR-RDV-10.
+    pub(crate) fn follow(&mut self, class: u8) {
+        if let Some(least) = self.follows_from
+            && (CLASS_MIN..=CLASS_MAX).contains(&class)
+        {
+            self.bytes = (1 << class).max(least).min(self.announced);
+        }
+    }
+
+    /// A chunk came on a lane that was idle, one of `lanes`.
+    pub(crate) fn handle_lone_chunk(&mut self, rate: &Rate, copies: CopySpeed, lanes: usize) {
+        let wait_ns = rate.least_wait_ns(copies.ps_per_byte);
+        let bytes = wait_ns.saturating_mul(1000) / copies.ps_per_byte;
+        // The nearest power of two: a half of the squared is its logarithm, rounded.
+        let squared = u128::from(bytes.max(1)).pow(2);
+        let nearest = squared.ilog2().div_ceil(2) as u8;
+        let most = if lanes > 1 { CLASS_MAX_OF_SEVERAL } else { CLASS_MAX };
+        let wanted = nearest.clamp(CLASS_MIN, most);
+        let vote = match wanted.cmp(&self.class) {
+            Ordering::Greater => 1,
+            Ordering::Less => -1,
+            // What was noise is forgotten.
+            Ordering::Equal => -self.votes.signum(),
+        };
+        self.votes += vote;
+        if self.votes.abs() >= VOTES {
+            self.class = self.class.saturating_add_signed(self.votes.signum());
+            self.votes = 0;
+        }
+    }
+}
+
+impl Session {
+    /// A chunk of rendezvous data came; `was_idle` is what [`Rate::handle_arrival`] said.
+    pub(super) fn handle_chunk_time(&mut self, was_idle: bool, rate: &Rate, copies: CopySpeed) {
+        if was_idle {
+            self.eager_limit.handle_lone_chunk(rate, copies, self.lanes.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK_BYTES: u64 = 127 << 10;
+
+    /// 10 GB/s.
+    fn copies() -> CopySpeed {
+        let mut copies = CopySpeed::default();
+        copies.handle_copy(32 << 10, 3277);
+        copies
+    }
+
+    fn lane(wait_ns: u64) -> Rate {
+        let mut rate = Rate::default();
+        let now_ns = 1_000_000 + wait_ns + CHUNK_BYTES / 10;
+        rate.handle_arrival(CHUNK_BYTES, 1_000_000, now_ns);
+        rate
+    }
+
+    fn learned(wait_ns: u64, lanes: usize) -> u8 {
+        let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
+        for _ in 0..100 {
+            limit.handle_lone_chunk(&lane(wait_ns), copies(), lanes);
+        }
+        limit.class
+    }
+
+    #[test]
+    fn the_limit_is_where_a_copy_takes_as_long_as_a_grant() {
+        assert_eq!(learned(0, 1), 14);
+        assert_eq!(learned(1000, 1), 14);
+        assert_eq!(learned(3200, 1), 15);
+        assert_eq!(learned(6000, 1), 16);
+        assert_eq!(learned(12_000, 1), 17);
+        assert_eq!(learned(10_000_000, 1), 17);
+        assert_eq!(learned(10_000_000, 2), 16, "several lanes carry a long message faster");
+    }
+
+    #[test]
+    fn noise_moves_no_class() {
+        let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
+        for round in 0..1000 {
+            let wait_ns = [6000, 3000, 13_000, 6500][round % 4];
+            limit.handle_lone_chunk(&lane(wait_ns), copies(), 1);
+            assert_eq!(limit.class, CLASS_START);
+        }
+    }
+
+    #[test]
+    fn a_class_is_moved_by_one_and_not_at_once() {
+        let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
+        for _ in 0..VOTES {
+            assert_eq!(limit.class, 16);
+            limit.handle_lone_chunk(&lane(0), copies(), 1);
+        }
+        assert_eq!(limit.class, 15);
+    }
+
+    /// RR-RDV-10
+    #[test]
+    fn advice_is_taken_within_bounds() {
+        let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(20_000));
+        assert_eq!(limit.bytes(), 64 << 10);
+        for (class, bytes) in [(17, 128 << 10), (0, 128 << 10), (14, 20_000), (255, 20_000)] {
+            limit.follow(class);
+            assert_eq!(limit.bytes(), bytes, "class {class}");
+        }
+        let mut low = EagerLimit::new(1000, Some(20_000));
+        low.follow(17);
+        assert_eq!(low.bytes(), 1000, "the peer takes no more");
+        let mut set = EagerLimit::new(50_000, None);
+        set.follow(14);
+        assert_eq!(set.bytes(), 50_000, "the setting says how much");
+    }
+
+    #[test]
+    fn one_message_in_many_is_pulled_to_hear_more() {
+        let mut limit = EagerLimit::new(CHOSEN_BYTES_MAX, Some(0));
+        let mut pulled = Vec::new();
+        for number in 0..200 {
+            assert!(!limit.is_pull_due(1 << CLASS_START), "there is nothing to lose");
+            let is_due = limit.is_pull_due(100_000);
+            pulled.extend(is_due.then_some(number));
+            limit.note_message(100_000, is_due);
+            limit.note_message(1000, false);
+        }
+        assert_eq!(pulled, [63, 127, 191]);
+        let mut set = EagerLimit::new(CHOSEN_BYTES_MAX, None);
+        for _ in 0..200 {
+            assert!(!set.is_pull_due(100_000), "the setting says how much");
+            set.note_message(100_000, false);
+        }
+    }
+
+    #[test]
+    fn the_fastest_copy_counts_and_is_forgotten_in_the_end() {
+        let mut copies = copies();
+        for _ in 0..10 {
+            copies.handle_copy(32 << 10, 1_000_000);
+        }
+        assert!(copies.ps_per_byte < 130, "{copies:?}");
+        for _ in 0..1000 {
+            copies.handle_copy(32 << 10, 6554);
+        }
+        assert_eq!(copies.ps_per_byte, 200);
+        copies.handle_copy(32 << 10, 0);
+        assert_eq!(copies.ps_per_byte, 200, "a clock that stood still");
+    }
+}
