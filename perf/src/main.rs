@@ -6,6 +6,7 @@ mod crossover;
 mod diff;
 mod floor;
 mod info;
+mod instructions;
 mod lab;
 mod link;
 mod output;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
                 return ExitCode::from(USAGE);
             }
             return ended(compare::run(&arguments));
+        }
+        Some(first) if first == "instructions" => {
+            return ended(instructions::run(&instructions::Arguments::parse_from(arguments())));
         }
         Some(first) if first == "diff" => {
             Some(diff::run(&diff::Arguments::parse_from(arguments())))

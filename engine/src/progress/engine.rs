@@ -63,6 +63,9 @@ pub(crate) struct LoopConfig {
 pub(crate) enum Clock {
     /// A monotonic clock, since it showed so many ticks.
     Since(quanta::Clock, u64),
+    /// The same for an engine that runs so many times slower than it would.
+    #[cfg(feature = "bench")]
+    Slowed(quanta::Clock, u64, u64),
     /// The virtual time of the world that this thread simulates.
     #[cfg(any(test, feature = "sim"))]
     Virtual,
@@ -73,6 +76,10 @@ impl Clock {
     pub(super) fn start() -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();
+        #[cfg(feature = "bench")]
+        if let slowness @ 2.. = crate::bench::slowness() {
+            return Self::Slowed(clock, start, slowness);
+        }
         Self::Since(clock, start)
     }
 
@@ -80,6 +87,10 @@ impl Clock {
     pub(super) fn now_ns(&self) -> u64 {
         match self {
             Self::Since(clock, start) => clock.delta_as_nanos(*start, clock.raw()),
+            #[cfg(feature = "bench")]
+            Self::Slowed(clock, start, slowness) => {
+                clock.delta_as_nanos(*start, clock.raw()) / slowness
+            }
             #[cfg(any(test, feature = "sim"))]
             Self::Virtual => crate::hooks::simulated::now_ns(),
         }

@@ -38,6 +38,7 @@ pub use decoys::{DECOYS, STRAY};
 pub use error::LabError;
 pub use faults::BROWN_OUT;
 pub use gates::Passage;
+pub use namespace::HostNetwork;
 use namespace::Namespace;
 pub use spec::LabSpec;
 use switch::Switch;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -51,6 +51,40 @@ impl Namespace {
             move_in(self.as_fd()).map_err(LabError::os("entering a host of the lab"))?;
             Ok(work())
         })?
+    }
+}
+
+/// A host's network namespace, for one process that is in both hosts by turns.
+#[derive(Debug)]
+pub struct HostNetwork(File);
+
+impl HostNetwork {
+    /// The one at `path`, as [`HostHandle::path`](super::HostHandle::path) says it.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there any more, or may not be opened.
+    pub fn open(path: &Path) -> Result<Self, LabError> {
+        File::open(path).map(Self).map_err(LabError::os("opening a host of the lab"))
+    }
+
+    /// Moves the calling thread into it: sockets that it opens from now on are of this host.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel lets the thread not in.
+    pub fn enter(&self) -> Result<(), LabError> {
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|error| LabError::os("entering a host of the lab")(error))
+    }
+
+    /// The same with a `/sys` that shows this host's interfaces.
+    ///
+    /// # Errors
+    ///
+    /// As [`enter`](Self::enter).
+    pub fn enter_with_sys(&self) -> Result<(), LabError> {
+        move_in(self.0.as_fd()).map_err(LabError::os("entering a host of the lab"))
     }
 }
 
