@@ -536,8 +536,10 @@ impl Engine {
         {
             known.flushed_poll = polls;
             self.state.core.clean(session);
-            self.flush(session);
-            self.driver.flush_datagrams();
+            if !self.transmit_lone(session) {
+                self.flush(session);
+                self.driver.flush_datagrams();
+            }
         }
     }
 }

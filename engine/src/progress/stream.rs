@@ -114,6 +114,14 @@ impl Engine {
         self.end_if_left(session) || happened
     }
 
+    /// A path carries contents no more, or takes shorter ones than wait: these go by the TCP lane.
+    #[cold]
+    pub(super) fn flush_what_no_path_takes(&mut self, session: u32) {
+        if !self.control(session).is_by_datagram() || self.is_waiting_too_long_for_path(session) {
+            self.flush_by_stream(session);
+        }
+    }
+
     /// Sends all contents by the TCP lane.
     fn flush_by_stream(&mut self, session: u32) -> bool {
         let mut happened = false;

@@ -198,14 +198,23 @@ impl Lane {
         self.rail_health.as_ref().map(RailHealth::phase)
     }
 
-    /// Tells the message layer what the path found out.
+    /// Tells the message layer what the path found out. `true`: nothing but what arrived.
     ///
     /// RR-PATH-2, RR-PATH-3.
     #[inline]
-    pub(super) fn tell(&mut self, core: &mut Core, session: u32, completions: &mut Completions) {
+    pub(super) fn tell(
+        &mut self,
+        core: &mut Core,
+        session: u32,
+        completions: &mut Completions,
+    ) -> bool {
+        let mut is_calm = true;
         while let Some(event) = self.path.poll_event() {
             match event {
-                Event::Acked { token } => core.handle_content_acked(session, token, completions),
+                Event::Acked { token } => {
+                    core.handle_content_acked(session, token, completions);
+                    continue;
+                }
                 Event::Lost { token } => core.handle_content_lost(session, token),
                 // With several paths the least of them counts.
                 Event::ContentBytesMax { bytes } if self.rail_health.is_none() => {
@@ -213,7 +222,9 @@ impl Lane {
                 }
                 Event::ContentBytesMax { .. } => {}
             }
+            is_calm = false;
         }
+        let health = self.health;
         match self.health {
             // With several paths it is silent when it is down: the TCP lane may be so, too.
             Health::Good if self.path.is_silent() && !self.is_active() => {
@@ -230,6 +241,7 @@ impl Lane {
             }
             _ => {}
         }
+        is_calm && self.health == health
     }
 
     /// A time of its path has come. `true`: probes go, for nothing was answered.

@@ -499,6 +499,39 @@ impl Engine {
         })
     }
 
+    /// Sends what was just staged for a session by its path, if nothing else waits and nothing is
+    /// uncommon there: [`Self::transmit`] with fewer questions. `false`: nothing happened.
+    pub(super) fn transmit_lone(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get_mut(session as usize) else { return false };
+        if !control.unsent.is_empty() || state.datagrams.is_blocked {
+            return false;
+        }
+        let Some(lane) = control.datagram.as_deref_mut() else { return false };
+        if !lane.is_open() || lane.is_off || lane.candidate.is_some() {
+            return false;
+        }
+        let Some(mut content) = state.core.lone_content(session) else { return false };
+        let Ok(room) = self.driver.datagram_room() else { return false };
+        state.now_ns = state.clock.now_ns();
+        let packet = lane.path.transmit_lone(state.now_ns, &mut content, room);
+        let Some((length, number)) = packet else { return false };
+        lane.keys.send.seal_packet(room, length, number);
+        self.driver.send_datagram(lane.remote, lane.rail, length + PACKET_TAG_BYTES);
+        if !lane.takes_trains {
+            self.driver.end_train();
+        }
+        self.driver.flush_datagrams();
+        // What the last acknowledgement means is found out while it is on its way.
+        let is_calm = lane.tell(&mut state.core, session, &mut state.completions);
+        lane.is_owed = false;
+        lane.set_timer(session, &mut state.datagrams.timers);
+        if !is_calm {
+            self.flush_what_no_path_takes(session);
+        }
+        true
+    }
+
     /// Sends what a session has for its peer and what its path wants, as far as both let it; call
     /// [`Driver::flush_datagrams`] next. `true`: something went.
     pub(super) fn transmit(&mut self, session: u32) -> bool {

@@ -5,10 +5,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
 use super::super::operation::State;
+use super::super::packet;
 use super::super::session::{Control, Session};
 use super::super::table::Id;
 use super::Datagram;
-use super::content::{ContentPool, List, Place};
+use super::content::{Content, ContentPool, List, Place};
 use super::window::is_before;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
@@ -30,6 +31,35 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) is_last: bool,
     /// A send of the user ends, or comes nearer to it, when this is acknowledged.
     pub(crate) is_awaited: bool,
+}
+
+/// The only content of a session that waits, while nothing else of it does.
+pub(crate) struct Lone<'a> {
+    session: &'a mut Session,
+    content: &'a mut Content,
+    token: u64,
+}
+
+impl packet::Content for Lone<'_> {
+    #[inline]
+    fn waiting_bytes(&self) -> usize {
+        self.content.bytes
+    }
+
+    #[inline]
+    fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
+        let header = self.session.datagram_header(false);
+        let room = room.get_mut(..self.content.bytes)?;
+        self.session.datagram.as_deref_mut()?.open = None;
+        self.content.place = Place::Flying;
+        room.copy_from_slice(self.content.seal(header));
+        let ack_now = !self.content.operations.is_empty();
+        Some(packet::Filled { token: self.token, bytes: room.len(), ack_now })
+    }
+
+    fn fill_again(&mut self, _: u64, _: &mut [u8]) -> Option<packet::Filled> {
+        None
+    }
 }
 
 /// What a list had for a datagram.
@@ -215,6 +245,24 @@ impl Core {
         content.place = Place::Flying;
         let (token, is_awaited) = (id.to_u64(), !content.operations.is_empty());
         Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
+    }
+
+    /// The content of a session that was staged last, if nothing else waits. `None`: more does, or
+    /// there is something that [`Self::poll_content`] has to see to.
+    #[inline]
+    pub(crate) fn lone_content(&mut self, slot: u32) -> Option<Lone<'_>> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        let datagram = session.datagram.as_deref()?;
+        let is_lone = !datagram.is_queued()
+            && datagram.long.len() == 0
+            && datagram.bulk.is_none()
+            && session.control.is_empty()
+            && session.waiting.is_empty()
+            && session.is_connected()
+            && !session.is_leaving;
+        let id = datagram.open.filter(|_| is_lone && shortcut!())?;
+        let content = self.datagrams.contents.get_mut(id)?;
+        Some(Lone { session, content, token: id.to_u64() })
     }
 
     /// Appends the next content of a session to what goes by a stream lane, with checksums if the

@@ -75,6 +75,14 @@ impl Mtu {
         (self.too_long - self.current > STEP_BYTES).then_some(bytes)
     }
 
+    /// Whether [`Self::wanted`] is nothing now, and stays so without being asked.
+    #[inline]
+    pub(super) fn rests(&self, now_ns: u64) -> bool {
+        let is_open = self.too_long > self.most && self.current < self.most;
+        let is_found = !is_open && self.too_long - self.current <= STEP_BYTES;
+        self.probing.is_some() || (is_found && now_ns < self.search_again_ns)
+    }
+
     /// A probe of this length was sent.
     pub(super) fn handle_probe_sent(&mut self, bytes: usize) {
         self.probing = Some(bytes);

@@ -15,11 +15,25 @@ pub(super) struct Pacer {
     /// Bytes per second.
     rate: u64,
     burst: u64,
+    /// Somebody asked since [`Self::rest`]: the rate has to be right.
+    is_in_use: bool,
 }
 
 impl Pacer {
     pub(super) fn new() -> Self {
-        Self { tokens: u64::MAX, filled_ns: 0, rate: u64::MAX, burst: u64::MAX }
+        Self { tokens: u64::MAX, filled_ns: 0, rate: u64::MAX, burst: u64::MAX, is_in_use: false }
+    }
+
+    /// Nothing is in flight: until the next one asks when something may go, the rate is not wanted.
+    #[inline]
+    pub(super) fn rest(&mut self) {
+        self.is_in_use = false;
+    }
+
+    /// Whether [`Self::set_rate`] is wanted at each change.
+    #[inline]
+    pub(super) fn is_in_use(&self) -> bool {
+        self.is_in_use
     }
 
     /// Sets the rate to a window in bytes per round trip, and fills.
@@ -45,8 +59,9 @@ impl Pacer {
         }
     }
 
-    /// When `bytes` may go: `None` is now.
+    /// When `bytes` may go: `None` is now. Set the rate before, unless it is in use.
     pub(super) fn wait_until_ns(&mut self, now_ns: u64, bytes: u64) -> Option<u64> {
+        self.is_in_use = true;
         self.fill(now_ns);
         let bytes = bytes.min(self.burst);
         if self.tokens >= bytes {

@@ -295,7 +295,7 @@ impl Path {
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();
         }
-        self.set_pace(now_ns);
+        self.update_pace(now_ns);
     }
 
     #[inline]
@@ -485,7 +485,7 @@ impl Path {
         }
         if self.lost_at_ns.is_some() {
             self.find_losses(now_ns, true, u64::MAX);
-            self.set_pace(now_ns);
+            self.update_pace(now_ns);
             return;
         }
         self.probed_at_ns = now_ns;
@@ -551,6 +551,14 @@ impl Path {
     pub(super) fn set_pace(&mut self, now_ns: u64) {
         let (window, datagram) = (self.congestion.paced_window(), self.mtu.current() as u64);
         self.pacer.set_rate(now_ns, window, self.rtt.smoothed_ns(), datagram);
+    }
+
+    /// The window or the round trip changed.
+    #[inline]
+    pub(super) fn update_pace(&mut self, now_ns: u64) {
+        if self.pacer.is_in_use() {
+            self.set_pace(now_ns);
+        }
     }
 
     /// Lengths of everything that may grow.

@@ -100,9 +100,10 @@ impl Path {
         self.loss.handle_progress();
         self.probes_due = 0;
         self.unanswered_since_ns = now_ns;
-        // Without one that is older than an acknowledged one nothing can be lost.
+        // Without one that is older than an acknowledged one nothing can be lost: this was the
+        // oldest.
         self.lost_at_ns = None;
-        if self.sent.count() > 0 {
+        if self.sent.count() > 0 && self.highest_acked != Some(number) {
             self.find_losses(now_ns, false, record.sent_at_ns);
         }
         self.acked_sent_ns = self.acked_sent_ns.max(record.sent_at_ns);
@@ -111,7 +112,7 @@ impl Path {
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();
         }
-        self.set_pace(now_ns);
+        self.update_pace(now_ns);
         true
     }
 

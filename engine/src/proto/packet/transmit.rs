@@ -100,6 +100,30 @@ impl Path {
         None
     }
 
+    /// [`Self::poll_transmit`] of content that is all that waits, where no probe is due, nothing is
+    /// remembered as lost and the window is not near its end. `None`: it is not so, and the
+    /// general path finds everything as it was.
+    #[inline]
+    pub(crate) fn transmit_lone(
+        &mut self,
+        now_ns: u64,
+        content: &mut impl Content,
+        out: &mut [u8],
+    ) -> Option<(usize, u64)> {
+        let bytes = content.waiting_bytes();
+        let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
+        let is_common = self.probes_due == 0
+            && !self.sent.has_lost()
+            && !self.is_filling()
+            && bytes + overhead <= self.mtu.current()
+            && (self.sent.count() == 0 || self.mtu.rests(now_ns));
+        if !is_common || !shortcut!() {
+            return None;
+        }
+        self.paced_until_ns = None;
+        self.send_content(now_ns, content, bytes, out)
+    }
+
     /// Writes a probe for an address that is to show that the peer is there, as
     /// [`Self::poll_transmit`] does a packet. It says what has come, but no more than that: the
     /// address may be somebody else's.
@@ -255,8 +279,14 @@ impl Path {
             self.paced_until_ns = Some(now_ns + self.remember_ns());
             return None;
         }
+        if in_flight == 0 {
+            self.pacer.rest();
+        }
         let unpaced = (window / 2).min(UNPACED_PACKETS * datagram as u64);
         if !self.congestion.is_uncongested() || in_flight + length > unpaced {
+            if !self.pacer.is_in_use() && self.rtt.is_measured() {
+                self.set_pace(now_ns);
+            }
             self.paced_until_ns = self.pacer.wait_until_ns(now_ns, length);
             if self.paced_until_ns.is_some() {
                 return None;
