@@ -222,9 +222,10 @@ impl Completions {
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
         let count = queue.entries.len().min(limit);
-        for _ in 0..count {
-            into.extend(queue.entries.pop_front());
+        if count == 0 {
+            return 0;
         }
+        into.extend(queue.entries.drain(..count));
         self.reserved -= count;
         count
     }

@@ -110,14 +110,21 @@ impl Batch {
     pub(super) fn receive(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         (self.next, self.end, self.at) = (0, 0, 0);
-        self.end = match count {
-            1 if !self.has_trains => self.receive_one(socket)?,
-            count => self.receive_many(socket, count.min(self.capacity()))?,
-        };
+        if count == 1 && !self.has_trains {
+            let (_, length) = self.receive_one(socket)?;
+            (self.slots[0].length, self.slots[0].datagram_bytes) = (length, length);
+            self.end = 1;
+        } else {
+            self.end = self.receive_many(socket, count.min(self.capacity()))?;
+        }
         Ok(self.end)
     }
 
-    fn receive_one(&mut self, socket: RawFd) -> io::Result<usize> {
+    /// Receives one datagram without the detour of a batch: where it came from, if that is an
+    /// address, and its length; [`Self::first`] has its bytes.
+    #[inline]
+    pub(super) fn receive_one(&mut self, socket: RawFd) -> io::Result<(Option<SocketAddr>, usize)> {
+        debug_assert!(self.is_empty() && !self.has_trains);
         let slot = &mut self.slots[0];
         slot.address_bytes = RawAddress::BYTES;
         // SAFETY: pointers and lengths describe room of the slot, which is borrowed exclusively.
@@ -131,9 +138,14 @@ impl Batch {
                 &raw mut slot.address_bytes,
             )
         };
-        slot.length = usize::try_from(rc).map_err(|_| failed())?;
-        slot.datagram_bytes = slot.length;
-        Ok(1)
+        let length = usize::try_from(rc).map_err(|_| failed())?;
+        Ok((slot.address.get(slot.address_bytes), length))
+    }
+
+    /// The bytes of the datagram that was received last, alone.
+    #[inline]
+    pub(super) fn first(&mut self, length: usize) -> &mut [u8] {
+        &mut self.slots[0].bytes[..length]
     }
 
     fn receive_many(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {

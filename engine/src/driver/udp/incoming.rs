@@ -67,6 +67,28 @@ pub(super) struct Incoming {
     rests: bool,
 }
 
+/// Whether an error is what an ICMP message said of a datagram that was sent, or a signal: the
+/// packet layer finds out by itself, and datagrams of others wait.
+#[cold]
+fn is_of_another(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EINTR
+                | libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENETDOWN
+                | libc::EMSGSIZE
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EACCES
+                | libc::EPERM
+        )
+    )
+}
+
 impl Incoming {
     pub(super) fn new() -> Self {
         Self {
@@ -101,7 +123,50 @@ impl Incoming {
     }
 
     /// The next datagram, or `None`; see [`crate::progress::lanes::Driver::recv_datagram`].
+    #[inline]
     pub(super) fn take(
+        &mut self,
+        socket: RawFd,
+        counters: &mut DriverCounters,
+    ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        if !self.is_one_by_one() {
+            return self.take_of_many(socket, counters);
+        }
+        counters.syscalls += 1;
+        match self.datagrams.receive_one(socket) {
+            Ok((Some(from), length)) if length <= DATAGRAM_BYTES_MAX => {
+                counters.datagrams_received += 1;
+                self.note_length(length);
+                if std::mem::replace(&mut self.was_hit, true) {
+                    self.ask = BATCH_MIN;
+                }
+                Ok(Some((from, self.datagrams.first(length))))
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                (self.was_hit, self.train_bytes) = (false, None);
+                Ok(None)
+            }
+            Ok((_, length)) => {
+                counters.datagrams_too_long += u64::from(length > DATAGRAM_BYTES_MAX);
+                self.take_of_many(socket, counters)
+            }
+            Err(error) if is_of_another(&error) => self.take_of_many(socket, counters),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the next datagram is asked for alone, and none is here.
+    #[inline]
+    fn is_one_by_one(&self) -> bool {
+        self.ask == 1
+            && !self.has_gro
+            && !self.rests
+            && self.datagrams.is_empty()
+            && self.gro_score < GRO_SCORE
+    }
+
+    /// The next datagram of a batch, which comes first if there is none.
+    fn take_of_many(
         &mut self,
         socket: RawFd,
         counters: &mut DriverCounters,
@@ -152,31 +217,15 @@ impl Incoming {
                     self.plan(count);
                     return Ok(true);
                 }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {
-                        (self.ask, self.was_hit, self.train_bytes) = (1, false, None);
-                        if self.has_gro && self.gro_score == 0 {
-                            self.stop_gro(socket, counters);
-                        }
-                        return Ok(false);
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                    (self.ask, self.was_hit, self.train_bytes) = (1, false, None);
+                    if self.has_gro && self.gro_score == 0 {
+                        self.stop_gro(socket, counters);
                     }
-                    // What an ICMP message said of an earlier datagram: the packet layer finds out
-                    // by itself, and others' datagrams wait.
-                    Some(
-                        libc::EINTR
-                        | libc::ECONNREFUSED
-                        | libc::EHOSTUNREACH
-                        | libc::ENETUNREACH
-                        | libc::EHOSTDOWN
-                        | libc::ENETDOWN
-                        | libc::EMSGSIZE
-                        | libc::EPROTO
-                        | libc::ENOPROTOOPT
-                        | libc::EACCES
-                        | libc::EPERM,
-                    ) => {}
-                    _ => return Err(error),
-                },
+                    return Ok(false);
+                }
+                Err(error) if is_of_another(&error) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(false)
