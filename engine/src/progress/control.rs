@@ -323,7 +323,7 @@ impl Engine {
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else {
-            self.transmit(session);
+            self.transmit(session, false);
             return self.driver.flush_datagrams();
         };
         if control.has_contents {

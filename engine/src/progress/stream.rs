@@ -97,7 +97,8 @@ impl Engine {
                 happened = self.flush_long(session);
             }
             if !is_alone || self.state.core.is_waiting(session) {
-                happened |= self.transmit(session);
+                let is_last = self.state.core.is_dirty_alone(session);
+                happened |= self.transmit(session, is_last);
             }
             // What was made for longer datagrams than the path takes now goes by TCP.
             is_by_path = self.control(session).is_by_datagram()

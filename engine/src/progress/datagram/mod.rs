@@ -53,7 +53,10 @@ const DATAGRAMS_PER_TURN: usize = 64;
 const DATAGRAMS_PER_CLOCK: usize = 8;
 /// Datagrams that one session sends in one turn, for the same reason.
 const DATAGRAMS_PER_FLUSH: usize = 64;
-/// Turns without a datagram after which the socket is watched, no longer polled.
+/// Time without a datagram after which the socket is watched, no longer polled: a message that
+/// answers one after a short computation is found by looking.
+const HOT_NS: u64 = 100_000;
+/// Turns without a datagram before that time is asked for.
 const COLD_TURNS: u32 = 64;
 
 /// Datagrams of an engine.
@@ -83,6 +86,8 @@ pub(crate) struct Datagrams {
     /// The last turn read as many as one may.
     pub(super) has_more: bool,
     idle_turns: u32,
+    /// When the first of these turns was.
+    idle_since_ns: u64,
     /// Sessions that wait for room in the driver.
     blocked: Vec<u32>,
     is_blocked: bool,
@@ -159,11 +164,6 @@ impl Datagrams {
 
     fn is_open(&self) -> bool {
         self.socket.is_some()
-    }
-
-    /// The last turn found nothing.
-    fn is_idle(&self) -> bool {
-        self.idle_turns > 0
     }
 
     /// The next turn is not the owner's, who alone hears from the driver when there is something.
@@ -247,7 +247,7 @@ impl Engine {
         self.control(session).datagram = is_free.then(|| Box::new(lane));
         self.state.core.announce_rails(session);
         self.state.datagrams.poll();
-        self.transmit(session);
+        self.transmit(session, false);
         self.driver.flush_datagrams();
     }
 
@@ -301,7 +301,7 @@ impl Engine {
         let Some(lane) = self.control(session).datagram.as_mut() else { return };
         lane.path.hasten_ack();
         lane.health = Health::Untried;
-        self.transmit(session);
+        self.transmit(session, false);
         self.driver.flush_datagrams();
         let control = self.control(session);
         let others = std::mem::take(&mut control.standby);
@@ -325,7 +325,8 @@ impl Engine {
         let mut count = 0;
         // One that comes after a turn without any is probably alone: its receiver waits for it,
         // and asking whether there is another takes as long as handling it.
-        let limit = if self.state.datagrams.is_idle() { 1 } else { DATAGRAMS_PER_TURN };
+        let is_idle = self.state.datagrams.idle_turns > 0;
+        let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
         while count < limit {
             let state = &mut *self.state;
             match self.driver.recv_datagram() {
@@ -351,14 +352,20 @@ impl Engine {
                 }
             }
         }
-        self.state.datagrams.has_more = count == DATAGRAMS_PER_TURN;
+        let now_ns = self.state.now_ns;
+        let datagrams = &mut self.state.datagrams;
+        datagrams.has_more = count == DATAGRAMS_PER_TURN;
         if count > 0 {
-            self.state.datagrams.idle_turns = 0;
+            datagrams.idle_turns = 0;
             return true;
         }
-        let datagrams = &mut self.state.datagrams;
         datagrams.idle_turns += 1;
-        if self.driver.polls_for_free() && datagrams.idle_turns > COLD_TURNS {
+        if datagrams.idle_turns == 1 {
+            datagrams.idle_since_ns = now_ns;
+        }
+        let is_cold = datagrams.idle_turns > COLD_TURNS
+            && now_ns.saturating_sub(datagrams.idle_since_ns) > HOT_NS;
+        if is_cold && self.driver.polls_for_free() {
             self.watch_datagrams();
         }
         false
@@ -463,7 +470,7 @@ impl Engine {
             // One of the two may answer.
             std::mem::swap(&mut lane.remote, &mut lane.fallback);
         }
-        self.transmit(session);
+        self.transmit(session, false);
     }
 
     /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
@@ -533,8 +540,9 @@ impl Engine {
     }
 
     /// Sends what a session has for its peer and what its path wants, as far as both let it; call
-    /// [`Driver::flush_datagrams`] next. `true`: something went.
-    pub(super) fn transmit(&mut self, session: u32) -> bool {
+    /// [`Driver::flush_datagrams`] next; `is_last`: no other session follows, so that is done here,
+    /// before the books are kept. `true`: something went.
+    pub(super) fn transmit(&mut self, session: u32, is_last: bool) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else { return false };
         let Some(lane) = control.datagram.as_deref_mut().filter(|lane| !lane.is_off) else {
@@ -592,7 +600,7 @@ impl Engine {
             }
         }
         // The books can be kept while it is on its way.
-        if happened && contents.core.is_dirty_alone(session) {
+        if happened && is_last {
             self.driver.flush_datagrams();
         }
         // A window may have made room by giving up what held it.

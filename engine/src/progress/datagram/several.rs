@@ -153,10 +153,10 @@ impl Engine {
 
     /// Sends what all lanes of a session want to send.
     pub(super) fn transmit_all(&mut self, session: u32) {
-        self.transmit(session);
+        self.transmit(session, false);
         for at in 0..self.control(session).standby.len() {
             self.control(session).exchange(at);
-            self.transmit(session);
+            self.transmit(session, false);
             self.control(session).exchange(at);
         }
     }
