@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod fuzz;
+mod instructions;
 mod lossy;
 mod run;
 mod sanitize;
@@ -25,6 +26,9 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           `--throughput N` measures the simulator with N sends and receives
   lossy   a million messages (or `--messages N`) between NICs that drop up to a tenth of all
           packets, as AF_XDP frames and by UDP; prints a table of the goodput. Wants root
+  instructions
+          counts what a message costs, by valgrind, and compares that with perf/instructions.json;
+          part of test. Wants root
   check   format, lints, documentation, tidy rules, licences, advisories (calls setup; installs
           cargo-deny where it is missing)
 
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         "swarm" => swarm::run(std::env::args().skip(2)),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "check" => check::run(),
+        "instructions" => instructions::run().map(drop),
         "fuzz" => fuzz::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         _ => {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::instructions;
 use crate::run::{cargo, run as execute};
 use crate::setup;
 use crate::swarm;
@@ -136,6 +137,14 @@ pub(crate) fn run() -> Result<(), String> {
     }
     go(&mut swarm::of_tests())?;
     go(&mut swarm::of_planted_bugs())?;
+    match instructions::run() {
+        Ok(true) => total.passed += 1,
+        Ok(false) => total.ignored += 1,
+        Err(error) => {
+            println!("test: {error}");
+            total.failed += 1;
+        }
+    }
     let left = mark.left_over();
     for process in &left {
         println!("test: process {process} outlived its test; killed");

@@ -2,12 +2,13 @@
 
 mod both;
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::Lanes;
 use crate::progress::Progress;
@@ -17,7 +18,9 @@ use crate::secret;
 const SLOWNESS: u64 = 64;
 /// Messages that are counted.
 const MESSAGES: u64 = 16_384;
-/// A run takes some ten seconds.
+/// A count that is saved may be exceeded by so much.
+const MARGIN_PERCENT: u64 = 3;
+/// A run takes some seconds.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Counts the instructions that a message costs both sides together, by valgrind (callgrind).
@@ -47,6 +50,9 @@ pub(crate) struct Arguments {
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
+    /// Count what the lines of this file (of --json) say, and fail where it is more than 3 % above.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lanes", "lab", "size", "pattern"])]
+    check: Option<PathBuf>,
     /// Keep what callgrind writes, for `callgrind_annotate`; needs --pattern.
     #[arg(long, value_name = "FILE", requires = "pattern")]
     profile: Option<PathBuf>,
@@ -59,7 +65,7 @@ pub(crate) struct Arguments {
 }
 
 /// Which messages are counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Pattern {
     /// One at a time, to and fro.
@@ -69,9 +75,9 @@ enum Pattern {
 }
 
 /// What was counted.
-#[derive(Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Counted {
-    test: &'static str,
+    test: String,
     pattern: Pattern,
     lanes: Lanes,
     lab: String,
@@ -85,8 +91,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if let Some(messages) = arguments.messages {
         return both::run(arguments, messages);
     }
-    let spec: Result<LabSpec, _> = arguments.lab.parse();
-    let lab = spec.and_then(|spec| Lab::build(&spec)).map_err(|error| error.to_string())?;
+    if let Some(file) = &arguments.check {
+        return check(arguments, file);
+    }
     let patterns = match arguments.pattern {
         Some(ref pattern) => std::slice::from_ref(pattern),
         None => Pattern::value_variants(),
@@ -94,32 +101,65 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     let progress = Progress::new(patterns.len() as u64);
     for &pattern in patterns {
         let counted = Counted {
-            test: "instructions",
+            test: "instructions".to_owned(),
             pattern,
             lanes: arguments.lanes,
             lab: arguments.lab.clone(),
             size_bytes: arguments.size,
-            instructions: count(arguments, &lab, pattern)? / MESSAGES,
+            instructions: 0,
         };
+        let counted = count(arguments, counted)?;
         progress.advance();
         match arguments.json {
             true => println!("{}", serde_json::to_string(&counted).unwrap_or_default()),
-            false => println!(
-                "{} bytes, {}: {} instructions a message, both sides",
-                counted.size_bytes,
-                match pattern {
-                    Pattern::PingPong => "ping-pong",
-                    Pattern::Coalesced => "64 in a row",
-                },
-                counted.instructions
-            ),
+            false => println!("{counted}"),
         }
     }
     Ok(())
 }
 
-/// Instructions of all messages that are counted.
-fn count(arguments: &Arguments, lab: &Lab, pattern: Pattern) -> Result<u64, String> {
+impl fmt::Display for Counted {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pattern = match self.pattern {
+            Pattern::PingPong => "ping-pong",
+            Pattern::Coalesced => "64 in a row",
+        };
+        let Self { size_bytes, instructions, lab, .. } = self;
+        let lanes = name(self.lanes);
+        write!(out, "{size_bytes} bytes, {pattern}, {lanes}, {lab}: ")?;
+        write!(out, "{instructions} instructions a message, both sides")
+    }
+}
+
+/// Counts again what a file says, and compares.
+fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let saved: Result<Vec<Counted>, _> = text.lines().map(serde_json::from_str).collect();
+    let saved = saved.map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut above = Vec::new();
+    for before in saved {
+        let now = count(arguments, before.clone())?;
+        println!("{now}, {} before", before.instructions);
+        if now.instructions * 100 > before.instructions * (100 + MARGIN_PERCENT) {
+            above.push(now.to_string());
+        }
+    }
+    match above[..] {
+        [] => Ok(()),
+        _ => Err(format!(
+            "more than {MARGIN_PERCENT} % above what {} says: {}; find out why (--profile), or \
+             say in the commit that raises it what it is good for",
+            file.display(),
+            above.join("; ")
+        )),
+    }
+}
+
+/// Counts what `what` names but for its instructions, which come with it.
+fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
+    let spec: Result<LabSpec, _> = what.lab.parse();
+    let lab = spec.and_then(|spec| Lab::build(&spec)).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let networks = [Host::A, Host::B].map(|host| lab.host(host).path().display().to_string());
     let mut command = lab.host(Host::A).command("valgrind");
@@ -129,8 +169,8 @@ fn count(arguments: &Arguments, lab: &Lab, pattern: Pattern) -> Result<u64, Stri
     command.arg(format!("--toggle-collect={}", both::COUNTED)).arg(&program);
     command.args(["instructions", "--messages", &MESSAGES.to_string()]);
     command.args(["--networks", &networks.join(",")]);
-    command.args(["--size", &arguments.size.to_string()]);
-    for (name, value) in [("--lanes", name(arguments.lanes)), ("--pattern", name(pattern))] {
+    command.args(["--size", &what.size_bytes.to_string()]);
+    for (name, value) in [("--lanes", name(what.lanes)), ("--pattern", name(what.pattern))] {
         command.args([name, &value]);
     }
     for setting in &arguments.settings {
@@ -144,8 +184,10 @@ fn count(arguments: &Arguments, lab: &Lab, pattern: Pattern) -> Result<u64, Stri
         return Err(format!("under valgrind it ends with {}:\n{said}", output.status));
     }
     let count = said.lines().find_map(|line| line.split_once("Collected :"));
-    let count = count.and_then(|(_, count)| count.trim().parse().ok());
-    count.ok_or_else(|| format!("no count of instructions in what valgrind says:\n{said}"))
+    let count: Option<u64> = count.and_then(|(_, count)| count.trim().parse().ok());
+    let count =
+        count.ok_or_else(|| format!("no count of instructions in what valgrind says:\n{said}"))?;
+    Ok(Counted { instructions: count / MESSAGES, ..what })
 }
 
 /// What an option calls a value.
