@@ -225,7 +225,11 @@ impl Completions {
         if count == 0 {
             return 0;
         }
-        into.extend(queue.entries.drain(..count));
+        into.reserve(count);
+        for _ in 0..count {
+            let Some(completion) = queue.entries.pop_front() else { break };
+            into.push(completion);
+        }
         self.reserved -= count;
         count
     }

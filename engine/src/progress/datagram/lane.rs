@@ -164,7 +164,7 @@ impl Lane {
 
     /// What its packets say of it.
     pub(super) fn evidence(&mut self) -> Evidence {
-        self.path.settle();
+        self.path.apply_deferred_ack();
         let (_, _, probes) = self.path.load();
         Evidence {
             probes,
@@ -208,8 +208,13 @@ impl Lane {
         session: u32,
         completions: &mut Completions,
     ) -> bool {
+        let is_calm = self.health == Health::Good && self.path.is_calm() && shortcut!();
+        is_calm || self.tell_all(core, session, completions)
+    }
+
+    fn tell_all(&mut self, core: &mut Core, session: u32, completions: &mut Completions) -> bool {
         let mut is_calm = true;
-        while let Some(event) = self.path.poll_event() {
+        while let Some(event) = self.path.poll_known_event() {
             match event {
                 Event::Acked { token } => {
                     core.handle_content_acked(session, token, completions);
@@ -269,7 +274,7 @@ impl Lane {
             return true;
         }
         // Of an answer that came already a copy says nothing.
-        self.path.settle();
+        self.path.apply_deferred_ack();
         let is_answer = self.candidate.is_some_and(|candidate| {
             let is_answered = |number| self.path.is_answer(packet, number);
             candidate.address == from && candidate.question.is_some_and(is_answered)

@@ -484,6 +484,7 @@ impl Engine {
         sessions.dedup();
         for session in sessions {
             for lane in self.control(session).lanes_mut() {
+                lane.path.apply_deferred_ack();
                 lane.path.hasten_ack();
             }
             self.transmit_all(session);

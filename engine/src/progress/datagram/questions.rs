@@ -62,7 +62,7 @@ impl State {
     pub(in crate::progress) fn ask_quiet_paths(&mut self, session: u32, since_ns: u64) {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         for lane in control.lanes_mut() {
-            lane.path.settle();
+            lane.path.apply_deferred_ack();
             if lane.path.answered_sent_ns().is_none_or(|sent_ns| sent_ns < since_ns) {
                 lane.path.ask();
                 lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);

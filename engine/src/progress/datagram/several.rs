@@ -84,7 +84,7 @@ impl Control {
     /// When the newest packet had been sent that was answered, by whichever path.
     pub(in crate::progress) fn heard_ns(&mut self) -> Option<u64> {
         let answered = self.lanes_mut().filter_map(|lane| {
-            lane.path.settle();
+            lane.path.apply_deferred_ack();
             lane.path.answered_sent_ns()
         });
         answered.max()

@@ -30,7 +30,7 @@ impl Delivered {
 impl Path {
     /// What it has delivered up to now.
     pub(crate) fn delivered(&mut self) -> Delivered {
-        self.settle();
+        self.apply_deferred_ack();
         self.delivery
     }
 

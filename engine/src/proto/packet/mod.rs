@@ -11,7 +11,7 @@
 //! 2. [`Path::handle_packet`] for what is received, until nothing is left or the turn's share is
 //!    used;
 //! 3. [`Path::handle_timeout`], with whether the receiving side was drained;
-//! 4. [`Path::poll_event`] until there is none: tokens acknowledged and lost;
+//! 4. [`Path::poll_known_event`] until there is none: tokens acknowledged and lost;
 //! 5. [`Path::poll_transmit`] until there is nothing to send;
 //! 6. [`Path::poll_timeout`] says when the next turn is due at the latest.
 //!

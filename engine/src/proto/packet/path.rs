@@ -12,7 +12,7 @@ use super::pacing::Pacer;
 use super::received::{Arrival, Received, Wants};
 use super::rtt::Rtt;
 use super::sent::{Purpose, Record, Sent};
-use super::straight::Owed;
+use super::straight::DeferredAck;
 use crate::wire::ack::{Ack, NUMBERS_MAX, Words};
 use crate::wire::packet::{Packet, PacketError, expand};
 
@@ -84,8 +84,9 @@ pub(crate) struct Path {
     pub(super) delivery: Delivered,
     events: VecDeque<Event>,
     /// Whoever waits for the content of a packet gets it before the acknowledgement beside it has
-    /// its consequences: they come with [`Self::settle`], which all calls make that depend on them.
-    pub(super) owed: Option<Owed>,
+    /// its consequences: they come with [`Self::apply_deferred_ack`], which all calls make that
+    /// depend on them.
+    pub(super) deferred_ack: Option<DeferredAck>,
     /// How late this turn is.
     pub(super) late_ns: u64,
     /// Highest number ever acknowledged.
@@ -126,7 +127,7 @@ impl Path {
             statistics: Statistics::default(),
             delivery: Delivered::default(),
             events: VecDeque::new(),
-            owed: None,
+            deferred_ack: None,
             late_ns: 0,
             highest_acked: None,
             acked_sent_ns: 0,
@@ -179,14 +180,16 @@ impl Path {
             self.statistics.duplicates += u64::from(arrival != Arrival::TooFar);
             return Ok(arrival);
         }
-        self.settle();
+        let may_defer = packet.ack.is_some_and(|ack| self.may_defer(&ack, packet));
+        if !may_defer {
+            self.apply_deferred_ack();
+        }
         let cumulative = packet.ack.map(|ack| self.check(&ack)).transpose()?;
         self.received.handle(now_ns, number, floor, Wants::of(packet), &self.config);
         if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
             self.peer_cumulative = self.peer_cumulative.max(cumulative);
-            // The first answer opens the path.
-            if ack.is_cumulative() && !packet.content.is_empty() && self.is_answered() {
-                self.owe(now_ns, ack.delay_ns(), cumulative);
+            if may_defer {
+                self.defer_ack(now_ns, ack.delay_ns(), self.peer_cumulative);
             } else {
                 self.handle_ack(now_ns, ack.words(), ack.delay_ns(), cumulative);
             }
@@ -478,7 +481,7 @@ impl Path {
     ///
     /// RR-PKT-10.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, drained: bool) {
-        self.settle();
+        self.apply_deferred_ack();
         let Some(due_ns) = self.loss_timer_ns() else { return };
         if due_ns > now_ns || (self.is_late() && !drained) {
             return;
@@ -534,9 +537,24 @@ impl Path {
         (due_ns != u64::MAX).then_some(due_ns)
     }
 
-    /// The next event.
+    /// The next event, of all that is known.
+    #[cfg(test)]
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        self.settle();
+        self.apply_deferred_ack();
+        self.events.pop_front()
+    }
+
+    /// Whether there is no event now, and the path answers.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.events.is_empty() && !self.is_deferred_ack_due() && self.loss.probes() == 0
+    }
+
+    /// The next event, where nobody waits for what an acknowledgement without gaps means: the
+    /// content that it came beside has told the layer above.
+    #[inline]
+    pub(crate) fn poll_known_event(&mut self) -> Option<Event> {
+        self.apply_deferred_ack_if_due();
         self.events.pop_front()
     }
 

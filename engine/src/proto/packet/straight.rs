@@ -7,12 +7,19 @@ use super::loss::PROBE_SLACK_NS;
 use super::path::{PATIENCE_PROBES, Path};
 use super::received::Wants;
 use super::sent::Purpose;
-use crate::wire::ack::Words;
+use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{Packet, expand};
 
-/// A cumulative acknowledgement that was checked, and whose consequences are owed.
+/// Acknowledgements in a row whose consequences are deferred: each of them costs as much as the one
+/// that takes their place, and the round trip needs no more samples.
+const DEFERRED_ACKS_MAX: u8 = 8;
+
+/// A cumulative acknowledgement that was checked, and whose consequences are deferred. It has taken
+/// the place of those before it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owed {
+pub(super) struct DeferredAck {
+    /// How many it stands for.
+    count: u8,
     cumulative: u64,
     delay_ns: Option<u64>,
     /// When it came, and how late the turn was.
@@ -21,28 +28,51 @@ pub(super) struct Owed {
 }
 
 impl Path {
-    /// What an acknowledgement without gaps means comes with [`Self::settle`].
+    /// What an acknowledgement without gaps means comes with [`Self::apply_deferred_ack`].
     #[inline]
-    pub(super) fn owe(&mut self, at_ns: u64, delay_ns: Option<u64>, cumulative: u64) {
-        self.owed = Some(Owed { cumulative, delay_ns, at_ns, late_ns: self.late_ns });
+    pub(super) fn defer_ack(&mut self, at_ns: u64, delay_ns: Option<u64>, cumulative: u64) {
+        let count = self.deferred_ack.map_or(0, |before| before.count).saturating_add(1);
+        let late_ns = self.late_ns;
+        self.deferred_ack = Some(DeferredAck { count, cumulative, delay_ns, at_ns, late_ns });
     }
 
-    /// What the last acknowledgement means for packets sent, window, pace and round trip.
+    /// What the last acknowledgements mean for packets sent, window, pace and round trip.
     #[inline]
-    pub(crate) fn settle(&mut self) {
-        if let Some(owed) = self.owed.take() {
-            self.settle_owed(&owed);
+    pub(crate) fn apply_deferred_ack(&mut self) {
+        if let Some(deferred) = self.deferred_ack.take() {
+            self.apply_ack(&deferred);
         }
     }
 
-    fn settle_owed(&mut self, owed: &Owed) {
-        let late_ns = std::mem::replace(&mut self.late_ns, owed.late_ns);
-        if !self.handle_next_ack(owed.at_ns, owed.delay_ns, owed.cumulative) {
-            self.handle_ack(owed.at_ns, Words::none(), owed.delay_ns, owed.cumulative);
+    /// The same once they are many. What is sent applies them before, where they change what may be.
+    #[inline]
+    pub(super) fn apply_deferred_ack_if_due(&mut self) {
+        if self.is_deferred_ack_due() {
+            self.apply_deferred_ack();
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_deferred_ack_due(&self) -> bool {
+        self.deferred_ack.is_some_and(|it| it.count >= DEFERRED_ACKS_MAX)
+    }
+
+    fn apply_ack(&mut self, deferred: &DeferredAck) {
+        let late_ns = std::mem::replace(&mut self.late_ns, deferred.late_ns);
+        let DeferredAck { at_ns, delay_ns, cumulative, .. } = *deferred;
+        if !self.handle_next_ack(at_ns, delay_ns, cumulative) {
+            self.handle_ack(at_ns, Words::none(), delay_ns, cumulative);
         }
         self.late_ns = late_ns;
         // What is outstanding now may have been sent long after that answer came.
         self.unanswered_since_ns = self.unanswered_since_ns.max(self.asked_at_ns);
+    }
+
+    /// Whether what an acknowledgement means can wait: it has no gaps, somebody waits for what came
+    /// beside it, and it is not the first, which opens the path.
+    #[inline]
+    pub(super) fn may_defer(&self, ack: &Ack<'_>, packet: &Packet<'_>) -> bool {
+        ack.is_cumulative() && !packet.content.is_empty() && self.is_answered()
     }
 
     /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.
@@ -57,15 +87,13 @@ impl Path {
         }
         if let Some(ack) = packet.ack {
             let cumulative = expand(ack.cumulative(), self.sent.next());
-            let is_owed = ack.is_cumulative() && !packet.content.is_empty() && self.is_answered();
-            if !is_owed || cumulative > self.sent.next() {
+            if !self.may_defer(&ack, packet) || cumulative > self.sent.next() {
                 return false;
             }
-            self.settle();
             self.peer_cumulative = self.peer_cumulative.max(cumulative);
-            self.owe(now_ns, ack.delay_ns(), cumulative);
+            self.defer_ack(now_ns, ack.delay_ns(), self.peer_cumulative);
         } else {
-            self.settle();
+            self.apply_deferred_ack();
         }
         self.received.handle_next(now_ns, number, Wants::of(packet), &self.config);
         true

@@ -77,7 +77,7 @@ impl Path {
     ) -> Option<(usize, u64)> {
         debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
         if self.probes_due > 0 || self.is_filling() {
-            self.settle();
+            self.apply_deferred_ack();
         }
         self.make_room(now_ns);
         self.paced_until_ns = None;
