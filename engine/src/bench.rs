@@ -1,10 +1,9 @@
 //! Doors into private rooms, for benches and for tests that count instructions or allocations.
 //! Not part of the interface: anything here may change at any time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use zerocopy::IntoBytes;
 
+use crate::progress::clock;
 use crate::proto::matching::{Envelope, Hasher, Matcher, PostedKey, Selector};
 use crate::proto::outbox::{Outbox, StagingPool};
 use crate::proto::session::Session;
@@ -13,16 +12,10 @@ use crate::wire::frame::{KIND_EAGER, KIND_GRANT};
 use crate::wire::segment::SegmentHeader;
 use crate::wire::{Eager, Frame, Frames, Grant, SEGMENT_BYTES_MAX};
 
-static SLOWNESS: AtomicU64 = AtomicU64::new(1);
-
 /// Engines made from now on run so many times slower than they would, as under valgrind: so does
 /// their clock, so that no timer fires which would not fire otherwise.
 pub fn slow_clocks(times: u64) {
-    SLOWNESS.store(times, Ordering::Relaxed);
-}
-
-pub(crate) fn slowness() -> u64 {
-    SLOWNESS.load(Ordering::Relaxed)
+    clock::slow_down(times);
 }
 
 /// A matcher, used as an endpoint uses it.

@@ -114,7 +114,9 @@ fn acknowledgements_that_fall_due_together_leave_together() {
     let hub_of: Vec<_> = peers.iter().map(|it| it.insert(&hub.address()).unwrap()).collect();
     let turn = || {
         hub.progress().unwrap();
-        peers.iter().for_each(|peer| drop(peer.progress().unwrap()));
+        for peer in &peers {
+            peer.progress().unwrap();
+        }
     };
     let send = |number: usize| {
         while peers[number].inject(hub_of[number], TAG, &[1; 8]).is_err_and(|e| e.is_would_block())

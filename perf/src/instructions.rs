@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Two engines run in one thread, in the two hosts of a lab (root), so that no turn is idle. The
 /// kernel's instructions are not counted, nor those of connecting and warming up. Engines see a
 /// clock that is as many times slower as valgrind is, so that no timer fires that would not fire
-/// otherwise. Counts hardly differ from run to run and from host to host; they do between compilers.
+/// otherwise. Counts hardly differ between runs and hosts; they do between compilers.
 #[derive(Debug, Parser)]
 #[command(name = "ringrail-perf instructions")]
 pub(crate) struct Arguments {

@@ -16,7 +16,7 @@ const UNSAFE_ROOMS: [&str; 10] = [
     "engine/src/driver/",
     "engine/src/memory/",
     "engine/src/progress/bulk.rs",
-    "engine/src/progress/caretaker/home.rs",
+    "engine/src/progress/caretaker/engine_cell.rs",
     "engine/src/progress/completions.rs",
     "engine/src/progress/lanes.rs",
     "engine/src/progress/post.rs",

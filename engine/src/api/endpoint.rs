@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use super::domain::Domain;
 use super::hints::Hints;
 use crate::driver::{self, ArenaRange, DriverChoice};
-use crate::progress::caretaker::Home;
+use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::{Engine, State};
 use crate::progress::lanes::LaneKey;
 use crate::settings::Lanes;
@@ -23,7 +23,7 @@ pub struct Detached {
 /// An endpoint owned by the thread that attached it, which makes all progress: neither `Send`
 /// nor `Sync`, and without a lock on the way of a message.
 pub struct Owned {
-    pub(super) engine: Rc<Home>,
+    pub(super) engine: Rc<EngineCell>,
     pub(super) endpoint: u16,
     pub(super) queue: u32,
     pub(super) hints: Hints,
@@ -32,7 +32,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    fn new(engine: Rc<Home>, endpoint: u16, queue: u32, hints: Hints) -> Self {
+    fn new(engine: Rc<EngineCell>, endpoint: u16, queue: u32, hints: Hints) -> Self {
         let guard = Guard::new(&engine, endpoint, queue);
         Self { engine, endpoint, queue, hints, guard }
     }
@@ -40,7 +40,7 @@ impl Owned {
 
 /// Closes an endpoint when it is dropped, unless its engine has closed with it.
 pub(super) struct Guard {
-    engine: Weak<Home>,
+    engine: Weak<EngineCell>,
     endpoint: u16,
     queue: u32,
     /// Memory of its user has been lent to its operations.
@@ -48,7 +48,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    fn new(engine: &Rc<Home>, endpoint: u16, queue: u32) -> Self {
+    fn new(engine: &Rc<EngineCell>, endpoint: u16, queue: u32) -> Self {
         let (engine, has_borrowed) = (Rc::downgrade(engine), Cell::new(false));
         Self { engine, endpoint, queue, has_borrowed }
     }
@@ -211,7 +211,7 @@ impl Endpoint<Detached> {
         // if that does not come to an end.
         let driver = unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }
             .map_err(|error| Error::system("cannot attach the endpoint", error))?;
-        let engine = Rc::new(Home::new(mode.state, driver, mode.sockets)?);
+        let engine = Rc::new(EngineCell::new(mode.state, driver, mode.sockets)?);
         let mode = Owned::new(engine, 0, 0, Hints::new(domain.settings().hint()));
         Ok(Endpoint { domain, mode })
     }
@@ -282,7 +282,7 @@ impl Endpoint<Owned> {
         match engine.detach() {
             Ok((state, sockets)) => Ok(Endpoint { domain, mode: Detached { state, sockets } }),
             Err((engine, error)) => {
-                let mode = Owned::new(Rc::new(Home::again(engine)), endpoint, queue, hints);
+                let mode = Owned::new(Rc::new(EngineCell::again(engine)), endpoint, queue, hints);
                 // What it has lent is outstanding still.
                 mode.guard.has_borrowed.set(guard.has_borrowed.get());
                 Err((Self { domain, mode }, error))

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::progress::caretaker::Home;
+use crate::progress::caretaker::EngineCell;
 use crate::progress::completions::outcome_of;
 use crate::progress::engine::Engine;
 use crate::proto::table::Id;
@@ -16,7 +16,7 @@ enum State {
     /// It was over before the handle was made.
     Ready(Outcome),
     Pending {
-        engine: Rc<Home>,
+        engine: Rc<EngineCell>,
         handle: Id,
     },
     Taken,
@@ -49,7 +49,7 @@ impl Operation {
         Self { state: State::Ready(outcome) }
     }
 
-    pub(crate) fn pending(engine: Rc<Home>, handle: Id) -> Self {
+    pub(crate) fn pending(engine: Rc<EngineCell>, handle: Id) -> Self {
         Self { state: State::Pending { engine, handle } }
     }
 

@@ -14,7 +14,7 @@ use rustix::net::netdevice::index_to_name_inlined;
 use super::announce::Announcer;
 use super::links::{Link, Links};
 use super::tcp::{self, Binding};
-use crate::netlink::{Door, Route, find};
+use crate::netlink::{NetlinkSocket, Route, find};
 use crate::progress::lanes::{DriverCounters, Event, LaneKey, Reach};
 use crate::progress::lanes::{RAILS_MAX, Rail};
 
@@ -31,7 +31,7 @@ pub(super) struct Rails {
     /// Open since there were several.
     links: Option<Links>,
     /// To the kernel's routes, as soon as one was asked for.
-    routes: Option<Door>,
+    routes: Option<NetlinkSocket>,
     /// Where rails share a network.
     announcer: Option<Announcer>,
     strays: Vec<Stray>,
@@ -83,7 +83,7 @@ impl Rails {
         self.bound_late.clear();
         if self.has_several() && self.routes.is_none() {
             // By the owner: the caretaker may be in another network namespace.
-            self.routes = Door::open().ok();
+            self.routes = NetlinkSocket::open().ok();
         }
         self.announcer = if self.has_several() { Announcer::of(rails) } else { None };
         if let Some(announcer) = &mut self.announcer {

@@ -5,14 +5,14 @@ use std::io;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage, Stats64};
 
-use super::{Door, odd_answer};
+use super::{NetlinkSocket, odd_answer};
 
 /// The counters of the NIC with this index.
 ///
 /// # Errors
 ///
-/// There is no such NIC in the namespace of the door, or it counts nothing.
-pub(crate) fn counters(door: &mut Door, index: u32) -> io::Result<Stats64> {
+/// There is no such NIC in the namespace of the socket, or it counts nothing.
+pub(crate) fn counters(door: &mut NetlinkSocket, index: u32) -> io::Result<Stats64> {
     let mut message = LinkMessage::default();
     message.header.index = index;
     let answer = door.ask(RouteNetlinkMessage::GetLink(message))?;
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn the_loopback_counts_what_is_sent_by_it() {
-        let mut door = Door::open().unwrap();
+        let mut door = NetlinkSocket::open().unwrap();
         let before = counters(&mut door, 1).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..10 {
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_nic_that_is_not_there_is_an_error_and_no_zero() {
-        let error = counters(&mut Door::open().unwrap(), 0x7fff_fff0).unwrap_err();
+        let error = counters(&mut NetlinkSocket::open().unwrap(), 0x7fff_fff0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     }
 }

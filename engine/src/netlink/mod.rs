@@ -28,14 +28,14 @@ const ANSWER_BYTES: usize = 32 * 1024;
 /// Answers to earlier requests that are passed over.
 const STALE_ANSWERS_MAX: usize = 16;
 
-/// A door to the kernel's tables, those of one network namespace.
-pub(crate) struct Door {
+/// A socket for the kernel's tables, those of one network namespace.
+pub(crate) struct NetlinkSocket {
     socket: Socket,
     sequence: u32,
     answer: Vec<u8>,
 }
 
-impl Door {
+impl NetlinkSocket {
     /// Opens it, in the network namespace of the calling thread.
     ///
     /// # Errors
@@ -82,9 +82,11 @@ impl Door {
     }
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for NetlinkSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("fd", &self.socket.as_raw_fd()).finish_non_exhaustive()
+        f.debug_struct("NetlinkSocket")
+            .field("fd", &self.socket.as_raw_fd())
+            .finish_non_exhaustive()
     }
 }
 

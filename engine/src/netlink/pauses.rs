@@ -46,7 +46,7 @@ pub(crate) struct Pauses {
     pub(crate) received: u64,
 }
 
-/// A door to ethtool, of one network namespace.
+/// A socket for ethtool, of one network namespace.
 #[derive(Debug)]
 pub(crate) struct Ethtool {
     socket: Socket,

@@ -9,7 +9,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
 };
 
-use super::{Door, family, odd_answer};
+use super::{NetlinkSocket, family, odd_answer};
 
 /// How an address is reached from a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(crate) struct Found {
 /// # Errors
 ///
 /// What it says, also that there is no way ([`is_no_way`]).
-pub(crate) fn look_up(door: &mut Door, question: Question) -> io::Result<Found> {
+pub(crate) fn look_up(door: &mut NetlinkSocket, question: Question) -> io::Result<Found> {
     let Question { from, to, bound_to, is_strict } = question;
     let mut message = RouteMessage::default();
     message.header.address_family = family(to);
@@ -155,7 +155,12 @@ pub(crate) fn look_up(door: &mut Door, question: Question) -> io::Result<Found> 
 /// # Errors
 ///
 /// What the kernel says, other than that there is no way.
-pub(crate) fn find(door: &mut Door, nic: u32, from: IpAddr, to: IpAddr) -> io::Result<Route> {
+pub(crate) fn find(
+    door: &mut NetlinkSocket,
+    nic: u32,
+    from: IpAddr,
+    to: IpAddr,
+) -> io::Result<Route> {
     let usual = Question { from, to, bound_to: None, is_strict: false };
     let bound = Question { bound_to: Some(nic), ..usual };
     // A link-local address means nothing without a link.
@@ -241,7 +246,7 @@ mod tests {
     use super::*;
 
     fn route(nic: u32, from: &str, to: &str) -> Route {
-        let mut door = Door::open().unwrap();
+        let mut door = NetlinkSocket::open().unwrap();
         find(&mut door, nic, from.parse().unwrap(), to.parse().unwrap()).unwrap()
     }
 
@@ -265,7 +270,7 @@ mod tests {
 
     #[test]
     fn questions_of_two_families_by_one_door() {
-        let mut door = Door::open().unwrap();
+        let mut door = NetlinkSocket::open().unwrap();
         let mut is_local = |from: &str, to: &str| {
             let found = find(&mut door, 1, from.parse().unwrap(), to.parse().unwrap());
             found.unwrap() == Route::Local

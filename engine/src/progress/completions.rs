@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
+use super::clock::Clock;
 use super::copies::CopyMeter;
-use super::engine::Clock;
 use crate::memory::{Buffer, Shape, Span};
 use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended};

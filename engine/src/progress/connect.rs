@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use rand::RngExt;
 use zerocopy::IntoBytes;
 
-use super::bereaved::is_of_network;
 use super::bulk::SILENCE;
 use super::control::{Control, NO_PATH};
+use super::control_lane_lost::is_of_network;
 use super::datagram::scoped;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey, Owed};
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// A connection failed. If that was the network's doing the next attempt goes another way.
-    pub(super) fn note_detour(&mut self, key: LaneKey, error: &io::Error) {
+    pub(super) fn note_connect_failure(&mut self, key: LaneKey, error: &io::Error) {
         if let Some(&mut Role::Connecting { session, .. }) = self.state.roles.get_mut(key)
             && is_of_network(error)
         {
@@ -423,7 +423,7 @@ impl Engine {
                 if control.has_active_path() {
                     self.drop_control_lane(session);
                 } else {
-                    self.doubt(session);
+                    self.suspect(session);
                 }
             }
             Step::Overdue if control.unfinished.unanswered_since_ns().is_some() => {

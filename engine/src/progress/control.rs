@@ -71,8 +71,8 @@ pub(crate) struct Control {
     /// Attempts of that in a row that failed, and the path of the last one.
     pub(super) moves_failed: u32,
     pub(super) moved_by: u8,
-    /// Since when it is in doubt whether the peer is there: its control lane was reset.
-    pub(super) doubted_ns: Option<u64>,
+    /// Since when the peer is suspect: its control lane was reset.
+    pub(super) suspected_ns: Option<u64>,
     /// When the peer's host refused a connection, as it does when the process is gone; others on
     /// the way may, too.
     pub(super) refused_ns: Option<u64>,
@@ -81,7 +81,7 @@ pub(crate) struct Control {
     /// When the peer was last asked for the sake of hearing from it.
     pub(super) questioned_ns: u64,
     /// Since when it has had no control lane, where it had one.
-    pub(super) bereaved_ns: u64,
+    pub(super) control_lane_lost_ns: u64,
     /// When the stream last showed that its path is alive, and how many bytes it had delivered
     /// then.
     pub(super) streamed_ns: u64,
@@ -290,7 +290,7 @@ impl Engine {
         let state = &mut *self.state;
         if state.controls[session as usize].moving.is_some() {
             // The peer may have the other one already.
-            self.doubt(session);
+            self.suspect(session);
         } else if state.core.is_goodbye_under_way(session) {
             state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
         } else {

@@ -1,6 +1,6 @@
 //! How fast this engine copies what came into the memory of receives.
 
-use super::engine::Clock;
+use super::clock::Clock;
 use crate::proto::eager_limit::CopySpeed;
 
 /// Shorter copies say little: they live in the nearest cache. In bytes.

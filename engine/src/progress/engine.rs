@@ -10,6 +10,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::bulk::LaneEnd;
+use super::clock::Clock;
 use super::completions::Completions;
 use super::control::Control;
 use super::datagram::Datagrams;
@@ -56,45 +57,6 @@ pub(crate) struct LoopConfig {
     pub(crate) handshake_timeout: Duration,
     /// How long closing waits.
     pub(crate) linger: Duration,
-}
-
-/// Where an engine's time comes from.
-#[derive(Clone, Debug)]
-pub(crate) enum Clock {
-    /// A monotonic clock, since it showed so many ticks.
-    Since(quanta::Clock, u64),
-    /// The same for an engine that runs so many times slower than it would.
-    #[cfg(feature = "bench")]
-    Slowed(quanta::Clock, u64, u64),
-    /// The virtual time of the world that this thread simulates.
-    #[cfg(any(test, feature = "sim"))]
-    Virtual,
-}
-
-impl Clock {
-    /// Time from now on.
-    pub(super) fn start() -> Self {
-        let clock = quanta::Clock::new();
-        let start = clock.raw();
-        #[cfg(feature = "bench")]
-        if let slowness @ 2.. = crate::bench::slowness() {
-            return Self::Slowed(clock, start, slowness);
-        }
-        Self::Since(clock, start)
-    }
-
-    #[inline]
-    pub(super) fn now_ns(&self) -> u64 {
-        match self {
-            Self::Since(clock, start) => clock.delta_as_nanos(*start, clock.raw()),
-            #[cfg(feature = "bench")]
-            Self::Slowed(clock, start, slowness) => {
-                clock.delta_as_nanos(*start, clock.raw()) / slowness
-            }
-            #[cfg(any(test, feature = "sim"))]
-            Self::Virtual => crate::hooks::simulated::now_ns(),
-        }
-    }
 }
 
 /// Where peers connect to, backups last.
@@ -265,8 +227,8 @@ pub(crate) struct Engine {
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
-    /// A listener is another one than when [`Self::doors`] was last asked.
-    pub(super) has_new_doors: bool,
+    /// A listener is another one than when [`Self::wake_fds`] was last asked.
+    pub(super) has_new_wake_fds: bool,
 }
 
 impl Engine {
@@ -305,7 +267,7 @@ impl Engine {
             *key = key.and_then(new_key);
         }
         let mut engine =
-            Self { state, driver, events: Vec::new(), chunks_rest: false, has_new_doors: false };
+            Self { state, driver, events: Vec::new(), chunks_rest: false, has_new_wake_fds: false };
         engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();
@@ -318,7 +280,7 @@ impl Engine {
         mut self,
     ) -> Result<(Box<State>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
         // What the last message said of those before it.
-        self.state.keep_books();
+        self.state.apply_deferred_acks();
         if !self.state.is_quiescent() {
             let error = Error::misuse(
                 "an endpoint is detached only while nothing is outstanding: wait for its \
@@ -375,7 +337,7 @@ impl Engine {
             return Ok(true);
         }
         self.state.owes_rest = false;
-        self.state.keep_books();
+        self.state.apply_deferred_acks();
         self.driver
             .poll(&mut self.events)
             .map_err(|error| Error::system("the driver cannot make progress", error))?;
@@ -432,7 +394,7 @@ impl Engine {
                 Event::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
                 Event::Connected { lane } => self.handle_connected(lane),
                 Event::ConnectFailed { lane, error } => {
-                    self.note_detour(lane, &error);
+                    self.note_connect_failure(lane, &error);
                     self.handle_refused_move(lane, &error);
                     self.handle_connect_failed(lane, &error.to_string());
                 }
@@ -475,7 +437,7 @@ impl Engine {
                 }
                 Action::AbandonLane { lane, is_told } => {
                     if is_told {
-                        self.state.doubt_path_of(lane);
+                        self.state.suspect_path_of(lane);
                     }
                     self.close_lane(lane, LaneEnd::Abandoned);
                 }

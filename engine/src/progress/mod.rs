@@ -5,22 +5,23 @@
 //! control lanes directly, collects what the driver has to say, moves bulk data, and sends what
 //! is staged.
 
-mod bereaved;
+mod background;
 mod bulk;
-mod care;
 pub(crate) mod caretaker;
+pub(crate) mod clock;
 pub(crate) mod completions;
 mod connect;
 mod control;
+mod control_lane_lost;
 mod copies;
 pub(crate) mod datagram;
 pub(crate) mod engine;
-mod greet;
+mod handshake;
 pub(crate) mod lanes;
 mod leave;
+mod migrate;
 pub(crate) mod partial;
 pub(crate) mod post;
-mod rehome;
 mod roles;
 mod silence;
 pub(crate) mod statistics;

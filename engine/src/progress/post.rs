@@ -242,14 +242,14 @@ impl Engine {
         let (peer, kind) = (request.peer.map(Peer), OperationKind::Receive);
         let envelope = Envelope { context: request.context as u32, tag: request.tag };
         let state = &mut *self.state;
-        let straight = state.core.post_straight(request);
-        let made = straight.map_or_else(|| state.core.new_receive(request), Ok);
+        let fast = state.core.post_fast(request);
+        let made = fast.map_or_else(|| state.core.new_receive(request), Ok);
         let id = match made {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
         };
         state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
-        if straight.is_none() {
+        if fast.is_none() {
             state.core.start_receive(id, &mut state.completions);
         }
         Ok(id)

@@ -66,9 +66,9 @@ impl Control {
         self.lane.is_some() && !self.is_blocked && self.unsent.is_empty() && self.is_by_datagram()
     }
 
-    /// Whether a long content may go by the lane: what waits for a path in doubt goes by the next.
+    /// Whether a long content may go by the lane: what waits for a suspect path goes by the next.
     fn may_begin_long(&self) -> bool {
-        self.standby.is_empty() || !self.is_path_in_doubt(self.lane_at)
+        self.standby.is_empty() || !self.is_path_suspect(self.lane_at)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Endpoints of an engine: opened, and closed with what waits at them.
 
 use super::core::{Action, Core, ENDPOINTS_MAX};
-use super::datagram::Parting;
+use super::datagram::Fragmenting;
 use super::effects::{Effects, Ended};
 use super::matching::Matcher;
 use super::operation::{Cause, Operation, State};
@@ -121,7 +121,7 @@ impl Core {
             self.abandon(message);
         }
         let is_receiving = |operation: &Operation| {
-            let is_it = matches!(operation.state, State::Pulling(_) | State::Assembling(_));
+            let is_it = matches!(operation.state, State::Pulling(_) | State::Reassembling(_));
             operation.endpoint == endpoint && is_it
         };
         self.cancel(is_receiving, effects);
@@ -145,11 +145,11 @@ impl Core {
             let is_under_way = match &operation.state {
                 State::New { .. } | State::Queued { .. } => true,
                 State::AwaitDelivery | State::Serving(_) => true,
-                State::Parting(Parting { staged, unacknowledged, .. }) => {
+                State::Fragmenting(Fragmenting { staged, unacknowledged, .. }) => {
                     u64::from(*staged) < operation.length || *unacknowledged > 0
                 }
                 State::AwaitMatch => false,
-                State::Posted { .. } | State::Pulling(_) | State::Assembling(_) => false,
+                State::Posted { .. } | State::Pulling(_) | State::Reassembling(_) => false,
             };
             is_under_way && !self.is_loopback(operation.session)
         })

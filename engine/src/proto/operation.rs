@@ -71,13 +71,13 @@ pub(crate) enum State {
     /// A rendezvous send serves grants.
     Serving(Serving),
     /// An eager send that goes in parts.
-    Parting(super::datagram::Parting),
+    Fragmenting(super::datagram::Fragmenting),
     /// A receive waits for a message.
     Posted { key: Option<PostedKey>, ignore: u64 },
     /// A receive pulls its message.
     Pulling(Pulling),
     /// A receive whose message comes in parts.
-    Assembling(super::datagram::Assembling),
+    Reassembling(super::datagram::Reassembling),
 }
 
 /// Why an operation is over before it is done.

@@ -68,7 +68,7 @@ impl Core {
     /// [`Self::new_receive`] and [`Self::start_receive`] of a receive for which no message can
     /// wait. `None`: one may, or there is an error, and nothing happened.
     #[inline]
-    pub(crate) fn post_straight(&mut self, request: &ReceiveRequest) -> Option<Id> {
+    pub(crate) fn post_fast(&mut self, request: &ReceiveRequest) -> Option<Id> {
         let (selector, session) = self.selector(request).ok()?;
         let known = self.sessions.at(session as usize);
         let failed = known.is_some_and(|it| it.failure_to_tell().is_some());

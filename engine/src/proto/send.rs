@@ -380,7 +380,7 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) 
             (stream(other) == stream(new) && !planted!(OvertakeStream))
                 || !new.hint.passes(other.hint)
                 || other.passed >= PASSED_MAX
-                || matches!(other.state, State::Parting(_))
+                || matches!(other.state, State::Fragmenting(_))
         })
     };
     let from = waiting.len().saturating_sub(LOOK_BACK);
@@ -429,7 +429,7 @@ pub(super) fn rts_header(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::datagram::Parting;
+    use crate::proto::datagram::Fragmenting;
 
     struct Line(VecDeque<Id>, Table<Operation>);
 
@@ -469,8 +469,8 @@ mod tests {
         let mut line = Line(VecDeque::new(), Table::new(1000));
         line.post(1, Hint::None);
         let first = line.0[0];
-        let parting = Parting::new(Level::Delivered, 7);
-        line.1.get_mut(first).unwrap().state = State::Parting(parting);
+        let fragmenting = Fragmenting::new(Level::Delivered, 7);
+        line.1.get_mut(first).unwrap().state = State::Fragmenting(fragmenting);
         assert_eq!(line.post(2, Hint::Priority), 1);
     }
 }

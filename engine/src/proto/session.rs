@@ -251,7 +251,7 @@ pub(crate) struct Session {
     /// Number of the connection that last took the place of its control lane.
     pub(crate) last_move: Option<u32>,
     /// It has lost its control lane, and has no other one yet.
-    pub(crate) is_bereaved: bool,
+    pub(crate) is_control_lane_lost: bool,
     /// It is in the list of sessions that may grant.
     pub(crate) is_granting: bool,
     /// The goodbye is staged; until the session ends.
@@ -317,7 +317,7 @@ impl Session {
             lanes_fail_since_ns: 0,
             next_lane: 0,
             last_move: None,
-            is_bereaved: false,
+            is_control_lane_lost: false,
             is_granting: false,
             is_leaving: false,
             sequel: Sequel::None,
@@ -348,7 +348,7 @@ impl Session {
     /// Whether it lives on without a control lane, so that another session with its peer would be
     /// news of its end.
     pub(crate) fn is_outlived(&self) -> bool {
-        self.is_connected() && self.is_bereaved
+        self.is_connected() && self.is_control_lane_lost
     }
 
     /// Whether this side has something to pull, or the peer said that it has.
@@ -389,7 +389,7 @@ impl Session {
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
-        (self.is_leaving, self.is_bereaved) = (false, false);
+        (self.is_leaving, self.is_control_lane_lost) = (false, false);
         self.sequel = Sequel::None;
     }
 

@@ -11,9 +11,9 @@ mod absence;
 mod at_rest;
 mod attacker;
 #[cfg(test)]
-mod bereaved;
-#[cfg(test)]
 mod checksums;
+#[cfg(test)]
+mod control_lane_lost;
 mod datagram_plan;
 mod faults;
 #[cfg(test)]

@@ -11,8 +11,9 @@ use crate::driver::sim::net::{Item, Net, Weather};
 use crate::driver::sim::rails::LinkWeather;
 use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
+use crate::progress::clock::Clock;
 use crate::progress::datagram::Datagrams;
-use crate::progress::engine::{Clock, Engine, LoopConfig, State};
+use crate::progress::engine::{Engine, LoopConfig, State};
 use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
@@ -250,7 +251,7 @@ impl World {
         self.turns += 1;
         let now_ns = self.net.borrow().now_ns();
         if place.absent_until_ns > now_ns {
-            let cared = engine.care();
+            let cared = engine.background_turn();
             let net = &mut *self.net.borrow_mut();
             let due_in = match cared {
                 Ok((_, due_in)) => due_in.map_or(CARE_NS, |due_in| due_in.as_nanos() as u64),

@@ -2,14 +2,14 @@
 
 use std::io;
 
-use crate::netlink::{self, Door, Ethtool};
+use crate::netlink::{self, Ethtool, NetlinkSocket};
 use crate::types::rail::Rail;
 use crate::types::statistics::{NicCounters, PauseCounters};
 
 /// Reads the counters of NICs, those of one network namespace.
 #[derive(Debug)]
 pub(crate) struct NicReader {
-    door: Door,
+    door: NetlinkSocket,
     /// `None`: this kernel has none.
     ethtool: Option<Ethtool>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct NicReader {
 impl NicReader {
     /// For the network namespace of the calling thread.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { door: Door::open()?, ethtool: Ethtool::open().ok() })
+        Ok(Self { door: NetlinkSocket::open()?, ethtool: Ethtool::open().ok() })
     }
 
     /// Four system calls.

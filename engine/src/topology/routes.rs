@@ -3,11 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use crate::netlink::{Door, Route, find};
+use crate::netlink::{NetlinkSocket, Route, find};
 
-/// A door to the routing tables of the network namespace that it was opened in.
+/// The routing tables of the network namespace that it was opened in.
 #[derive(Debug)]
-pub struct Routes(Door);
+pub struct Routes(NetlinkSocket);
 
 impl Routes {
     /// Opens it, in the network namespace of the calling thread.
@@ -15,7 +15,7 @@ impl Routes {
     /// # Errors
     /// No descriptor is left.
     pub fn open() -> io::Result<Self> {
-        Door::open().map(Self)
+        NetlinkSocket::open().map(Self)
     }
 
     /// How `to` is reached from the NIC with the index `nic_index` by its address `from`. Takes a

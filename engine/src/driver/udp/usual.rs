@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_route::route::RouteType;
 
-use crate::netlink::{Door, Found, Question, look_up};
+use crate::netlink::{Found, NetlinkSocket, Question, look_up};
 use crate::progress::lanes::Rail;
 
 /// For so long an answer holds.
@@ -45,7 +45,7 @@ pub(super) struct Usual {
     /// Of each rail: its NIC and its address.
     rails: Box<[(u32, IpAddr)]>,
     /// Opened by the owner, as the caretaker may be in another network namespace.
-    door: Option<Door>,
+    door: Option<NetlinkSocket>,
     is_door_tried: bool,
     answers: HashMap<Way, Known>,
     last: Option<(Way, bool)>,
@@ -72,7 +72,7 @@ impl Usual {
         self.rails =
             rails.iter().map(|rail| (rail.nic_index, rail.address.to_canonical())).collect();
         if !rails.is_empty() && !mem::replace(&mut self.is_door_tried, true) {
-            self.door = Door::open().ok();
+            self.door = NetlinkSocket::open().ok();
         }
         self.forget();
     }

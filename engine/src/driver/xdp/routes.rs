@@ -12,7 +12,7 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, Neig
 use netlink_packet_route::route::RouteType;
 
 use super::headers::Mac;
-use crate::netlink::{Door, Question, family, is_no_way, look_up, odd_answer};
+use crate::netlink::{NetlinkSocket, Question, family, is_no_way, look_up, odd_answer};
 
 /// What is known of a NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,16 +48,16 @@ pub(super) enum Way {
 
 /// Questions about the ways of frames.
 #[derive(Debug)]
-pub(super) struct Routes(Door);
+pub(super) struct Routes(NetlinkSocket);
 
 impl Routes {
-    /// Opens the door to the tables, in the network namespace of the calling thread.
+    /// Opens a socket for the tables, in the network namespace of the calling thread.
     ///
     /// # Errors
     ///
     /// No descriptor is left.
     pub(super) fn open() -> io::Result<Self> {
-        Door::open().map(Self)
+        NetlinkSocket::open().map(Self)
     }
 
     /// Asks about the NIC with this index.

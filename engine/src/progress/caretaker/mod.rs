@@ -2,8 +2,8 @@
 //!
 //! What a send reported complete is to be delivered although its owner makes no call for a minute
 //! and datagrams are lost. So an engine that has been silent for about a millisecond is taken over
-//! for a turn ([`Engine::care`](super::engine::Engine::care)) whenever something is due, or comes
-//! in by its doors: the socket of datagrams and the listeners.
+//! for a turn ([`background_turn`](super::engine::Engine::background_turn)) whenever something is
+//! due, or comes in by the descriptors that wake it: the socket of datagrams and the listeners.
 //!
 //! ```text
 //!              a step of the owner
@@ -19,8 +19,8 @@
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
 //! after it was parked, and otherwise none. Engines without datagrams are not looked after.
 
+mod engine_cell;
 mod handover;
-mod home;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -34,8 +34,8 @@ use crossbeam_utils::atomic::AtomicCell;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, getpid};
 
-pub(crate) use self::home::Home;
-use self::home::Place;
+pub(crate) use self::engine_cell::EngineCell;
+use self::engine_cell::Place;
 use crate::topology;
 
 /// Name of the thread.
@@ -46,7 +46,7 @@ const TICK: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(16);
 /// The shortest time between two turns for the sake of what is due.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
-/// Something waits at a door that turns do not take in: the pause doubles up to 2^this ticks.
+/// Something waits at a descriptor that turns do not take in: the pause doubles up to 2^this ticks.
 const FRUITLESS_MAX: u32 = 10;
 
 /// The thread and what it shares with owners.
@@ -211,7 +211,7 @@ impl Shared {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until the bell, a door, or `until`; marks the wards whose doors are open.
+    /// Sleeps until the bell, a descriptor of a ward, or `until`; marks the wards that are called.
     fn sleep(&self, wards: &mut [Ward], until: Option<Instant>) {
         let bell = PollFd::new(&self.bell, PollFlags::IN);
         if !wards.iter().any(Ward::listens) {
@@ -221,15 +221,15 @@ impl Shared {
         }
         let (mut fds, mut indices) = (vec![bell], Vec::new());
         for (index, ward) in wards.iter().enumerate().filter(|(_, ward)| ward.listens()) {
-            for door in ward.doors() {
-                fds.push(PollFd::from_borrowed_fd(door, PollFlags::IN));
+            for fd in ward.wake_fds() {
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
                 indices.push(index);
             }
         }
         self.wait(&mut fds, until);
         let is_open = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        let doors = fds[1..].iter().zip(indices).filter(|(fd, _)| is_open(fd));
-        let called: Vec<usize> = doors.map(|(_, index)| index).collect();
+        let woken = fds[1..].iter().zip(indices).filter(|(fd, _)| is_open(fd));
+        let called: Vec<usize> = woken.map(|(_, index)| index).collect();
         for index in called {
             wards[index].is_called = true;
         }
@@ -301,12 +301,12 @@ struct Ward {
     /// Steps of its owner at the last look.
     steps: u64,
     phase: Phase,
-    /// Something is at its doors.
+    /// Something is at one of its descriptors.
     is_called: bool,
     /// Turns in a row that took nothing in although something was there.
     fruitless: u32,
-    /// All of its doors, if some are others than at first.
-    new_doors: Vec<OwnedFd>,
+    /// All descriptors that wake it, if some are others than at first.
+    new_wake_fds: Vec<OwnedFd>,
 }
 
 impl Ward {
@@ -314,16 +314,16 @@ impl Ward {
         let phase = Phase::Active { since: Instant::now(), tick: TICK };
         let steps = place.handover.steps();
         let place = Arc::clone(place);
-        Self { place, steps, phase, is_called: false, fruitless: 0, new_doors: Vec::new() }
+        Self { place, steps, phase, is_called: false, fruitless: 0, new_wake_fds: Vec::new() }
     }
 
     /// What becomes readable when something comes.
-    fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let first = self.new_doors.is_empty().then(|| self.place.doors());
-        first.into_iter().flatten().chain(self.new_doors.iter().map(AsFd::as_fd))
+    fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let first = self.new_wake_fds.is_empty().then(|| self.place.wake_fds());
+        first.into_iter().flatten().chain(self.new_wake_fds.iter().map(AsFd::as_fd))
     }
 
-    /// Whether its doors are watched: nobody else does.
+    /// Whether the descriptors that wake it are watched: nobody else does.
     fn listens(&self) -> bool {
         let is_silent = self.steps.is_multiple_of(2) && self.fruitless == 0;
         is_silent && matches!(self.phase, Phase::Cared { .. } | Phase::Parked)
@@ -372,9 +372,9 @@ impl Ward {
 
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
         let Some(guest) = self.place.take() else { return Some(self.is_active(now)) };
-        let cared = guest.engine.care();
-        if let Some(doors) = guest.engine.new_doors() {
-            self.new_doors = doors;
+        let cared = guest.engine.background_turn();
+        if let Some(doors) = guest.engine.new_wake_fds() {
+            self.new_wake_fds = doors;
         }
         drop(guest);
         let (happened, due_in) = match cared {

@@ -109,8 +109,8 @@ impl State {
             }
             Err(error) => return protocol(&error),
         }
-        if !std::mem::replace(&mut lane.is_owed, true) {
-            self.datagrams.owed.push(session);
+        if !std::mem::replace(&mut lane.has_deferred_ack, true) {
+            self.datagrams.deferred_acks.push(session);
         }
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
         if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
@@ -137,17 +137,17 @@ impl State {
 
     /// What datagrams say of those that were sent, once what they brought is delivered.
     #[inline]
-    pub(in crate::progress) fn keep_books(&mut self) {
-        while let Some(session) = self.datagrams.owed.pop() {
-            self.keep_books_of(session);
+    pub(in crate::progress) fn apply_deferred_acks(&mut self) {
+        while let Some(session) = self.datagrams.deferred_acks.pop() {
+            self.apply_deferred_acks_of(session);
         }
     }
 
-    fn keep_books_of(&mut self, session: u32) {
+    fn apply_deferred_acks_of(&mut self, session: u32) {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let mut was_owed = false;
         for lane in control.lanes_mut() {
-            if std::mem::take(&mut lane.is_owed) {
+            if std::mem::take(&mut lane.has_deferred_ack) {
                 was_owed = true;
                 lane.tell(&mut self.core, session, &mut self.completions);
                 lane.set_timer(session, &mut self.datagrams.timers);

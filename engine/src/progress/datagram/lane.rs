@@ -65,8 +65,8 @@ pub(crate) struct Lane {
     pub(super) timer_ns: u64,
     /// The driver sends nothing.
     pub(super) is_off: bool,
-    /// It is in the list of those whose books are to be kept.
-    pub(super) is_owed: bool,
+    /// Acknowledgements came that are still to be applied.
+    pub(super) has_deferred_ack: bool,
 }
 
 /// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
@@ -147,7 +147,7 @@ impl Lane {
             busy_question_ns: 0,
             timer_ns: u64::MAX,
             is_off: false,
-            is_owed: false,
+            has_deferred_ack: false,
         }
     }
 

@@ -91,7 +91,7 @@ impl Control {
     }
 
     /// Whether a path is suspect, or does not answer, or is none.
-    pub(in crate::progress) fn is_path_in_doubt(&self, at: u8) -> bool {
+    pub(in crate::progress) fn is_path_suspect(&self, at: u8) -> bool {
         let mut lanes = self.lanes().filter(|lane| lane.at == at);
         let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
         let is_suspected = lanes.any(|lane| lane.rail_health.as_ref().is_some_and(is_suspect));
@@ -225,7 +225,7 @@ impl Engine {
             Some(old) => *old = fresh,
             None => all.push(fresh),
         }
-        self.has_new_doors = true;
+        self.has_new_wake_fds = true;
     }
 }
 
@@ -486,13 +486,13 @@ impl State {
     /// The peer has given up a lane because its path fails there.
     ///
     /// RR-RAIL-5.
-    pub(in crate::progress) fn doubt_path_of(&mut self, lane: Id) {
+    pub(in crate::progress) fn suspect_path_of(&mut self, lane: Id) {
         let Some(bulk) = self.core.lanes.get(lane) else { return };
         let (session, at) = (bulk.session, bulk.path);
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let doubted = control.lanes_mut().find(|lane| lane.at == at);
         if let Some(health) = doubted.and_then(|lane| lane.rail_health.as_mut()) {
-            health.doubt();
+            health.suspect();
             self.judge_paths(session);
         }
     }

@@ -81,9 +81,9 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let first = header.first_frame.get();
-        let straight = self.take_straight(slot, first, body, now_ns, effects);
-        let mut frames = Frames::new(&body[straight.bytes..]);
-        let mut held = straight.frames;
+        let fast = self.receive_fast(slot, first, body, now_ns, effects);
+        let mut frames = Frames::new(&body[fast.bytes..]);
+        let mut held = fast.frames;
         let mut number = first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
@@ -150,7 +150,7 @@ impl Core {
             if planted!(KeepHeld) {
                 break;
             }
-            let Some(held) = datagram.holding.take_after(predecessor) else { break };
+            let Some(held) = datagram.reorder_buffer.take_after(predecessor) else { break };
             last = Some(held.frame);
             let Held { frame, envelope, payload, payload_bytes } = held;
             let bytes = &payload[..payload_bytes];
@@ -196,14 +196,14 @@ impl Core {
             return Err(FrameError::NoCredit("eager byte"));
         }
         let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(true) };
-        let waits_for = datagram.holding.waits_for(number, &envelope, &datagram.arrivals);
+        let waits_for = datagram.reorder_buffer.waits_for(number, &envelope, &datagram.arrivals);
         let Some(predecessor) = waits_for else {
             self.take_envelope(slot, number, &envelope, payload, now_ns, effects)?;
             return Ok(true);
         };
         let (payload_bytes, payload) = (payload.len(), self.unexpected.keep(payload));
         let held = Held { frame: number, envelope, payload, payload_bytes };
-        if let Err(held) = datagram.holding.insert(predecessor, held) {
+        if let Err(held) = datagram.reorder_buffer.insert(predecessor, held) {
             session.envelopes.consume(1);
             session.bytes.consume(payload_bytes as u32);
             self.unexpected.give_back(held.payload);
@@ -332,7 +332,7 @@ impl Core {
     fn abandon_parts(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) -> bool {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.operations.get(id) else { return false };
-        let is_it = operation.session == slot && matches!(operation.state, State::Parting(_));
+        let is_it = operation.session == slot && matches!(operation.state, State::Fragmenting(_));
         if !is_it || done.status != STATUS_ABANDONED {
             return false;
         }
@@ -352,8 +352,8 @@ impl Core {
         if operation.session != slot {
             return false;
         }
-        let State::Parting(parting) = &mut operation.state else { return false };
-        parting.is_matched = true;
+        let State::Fragmenting(fragmenting) = &mut operation.state else { return false };
+        fragmenting.is_matched = true;
         true
     }
 }

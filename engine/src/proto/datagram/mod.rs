@@ -28,6 +28,7 @@
 
 pub(crate) mod content;
 mod data;
+mod fast_path;
 mod incoming;
 pub(crate) mod order;
 mod outgoing;
@@ -35,7 +36,6 @@ mod parts;
 mod ranges;
 mod room;
 mod staging;
-mod straight;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -45,7 +45,7 @@ use std::collections::HashMap;
 
 use self::content::{ContentPool, List, Order};
 use self::data::{Bulk, Pulls};
-use self::order::{Chain, Hashing, Holding};
+use self::order::{Chain, Hashing, ReorderBuffer};
 use self::parts::Assemblies;
 use self::window::Arrivals;
 use super::core::{Config, Core};
@@ -56,7 +56,7 @@ use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::outgoing::append_segment;
-pub(crate) use self::parts::{Assembling, Parting};
+pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::stage_in_content;
 
@@ -105,7 +105,7 @@ impl Datagram {
             [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
         lists.iter().all(|list| list.len() == 0)
             && self.open.is_none()
-            && self.holding.is_empty()
+            && self.reorder_buffer.is_empty()
             && self.assemblies.is_empty()
             && self.orphans == 0
             && self
@@ -167,7 +167,7 @@ pub(crate) struct Datagram {
     header_only: [u8; SEGMENT_HEADER_BYTES],
 
     arrivals: Arrivals,
-    holding: Holding,
+    reorder_buffer: ReorderBuffer,
     /// Messages that are not whole, by the frame of their envelope.
     assemblies: HashMap<u32, Id, Hashing>,
     /// Of these, those whose envelope has not come.
@@ -201,7 +201,7 @@ impl Datagram {
             asked_end: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
             arrivals: Arrivals::default(),
-            holding: Holding::new(seed),
+            reorder_buffer: ReorderBuffer::new(seed),
             assemblies: HashMap::with_hasher(Hashing::with_seed(seed)),
             orphans: 0,
             goodbye: None,
@@ -349,7 +349,7 @@ impl Core {
                 contents.recycle(content);
             }
         }
-        for held in datagram.holding.drain() {
+        for held in datagram.reorder_buffer.drain() {
             session.envelopes.consume(1);
             session.bytes.consume(held.payload_bytes as u32);
             self.unexpected.give_back(held.payload);

@@ -119,12 +119,12 @@ pub(crate) struct Held {
 
 /// The receiving side. Envelope credit bounds how many wait, byte credit what they hold.
 #[derive(Debug)]
-pub(crate) struct Holding {
+pub(crate) struct ReorderBuffer {
     by_predecessor: HashMap<u32, Held, Hashing>,
     frames: FrameSet,
 }
 
-impl Holding {
+impl ReorderBuffer {
     pub(crate) fn new(seed: u64) -> Self {
         let by_predecessor = HashMap::with_hasher(Hashing::with_seed(seed));
         Self { by_predecessor, frames: FrameSet::default() }
@@ -262,15 +262,15 @@ mod tests {
         let (first, lost) = (100, 20_000);
         let late = first + FRAMES_MAX;
         let mut arrivals = Arrivals::starting_at(lost);
-        let mut holding = Holding::new(1);
+        let mut reorder_buffer = ReorderBuffer::new(1);
         assert_eq!(arrivals.note(late), Coming::Fresh);
         let envelope = following((late - lost) as u16);
-        assert_eq!(holding.waits_for(late, &envelope, &arrivals), Some(lost));
+        assert_eq!(reorder_buffer.waits_for(late, &envelope, &arrivals), Some(lost));
         let held = Held { frame: late, envelope, payload: Box::default(), payload_bytes: 0 };
-        holding.insert(lost, held).unwrap();
+        reorder_buffer.insert(lost, held).unwrap();
         assert_eq!(arrivals.note(lost), Coming::Fresh);
         let envelope = following((lost - first) as u16);
-        assert_eq!(holding.waits_for(lost, &envelope, &arrivals), None);
-        assert_eq!(holding.take_after(lost).unwrap().frame, late);
+        assert_eq!(reorder_buffer.waits_for(lost, &envelope, &arrivals), None);
+        assert_eq!(reorder_buffer.take_after(lost).unwrap().frame, late);
     }
 }

@@ -511,9 +511,9 @@ impl Core {
         let accepted = operation.length;
         match &mut operation.state {
             State::AwaitDelivery => {}
-            State::Parting(parting) => {
-                parting.unacknowledged -= 1;
-                if parting.unacknowledged > 0 || u64::from(parting.staged) < accepted {
+            State::Fragmenting(fragmenting) => {
+                fragmenting.unacknowledged -= 1;
+                if fragmenting.unacknowledged > 0 || u64::from(fragmenting.staged) < accepted {
                     return;
                 }
             }

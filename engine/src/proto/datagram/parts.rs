@@ -27,7 +27,7 @@ use crate::wire::{Eager, FrameError, PARTS_BYTES_MAX};
 
 /// An eager send whose parts are not all acknowledged, or not all staged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parting {
+pub(crate) struct Fragmenting {
     pub(crate) level: Level,
     /// Frame of the envelope.
     pub(crate) frame: u32,
@@ -39,7 +39,7 @@ pub(crate) struct Parting {
     pub(crate) is_matched: bool,
 }
 
-impl Parting {
+impl Fragmenting {
     pub(in crate::proto) fn new(level: Level, frame: u32) -> Self {
         Self { level, frame, staged: 0, unacknowledged: 0, is_matched: false }
     }
@@ -47,7 +47,7 @@ impl Parting {
 
 /// A receive whose message comes in parts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Assembling {
+pub(crate) struct Reassembling {
     pub(crate) assembly: Id,
     /// What the message is.
     pub(crate) arrival: Arrival,
@@ -324,7 +324,7 @@ impl Core {
         operation.remote = arrival.peer.index() as u32;
         operation.context = arrival.context;
         operation.tag = arrival.tag;
-        operation.state = State::Assembling(Assembling { assembly, arrival });
+        operation.state = State::Reassembling(Reassembling { assembly, arrival });
         if let Some(assembly) = self.datagrams.assemblies.table.get_mut(assembly) {
             assembly.target = Target::Receive(id);
         }
@@ -355,7 +355,7 @@ impl Core {
         }
         self.drop_assembly(assembly);
         let Some(operation) = self.operations.remove(id) else { return };
-        let State::Assembling(Assembling { arrival, .. }) = operation.state else { return };
+        let State::Reassembling(Reassembling { arrival, .. }) = operation.state else { return };
         if is_given_up {
             let name = self.name_of(operation.remote);
             effects.complete(id, Ended::Failed(PeerFailure::Left, name));

@@ -11,7 +11,7 @@ use super::super::send::{SendRequest, Staged, eager_header, rts_header};
 use super::super::session::{Control, Session};
 use super::super::table::Id;
 use super::content::{ContentPool, LONG_PAYLOAD_BYTES};
-use super::parts::Parting;
+use super::parts::Fragmenting;
 use super::room::Pushed;
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
@@ -149,7 +149,7 @@ impl Core {
         let slot = operation.session;
         let level = match operation.state {
             State::Queued { level } => level,
-            State::Parting(_) => return self.stage_part(id, slot),
+            State::Fragmenting(_) => return self.stage_part(id, slot),
             _ => return Staged::Blocked,
         };
         let (length, hint) = (operation.length, operation.hint);
@@ -186,7 +186,7 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (how, level) {
             (How::Pulled, _) => State::Serving(Serving::default()),
-            (How::Parts, _) => State::Parting(Parting::new(level, number)),
+            (How::Parts, _) => State::Fragmenting(Fragmenting::new(level, number)),
             (How::Whole, Level::Matched) => State::AwaitMatch,
             (How::Whole, _) => State::AwaitDelivery,
         };
@@ -262,24 +262,25 @@ impl Core {
     /// `length` more bytes of a message in parts, or its envelope, are in a content.
     fn note_part(&mut self, id: Id, content: Id, length: u32) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        let State::Parting(parting) = &mut operation.state else { return };
-        parting.staged += length;
-        if (parting.level == Level::BufferReusable || parting.is_matched)
+        let State::Fragmenting(fragmenting) = &mut operation.state else { return };
+        fragmenting.staged += length;
+        if (fragmenting.level == Level::BufferReusable || fragmenting.is_matched)
             && let Some(content) = self.datagrams.contents.get_mut(content)
         {
             content.ends_unheard = true;
         }
-        if parting.level == Level::Delivered && self.await_content(id, content) {
+        if fragmenting.level == Level::Delivered && self.await_content(id, content) {
             let Some(operation) = self.operations.get_mut(id) else { return };
-            let State::Parting(parting) = &mut operation.state else { return };
-            parting.unacknowledged += 1;
+            let State::Fragmenting(fragmenting) = &mut operation.state else { return };
+            fragmenting.unacknowledged += 1;
         }
     }
 
     /// RR-DGRAM-6
     fn stage_part(&mut self, id: Id, slot: u32) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
-        let State::Parting(Parting { level, frame, staged, is_matched, .. }) = operation.state
+        let State::Fragmenting(Fragmenting { level, frame, staged, is_matched, .. }) =
+            operation.state
         else {
             return Staged::Blocked;
         };
@@ -342,7 +343,7 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
         match operation.state {
-            State::Parting(Parting { frame, staged, .. }) => {
+            State::Fragmenting(Fragmenting { frame, staged, .. }) => {
                 let is_staged = u64::from(staged) == operation.length;
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.waiting.retain(|&waiting| waiting != id);
@@ -355,7 +356,7 @@ impl Core {
                     self.push_control(slot, Control::Part(given_up));
                 }
             }
-            State::Assembling(ref assembling) => self.drop_assembly(assembling.assembly),
+            State::Reassembling(ref reassembling) => self.drop_assembly(reassembling.assembly),
             _ => {}
         }
     }

@@ -17,9 +17,11 @@
 //!
 //! A datagram that the kernel refuses is dropped by the caller like one that the network lost.
 
+mod acknowledged;
 pub(crate) mod config;
 mod congestion;
 mod delivery;
+mod fast_path;
 mod loss;
 mod mtu;
 mod numbers;
@@ -28,7 +30,6 @@ pub(crate) mod path;
 pub(crate) mod received;
 mod rtt;
 mod sent;
-mod straight;
 #[cfg(test)]
 mod tests;
 mod transmit;

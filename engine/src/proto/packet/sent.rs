@@ -186,7 +186,7 @@ impl Sent {
 
     /// Whether the oldest number of all is outstanding and none is remembered as lost.
     #[inline]
-    pub(super) fn is_straight(&self) -> bool {
+    pub(super) fn is_in_order(&self) -> bool {
         self.base < self.next && self.lost_order.is_empty() && self.outstanding.contains(self.base)
     }
 

@@ -167,9 +167,9 @@ pub(crate) struct Health {
     /// Since when another path has an answer that this one owes.
     outdone_since_ns: Option<u64>,
     /// The peer has given it up, which has not been looked at yet.
-    is_doubted: bool,
+    is_suspected: bool,
     /// So it did when the path became suspect.
-    was_doubted: bool,
+    was_suspected: bool,
 }
 
 impl Health {
@@ -191,8 +191,8 @@ impl Health {
             lateness_ns: 0,
             lateness_since_ns: now_ns,
             outdone_since_ns: None,
-            is_doubted: false,
-            was_doubted: false,
+            is_suspected: false,
+            was_suspected: false,
         }
     }
 
@@ -234,7 +234,7 @@ impl Health {
         let is_new_answer = evidence.answered_sent_ns > self.seen_sent_ns;
         // The answer to what it was suspected for.
         let was_late = self.phase == Phase::Suspect
-            && !self.was_doubted
+            && !self.was_suspected
             && is_new_answer
             && evidence.answered_sent_ns < Some(self.since_ns);
         if is_new_answer {
@@ -243,7 +243,7 @@ impl Health {
         if was_late {
             self.learn_lateness(now_ns, evidence);
         }
-        let is_doubted = std::mem::take(&mut self.is_doubted);
+        let is_suspected = std::mem::take(&mut self.is_suspected);
         let is_outdone = self.is_outdone(now_ns, evidence, witness);
         let silent_ns = now_ns.saturating_sub(evidence.unanswered_since_ns);
         let is_silent = evidence.probes >= PROBES_TO_DOWN && silent_ns >= SILENCE_NS;
@@ -253,7 +253,7 @@ impl Health {
         let (to, cause) = match self.phase {
             _ if !self.has_link && witness.is_some() => (Phase::Down, PathCause::NoLink),
             Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
-            Phase::Active if is_doubted && witness.is_some() => {
+            Phase::Active if is_suspected && witness.is_some() => {
                 (Phase::Suspect, PathCause::PeerDoubts)
             }
             Phase::Active if is_outdone => (Phase::Suspect, PathCause::OthersAnswer),
@@ -284,8 +284,8 @@ impl Health {
     }
 
     /// The peer says that it fails: to be looked at, while another one is active.
-    pub(crate) fn doubt(&mut self) {
-        self.is_doubted = true;
+    pub(crate) fn suspect(&mut self) {
+        self.is_suspected = true;
     }
 
     /// When it wants to be asked, or looked at again, at the latest. `None`: not on its own.
@@ -368,7 +368,7 @@ impl Health {
         if from == to {
             return None;
         }
-        self.was_doubted = cause == PathCause::PeerDoubts;
+        self.was_suspected = cause == PathCause::PeerDoubts;
         match to {
             Phase::Active => {}
             Phase::Probing => self.needed = ANSWERS_TO_RETURN,

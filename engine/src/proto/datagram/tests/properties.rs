@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use zerocopy::FromZeros;
 
-use super::super::order::{Chain, Envelope, Held, Holding};
+use super::super::order::{Chain, Envelope, Held, ReorderBuffer};
 use super::super::window::{Arrivals, Coming, FRAMES_MAX};
 use crate::wire::Eager;
 
@@ -65,7 +65,7 @@ proptest! {
         frames in proptest::collection::vec((0usize..4, 0usize..6), 1..60),
         order in proptest::collection::vec(any::<u16>(), 60),
     ) {
-        let (mut chain, mut holding) = (Chain::new(1), Holding::new(1));
+        let (mut chain, mut reorder_buffer) = (Chain::new(1), ReorderBuffer::new(1));
         let mut arrivals = Arrivals::starting_at(start);
         let number = |at: usize| start.wrapping_add(at as u32);
         let mut follows: Vec<u16> = Vec::new();
@@ -93,7 +93,7 @@ proptest! {
             header.follows = follows[at].into();
             let envelope = Envelope::Eager(header);
             let mut last = None;
-            match holding.waits_for(number(at), &envelope, &arrivals) {
+            match reorder_buffer.waits_for(number(at), &envelope, &arrivals) {
                 None => {
                     matched.push(at);
                     last = Some(number(at));
@@ -101,10 +101,10 @@ proptest! {
                 Some(predecessor) => {
                     let payload = Box::default();
                     let held = Held { frame: number(at), envelope, payload, payload_bytes: 0 };
-                    prop_assert!(holding.insert(predecessor, held).is_ok());
+                    prop_assert!(reorder_buffer.insert(predecessor, held).is_ok());
                 }
             }
-            while let Some(held) = last.and_then(|last| holding.take_after(last)) {
+            while let Some(held) = last.and_then(|last| reorder_buffer.take_after(last)) {
                 matched.push(held.frame.wrapping_sub(start) as usize);
                 last = Some(held.frame);
             }

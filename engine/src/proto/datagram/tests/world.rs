@@ -320,10 +320,10 @@ impl World {
             ignore: u64::MAX,
             capacity: capacity as u64,
         };
-        let straight = here.core.post_straight(&request);
-        let id = straight.unwrap_or_else(|| here.core.new_receive(&request).unwrap());
+        let fast = here.core.post_fast(&request);
+        let id = fast.unwrap_or_else(|| here.core.new_receive(&request).unwrap());
         here.memory.bytes.insert(id, vec![0xee; capacity]);
-        if straight.is_none() {
+        if fast.is_none() {
             here.core.start_receive(id, &mut here.memory);
         }
         self.receives.push(Receive { node, endpoint, id });

@@ -90,10 +90,10 @@ fn what_bulk_data_says_counts() {
 fn a_path_that_the_peer_doubts_is_suspect_if_there_is_another_one() {
     let mut health = active();
     let (quiet, other) = (evidence(0, 0, Some(1)), witness(9 * MS, 9 * MS));
-    health.doubt();
+    health.suspect();
     assert_eq!(health.observe(10 * MS, &quiet, None, false), None);
     assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "that was looked at");
-    health.doubt();
+    health.suspect();
     let doubted = health.observe(10 * MS, &quiet, other, false).unwrap();
     assert_eq!((doubted.to, doubted.cause), (Phase::Suspect, PathCause::PeerDoubts));
     // What it carried before says nothing of now.

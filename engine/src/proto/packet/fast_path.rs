@@ -44,7 +44,7 @@ impl Path {
         }
     }
 
-    /// The same once they are many. What is sent applies them before, where they change what may be.
+    /// The same once they are many. Sending applies them before, where they change what may go.
     #[inline]
     pub(super) fn apply_deferred_ack_if_due(&mut self) {
         if self.is_deferred_ack_due() {
@@ -109,7 +109,7 @@ impl Path {
         cumulative: u64,
     ) -> bool {
         let number = self.sent.floor();
-        if cumulative != number + 1 || !self.sent.is_straight() || !shortcut!() {
+        if cumulative != number + 1 || !self.sent.is_in_order() || !shortcut!() {
             return false;
         }
         if self.sent.record(number).purpose != Purpose::Content {

@@ -20,8 +20,8 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, HelloReply};
 
-/// Pause after an attempt, in nanoseconds. Doubles with some that fail, unless the peer is in
-/// doubt.
+/// Pause after an attempt, in nanoseconds. Doubles with some that fail, unless the peer is
+/// suspect.
 const PAUSE_NS: u64 = 90_000_000;
 /// Time for TCP to connect before another path is tried, in nanoseconds. Doubles with each attempt
 /// that fails, for there may be long ways.
@@ -41,7 +41,7 @@ impl Control {
 }
 
 impl Engine {
-    /// Sessions whose control lane is gone, or on a path that is down or in doubt, or does not
+    /// Sessions whose control lane is gone, or on a path that is down or suspect, or does not
     /// carry the other contents any more, get another one.
     ///
     /// RR-RAIL-7.
@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// The control lane of long messages follows to another path as soon as it should: when its own
-    /// is in doubt, or does not carry the others any more.
+    /// is suspect, or does not carry the others any more.
     ///
     /// RR-RAIL-7.
     pub(super) fn move_stream(&mut self, session: u32) {
@@ -79,7 +79,8 @@ impl Engine {
         let (is_initiator, is_connected) = (known.connection.is_initiator(), known.is_connected());
         let control = self.control(session);
         let since_ns = control.moving_since_ns;
-        let doublings = if control.doubted_ns.is_some() { 0 } else { control.moves_failed.min(3) };
+        let doublings =
+            if control.suspected_ns.is_some() { 0 } else { control.moves_failed.min(3) };
         let is_late = since_ns == 0 || now_ns.saturating_sub(since_ns) > PAUSE_NS << doublings;
         // The other side asks whether the peer is there, and waits for what that one opens.
         let is_asking = control.lane.is_none() && control.is_anxious();
@@ -116,7 +117,7 @@ impl Engine {
         if control.lane.is_some() {
             let carrier = control.carrier().filter(|&carrier| carrier != at);
             let is_in_doubt =
-                control.is_path_down(at) || (control.has_streamed && control.is_path_in_doubt(at));
+                control.is_path_down(at) || (control.has_streamed && control.is_path_suspect(at));
             let carries_ns = now_ns.saturating_sub(control.carries_since_ns);
             let tried_ns = now_ns.saturating_sub(control.moving_since_ns);
             // Where it did not get through it is not needed either.
@@ -233,7 +234,7 @@ impl Engine {
     fn control_moved(&mut self, session: u32, key: LaneKey, at: u8) {
         tracing::info!(session, path = at, "its control lane is on another rail");
         self.drop_control_lane(session);
-        self.set_bereaved(session, false);
+        self.set_control_lane_lost(session, false);
         if let Some((asking, _)) = self.control(session).moving.filter(|&(other, _)| other != key) {
             // The answer has come by the peer's own connection.
             self.state.roles.insert(asking, CLOSING);
@@ -242,7 +243,7 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
         (control.lane, control.lane_at, control.moving) = (Some(key), at, None);
-        (control.doubted_ns, control.refused_ns) = (None, None);
+        (control.suspected_ns, control.refused_ns) = (None, None);
         (control.moves_failed, control.moving_since_ns) = (0, now_ns);
         self.state.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });

@@ -29,7 +29,7 @@ impl Core {
     ///
     /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
     #[inline]
-    pub(super) fn take_straight(
+    pub(super) fn receive_fast(
         &mut self,
         slot: u32,
         first: u32,
@@ -45,7 +45,7 @@ impl Core {
         let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
         // Without a message that is held, and without one that is missing, each is in its turn.
         if !datagram.arrivals.is_next(first)
-            || !datagram.holding.holds_nothing()
+            || !datagram.reorder_buffer.holds_nothing()
             || datagram.orphans > 0
         {
             return taken;

@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_millis(1);
 impl Engine {
     /// By what something comes that nobody asked for, if the engine takes datagrams: copies of
     /// their socket and of the listeners.
-    pub(super) fn doors(&self) -> Vec<OwnedFd> {
+    pub(super) fn wake_fds(&self) -> Vec<OwnedFd> {
         let Ok(socket) = self.state.datagrams.socket() else { return Vec::new() };
         let copies = socket.try_clone().and_then(|socket| {
             let listeners = self.state.copies_of_listeners()?;
@@ -29,8 +29,8 @@ impl Engine {
     }
 
     /// The same, if they are others than when that was asked last.
-    pub(super) fn new_doors(&mut self) -> Option<Vec<OwnedFd>> {
-        std::mem::take(&mut self.has_new_doors).then(|| self.doors())
+    pub(super) fn new_wake_fds(&mut self) -> Option<Vec<OwnedFd>> {
+        std::mem::take(&mut self.has_new_wake_fds).then(|| self.wake_fds())
     }
 
     /// One turn while the owner is absent. Datagrams are read, acknowledged and sent again,
@@ -41,14 +41,14 @@ impl Engine {
     /// Whether something happened, and when the next turn is due; `None`: when something comes.
     ///
     /// RR-PATH-6.
-    pub(crate) fn care(&mut self) -> Result<(bool, Option<Duration>), Error> {
+    pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
         self.chunks_rest = !self.driver.begin_absence();
         self.read_clock();
         self.state.datagrams.poll_in_absence();
         self.state.unblock();
         let progressed = self.progress();
         // Nobody is about to answer, and a turn that brought a message ended with that.
-        self.state.keep_books();
+        self.state.apply_deferred_acks();
         self.acknowledge_hot();
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);

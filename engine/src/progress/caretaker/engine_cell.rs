@@ -19,11 +19,11 @@ pub(super) struct Place {
     pub(super) handover: Handover,
     engine: UnsafeCell<Option<Engine>>,
     /// Copies of the sockets by which something comes that nobody waits for.
-    doors: Vec<OwnedFd>,
+    wake_fds: Vec<OwnedFd>,
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
-// sees what the other did. Any thread may touch all of it: `Home::new` makes it of a `State`
+// sees what the other did. Any thread may touch all of it: `EngineCell::new` makes it of a `State`
 // and a driver that are both `Send`, and what else an engine has is plain data. Only the owner puts
 // it in and takes it out, so that it also ends on its owner's thread.
 unsafe impl Send for Place {}
@@ -40,9 +40,9 @@ impl Place {
     }
 
     /// What becomes readable when something comes.
-    pub(super) fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         use std::os::fd::AsFd;
-        self.doors.iter().map(AsFd::as_fd)
+        self.wake_fds.iter().map(AsFd::as_fd)
     }
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Guest<'a> {
 
 /// The owner's handle on an engine: a `RefCell` that the caretaker may borrow meanwhile, so that a
 /// borrow costs the same. Neither `Send` nor `Sync`.
-pub(crate) struct Home {
+pub(crate) struct EngineCell {
     place: Arc<Place>,
     /// Has the caretaker look after it; `None`: nobody does.
     membership: Option<Membership>,
@@ -66,7 +66,7 @@ pub(crate) struct Home {
 
 const PRESENT: &str = "the engine is taken out only by into_engine and drop, which end the handle";
 
-impl Home {
+impl EngineCell {
     /// Attaches a state to a driver of the calling thread, which becomes the owner; see
     /// [`Engine::attach`].
     pub(crate) fn new(
@@ -85,12 +85,12 @@ impl Home {
 
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
     fn of(engine: Engine) -> Self {
-        let doors = engine.doors();
-        let is_shared = !doors.is_empty();
+        let wake_fds = engine.wake_fds();
+        let is_shared = !wake_fds.is_empty();
         let place = Arc::new(Place {
             handover: Handover::new(is_shared),
             engine: UnsafeCell::new(Some(engine)),
-            doors,
+            wake_fds,
         });
         let membership = is_shared.then(|| Membership::new(&place)).flatten();
         Self { place, membership, process: getpid(), _owner: PhantomData }
@@ -162,7 +162,7 @@ impl Home {
 }
 
 /// An engine whose last holder lets go closes.
-impl Drop for Home {
+impl Drop for EngineCell {
     fn drop(&mut self) {
         if self.is_inherited() {
             // Rings and arena are not mapped in a child of `fork`, locks may be held by threads
@@ -179,7 +179,7 @@ impl Drop for Home {
 
 /// The owner is inside until this is dropped.
 pub(crate) struct Inside<'a> {
-    home: &'a Home,
+    home: &'a EngineCell,
 }
 
 impl Deref for Inside<'_> {

@@ -2,13 +2,13 @@
 //!
 //! That connection tells of the peer's end, for the kernel of a process that was killed ends it.
 //! But a rail that works one way only has it reset, too, by a kernel that hears no answer. In a
-//! session with several paths the peer is then *in doubt*, and asked by all of them and by
+//! session with several paths the peer is then *suspect*, and asked by all of them and by
 //! connections to its listener. Whoever lives answers one of these; for a process that is gone its
 //! host refuses.
 //!
 //! ```text
 //!                       an answer, or another control lane
-//!   has a lane ─ reset ─> in doubt ────────────────────────> lives on, without a lane for now
+//!   has a lane ─ reset ─> suspect ─────────────────────────> lives on, without a lane for now
 //!       │                    │                                   │
 //!       │ end of stream      │ refused; unknown there;           │ refused; unknown there;
 //!       v                    v no word for so long               v silent for the peer timeout
@@ -28,7 +28,7 @@ use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::wire::hello::HelloStatus;
 
-/// Time for any word of a peer that is in doubt and to which no connection stands, in nanoseconds:
+/// Time for any word of a peer that is suspect and to which no connection stands, in nanoseconds:
 /// with what the loop takes to notice it makes less than a second.
 const WORD_NS: u64 = 700_000_000;
 /// Time between two questions to a peer that no TCP lane would tell the end of, in nanoseconds.
@@ -65,7 +65,7 @@ impl Control {
 
     /// Whether nothing is known of the peer that would keep its session alive for long.
     pub(super) fn is_anxious(&self) -> bool {
-        self.doubted_ns.is_some() || self.silent_since_ns.is_some()
+        self.suspected_ns.is_some() || self.silent_since_ns.is_some()
     }
 }
 
@@ -96,7 +96,7 @@ impl Engine {
         if control.standby.is_empty() {
             self.lose_by(session, error);
         } else if !is_of_network(error) {
-            self.doubt(session);
+            self.suspect(session);
         } else if control.has_active_path() {
             self.drop_control_lane(session);
         } else {
@@ -124,7 +124,7 @@ impl Engine {
     /// The control lane is no more, and that may mean the peer's end.
     ///
     /// RR-RAIL-8.
-    pub(super) fn doubt(&mut self, session: u32) {
+    pub(super) fn suspect(&mut self, session: u32) {
         let state = &mut *self.state;
         if state.core.is_goodbye_under_way(session) {
             // Whoever has that ends the session.
@@ -133,7 +133,7 @@ impl Engine {
         }
         self.drop_control_lane(session);
         let now_ns = self.state.now_ns;
-        self.control(session).doubted_ns = Some(now_ns);
+        self.control(session).suspected_ns = Some(now_ns);
         tracing::debug!(session, "its control lane was reset: is the peer still there?");
         self.state.ask_all_paths(session);
         self.move_control_lane(session);
@@ -152,20 +152,20 @@ impl Engine {
         control.unsent.clear();
         let at = control.lane_at;
         if let Some(lane) = control.lane.take() {
-            control.bereaved_ns = now_ns;
+            control.control_lane_lost_ns = now_ns;
             self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);
             self.driver.close(lane, CloseMode::Reset);
         }
-        self.set_bereaved(session, true);
+        self.set_control_lane_lost(session, true);
         self.state.choose_stream(session);
         self.state.core.acknowledge_stream(session);
         self.state.core.resend_all(session, false);
     }
 
-    pub(super) fn set_bereaved(&mut self, session: u32, is_bereaved: bool) {
+    pub(super) fn set_control_lane_lost(&mut self, session: u32, is_control_lane_lost: bool) {
         if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
-            known.is_bereaved = is_bereaved;
+            known.is_control_lane_lost = is_control_lane_lost;
         }
     }
 
@@ -186,7 +186,7 @@ impl Engine {
             }
         }
         let control = self.control(session);
-        if let Some(since_ns) = control.doubted_ns {
+        if let Some(since_ns) = control.suspected_ns {
             let doubt_ns = now_ns.saturating_sub(since_ns);
             let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
             if control.has_answered_since(since_ns) {
@@ -197,7 +197,7 @@ impl Engine {
             }
         }
         let control = self.control(session);
-        let without_ns = now_ns.saturating_sub(control.bereaved_ns);
+        let without_ns = now_ns.saturating_sub(control.control_lane_lost_ns);
         if without_ns > limit_ns && self.state.core.holds_long(session) {
             // Nothing else carries them, and others wait for them.
             let cause = format!(
@@ -213,7 +213,7 @@ impl Engine {
         let silence = Duration::from_nanos(silent_ns);
         let patience = limit - self.state.silent_before(session as usize, silence);
         let control = self.control(session);
-        if silence > patience && control.doubted_ns.is_none() {
+        if silence > patience && control.suspected_ns.is_none() {
             let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
             self.lose(session, &cause);
         } else if now_ns.saturating_sub(control.questioned_ns) > QUESTION_NS {
@@ -233,7 +233,7 @@ impl Engine {
     fn believe(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        (control.doubted_ns, control.refused_ns) = (None, None);
+        (control.suspected_ns, control.refused_ns) = (None, None);
         // All its paths may stay silent: networks may drop datagrams alone.
         control.silent_since_ns = control.silent_since_ns.map(|_| now_ns);
         tracing::debug!(session, "the peer is there, though its control lane is not");

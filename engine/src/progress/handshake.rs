@@ -132,7 +132,7 @@ impl Engine {
                 let asked_ns = control.moving_since_ns;
                 // A process that stands still answers when it goes on.
                 let limit_ns =
-                    if control.doubted_ns.is_some() { limit_ns.max(peer_ns) } else { limit_ns };
+                    if control.suspected_ns.is_some() { limit_ns.max(peer_ns) } else { limit_ns };
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             _ => None,

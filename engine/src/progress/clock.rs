@@ -1,0 +1,52 @@
+//! The clock of an engine.
+
+#[cfg(feature = "bench")]
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[cfg(feature = "bench")]
+static SLOWNESS: AtomicU64 = AtomicU64::new(1);
+
+/// Engines made from now on see a clock that is so many times slower.
+#[cfg(feature = "bench")]
+pub(crate) fn slow_down(times: u64) {
+    SLOWNESS.store(times, Ordering::Relaxed);
+}
+
+/// Where an engine's time comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// A monotonic clock, since it showed so many ticks.
+    Since(quanta::Clock, u64),
+    /// The same for an engine that runs so many times slower than it would.
+    #[cfg(feature = "bench")]
+    Slowed(quanta::Clock, u64, u64),
+    /// The virtual time of the world that this thread simulates.
+    #[cfg(any(test, feature = "sim"))]
+    Virtual,
+}
+
+impl Clock {
+    /// Time from now on.
+    pub(super) fn start() -> Self {
+        let clock = quanta::Clock::new();
+        let start = clock.raw();
+        #[cfg(feature = "bench")]
+        if let slowness @ 2.. = SLOWNESS.load(Ordering::Relaxed) {
+            return Self::Slowed(clock, start, slowness);
+        }
+        Self::Since(clock, start)
+    }
+
+    #[inline]
+    pub(super) fn now_ns(&self) -> u64 {
+        match self {
+            Self::Since(clock, start) => clock.delta_as_nanos(*start, clock.raw()),
+            #[cfg(feature = "bench")]
+            Self::Slowed(clock, start, slowness) => {
+                clock.delta_as_nanos(*start, clock.raw()) / slowness
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Self::Virtual => crate::hooks::simulated::now_ns(),
+        }
+    }
+}

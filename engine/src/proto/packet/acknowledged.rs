@@ -1,0 +1,205 @@
+//! What acknowledgements mean for packets that were sent: which arrived, and which are lost.
+
+use super::loss::Loss;
+use super::numbers::{WORD, numbers};
+use super::path::{Event, Path};
+use super::sent::{Purpose, Record};
+use crate::wire::ack::{Ack, Words};
+use crate::wire::packet::{PacketError, expand};
+
+impl Path {
+    /// The full cumulative number of an acknowledgement of nothing but what was sent.
+    ///
+    /// RR-PKT-5.
+    pub(super) fn check(&self, ack: &Ack<'_>) -> Result<u64, PacketError> {
+        let next = self.sent.next();
+        let cumulative = expand(ack.cumulative(), next);
+        if cumulative > next {
+            return Err(PacketError::AckOfUnsent(cumulative - 1));
+        }
+        for (word, bits) in ack.words() {
+            let word = cumulative / WORD + word;
+            let unsent = match (word * WORD + WORD).saturating_sub(next) {
+                0 => 0,
+                above @ 1..WORD => bits >> (WORD - above),
+                _ => bits,
+            };
+            if unsent != 0 {
+                return Err(PacketError::AckOfUnsent(word * WORD + u64::from(bits.ilog2())));
+            }
+        }
+        Ok(cumulative)
+    }
+
+    pub(super) fn handle_ack(
+        &mut self,
+        now_ns: u64,
+        words: Words<'_>,
+        delay_ns: Option<u64>,
+        cumulative: u64,
+    ) {
+        let mut news = News { sent_from_ns: u64::MAX, ..News::default() };
+        let floor = self.sent.floor();
+        if cumulative > floor {
+            for word in floor / WORD..=(cumulative - 1) / WORD {
+                let above = (word * WORD + WORD).saturating_sub(cumulative);
+                self.handle_acked_word(now_ns, word, u64::MAX >> above, &mut news);
+            }
+        }
+        for (word, bits) in words {
+            self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut news);
+        }
+        let Some((number, sent_at_ns)) = news.highest else {
+            self.sent.settle();
+            return;
+        };
+        if self.highest_acked.is_none_or(|highest| number > highest) {
+            self.highest_acked = Some(number);
+            let long = self.sent.record(number).bytes as usize * 2 >= self.mtu.current();
+            let raw_ns = now_ns.saturating_sub(sent_at_ns);
+            if let Some(delay_ns) = delay_ns {
+                self.handle_sample(now_ns, raw_ns, delay_ns, long);
+            }
+        }
+        if news.answered {
+            self.loss.handle_progress();
+            self.probes_due = 0;
+            self.unanswered_since_ns = now_ns;
+        }
+        self.find_losses(now_ns, false, news.sent_from_ns);
+        self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
+        self.sent.settle();
+        let highest = self.highest_acked.unwrap_or(number);
+        if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
+            self.loss.handle_round();
+        }
+        self.update_pace(now_ns);
+    }
+
+    #[inline]
+    fn handle_acked_word(&mut self, now_ns: u64, word: u64, bits: u64, news: &mut News) {
+        let (outstanding, lost) = self.sent.word(word);
+        for number in numbers(word, bits & outstanding) {
+            let record = self.sent.acknowledge(number);
+            self.handle_acked(now_ns, number, &record);
+            news.add(number, record.sent_at_ns);
+            news.answered = true;
+        }
+        for number in numbers(word, bits & lost) {
+            let record = *self.sent.record(number);
+            self.sent.forgive(number);
+            let highest = self.highest_acked.unwrap_or(number).max(number);
+            let age_ns = now_ns.saturating_sub(record.sent_at_ns);
+            self.loss.handle_spurious(number, highest, age_ns, &self.rtt);
+            self.statistics.spurious += 1;
+            if record.purpose == Purpose::Content {
+                self.congestion.handle_spurious(number);
+            }
+        }
+    }
+
+    pub(super) fn handle_acked(&mut self, now_ns: u64, number: u64, record: &Record) {
+        let bytes = record.bytes as usize;
+        if record.purpose == Purpose::MtuProbe {
+            if self.mtu.handle_probe_acked(bytes, now_ns) {
+                self.handle_mtu_changed();
+            }
+            return;
+        }
+        match record.purpose {
+            Purpose::Content => {
+                self.congestion.handle_ack(u64::from(record.bytes));
+                self.delivery.add(u64::from(record.bytes));
+                self.events.push_back(Event::Acked { token: record.token });
+            }
+            Purpose::Ping | Purpose::MtuProbe | Purpose::Ack => {}
+        }
+        if self.mtu.handle_acked(number, bytes, now_ns) {
+            self.handle_mtu_changed();
+        }
+    }
+
+    fn handle_mtu_changed(&mut self) {
+        self.congestion.set_datagram(self.mtu.current() as u64);
+        self.rtt.forget_long();
+        self.events.push_back(Event::ContentBytesMax { bytes: self.content_bytes_max() });
+    }
+
+    pub(super) fn handle_sample(
+        &mut self,
+        now_ns: u64,
+        raw_ns: u64,
+        ack_delay_ns: u64,
+        long: bool,
+    ) {
+        // How long it waited for this loop is unknown: it says nothing about the path.
+        if self.late_ns > raw_ns / 8 && self.is_late() {
+            return;
+        }
+        let (queue_ns, epoch) = self.rtt.handle_sample(now_ns, raw_ns, ack_delay_ns, long);
+        self.congestion.handle_sample(queue_ns, epoch);
+    }
+
+    /// Finds what is lost by count and, if asked, by time. Only what was sent before
+    /// `acked_from_ns` can belong to a time in which everything was lost.
+    pub(super) fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
+        self.lost_at_ns = None;
+        let Some(highest) = self.highest_acked else { return };
+        let delay_ns = self.loss.delay_ns(&self.rtt);
+        let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+        let mut at = self.sent.oldest();
+        while let Some(number) = at.filter(|&number| number < highest) {
+            let sent_at_ns = self.sent.record(number).sent_at_ns;
+            let due_ns = sent_at_ns + delay_ns;
+            let is_lost_by_time = by_time && due_ns <= now_ns;
+            if !is_lost_by_time && !self.loss.is_lost_by_count(number, highest) {
+                // Those after it were sent later: they are not lost either.
+                self.lost_at_ns = Some(due_ns);
+                break;
+            }
+            let record = self.sent.lose(number, now_ns);
+            self.handle_lost(now_ns, number, &record);
+            if sent_at_ns > self.acked_sent_ns && sent_at_ns < acked_from_ns {
+                first_ns = first_ns.min(sent_at_ns);
+                last_ns = last_ns.max(sent_at_ns);
+            }
+            at = self.sent.after(number);
+        }
+        let persistent_ns = Loss::persistent_ns(&self.rtt, self.config.ack_delay_ns);
+        if last_ns.saturating_sub(first_ns) > persistent_ns {
+            self.congestion.handle_persistent_congestion(self.sent.next());
+        }
+    }
+
+    pub(super) fn handle_lost(&mut self, now_ns: u64, number: u64, record: &Record) {
+        self.statistics.lost += 1;
+        match record.purpose {
+            Purpose::MtuProbe => self.mtu.handle_probe_lost(record.bytes as usize, now_ns),
+            Purpose::Content => {
+                self.mtu.handle_lost(number, record.bytes as usize);
+                self.congestion.handle_loss();
+                self.events.push_back(Event::Lost { token: record.token });
+            }
+            Purpose::Ping | Purpose::Ack => {}
+        }
+    }
+}
+
+/// What one acknowledgement said that was not known.
+#[derive(Debug, Default)]
+struct News {
+    /// The highest number, and when it was sent.
+    highest: Option<(u64, u64)>,
+    /// When the oldest packet was sent.
+    sent_from_ns: u64,
+    answered: bool,
+}
+
+impl News {
+    fn add(&mut self, number: u64, sent_at_ns: u64) {
+        if self.highest.is_none_or(|(highest, _)| number > highest) {
+            self.highest = Some((number, sent_at_ns));
+        }
+        self.sent_from_ns = self.sent_from_ns.min(sent_at_ns);
+    }
+}
