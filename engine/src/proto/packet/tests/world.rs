@@ -167,10 +167,15 @@ impl World {
             let end = &mut self.ends[at];
             let (_, before, _) = end.path.load();
             let probes = end.path.statistics().probes;
-            let Some((length, _)) = end.path.poll_transmit(now_ns, &mut end.sender, &mut self.out)
-            else {
-                break;
+            let waits = super::super::Content::waiting_bytes(&end.sender) > 0;
+            let lone = if waits {
+                end.path.transmit_lone(now_ns, &mut end.sender, &mut self.out)
+            } else {
+                None
             };
+            let sent =
+                lone.or_else(|| end.path.poll_transmit(now_ns, &mut end.sender, &mut self.out));
+            let Some((length, _)) = sent else { break };
             let (window, in_flight, _) = end.path.load();
             let datagram = &self.out[..length];
             let elicits = datagram[1] & FLAG_ELICITS != 0;
