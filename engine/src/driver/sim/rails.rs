@@ -405,7 +405,9 @@ impl Net {
         let all_ppm = (segments * loss_ppm).min(1_000_000);
         let mut chance_ppm = if loss_ppm > HEAVY_LOSS_PPM { loss_ppm } else { all_ppm };
         for _ in 0..LOSSES_MAX {
-            if self.random.within(1_000_000) >= chance_ppm {
+            // Who is not heard for longer may be given up, which is another fault than loss.
+            let is_heard = late_ns + pause_ns <= self.weather.keep_alive_ns / 2;
+            if self.random.within(1_000_000) >= chance_ppm || !is_heard {
                 break;
             }
             late_ns += pause_ns;
