@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 /// Two processes: `--listen` on one side, `--connect` on the other; or both at once with `--lab`
 /// (two network namespaces, root) or `--loopback`.
 ///
-/// `ringrail-perf compare` runs the tests of other transports beside ringrail's; saved results are
-/// compared by `ringrail-perf diff` and drawn by `ringrail-perf plot`. These have a `--help` of
-/// their own.
+/// `ringrail-perf compare` runs the tests of other transports beside ringrail's, and `ringrail-perf
+/// instructions` counts what a message costs; saved results are compared by `ringrail-perf diff`
+/// and drawn by `ringrail-perf plot`. These have a `--help` of their own.
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
 pub(crate) struct Cli {
@@ -27,6 +27,10 @@ pub(crate) struct Cli {
     /// Size of the four transfers beside the ping-pong of latency-under-load: 16M unless given.
     #[arg(long, value_parser = size)]
     pub(crate) bulk_size: Option<usize>,
+    /// The client of latency, or of the floors udp-latency and xdp-latency, computes for so many
+    /// microseconds before each message, and makes no call meanwhile.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) pause_us: u64,
     /// Iterations (latency: round trips; bw, mr: messages).
     #[arg(long)]
     pub(crate) iters: Option<u64>,

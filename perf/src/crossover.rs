@@ -89,6 +89,7 @@ fn job(cli: &Cli, size: usize, way: Way) -> Job {
         window: stamp::window(cli.window, size),
         buffers: cli.buffers,
         bulk_size: crate::lab::bulk_size(cli),
+        pause_us: 0,
         reuse: cli.reuse,
         verify: cli.verify,
         lanes: cli.lanes,

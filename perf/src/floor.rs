@@ -153,6 +153,7 @@ fn report(job: &Job, name: &str) -> Report {
         iterations: job.iters,
         threads: 1,
         lanes: vec!["raw:tcp".to_owned()],
+        pause_us: job.pause(),
         ..Report::default()
     }
 }

@@ -61,6 +61,16 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
             return Err(format!("--bulk-size is from {STAMP_BYTES} to {}", load::BULK_BYTES));
         }
     }
+    let can_pause = match cli.test {
+        TestName::Latency => true,
+        TestName::Floor => {
+            matches!(cli.floor, Some(FloorName::UdpLatency | FloorName::XdpLatency))
+        }
+        _ => false,
+    };
+    if cli.pause_us > 0 && !can_pause {
+        return Err("--pause-us is of latency, floor udp-latency and floor xdp-latency".to_owned());
+    }
     if cli.reuse == Reuse::Same && !matches!(cli.test, TestName::Bw | TestName::Bibw) {
         return Err("--reuse same is of bw and bibw".to_owned());
     }
@@ -331,6 +341,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         floor: cli.floor,
         size,
         bulk_size: bulk_size(cli),
+        pause_us: cli.pause_us,
         iters: cli.iters.unwrap_or_else(|| default_iters(cli, size)).max(1),
         window: match cli.test {
             TestName::Mr => cli.window.unwrap_or(1024),

@@ -18,6 +18,8 @@ pub(crate) struct Job {
     /// Bytes of a transfer of `latency-under-load`.
     pub(crate) bulk_size: usize,
     pub(crate) iters: u64,
+    /// What the client of a ping-pong computes before each message, in microseconds.
+    pub(crate) pause_us: u64,
     pub(crate) window: usize,
     pub(crate) buffers: Buffers,
     pub(crate) reuse: Reuse,
@@ -41,6 +43,21 @@ pub(crate) struct Job {
     pub(crate) plots: bool,
     /// Of `incast`.
     pub(crate) senders: usize,
+}
+
+impl Job {
+    /// The pause that was asked for.
+    pub(crate) fn pause(&self) -> Option<u64> {
+        Some(self.pause_us).filter(|&pause_us| pause_us > 0)
+    }
+
+    /// Computes for as long as the client of a ping-pong does before each message.
+    pub(crate) fn compute(&self) {
+        let (start, pause) = (Instant::now(), Duration::from_micros(self.pause_us));
+        while self.pause_us > 0 && start.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 /// One side's end of the connection.

@@ -24,6 +24,9 @@ pub(crate) struct Report {
     /// What messages were for, if that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<HintName>,
+    /// What the client computed before each message, in microseconds, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pause_us: Option<u64>,
     /// With several paths: bytes that bulk lanes carried, both ways, by NIC of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rail_bytes: Option<BTreeMap<String, u64>>,

@@ -241,6 +241,7 @@ impl Side<'_> {
             iterations: self.job.iters,
             threads: 1,
             hint: self.job.hint,
+            pause_us: self.job.pause(),
             ..Report::default()
         }
     }

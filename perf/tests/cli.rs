@@ -435,6 +435,8 @@ fn bad_arguments_are_named() {
         (&["latency", "--lab", "rails=none"], "--lab rails=none"),
         (&["latency", "--lab", "rate=fast"], "`rate=fast` is not `rate=1gbit:3gbit`"),
         (&["latency", "--loopback", "--reuse", "same"], "--reuse same is of bw"),
+        (&["bw", "--loopback", "--pause-us", "5"], "--pause-us is of latency"),
+        (&["floor", "tcp-latency", "--loopback", "--pause-us", "5"], "--pause-us is of latency"),
         (&["latency", "--loopback", "--plot", "x.svg"], "--plot is for failover"),
         (&["failover", "--loopback"], "--lab rails=2"),
         (&["failover", "--lab", "rails=2", "--size", "5000"], "4 KiB"),

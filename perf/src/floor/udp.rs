@@ -75,6 +75,7 @@ fn ask(socket: &UdpSocket, job: &Job) -> Result<Report, String> {
     let mut verified = true;
     let (mut sent, mut lost) = (0, 0);
     for number in 0..job.iters + WARM_UP {
+        job.compute();
         let start = Instant::now();
         stamp::write(&mut bytes, number);
         send(socket, &bytes)?;
@@ -201,6 +202,7 @@ mod tests {
             window: 1,
             buffers: Buffers::Heap,
             bulk_size: 0,
+            pause_us: 0,
             reuse: Reuse::Window,
             verify: false,
             lanes: Lanes::Auto,

@@ -61,6 +61,9 @@ pub(super) fn latency(
     let mut histogram = histogram();
     let mut verified = true;
     for number in 0..job.iters + WARM_UP {
+        if !is_server {
+            job.compute();
+        }
         let start = Instant::now();
         if is_server {
             verified &= side.receive(number)?;

@@ -24,6 +24,9 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let warm_up = WARM_UP.min(side.job.iters);
     let total = side.job.iters + warm_up;
     for number in 0..total {
+        if !side.is_server {
+            side.job.compute();
+        }
         let start = Instant::now();
         if !side.is_server {
             send_one(side, &mut hands.send, number)?;
