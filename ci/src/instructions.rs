@@ -4,10 +4,10 @@ use std::process::Command;
 
 use crate::run::{cargo, is_root, root};
 
-/// Compilers make different code of the same source: the file is of this one.
-const COUNTED_WITH: &str = "rustc 1.95.0";
+/// Compilers make different code of the same source: the file is of this one, for x86-64.
+const COUNTED_WITH: &str = "rustc 1.95.0 (";
 
-/// Counts, in a build as users make it. `Ok(false)`: not here, which a line says.
+/// Counts, in the release build of `ringrail-perf`. `Ok(false)`: not here, which a line says.
 pub(crate) fn run() -> Result<bool, String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).current_dir(root()).arg("--version").output();
@@ -15,8 +15,9 @@ pub(crate) fn run() -> Result<bool, String> {
     let version = String::from_utf8_lossy(&version);
     let refusal = if !is_root() {
         "labs want root".to_owned()
-    } else if !version.starts_with(COUNTED_WITH) {
-        format!("perf/instructions.json was counted with {COUNTED_WITH}")
+    } else if !version.starts_with(COUNTED_WITH) || !cfg!(target_arch = "x86_64") {
+        let with = COUNTED_WITH.trim_end_matches(" (");
+        format!("perf/instructions.json was counted with {with} for x86-64")
     } else {
         let tool = ["run", "--release", "--package", "ringrail-perf", "--", "instructions"];
         crate::run::run(cargo(&tool).args(["--check", "perf/instructions.json"]))?;

@@ -4,6 +4,7 @@ mod both;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -51,7 +52,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Count what the lines of this file (of --json) say, and fail where it is more than 3 % above.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["lanes", "lab", "size", "pattern"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["lanes", "lab", "size", "pattern", "settings", "json"]
+    )]
     check: Option<PathBuf>,
     /// Keep what callgrind writes, for `callgrind_annotate`; needs --pattern.
     #[arg(long, value_name = "FILE", requires = "pattern")]
@@ -82,6 +87,8 @@ struct Counted {
     lanes: Lanes,
     lab: String,
     size_bytes: usize,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    settings: Vec<String>,
     instructions: u64,
 }
 
@@ -106,6 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             lanes: arguments.lanes,
             lab: arguments.lab.clone(),
             size_bytes: arguments.size,
+            settings: arguments.settings.clone(),
             instructions: 0,
         };
         let counted = count(arguments, counted)?;
@@ -137,10 +145,16 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let saved: Result<Vec<Counted>, _> = text.lines().map(serde_json::from_str).collect();
     let saved = saved.map_err(|error| format!("{}: {error}", file.display()))?;
+    if saved.is_empty() {
+        return Err(format!("{} has no line to compare with", file.display()));
+    }
     let mut above = Vec::new();
     for before in saved {
         let now = count(arguments, before.clone())?;
         println!("{now}, {} before", before.instructions);
+        if now.instructions * 100 < before.instructions * (100 - MARGIN_PERCENT) {
+            println!("  that is better: put it into {}, or it may be lost again", file.display());
+        }
         if now.instructions * 100 > before.instructions * (100 + MARGIN_PERCENT) {
             above.push(now.to_string());
         }
@@ -158,6 +172,10 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
 
 /// Counts what `what` names but for its instructions, which come with it.
 fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
+    if let Err(error) = Command::new("valgrind").arg("--version").output() {
+        let cure = "on Debian: apt-get install valgrind";
+        return Err(format!("counting needs valgrind, which does not run ({error}); {cure}"));
+    }
     let spec: Result<LabSpec, _> = what.lab.parse();
     let lab = spec.and_then(|spec| Lab::build(&spec)).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -173,12 +191,10 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
     for (name, value) in [("--lanes", name(what.lanes)), ("--pattern", name(what.pattern))] {
         command.args([name, &value]);
     }
-    for setting in &arguments.settings {
+    for setting in &what.settings {
         command.args(["--set", setting]);
     }
-    let output = command.output(LIMIT).map_err(|error| {
-        format!("{error}; counting needs valgrind (on Debian: apt-get install valgrind)")
-    })?;
+    let output = command.output(LIMIT).map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         return Err(format!("under valgrind it ends with {}:\n{said}", output.status));
@@ -187,6 +203,10 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
     let count: Option<u64> = count.and_then(|(_, count)| count.trim().parse().ok());
     let count =
         count.ok_or_else(|| format!("no count of instructions in what valgrind says:\n{said}"))?;
+    if count < MESSAGES {
+        let function = both::COUNTED;
+        return Err(format!("valgrind finds no function {function}, so that nothing is counted"));
+    }
     Ok(Counted { instructions: count / MESSAGES, ..what })
 }
 

@@ -48,7 +48,7 @@ impl Engine {
         self.state.unblock();
         let progressed = self.progress();
         // Nobody is about to answer, and a turn that brought a message ended with that.
-        self.state.apply_deferred_acks();
+        self.state.drain_paths();
         self.acknowledge_hot();
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);

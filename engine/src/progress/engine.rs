@@ -280,7 +280,7 @@ impl Engine {
         mut self,
     ) -> Result<(Box<State>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
         // What the last message said of those before it.
-        self.state.apply_deferred_acks();
+        self.state.drain_all_paths();
         if !self.state.is_quiescent() {
             let error = Error::misuse(
                 "an endpoint is detached only while nothing is outstanding: wait for its \
@@ -337,7 +337,7 @@ impl Engine {
             return Ok(true);
         }
         self.state.owes_rest = false;
-        self.state.apply_deferred_acks();
+        self.state.drain_paths();
         self.driver
             .poll(&mut self.events)
             .map_err(|error| Error::system("the driver cannot make progress", error))?;

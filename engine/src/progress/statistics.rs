@@ -79,7 +79,7 @@ impl Engine {
     pub(crate) fn paths(&mut self, limit: usize) -> (Vec<PathStatistics>, usize) {
         let state = &mut *self.state;
         // What the last acknowledgements said counts, too.
-        state.apply_deferred_acks();
+        state.drain_all_paths();
         let now_ns = state.clock.now_ns();
         let core = &state.core;
         let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);

@@ -1,6 +1,6 @@
 //! The process that is counted: both sides of a connection in one thread.
 
-use ringrail::{Buffer, Completion, Domain, Endpoint, OperationKind, Owned, Peer, Selector};
+use ringrail::{Buffer, Completion, Domain, Endpoint, Event, OperationKind, Owned, Peer, Selector};
 use ringrail_tests::lab::HostNetwork;
 
 use super::{Arguments, Pattern, SLOWNESS};
@@ -14,7 +14,9 @@ const WARM_UP: u64 = 8_192;
 /// Messages in a row.
 const WINDOW: u64 = 64;
 /// Turns in which two engines connect, at the most.
-const TURNS_TO_CONNECT: usize = 10_000;
+const TURNS_TO_CONNECT: usize = 100_000;
+/// Turns after that until nothing is opened any more.
+const TURNS_TO_SETTLE: usize = 5_000;
 /// Turns in which a message arrives, at the most.
 const TURNS_TO_ARRIVE: usize = 100_000;
 
@@ -56,9 +58,15 @@ impl Side {
         self.endpoint.post_receive(selector, buffer, 0).map(drop).map_err(|e| e.to_string())
     }
 
+    /// Whether the other side has connected since that was last asked.
+    fn has_connected(&self) -> bool {
+        std::iter::from_fn(|| self.endpoint.next_event())
+            .any(|event| matches!(event, Event::Connected { .. }))
+    }
+
     #[inline]
     fn send(&self, bytes: &[u8], more: bool) -> Result<(), String> {
-        loop {
+        for _ in 0..TURNS_TO_ARRIVE {
             match self.endpoint.inject_with(self.peer()?, TAG, bytes, more) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_would_block() => {
@@ -67,6 +75,7 @@ impl Side {
                 Err(error) => return Err(error.to_string()),
             }
         }
+        Err("a message cannot go".to_owned())
     }
 
     /// Takes so many messages, and posts a receive for each.
@@ -106,7 +115,20 @@ pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
         Err(error) if error.is_would_block() => {}
         other => return Err(format!("a message before there is a connection: {other:?}")),
     }
-    for _ in 0..TURNS_TO_CONNECT {
+    let (mut is_left_there, mut is_right_there) = (false, false);
+    let mut turns_left = TURNS_TO_CONNECT;
+    while !(is_left_there && is_right_there) {
+        turns_left -= 1;
+        if turns_left == 0 {
+            return Err("the two sides do not connect".to_owned());
+        }
+        left.progress_at_home()?;
+        right.progress_at_home()?;
+        is_left_there |= left.has_connected();
+        is_right_there |= right.has_connected();
+    }
+    // Paths are asked, and bulk lanes opened.
+    for _ in 0..TURNS_TO_SETTLE {
         left.progress_at_home()?;
         right.progress_at_home()?;
     }

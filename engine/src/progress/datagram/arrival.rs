@@ -109,8 +109,8 @@ impl State {
             }
             Err(error) => return protocol(&error),
         }
-        if !std::mem::replace(&mut lane.has_deferred_ack, true) {
-            self.datagrams.deferred_acks.push(session);
+        if !std::mem::replace(&mut lane.has_news, true) {
+            self.datagrams.to_drain.push(session);
         }
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
         if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
@@ -137,23 +137,35 @@ impl State {
 
     /// What datagrams say of those that were sent, once what they brought is delivered.
     #[inline]
-    pub(in crate::progress) fn apply_deferred_acks(&mut self) {
-        while let Some(session) = self.datagrams.deferred_acks.pop() {
-            self.apply_deferred_acks_of(session);
+    pub(in crate::progress) fn drain_paths(&mut self) {
+        while let Some(session) = self.datagrams.to_drain.pop() {
+            self.drain_path_of(session);
         }
     }
 
-    fn apply_deferred_acks_of(&mut self, session: u32) {
+    /// The same for all sessions, and for what paths have put off.
+    pub(in crate::progress) fn drain_all_paths(&mut self) {
+        self.drain_paths();
+        for session in 0..self.controls.len() {
+            for lane in self.controls[session].lanes_mut() {
+                lane.path.apply_deferred_ack();
+                lane.has_news = true;
+            }
+            self.drain_path_of(session as u32);
+        }
+    }
+
+    fn drain_path_of(&mut self, session: u32) {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let mut was_owed = false;
+        let mut had_news = false;
         for lane in control.lanes_mut() {
-            if std::mem::take(&mut lane.has_deferred_ack) {
-                was_owed = true;
+            if std::mem::take(&mut lane.has_news) {
+                had_news = true;
                 lane.tell(&mut self.core, session, &mut self.completions);
                 lane.set_timer(session, &mut self.datagrams.timers);
             }
         }
-        if was_owed {
+        if had_news {
             self.core.mark_dirty_if_waiting(session);
         }
     }

@@ -118,6 +118,7 @@ impl State {
     pub(super) fn follow(&mut self, session: u32, path: u16) {
         let Some(known) = self.core.sessions.at(session as usize) else { return };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
+        control.lanes_mut().for_each(|lane| lane.path.apply_deferred_ack());
         let carrier = control.datagram.as_deref().filter(|lane| is_fit(lane));
         let theirs = control.standby.iter().find(|lane| lane.number == path && is_fit(lane));
         let (Some(carrier), Some(theirs)) = (carrier, theirs) else { return };
@@ -175,6 +176,7 @@ impl State {
         let Some(known) = self.core.sessions.at(session as usize) else { return };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         control.preference.put_off(now_ns);
+        control.lanes_mut().for_each(|lane| lane.path.apply_deferred_ack());
         let Some(carrier) = control.datagram.as_deref().filter(|lane| is_fit(lane)) else { return };
         let class = class_of(known, carrier);
         let distance = |lane: &Lane| {

@@ -65,8 +65,8 @@ pub(crate) struct Lane {
     pub(super) timer_ns: u64,
     /// The driver sends nothing.
     pub(super) is_off: bool,
-    /// Acknowledgements came that are still to be applied.
-    pub(super) has_deferred_ack: bool,
+    /// Packets came, and its path has not been drained since.
+    pub(super) has_news: bool,
 }
 
 /// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
@@ -147,7 +147,7 @@ impl Lane {
             busy_question_ns: 0,
             timer_ns: u64::MAX,
             is_off: false,
-            has_deferred_ack: false,
+            has_news: false,
         }
     }
 

@@ -92,8 +92,8 @@ pub(crate) struct Datagrams {
     /// Sessions that wait for room in the driver.
     blocked: Vec<u32>,
     is_blocked: bool,
-    /// Sessions whose acknowledgements came and are still to be applied.
-    deferred_acks: Vec<u32>,
+    /// Sessions of which packets came, and whose paths have not been drained since.
+    to_drain: Vec<u32>,
     /// When nothing was there that was not handled, as far as that was last known.
     drained_ns: u64,
     /// The loop slept since it last looked: what woke it had just come.
@@ -399,7 +399,7 @@ impl Engine {
         }
         self.state.datagrams.poll();
         self.read_datagrams();
-        self.state.apply_deferred_acks();
+        self.state.drain_paths();
     }
 
     /// The loop has slept, as far as it knows: the driver has not been asked since it woke.

@@ -19,6 +19,7 @@ impl State {
             if !is_streamed && !self.core.is_path_busy(session, lane.at) {
                 continue;
             }
+            lane.path.apply_deferred_ack();
             let (_, in_flight, _) = lane.path.load();
             if now_ns >= lane.busy_question_ns {
                 lane.busy_question_ns = now_ns + BUSY_QUESTION_NS;

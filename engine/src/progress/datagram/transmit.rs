@@ -46,7 +46,7 @@ impl Engine {
         self.driver.flush_datagrams();
         // What the last acknowledgement means is found out while it is on its way.
         let is_calm = lane.tell(&mut state.core, session, &mut state.completions);
-        lane.has_deferred_ack = false;
+        lane.has_news = false;
         lane.set_timer(session, &mut state.datagrams.timers);
         if !is_calm {
             self.flush_what_no_path_takes(session);
@@ -54,9 +54,9 @@ impl Engine {
         true
     }
 
-    /// Sends what a session has for its peer and what its path wants, as far as both let it; call
-    /// [`crate::progress::lanes::Driver::flush_datagrams`] next; `is_last`: no other session follows, so that is done here,
-    /// before acknowledgements are applied. `true`: something went.
+    /// Sends what a session has for its peer and what its path wants, as far as both let it; have
+    /// the driver flush its datagrams next. `is_last`: no other session follows, so that is done
+    /// here, before acknowledgements are applied. `true`: something went.
     pub(in crate::progress) fn transmit(&mut self, session: u32, is_last: bool) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else { return false };
@@ -120,7 +120,7 @@ impl Engine {
         }
         // A window may have made room by giving up what held it.
         lane.tell(&mut state.core, session, &mut state.completions);
-        lane.has_deferred_ack = false;
+        lane.has_news = false;
         if !state.datagrams.is_blocked {
             lane.set_timer(session, &mut state.datagrams.timers);
         } else if !std::mem::replace(&mut control.awaits_room, true) {

@@ -48,8 +48,8 @@ impl packet::Content for Lone<'_> {
 
     #[inline]
     fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
-        let header = self.session.datagram_header(false);
         let room = room.get_mut(..self.content.bytes)?;
+        let header = self.session.datagram_header(false);
         self.session.datagram.as_deref_mut()?.open = None;
         self.content.place = Place::Flying;
         room.copy_from_slice(self.content.seal(header));

@@ -33,7 +33,10 @@ impl Path {
     pub(super) fn defer_ack(&mut self, at_ns: u64, delay_ns: Option<u64>, cumulative: u64) {
         let count = self.deferred_ack.map_or(0, |before| before.count).saturating_add(1);
         let late_ns = self.late_ns;
-        self.deferred_ack = Some(DeferredAck { count, cumulative, delay_ns, at_ns, late_ns });
+        let latest = DeferredAck { count, cumulative, delay_ns, at_ns, late_ns };
+        // One that was overtaken says nothing of when the newest packet was answered.
+        let newest = self.deferred_ack.filter(|before| cumulative <= before.cumulative);
+        self.deferred_ack = Some(newest.map_or(latest, |before| DeferredAck { count, ..before }));
     }
 
     /// What the last acknowledgements mean for packets sent, window, pace and round trip.
@@ -65,14 +68,19 @@ impl Path {
         }
         self.late_ns = late_ns;
         // What is outstanding now may have been sent long after that answer came.
-        self.unanswered_since_ns = self.unanswered_since_ns.max(self.asked_at_ns);
+        if let Some(oldest) = self.sent.oldest() {
+            let sent_at_ns = self.sent.record(oldest).sent_at_ns;
+            self.unanswered_since_ns = self.unanswered_since_ns.max(sent_at_ns);
+        }
     }
 
     /// Whether what an acknowledgement means can wait: it has no gaps, somebody waits for what came
-    /// beside it, and it is not the first, which opens the path.
+    /// beside it, it is not the first, which opens the path, and it ends no doubt about packets
+    /// that were taken for lost.
     #[inline]
     pub(super) fn may_defer(&self, ack: &Ack<'_>, packet: &Packet<'_>) -> bool {
-        ack.is_cumulative() && !packet.content.is_empty() && self.is_answered()
+        let is_calm = !self.sent.has_lost() && self.loss.probes() == 0;
+        ack.is_cumulative() && !packet.content.is_empty() && self.is_answered() && is_calm
     }
 
     /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.
@@ -91,7 +99,7 @@ impl Path {
                 return false;
             }
             self.peer_cumulative = self.peer_cumulative.max(cumulative);
-            self.defer_ack(now_ns, ack.delay_ns(), self.peer_cumulative);
+            self.defer_ack(now_ns, ack.delay_ns(), cumulative);
         } else {
             self.apply_deferred_ack();
         }

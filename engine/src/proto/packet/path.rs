@@ -189,7 +189,7 @@ impl Path {
         if let (Some(ack), Some(cumulative)) = (packet.ack, cumulative) {
             self.peer_cumulative = self.peer_cumulative.max(cumulative);
             if may_defer {
-                self.defer_ack(now_ns, ack.delay_ns(), self.peer_cumulative);
+                self.defer_ack(now_ns, ack.delay_ns(), cumulative);
             } else {
                 self.handle_ack(now_ns, ack.words(), ack.delay_ns(), cumulative);
             }

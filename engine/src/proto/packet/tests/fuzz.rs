@@ -100,8 +100,10 @@ fn hostile_packets() {
                     }
                 }
             }
-            path.handle_timeout(now_ns, second & 1 == 0);
-            while let Some(event) = path.poll_event() {
+            if path.poll_timeout().is_some_and(|due_ns| due_ns <= now_ns) {
+                path.handle_timeout(now_ns, second & 1 == 0);
+            }
+            while let Some(event) = path.poll_known_event() {
                 if let Event::Acked { token } | Event::Lost { token } = event {
                     let left = content.under_way.get_mut(&token).expect("it was sent");
                     *left -= 1;

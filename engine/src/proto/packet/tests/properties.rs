@@ -228,6 +228,43 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     assert_eq!(path.load().1, 0);
 }
 
+/// Acknowledgements that are deferred, and swapped by the network: the sample is that of the newer
+/// one, which came first.
+#[test]
+fn one_that_is_overtaken_tells_no_time() {
+    let mut path = Path::new(config(100 * MICRO));
+    let (mut content, mut out) = (Endless::default(), vec![0; 1472]);
+    let answer = |number: u32, cumulative: u64, delay_ns: u64| {
+        let flags = FLAG_ACK | FLAG_ELICITS;
+        let header = PacketHeader {
+            kind: KIND_PACKET,
+            flags,
+            path: 0.into(),
+            number: number.into(),
+            session: 0.into(),
+        };
+        let mut room = [0; ACK_BYTES_MAX];
+        let length = AckWriter::new(&mut room, cumulative, delay_ns).finish();
+        [header.as_bytes(), &room[..length], b"content"].concat()
+    };
+    let mut handle = |path: &mut Path, now_ns: u64, bytes: &[u8]| {
+        path.handle_packet(now_ns, &Packet::decode(bytes).unwrap()).unwrap();
+    };
+    path.poll_transmit(0, &mut content, &mut out).unwrap();
+    handle(&mut path, 100 * MICRO, &answer(0, 1, 0));
+    for number in 1..4 {
+        path.poll_transmit(number * MICRO + SECOND, &mut content, &mut out).unwrap();
+    }
+    // All were sent at about 1 s; the second answer to them waited for a millisecond at its sender.
+    let came_ns = SECOND + 104 * MICRO;
+    handle(&mut path, came_ns, &answer(2, 4, 0));
+    handle(&mut path, came_ns + MICRO, &answer(1, 2, 1000 * MICRO));
+    path.apply_deferred_ack();
+    assert_eq!(path.load().1, 0, "all are acknowledged");
+    let least_ns = path.least_round_trip_ns().unwrap();
+    assert!(least_ns >= 99 * MICRO, "{least_ns}");
+}
+
 /// RR-PKT-4
 #[test]
 fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
