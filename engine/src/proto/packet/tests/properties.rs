@@ -247,7 +247,7 @@ fn one_that_is_overtaken_tells_no_time() {
         let length = AckWriter::new(&mut room, cumulative, delay_ns).finish();
         [header.as_bytes(), &room[..length], b"content"].concat()
     };
-    let mut handle = |path: &mut Path, now_ns: u64, bytes: &[u8]| {
+    let handle = |path: &mut Path, now_ns: u64, bytes: &[u8]| {
         path.handle_packet(now_ns, &Packet::decode(bytes).unwrap()).unwrap();
     };
     path.poll_transmit(0, &mut content, &mut out).unwrap();
