@@ -405,9 +405,10 @@ impl Net {
         let all_ppm = (segments * loss_ppm).min(1_000_000);
         let mut chance_ppm = if loss_ppm > HEAVY_LOSS_PPM { loss_ppm } else { all_ppm };
         for _ in 0..LOSSES_MAX {
-            // Who is not heard for longer may be given up, which is another fault than loss.
-            let is_heard = late_ns + pause_ns <= self.weather.keep_alive_ns / 2;
-            if self.random.within(1_000_000) >= chance_ppm || !is_heard {
+            // Who is not heard for longer may be given up: that comes of faults, not of weather.
+            let is_weather = loss_ppm <= HEAVY_LOSS_PPM;
+            let is_too_long = late_ns + pause_ns > self.weather.keep_alive_ns / 2;
+            if self.random.within(1_000_000) >= chance_ppm || (is_weather && is_too_long) {
                 break;
             }
             late_ns += pause_ns;
