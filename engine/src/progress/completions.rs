@@ -222,13 +222,8 @@ impl Completions {
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
         let count = queue.entries.len().min(limit);
-        if count == 0 {
-            return 0;
-        }
-        into.reserve(count);
         for _ in 0..count {
-            let Some(completion) = queue.entries.pop_front() else { break };
-            into.push(completion);
+            into.extend(queue.entries.pop_front());
         }
         self.reserved -= count;
         count

@@ -137,9 +137,7 @@ impl Incoming {
             Ok((Some(from), length)) if length <= DATAGRAM_BYTES_MAX => {
                 counters.datagrams_received += 1;
                 self.note_length(length);
-                if std::mem::replace(&mut self.was_hit, true) {
-                    self.ask = BATCH_MIN;
-                }
+                self.plan(1);
                 Ok(Some((from, self.datagrams.first(length))))
             }
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
