@@ -10,8 +10,8 @@ use super::sent::Purpose;
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{Packet, expand};
 
-/// Acknowledgements in a row whose consequences are deferred: each of them costs as much as the one
-/// that takes their place, and the round trip needs no more samples.
+/// Acknowledgements that are deferred at the most. To apply the last of them costs as much as to
+/// apply any one, and a round trip of eight is sample enough.
 const DEFERRED_ACKS_MAX: u8 = 8;
 
 /// A cumulative acknowledgement that was checked, and whose consequences are deferred. It has taken
