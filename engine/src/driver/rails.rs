@@ -284,8 +284,8 @@ impl Rails {
         if rail.nic_index == 0 {
             return Reach::Unknown;
         }
-        let Some(door) = &mut self.routes else { return Reach::Unknown };
-        match find(door, rail.nic_index, rail.address, remote) {
+        let Some(netlink) = &mut self.routes else { return Reach::Unknown };
+        match find(netlink, rail.nic_index, rail.address, remote) {
             Ok(Route::Local | Route::Direct { .. }) => Reach::Direct,
             Ok(Route::Routed { .. }) => Reach::Routed,
             Ok(Route::OtherNic { .. } | Route::Unreachable { .. }) => Reach::Unreachable,

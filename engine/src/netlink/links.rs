@@ -12,10 +12,10 @@ use super::{NetlinkSocket, odd_answer};
 /// # Errors
 ///
 /// There is no such NIC in the namespace of the socket, or it counts nothing.
-pub(crate) fn counters(door: &mut NetlinkSocket, index: u32) -> io::Result<Stats64> {
+pub(crate) fn counters(netlink: &mut NetlinkSocket, index: u32) -> io::Result<Stats64> {
     let mut message = LinkMessage::default();
     message.header.index = index;
-    let answer = door.ask(RouteNetlinkMessage::GetLink(message))?;
+    let answer = netlink.ask(RouteNetlinkMessage::GetLink(message))?;
     let RouteNetlinkMessage::NewLink(link) = answer else { return Err(odd_answer()) };
     let counters = link.attributes.into_iter().find_map(|attribute| match attribute {
         LinkAttribute::Stats64(counters) => Some(counters),
@@ -32,13 +32,13 @@ mod tests {
 
     #[test]
     fn the_loopback_counts_what_is_sent_by_it() {
-        let mut door = NetlinkSocket::open().unwrap();
-        let before = counters(&mut door, 1).unwrap();
+        let mut netlink = NetlinkSocket::open().unwrap();
+        let before = counters(&mut netlink, 1).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..10 {
             socket.send_to(&[0; 100], socket.local_addr().unwrap()).unwrap();
         }
-        let after = counters(&mut door, 1).unwrap();
+        let after = counters(&mut netlink, 1).unwrap();
         assert!(after.tx_packets >= before.tx_packets + 10, "{before:?} {after:?}");
         assert!(after.rx_bytes >= before.rx_bytes + 1000, "{before:?} {after:?}");
     }

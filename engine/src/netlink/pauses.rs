@@ -65,12 +65,12 @@ impl Ethtool {
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         socket.set_non_blocking(true)?;
-        let mut door = Self { socket, family: CONTROL, sequence: 0 };
+        let mut netlink = Self { socket, family: CONTROL, sequence: 0 };
         let name = attribute(CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
-        let answer = door.ask(CTRL_CMD_GETFAMILY, &name)?;
+        let answer = netlink.ask(CTRL_CMD_GETFAMILY, &name)?;
         let family = find(&answer, CTRL_ATTR_FAMILY_ID).and_then(|value| value.try_into().ok());
-        door.family = u16::from_ne_bytes(family.ok_or_else(odd_answer)?);
-        Ok(door)
+        netlink.family = u16::from_ne_bytes(family.ok_or_else(odd_answer)?);
+        Ok(netlink)
     }
 
     /// What the NIC with this index counted; `None`: its driver does not count them. Two system
@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     fn the_loopback_counts_none_and_a_nic_that_is_not_there_is_an_error() {
-        let mut door = match Ethtool::open() {
-            Ok(door) => door,
+        let mut netlink = match Ethtool::open() {
+            Ok(netlink) => netlink,
             // A kernel without the family says so.
             Err(error) => return assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{error}"),
         };
-        assert_eq!(door.pauses(1).unwrap(), None);
-        let error = door.pauses(0x7fff_fff0).unwrap_err();
+        assert_eq!(netlink.pauses(1).unwrap(), None);
+        let error = netlink.pauses(0x7fff_fff0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
-        assert_eq!(door.pauses(1).unwrap(), None, "it goes on after an error");
+        assert_eq!(netlink.pauses(1).unwrap(), None, "it goes on after an error");
     }
 }

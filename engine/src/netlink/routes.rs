@@ -98,7 +98,7 @@ pub(crate) struct Found {
 /// # Errors
 ///
 /// What it says, also that there is no way ([`is_no_way`]).
-pub(crate) fn look_up(door: &mut NetlinkSocket, question: Question) -> io::Result<Found> {
+pub(crate) fn look_up(netlink: &mut NetlinkSocket, question: Question) -> io::Result<Found> {
     let Question { from, to, bound_to, is_strict } = question;
     let mut message = RouteMessage::default();
     message.header.address_family = family(to);
@@ -116,7 +116,7 @@ pub(crate) fn look_up(door: &mut NetlinkSocket, question: Question) -> io::Resul
     if let Some(nic) = bound_to {
         message.attributes.push(RouteAttribute::Oif(nic));
     }
-    let answer = door.ask(RouteNetlinkMessage::GetRoute(message))?;
+    let answer = netlink.ask(RouteNetlinkMessage::GetRoute(message))?;
     let RouteNetlinkMessage::NewRoute(route) = answer else { return Err(odd_answer()) };
     let kind = route.header.kind;
     let mut found =
@@ -156,7 +156,7 @@ pub(crate) fn look_up(door: &mut NetlinkSocket, question: Question) -> io::Resul
 ///
 /// What the kernel says, other than that there is no way.
 pub(crate) fn find(
-    door: &mut NetlinkSocket,
+    netlink: &mut NetlinkSocket,
     nic: u32,
     from: IpAddr,
     to: IpAddr,
@@ -166,7 +166,8 @@ pub(crate) fn find(
     // A link-local address means nothing without a link.
     let needs_link = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let mut is_ours = false;
-    let (usual_nic, cause) = match no_way(look_up(door, if needs_link { bound } else { usual }))? {
+    let (usual_nic, cause) = match no_way(look_up(netlink, if needs_link { bound } else { usual }))?
+    {
         Ok(found) if !matches!(found.kind, RouteType::Unicast | RouteType::Local) => {
             return Ok(Route::Unreachable { cause: format!("{:?} route", found.kind) });
         }
@@ -186,7 +187,7 @@ pub(crate) fn find(
         }
         Err(error) => (None, error.to_string()),
     };
-    let entry = no_way(look_up(door, Question { is_strict: true, ..bound }))?;
+    let entry = no_way(look_up(netlink, Question { is_strict: true, ..bound }))?;
     match entry {
         // One of another NIC's is out of reach for who is bound to this one: packets would leave,
         // and nobody sends them back.
@@ -194,7 +195,7 @@ pub(crate) fn find(
         Ok(entry)
             if entry.kind == RouteType::Unicast && entry.leaves_by == Some(nic) && !is_ours =>
         {
-            if let Ok(found) = no_way(look_up(door, bound))?
+            if let Ok(found) = no_way(look_up(netlink, bound))?
                 && found.leaves_by == Some(nic)
             {
                 return Ok(route_of(found, usual_nic));
@@ -246,8 +247,8 @@ mod tests {
     use super::*;
 
     fn route(nic: u32, from: &str, to: &str) -> Route {
-        let mut door = NetlinkSocket::open().unwrap();
-        find(&mut door, nic, from.parse().unwrap(), to.parse().unwrap()).unwrap()
+        let mut netlink = NetlinkSocket::open().unwrap();
+        find(&mut netlink, nic, from.parse().unwrap(), to.parse().unwrap()).unwrap()
     }
 
     #[test]
@@ -270,9 +271,9 @@ mod tests {
 
     #[test]
     fn questions_of_two_families_by_one_door() {
-        let mut door = NetlinkSocket::open().unwrap();
+        let mut netlink = NetlinkSocket::open().unwrap();
         let mut is_local = |from: &str, to: &str| {
-            let found = find(&mut door, 1, from.parse().unwrap(), to.parse().unwrap());
+            let found = find(&mut netlink, 1, from.parse().unwrap(), to.parse().unwrap());
             found.unwrap() == Route::Local
         };
         assert!(is_local("127.0.0.1", "127.0.0.1"));

@@ -187,11 +187,11 @@ impl Engine {
         }
         let control = self.control(session);
         if let Some(since_ns) = control.suspected_ns {
-            let doubt_ns = now_ns.saturating_sub(since_ns);
+            let suspected_for_ns = now_ns.saturating_sub(since_ns);
             let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
             if control.has_answered_since(since_ns) {
-                self.believe(session);
-            } else if doubt_ns > word_ns {
+                self.confirm(session);
+            } else if suspected_for_ns > word_ns {
                 let cause = "its connection was reset, and it answers on none of its rails";
                 return self.lose(session, cause);
             }
@@ -230,7 +230,7 @@ impl Engine {
     }
 
     /// The peer has said that it is there.
-    fn believe(&mut self, session: u32) {
+    fn confirm(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
         (control.suspected_ns, control.refused_ns) = (None, None);
@@ -271,7 +271,7 @@ impl Engine {
     /// RR-RAIL-8.
     pub(super) fn handle_move_refused(&mut self, key: LaneKey, session: u32, status: HelloStatus) {
         match status {
-            HelloStatus::Busy => self.believe(session),
+            HelloStatus::Busy => self.confirm(session),
             // An honest process says this only if the hello names it, wherever it was found.
             HelloStatus::UnknownSession => {
                 return self.lose(session, "it has ended the session, whatever became of its word");

@@ -9,7 +9,7 @@ use crate::types::statistics::{NicCounters, PauseCounters};
 /// Reads the counters of NICs, those of one network namespace.
 #[derive(Debug)]
 pub(crate) struct NicReader {
-    door: NetlinkSocket,
+    netlink: NetlinkSocket,
     /// `None`: this kernel has none.
     ethtool: Option<Ethtool>,
 }
@@ -17,12 +17,12 @@ pub(crate) struct NicReader {
 impl NicReader {
     /// For the network namespace of the calling thread.
     pub(crate) fn open() -> io::Result<Self> {
-        Ok(Self { door: NetlinkSocket::open()?, ethtool: Ethtool::open().ok() })
+        Ok(Self { netlink: NetlinkSocket::open()?, ethtool: Ethtool::open().ok() })
     }
 
     /// Four system calls.
     pub(crate) fn read(&mut self, nic_index: u32) -> io::Result<NicCounters> {
-        let counters = netlink::nic_counters(&mut self.door, nic_index)?;
+        let counters = netlink::nic_counters(&mut self.netlink, nic_index)?;
         // Whether pauses are told of is the driver's affair.
         let pauses = self.ethtool.as_mut().and_then(|it| it.pauses(nic_index).ok().flatten());
         Ok(NicCounters {

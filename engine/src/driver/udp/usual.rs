@@ -45,8 +45,8 @@ pub(super) struct Usual {
     /// Of each rail: its NIC and its address.
     rails: Box<[(u32, IpAddr)]>,
     /// Opened by the owner, as the caretaker may be in another network namespace.
-    door: Option<NetlinkSocket>,
-    is_door_tried: bool,
+    netlink: Option<NetlinkSocket>,
+    is_netlink_tried: bool,
     answers: HashMap<Way, Known>,
     last: Option<(Way, bool)>,
     since: Instant,
@@ -58,8 +58,8 @@ impl Usual {
     pub(super) fn new() -> Self {
         Self {
             rails: Box::default(),
-            door: None,
-            is_door_tried: false,
+            netlink: None,
+            is_netlink_tried: false,
             answers: HashMap::new(),
             last: None,
             since: Instant::now(),
@@ -71,8 +71,8 @@ impl Usual {
     pub(super) fn set_rails(&mut self, rails: &[Rail]) {
         self.rails =
             rails.iter().map(|rail| (rail.nic_index, rail.address.to_canonical())).collect();
-        if !rails.is_empty() && !mem::replace(&mut self.is_door_tried, true) {
-            self.door = NetlinkSocket::open().ok();
+        if !rails.is_empty() && !mem::replace(&mut self.is_netlink_tried, true) {
+            self.netlink = NetlinkSocket::open().ok();
         }
         self.forget();
     }
@@ -127,8 +127,8 @@ impl Usual {
     }
 
     fn ask(&mut self, (to, rail): Way) -> bool {
-        let (Some(&(nic, address)), Some(door)) =
-            (self.rails.get(usize::from(rail)), &mut self.door)
+        let (Some(&(nic, address)), Some(netlink)) =
+            (self.rails.get(usize::from(rail)), &mut self.netlink)
         else {
             return false;
         };
@@ -142,7 +142,7 @@ impl Usual {
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let unbound = Question { from: anywhere, to, bound_to: None, is_strict: false };
-        let Ok(usual) = look_up(door, unbound) else { return false };
+        let Ok(usual) = look_up(netlink, unbound) else { return false };
         let is_ours = matches!(usual.kind, RouteType::Unicast | RouteType::Local)
             && usual.leaves_by == Some(nic)
             && usual.source == Some(address);
@@ -152,8 +152,8 @@ impl Usual {
         // Of several next hops each flow has its own.
         let entry = Question { is_strict: true, ..unbound };
         is_ours
-            && look_up(door, bound).is_ok_and(is_same)
-            && look_up(door, entry).is_ok_and(|found| !found.is_odd)
+            && look_up(netlink, bound).is_ok_and(is_same)
+            && look_up(netlink, entry).is_ok_and(|found| !found.is_odd)
     }
 }
 

@@ -114,7 +114,7 @@ impl EngineCell {
         if self.place.handover.enter() == Step::Wake {
             self.wake();
         }
-        Some(Inside { home: self })
+        Some(Inside { cell: self })
     }
 
     /// As [`Self::try_borrow_mut`], for handles that are dropped: those that a child inherited by
@@ -179,7 +179,7 @@ impl Drop for EngineCell {
 
 /// The owner is inside until this is dropped.
 pub(crate) struct Inside<'a> {
-    home: &'a EngineCell,
+    cell: &'a EngineCell,
 }
 
 impl Deref for Inside<'_> {
@@ -189,7 +189,7 @@ impl Deref for Inside<'_> {
     fn deref(&self) -> &Engine {
         // SAFETY: the hand-over has let the owner in until this guard is dropped, and the owner has
         // one guard at a time; this borrow ends before the guard.
-        unsafe { (*self.home.place.engine.get()).as_ref() }.expect(PRESENT)
+        unsafe { (*self.cell.place.engine.get()).as_ref() }.expect(PRESENT)
     }
 }
 
@@ -197,15 +197,15 @@ impl DerefMut for Inside<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Engine {
         // SAFETY: as for `deref`, and the guard is borrowed exclusively.
-        unsafe { (*self.home.place.engine.get()).as_mut() }.expect(PRESENT)
+        unsafe { (*self.cell.place.engine.get()).as_mut() }.expect(PRESENT)
     }
 }
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.home.place.handover.leave() == Step::Wake {
-            self.home.wake();
+        if self.cell.place.handover.leave() == Step::Wake {
+            self.cell.wake();
         }
     }
 }

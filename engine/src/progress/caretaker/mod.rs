@@ -373,8 +373,8 @@ impl Ward {
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
         let Some(guest) = self.place.take() else { return Some(self.is_active(now)) };
         let cared = guest.engine.background_turn();
-        if let Some(doors) = guest.engine.new_wake_fds() {
-            self.new_wake_fds = doors;
+        if let Some(wake_fds) = guest.engine.new_wake_fds() {
+            self.new_wake_fds = wake_fds;
         }
         drop(guest);
         let (happened, due_in) = match cared {
