@@ -4,12 +4,15 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
+use super::migrate::Migration;
 use super::partial::Partial;
 use super::silence::Silence;
 use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
+use crate::proto::late::Late;
 use crate::proto::send::Staged;
+use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
 
 /// Turns without bytes after which a hot lane cools down: many more than pass between the messages
@@ -28,6 +31,23 @@ const QUIET_TURNS: u32 = 48;
 /// Position of no path.
 pub(super) const NO_PATH: u8 = u8::MAX;
 
+/// What one of several paths is chosen by.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// Which of them contents had best go by.
+    pub(super) preference: crate::proto::rails::preference::Preference,
+    /// Which of them deliver long ones faster.
+    pub(super) trial: crate::proto::rails::trial::Trial,
+    /// Long datagrams with contents that came since the last reading, and how many of any length
+    /// came in a row by a path that is not the carrier.
+    pub(super) contents_came: u32,
+    pub(super) contents_elsewhere: u32,
+    /// Since when the same path has carried contents.
+    pub(super) carries_since_ns: u64,
+    /// Longest content that all healthy paths carry.
+    pub(super) content_bytes: usize,
+}
+
 /// The loop's side of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
@@ -43,6 +63,8 @@ pub(crate) struct Control {
     /// What the peer's kernel owes on the control lane.
     pub(super) silence: Silence,
     pub(super) idle_turns: u32,
+    /// It is in the list of those that something is expected of by the control lane.
+    pub(super) is_awaited: bool,
     /// Its path, if it has one.
     pub(crate) datagram: Option<Box<super::datagram::Lane>>,
     /// Those of its other paths.
@@ -50,46 +72,22 @@ pub(crate) struct Control {
     pub(crate) standby: Vec<Box<super::datagram::Lane>>,
     /// It is in the list of those that wait for room in the driver, by whichever path.
     pub(super) awaits_room: bool,
-    /// Which of them contents had best go by.
-    pub(super) preference: crate::proto::rails::preference::Preference,
-    /// Which of them deliver long ones faster.
-    pub(super) trial: crate::proto::rails::trial::Trial,
-    /// Long datagrams with contents that came since the last reading, and how many of any length
-    /// came in a row by a path that is not the carrier.
-    pub(super) contents_came: u32,
-    pub(super) contents_elsewhere: u32,
+    /// It is in the list of those in use.
+    pub(super) is_in_use: bool,
+    /// Which of them contents had best go by; `None`: it has one.
+    pub(super) choice: Option<Box<Choice>>,
     /// Some of its paths is not as it should be.
     pub(super) is_doubtful: bool,
     /// Position of the path that the control lane goes by; [`NO_PATH`]: it goes by none of them.
     pub(super) lane_at: u8,
     /// The same of the attempt to connect it.
     pub(super) attempt_at: u8,
-    /// Another control lane that is being opened, and its path.
-    pub(super) moving: Option<(LaneKey, u8)>,
-    /// When the last attempt of that began or failed; 0: there was none.
-    pub(super) moving_since_ns: u64,
-    /// Attempts of that in a row that failed, and the path of the last one.
-    pub(super) moves_failed: u32,
-    pub(super) moved_by: u8,
-    /// Since when the peer is suspect: its control lane was reset.
-    pub(super) suspected_ns: Option<u64>,
-    /// When the peer's host refused a connection, as it does when the process is gone; others on
-    /// the way may, too.
-    pub(super) refused_ns: Option<u64>,
-    /// Since when no path is healthy.
-    pub(super) silent_since_ns: Option<u64>,
-    /// When the peer was last asked for the sake of hearing from it.
-    pub(super) questioned_ns: u64,
-    /// Since when it has had no control lane, where it had one.
-    pub(super) control_lane_lost_ns: u64,
+    /// What a control lane that fails leads to.
+    pub(super) migration: Late<Migration>,
     /// When the stream last showed that its path is alive, and how many bytes it had delivered
     /// then.
     pub(super) streamed_ns: u64,
     pub(super) streamed_bytes: u64,
-    /// Since when the same path has carried contents, where there are several.
-    pub(super) carries_since_ns: u64,
-    /// Longest content that all its healthy paths carry, where there are several.
-    pub(super) content_bytes: usize,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.
@@ -104,9 +102,34 @@ pub(crate) struct Control {
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
     /// How long that has been awaited.
-    pub(super) unfinished: Unfinished,
-    /// Copy or zero copy, for its bulk lanes.
-    pub(super) zero_copy: Option<super::zero_copy::ZeroCopy>,
+    pub(super) unfinished: Option<Box<Unfinished>>,
+    /// Copy or zero copy, for its bulk lanes; from the first chunk on.
+    pub(super) zero_copy: Option<Box<super::zero_copy::ZeroCopy>>,
+}
+
+impl Control {
+    /// Something is expected of the control lane: it is looked at until nothing is.
+    #[inline]
+    pub(super) fn await_something(&mut self, session: u32, owed: &mut Vec<u32>) {
+        if !self.is_awaited {
+            self.is_awaited = true;
+            owed.push(session);
+        }
+    }
+
+    /// Something is sent by the control lane.
+    #[inline]
+    pub(super) fn expect_answer(&mut self, session: u32, owed: &mut Vec<u32>) {
+        self.silence.expect_answer();
+        self.await_something(session, owed);
+    }
+
+    /// The kernel takes no more by the control lane.
+    pub(super) fn block(&mut self, session: u32, blocked: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.is_blocked, true) {
+            blocked.push(session);
+        }
+    }
 }
 
 impl Engine {
@@ -114,6 +137,7 @@ impl Engine {
         let index = session as usize;
         let controls = &mut self.state.controls;
         if index >= controls.len() {
+            reserve_for(controls, index + 1);
             controls.resize_with(index + 1, Control::default);
         }
         &mut controls[index]
@@ -248,7 +272,11 @@ impl Engine {
             match handled {
                 Ok(used) => {
                     if have > 0 || used < got {
-                        control.unfinished.note_bytes(used > 0 || have == 0);
+                        if used > 0 || have == 0 {
+                            control.unfinished = None;
+                        } else if let Some(unfinished) = &mut control.unfinished {
+                            unfinished.note_bytes();
+                        }
                     }
                     match have {
                         0 => control.partial.extend(&state.receive_buffer[used..got]),
@@ -256,6 +284,9 @@ impl Engine {
                     }
                     if planted!(DropPartial) {
                         control.partial.clear();
+                    }
+                    if !control.partial.is_empty() {
+                        control.await_something(session, &mut state.owed);
                     }
                 }
                 Err(error) => {
@@ -288,7 +319,7 @@ impl Engine {
     /// may be lost.
     fn handle_control_closed(&mut self, session: u32) {
         let state = &mut *self.state;
-        if state.controls[session as usize].moving.is_some() {
+        if state.controls[session as usize].migration.moving.is_some() {
             // The peer may have the other one already.
             self.suspect(session);
         } else if state.core.is_goodbye_under_way(session) {
@@ -443,14 +474,14 @@ impl Engine {
             match self.driver.send(lane, bytes) {
                 Ok(sent) => {
                     happened = true;
-                    control.silence.expect_answer();
+                    control.expect_answer(session, &mut state.owed);
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    control.is_blocked = true;
+                    control.block(session, &mut state.blocked);
                     if !planted!(ForgetWritable) {
                         self.watch(lane, Interest::Writable);
                     }

@@ -24,7 +24,6 @@ use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::{CLOSING, Role};
 use super::silence::Silence;
-use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::wire::hello::HelloStatus;
 
@@ -65,7 +64,7 @@ impl Control {
 
     /// Whether nothing is known of the peer that would keep its session alive for long.
     pub(super) fn is_anxious(&self) -> bool {
-        self.suspected_ns.is_some() || self.silent_since_ns.is_some()
+        self.migration.suspected_ns.is_some() || self.migration.silent_since_ns.is_some()
     }
 }
 
@@ -133,7 +132,7 @@ impl Engine {
         }
         self.drop_control_lane(session);
         let now_ns = self.state.now_ns;
-        self.control(session).suspected_ns = Some(now_ns);
+        self.control(session).migration.suspected_ns = Some(now_ns);
         tracing::debug!(session, "its control lane was reset: is the peer still there?");
         self.state.ask_all_paths(session);
         self.move_control_lane(session);
@@ -146,13 +145,13 @@ impl Engine {
         let control = self.control(session);
         (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
         control.silence = Silence::NONE;
-        (control.moved_by, control.moves_failed) = (control.lane_at, 0);
+        (control.migration.moved_by, control.migration.moves_failed) = (control.lane_at, 0);
         control.partial = Partial::default();
-        control.unfinished = Unfinished::default();
+        control.unfinished = None;
         control.unsent.clear();
         let at = control.lane_at;
         if let Some(lane) = control.lane.take() {
-            control.control_lane_lost_ns = now_ns;
+            control.migration.control_lane_lost_ns = now_ns;
             self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);
             self.driver.close(lane, CloseMode::Reset);
@@ -178,15 +177,15 @@ impl Engine {
         let limit_ns = limit.as_nanos() as u64;
         let is_received = self.is_received(session);
         let control = self.control(session);
-        if let Some(refused_ns) = control.refused_ns {
+        if let Some(refused_ns) = control.migration.refused_ns {
             if control.has_answered_since(refused_ns) {
-                control.refused_ns = None;
+                control.migration.refused_ns = None;
             } else if now_ns.saturating_sub(refused_ns) > REFUSED_NS {
                 return self.lose(session, "its host says that its process is gone");
             }
         }
         let control = self.control(session);
-        if let Some(since_ns) = control.suspected_ns {
+        if let Some(since_ns) = control.migration.suspected_ns {
             let suspected_for_ns = now_ns.saturating_sub(since_ns);
             let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
             if control.has_answered_since(since_ns) {
@@ -197,7 +196,7 @@ impl Engine {
             }
         }
         let control = self.control(session);
-        let without_ns = now_ns.saturating_sub(control.control_lane_lost_ns);
+        let without_ns = now_ns.saturating_sub(control.migration.control_lane_lost_ns);
         if without_ns > limit_ns && self.state.core.holds_long(session) {
             // Nothing else carries them, and others wait for them.
             let cause = format!(
@@ -209,22 +208,23 @@ impl Engine {
             return self.lose(session, &cause);
         }
         let control = self.control(session);
-        let silent_ns = control.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
+        let silent_ns =
+            control.migration.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
         let silence = Duration::from_nanos(silent_ns);
         let patience = limit - self.state.silent_before(session as usize, silence);
         let control = self.control(session);
-        if silence > patience && control.suspected_ns.is_none() {
+        if silence > patience && control.migration.suspected_ns.is_none() {
             let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
             self.lose(session, &cause);
-        } else if now_ns.saturating_sub(control.questioned_ns) > QUESTION_NS {
-            control.questioned_ns = now_ns;
+        } else if now_ns.saturating_sub(control.migration.questioned_ns) > QUESTION_NS {
+            control.migration.questioned_ns = now_ns;
             self.state.ask_all_paths(session);
         }
     }
 
     /// Whether the host of the peer keeps a connection that its process has not answered yet.
     fn is_received(&mut self, session: u32) -> bool {
-        let moving = self.control(session).moving;
+        let moving = self.control(session).migration.moving;
         let role = moving.and_then(|(key, _)| self.state.roles.get_mut(key));
         matches!(role, Some(Role::MoveAwaitReply { .. }))
     }
@@ -233,9 +233,9 @@ impl Engine {
     fn confirm(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        (control.suspected_ns, control.refused_ns) = (None, None);
+        (control.migration.suspected_ns, control.migration.refused_ns) = (None, None);
         // All its paths may stay silent: networks may drop datagrams alone.
-        control.silent_since_ns = control.silent_since_ns.map(|_| now_ns);
+        control.migration.silent_since_ns = control.migration.silent_since_ns.map(|_| now_ns);
         tracing::debug!(session, "the peer is there, though its control lane is not");
     }
 
@@ -250,9 +250,9 @@ impl Engine {
             && self.is_move_to_peer(session)
         {
             let control = self.control(session);
-            if control.lane.is_none() && control.refused_ns.is_none() {
+            if control.lane.is_none() && control.migration.refused_ns.is_none() {
                 // The questions may go at this very time.
-                control.refused_ns = Some(now_ns.saturating_sub(1));
+                control.migration.refused_ns = Some(now_ns.saturating_sub(1));
                 self.state.ask_all_paths(session);
             }
         }
@@ -262,7 +262,7 @@ impl Engine {
     /// announced may be anybody's.
     fn is_move_to_peer(&mut self, session: u32) -> bool {
         let control = self.control(session);
-        let Some((_, at)) = control.moving else { return false };
+        let Some((_, at)) = control.migration.moving else { return false };
         control.lanes().any(|lane| lane.position() == at && lane.path().is_answered())
     }
 
@@ -297,13 +297,15 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let pause = self.state.config.peer_timeout / QUESTIONS_PER_TIMEOUT;
         let pause_ns = pause.as_nanos() as u64;
-        for session in 0..self.state.controls.len() as u32 {
+        for index in 0..self.state.several.len() {
+            let session = self.state.several[index];
             let control = self.control(session);
-            if control.standby.is_empty() || now_ns.saturating_sub(control.questioned_ns) < pause_ns
+            if control.standby.is_empty()
+                || now_ns.saturating_sub(control.migration.questioned_ns) < pause_ns
             {
                 continue;
             }
-            control.questioned_ns = now_ns;
+            control.migration.questioned_ns = now_ns;
             self.state.ask_quiet_paths(session, now_ns.saturating_sub(pause_ns));
         }
     }

@@ -14,6 +14,7 @@ use super::clock::Clock;
 use super::completions::Completions;
 use super::control::Control;
 use super::datagram::Datagrams;
+use super::idle::InUse;
 use super::lanes::{Driver, Event, Interest, LaneKey};
 use super::roles::Roles;
 use super::zero_copy::Policy;
@@ -92,6 +93,14 @@ pub(crate) struct State {
     pub(crate) controls: Vec<Control>,
     /// Sessions whose control lane is read directly.
     pub(super) hot: Vec<u32>,
+    /// Sessions that may owe an answer, or the rest of something, on their control lane.
+    pub(super) owed: Vec<u32>,
+    /// Sessions whose control lane took no more, and some where it takes more again.
+    pub(super) blocked: Vec<u32>,
+    /// Sessions with several paths.
+    pub(super) several: Vec<u32>,
+    /// Sessions whose paths carried something lately.
+    pub(super) in_use: Vec<InUse>,
     /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
     pub(super) acks_due: VecDeque<(LaneKey, u64)>,
     /// By slot of the protocol's lane table.
@@ -149,6 +158,10 @@ impl State {
             roles: Roles::default(),
             controls: Vec::new(),
             hot: Vec::new(),
+            owed: Vec::new(),
+            blocked: Vec::new(),
+            several: Vec::new(),
+            in_use: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
             receive_buffer: vec![
@@ -473,6 +486,7 @@ impl Engine {
             self.check_lanes();
             self.ask_idle_paths();
             self.move_control_lanes();
+            self.state.shrink_idle();
             self.fit_window();
             self.publish();
         }

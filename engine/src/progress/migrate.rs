@@ -16,6 +16,7 @@ use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
 use crate::proto::handshake::{Initiator, answer_join};
+use crate::proto::late::AtRest;
 use crate::proto::session::{Limits, NOTHING};
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, HelloReply};
@@ -33,10 +34,47 @@ const SETTLED_NS: u64 = 50_000_000;
 /// How long after an attempt that failed it tries to follow again, in nanoseconds.
 const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
 
+/// A control lane fails, or is to follow the others to another path.
+#[derive(Debug, Default)]
+pub(crate) struct Migration {
+    /// Another control lane that is being opened, and its path.
+    pub(super) moving: Option<(LaneKey, u8)>,
+    /// When the last attempt of that began or failed; 0: there was none.
+    pub(super) moving_since_ns: u64,
+    /// Attempts of that in a row that failed, and the path of the last one.
+    pub(super) moves_failed: u32,
+    pub(super) moved_by: u8,
+    /// Since when the peer is suspect: its control lane was reset.
+    pub(super) suspected_ns: Option<u64>,
+    /// When the peer's host refused a connection, as it does when the process is gone; others on
+    /// the way may, too.
+    pub(super) refused_ns: Option<u64>,
+    /// Since when no path is healthy.
+    pub(super) silent_since_ns: Option<u64>,
+    /// When the peer was last asked for the sake of hearing from it.
+    pub(super) questioned_ns: u64,
+    /// Since when it has had no control lane, where it had one.
+    pub(super) control_lane_lost_ns: u64,
+}
+
+impl AtRest for Migration {
+    const AT_REST: &'static Self = &Self {
+        moving: None,
+        moving_since_ns: 0,
+        moves_failed: 0,
+        moved_by: 0,
+        suspected_ns: None,
+        refused_ns: None,
+        silent_since_ns: None,
+        questioned_ns: 0,
+        control_lane_lost_ns: 0,
+    };
+}
+
 impl Control {
     /// Time that the attempt under way has for TCP to connect, in nanoseconds.
     pub(super) fn move_connect_limit_ns(&self) -> u64 {
-        CONNECT_NS << self.moves_failed.min(10)
+        CONNECT_NS << self.migration.moves_failed.min(10)
     }
 }
 
@@ -46,16 +84,21 @@ impl Engine {
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
-        for session in 0..self.state.controls.len() as u32 {
-            let control = self.control(session);
-            if control.standby.is_empty() {
-                continue;
+        let mut several = std::mem::take(&mut self.state.several);
+        several.sort_unstable();
+        several.dedup();
+        several.retain(|&session| {
+            if self.control(session).standby.is_empty() {
+                return false;
             }
-            if control.lane.is_none() {
+            if self.control(session).lane.is_none() {
                 self.ask_without_lane(session);
             }
             self.move_control_lane(session);
-        }
+            true
+        });
+        several.append(&mut self.state.several);
+        self.state.several = several;
     }
 
     /// The control lane of long messages follows to another path as soon as it should: when its own
@@ -78,28 +121,31 @@ impl Engine {
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
         let (is_initiator, is_connected) = (known.connection.is_initiator(), known.is_connected());
         let control = self.control(session);
-        let since_ns = control.moving_since_ns;
-        let doublings =
-            if control.suspected_ns.is_some() { 0 } else { control.moves_failed.min(3) };
+        let since_ns = control.migration.moving_since_ns;
+        let doublings = if control.migration.suspected_ns.is_some() {
+            0
+        } else {
+            control.migration.moves_failed.min(3)
+        };
         let is_late = since_ns == 0 || now_ns.saturating_sub(since_ns) > PAUSE_NS << doublings;
         // The other side asks whether the peer is there, and waits for what that one opens.
         let is_asking = control.lane.is_none() && control.is_anxious();
         let may_move = is_connected && (is_initiator || is_asking);
-        if !may_move || !is_late || control.moving.is_some() {
+        if !may_move || !is_late || control.migration.moving.is_some() {
             return;
         }
         let Some(at) = self.path_to_move_by(session, is_initiator) else { return };
         let Some((remote, rail)) = self.state.core.way_of_path(session, at) else { return };
         let control = self.control(session);
-        (control.moving_since_ns, control.moved_by) = (now_ns, at);
+        (control.migration.moving_since_ns, control.migration.moved_by) = (now_ns, at);
         let remote = scoped(&self.state.rails, rail, remote);
         match self.driver.connect(remote, rail) {
             Ok(key) => {
-                self.control(session).moving = Some((key, at));
+                self.control(session).migration.moving = Some((key, at));
                 self.state.roles.insert(key, Role::MoveConnecting { session, remote });
             }
             Err(error) => {
-                self.control(session).moves_failed += 1;
+                self.control(session).migration.moves_failed += 1;
                 tracing::debug!(session, "no control lane on another rail: {error}");
             }
         }
@@ -113,17 +159,18 @@ impl Engine {
     fn path_to_move_by(&mut self, session: u32, is_initiator: bool) -> Option<u8> {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        let (at, before) = (control.lane_at, control.moved_by);
+        let (at, before) = (control.lane_at, control.migration.moved_by);
         if control.lane.is_some() {
             let carrier = control.carrier().filter(|&carrier| carrier != at);
             let is_in_doubt =
                 control.is_path_down(at) || (control.has_streamed && control.is_path_suspect(at));
-            let carries_ns = now_ns.saturating_sub(control.carries_since_ns);
-            let tried_ns = now_ns.saturating_sub(control.moving_since_ns);
+            let choice = control.choice.as_deref();
+            let carries_ns = choice.map_or(0, |it| now_ns.saturating_sub(it.carries_since_ns));
+            let is_trying = choice.is_some_and(|it| it.trial.is_trying());
+            let tried_ns = now_ns.saturating_sub(control.migration.moving_since_ns);
             // Where it did not get through it is not needed either.
-            let may_follow = control.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
-            let is_settled =
-                control.has_streamed && !control.trial.is_trying() && carries_ns > SETTLED_NS;
+            let may_follow = control.migration.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
+            let is_settled = control.has_streamed && !is_trying && carries_ns > SETTLED_NS;
             let is_leaving =
                 self.state.core.sessions.at(session as usize).is_none_or(|it| it.is_leaving);
             let follows = is_settled && may_follow && !is_leaving;
@@ -146,7 +193,7 @@ impl Engine {
     /// TCP is connected on the other rail: say what for.
     pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32, remote: SocketAddr) {
         let nonce = self.state.random.random();
-        let moving = self.control(session).moving.filter(|&(moving, _)| moving == key);
+        let moving = self.control(session).migration.moving.filter(|&(moving, _)| moving == key);
         let Some((_, at)) = moving else {
             return self.handle_connect_failed(key, "nobody waits for it any more");
         };
@@ -171,11 +218,11 @@ impl Engine {
         tracing::debug!(session, "no control lane on another rail: {cause}");
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        if control.moving.is_none_or(|(moving, _)| moving != key) {
+        if control.migration.moving.is_none_or(|(moving, _)| moving != key) {
             return;
         }
-        (control.moving, control.moving_since_ns) = (None, now_ns);
-        control.moves_failed += 1;
+        (control.migration.moving, control.migration.moving_since_ns) = (None, now_ns);
+        control.migration.moves_failed += 1;
     }
 
     /// The peer opened another control lane.
@@ -219,7 +266,7 @@ impl Engine {
             return self.handle_connect_failed(key, "its session is over");
         };
         let is_initiator = known.is_some_and(|known| known.connection.is_initiator());
-        let at = state.controls.get(session as usize).and_then(|control| control.moving);
+        let at = state.controls.get(session as usize).and_then(|control| control.migration.moving);
         match (initiator.handle_join_reply(&state.keys, keys, reply), at) {
             (Ok(HelloStatus::Accepted), Some((_, at))) if is_initiator => {
                 self.control_moved(session, key, at);
@@ -235,16 +282,18 @@ impl Engine {
         tracing::info!(session, path = at, "its control lane is on another rail");
         self.drop_control_lane(session);
         self.set_control_lane_lost(session, false);
-        if let Some((asking, _)) = self.control(session).moving.filter(|&(other, _)| other != key) {
+        if let Some((asking, _)) =
+            self.control(session).migration.moving.filter(|&(other, _)| other != key)
+        {
             // The answer has come by the peer's own connection.
             self.state.roles.insert(asking, CLOSING);
             self.driver.close(asking, CloseMode::Reset);
         }
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        (control.lane, control.lane_at, control.moving) = (Some(key), at, None);
-        (control.suspected_ns, control.refused_ns) = (None, None);
-        (control.moves_failed, control.moving_since_ns) = (0, now_ns);
+        (control.lane, control.lane_at, control.migration.moving) = (Some(key), at, None);
+        (control.migration.suspected_ns, control.migration.refused_ns) = (None, None);
+        (control.migration.moves_failed, control.migration.moving_since_ns) = (0, now_ns);
         self.state.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });
         self.heat(session);

@@ -17,6 +17,7 @@ mod copies;
 pub(crate) mod datagram;
 pub(crate) mod engine;
 mod handshake;
+mod idle;
 pub(crate) mod lanes;
 mod leave;
 mod migrate;

@@ -89,7 +89,7 @@ impl State {
             if !is_home {
                 lane.handle_address(self.now_ns, from);
             }
-            if lane.candidate.is_some_and(|candidate| candidate.question.is_none()) {
+            if lane.candidate.as_ref().is_some_and(|candidate| candidate.question.is_none()) {
                 lane.wake_at(self.now_ns, session, &mut self.datagrams.timers);
             }
         }

@@ -52,14 +52,15 @@ impl Control {
     /// goes on sending them by another path.
     #[inline]
     pub(super) fn note_contents(&mut self, length: usize, is_elsewhere: bool) -> bool {
-        let is_long = 2 * length >= self.content_bytes;
-        self.contents_came = self.contents_came.saturating_add(u32::from(is_long));
+        let Some(choice) = &mut self.choice else { return false };
+        let is_long = length >= choice.content_bytes.div_ceil(2);
+        choice.contents_came = choice.contents_came.saturating_add(u32::from(is_long));
         if !is_elsewhere {
-            self.contents_elsewhere = 0;
+            choice.contents_elsewhere = 0;
             return false;
         }
-        self.contents_elsewhere = (self.contents_elsewhere + 1) % ELSEWHERE;
-        self.contents_elsewhere == 0
+        choice.contents_elsewhere = (choice.contents_elsewhere + 1) % ELSEWHERE;
+        choice.contents_elsewhere == 0
     }
 }
 
@@ -72,7 +73,7 @@ impl State {
     pub(super) fn choose_carrier(&mut self, session: u32) {
         let Some(known) = self.core.sessions.at(session as usize) else { return };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
-        let favourite = control.preference.favourite();
+        let favourite = control.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |lane: &Lane| {
             let speed = known.rails.paths.get(usize::from(lane.at)).map_or(0, PathState::speed);
             let is_other = Some(lane.number) != favourite;
@@ -89,7 +90,9 @@ impl State {
                 lane.is_held = true;
             }
             control.exchange(at);
-            control.carries_since_ns = self.now_ns;
+            if let Some(choice) = &mut control.choice {
+                choice.carries_since_ns = self.now_ns;
+            }
             tracing::debug!(session, "another path carries its contents");
         }
         let carrier = control.datagram.as_deref_mut();
@@ -102,9 +105,10 @@ impl State {
         // What is made from now on fits every path that may have to carry it.
         let least = control.lanes().filter(|lane| is_fit(lane));
         if let Some(bytes) = least.map(|lane| lane.path.content_bytes_max()).min()
-            && bytes != control.content_bytes
+            && let Some(choice) = &mut control.choice
+            && bytes != choice.content_bytes
         {
-            control.content_bytes = bytes;
+            choice.content_bytes = bytes;
             self.core.set_content_bytes(session, bytes);
         }
         self.choose_stream(session);
@@ -125,9 +129,10 @@ impl State {
         let is_streaming = self.core.holds_long(session);
         let may_follow = class_of(known, theirs) == class_of(known, carrier)
             && is_near(theirs, carrier, is_streaming);
-        let is_free = !known.connection.is_initiator() && !control.trial.is_trying();
+        let Some(choice) = &mut control.choice else { return };
+        let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
-            control.preference.choose(path);
+            choice.preference.choose(path);
             self.choose_carrier(session);
         }
     }
@@ -139,8 +144,9 @@ impl State {
         let now_ns = self.now_ns;
         let Some(known) = self.core.sessions.at(session as usize) else { return };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
-        control.trial.put_off(now_ns);
-        let came = std::mem::take(&mut control.contents_came);
+        let Some(choice) = &mut control.choice else { return };
+        choice.trial.put_off(now_ns);
+        let came = std::mem::take(&mut choice.contents_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
         let carrier = control.datagram.as_deref_mut().filter(|lane| is_fit(lane));
         let Some(carrier) = carrier else { return };
@@ -149,7 +155,7 @@ impl State {
             delivered.bytes += self.core.delivered_by_stream(session);
         }
         let is_streaming = self.core.holds_long(session);
-        let content_bytes = control.content_bytes.max(1) as u64;
+        let content_bytes = choice.content_bytes.max(1) as u64;
         let used = Used { path: carrier.number, delivered, content_bytes };
         let class = class_of(known, carrier);
         let claimed =
@@ -162,8 +168,8 @@ impl State {
         };
         let standby = control.standby.iter().map(|lane| &**lane);
         let others = standby.filter(is_candidate).map(|lane| lane.number);
-        if let Some(path) = control.trial.read(now_ns, &used, others) {
-            control.preference.choose(path);
+        if let Some(path) = choice.trial.read(now_ns, &used, others) {
+            choice.preference.choose(path);
             self.choose_carrier(session);
         }
     }
@@ -175,7 +181,9 @@ impl State {
         let now_ns = self.now_ns;
         let Some(known) = self.core.sessions.at(session as usize) else { return };
         let Some(control) = self.controls.get_mut(session as usize) else { return };
-        control.preference.put_off(now_ns);
+        if let Some(choice) = &mut control.choice {
+            choice.preference.put_off(now_ns);
+        }
         control.lanes_mut().for_each(|lane| lane.path.apply_deferred_ack());
         let Some(carrier) = control.datagram.as_deref().filter(|lane| is_fit(lane)) else { return };
         let class = class_of(known, carrier);
@@ -189,7 +197,10 @@ impl State {
             .map(|round_trip_ns| Distance { path: carrier.number, round_trip_ns });
         let standby = control.standby.iter().map(|lane| &**lane);
         let others = standby.filter(alike).filter_map(distance);
-        let is_moved = used.is_some_and(|used| control.preference.compare(now_ns, used, others));
+        let choice = control.choice.as_mut();
+        let is_moved = used
+            .zip(choice)
+            .is_some_and(|(used, choice)| choice.preference.compare(now_ns, used, others));
         let known = self.core.sessions.at_mut(session as usize);
         let mut paths = known.map(|known| &mut known.rails.paths);
         for lane in control.lanes_mut().filter(|lane| is_fit(lane)) {

@@ -49,14 +49,14 @@ pub(crate) struct Lane {
     /// Where they went before, or are to go by what the peer announced.
     pub(super) fallback: SocketAddr,
     /// Where the peer may be now.
-    pub(super) candidate: Option<Candidate>,
+    pub(super) candidate: Option<Box<Candidate>>,
     /// It was asked because a packet of the peer had come.
     pub(super) has_asked_back: bool,
     /// Highest packet number of the peer so far.
     pub(super) highest: u64,
     pub(super) health: Health,
     /// How it compares with others, in a session that has several.
-    pub(super) rail_health: Option<RailHealth>,
+    pub(super) rail_health: Option<Box<RailHealth>>,
     /// No content goes by it: another one carries them, or it is not to be relied on.
     pub(super) is_held: bool,
     /// It is not asked for the sake of TCP lanes before.
@@ -153,7 +153,7 @@ impl Lane {
 
     /// Whether it is one of several and healthy among them.
     pub(crate) fn is_active(&self) -> bool {
-        self.rail_health.as_ref().is_some_and(RailHealth::is_active) && !self.is_off
+        self.rail_health.as_deref().is_some_and(RailHealth::is_active) && !self.is_off
     }
 
     /// Whether contents go by it now.
@@ -183,6 +183,11 @@ impl Lane {
         &self.path
     }
 
+    /// Gives back what memory an idle path does without.
+    pub(in crate::progress) fn shrink(&mut self) {
+        self.path.shrink();
+    }
+
     /// Position of its path among those of the session.
     pub(in crate::progress) fn position(&self) -> u8 {
         self.at
@@ -195,7 +200,7 @@ impl Lane {
 
     /// How it fares among several; `None`: there are no others.
     pub(in crate::progress) fn phase(&self) -> Option<Phase> {
-        self.rail_health.as_ref().map(RailHealth::phase)
+        self.rail_health.as_deref().map(RailHealth::phase)
     }
 
     /// Tells the message layer what the path found out. `true`: nothing but what arrived.
@@ -275,7 +280,7 @@ impl Lane {
         }
         // Of an answer that came already a copy says nothing.
         self.path.apply_deferred_ack();
-        let is_answer = self.candidate.is_some_and(|candidate| {
+        let is_answer = self.candidate.as_ref().is_some_and(|candidate| {
             let is_answered = |number| self.path.is_answer(packet, number);
             candidate.address == from && candidate.question.is_some_and(is_answered)
         });
@@ -292,12 +297,14 @@ impl Lane {
     pub(super) fn handle_address(&mut self, now_ns: u64, from: SocketAddr) {
         let is_asked = self
             .candidate
+            .as_ref()
             .is_some_and(|candidate| now_ns.saturating_sub(candidate.since_ns) < QUESTION_NS);
         if planted!(MoveUnasked) {
             self.remote = from;
         }
         if from != self.remote && !is_asked {
-            self.candidate = Some(Candidate { address: from, since_ns: now_ns, question: None });
+            let candidate = Candidate { address: from, since_ns: now_ns, question: None };
+            self.candidate = Some(Box::new(candidate));
         }
     }
 

@@ -35,7 +35,7 @@ use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
-use crate::proto::packet::{Path, PathConfig};
+use crate::proto::packet::{ACK_DELAY_NS, Path, PathConfig};
 use crate::types::{Error, FrameState};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
@@ -94,6 +94,8 @@ pub(crate) struct Datagrams {
     is_blocked: bool,
     /// Sessions of which packets came, and whose paths have not been drained since.
     to_drain: Vec<u32>,
+    /// Sessions whose acknowledgements are sent before the loop sleeps, while they are.
+    due: Vec<u32>,
     /// When nothing was there that was not handled, as far as that was last known.
     drained_ns: u64,
     /// The loop slept since it last looked: what woke it had just come.
@@ -458,6 +460,7 @@ impl Engine {
     fn fire_timer(&mut self, session: u32, until_ns: u64) {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else { return };
+        control.note_use(session, &mut state.in_use);
         let Some(lane) = control.datagram.as_deref_mut() else { return };
         lane.timer_ns = u64::MAX;
         // What is drained is as old as the turn; a socket that is watched has nothing.
@@ -474,23 +477,33 @@ impl Engine {
         self.transmit(session, false);
     }
 
-    /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
+    /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes. Each has a time
+    /// among the timers, so that those sessions are found that owe one.
     pub(super) fn acknowledge_all(&mut self) {
-        if self.state.datagrams.timers.is_empty() {
-            return;
-        }
         let state = &mut *self.state;
-        let mut sessions: Vec<u32> = state.datagrams.timers.sessions().collect();
-        sessions.sort_unstable();
-        sessions.dedup();
-        for session in sessions {
-            for lane in self.control(session).lanes_mut() {
+        let until_ns = state.now_ns + ACK_DELAY_NS;
+        let mut due = std::mem::take(&mut state.datagrams.due);
+        while let Some((at_ns, session)) = state.datagrams.timers.pop(until_ns) {
+            let Some(control) = state.controls.get_mut(session as usize) else { continue };
+            let mut stands = false;
+            for lane in control.lanes_mut().filter(|lane| lane.timer_ns == at_ns) {
+                stands = true;
+                lane.timer_ns = u64::MAX;
                 lane.path.apply_deferred_ack();
                 lane.path.hasten_ack();
             }
-            self.transmit_all(session);
+            if stands && due.last() != Some(&session) {
+                due.push(session);
+            }
         }
-        self.driver.flush_datagrams();
+        if !due.is_empty() {
+            for &session in &due {
+                self.transmit_all(session);
+            }
+            self.driver.flush_datagrams();
+        }
+        due.clear();
+        self.state.datagrams.due = due;
     }
 }
 

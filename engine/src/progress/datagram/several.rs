@@ -67,7 +67,7 @@ impl Control {
         self.datagram.iter().chain(&self.standby).map(|lane| &**lane)
     }
 
-    pub(super) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+    pub(in crate::progress) fn lanes_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.datagram.iter_mut().chain(&mut self.standby).map(|lane| &mut **lane)
     }
 
@@ -94,7 +94,7 @@ impl Control {
     pub(in crate::progress) fn is_path_suspect(&self, at: u8) -> bool {
         let mut lanes = self.lanes().filter(|lane| lane.at == at);
         let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
-        let is_suspected = lanes.any(|lane| lane.rail_health.as_ref().is_some_and(is_suspect));
+        let is_suspected = lanes.any(|lane| lane.rail_health.as_deref().is_some_and(is_suspect));
         is_suspected || self.is_path_down(at)
     }
 
@@ -105,7 +105,7 @@ impl Control {
         }
         let mut lanes = self.lanes().filter(|lane| lane.at == at);
         let is_lost = |health: &RailHealth| health.is_down() && !health.has_never_answered();
-        lanes.any(|lane| lane.rail_health.as_ref().is_some_and(is_lost))
+        lanes.any(|lane| lane.rail_health.as_deref().is_some_and(is_lost))
     }
 
     /// Position of the path that carries contents now, if any does.
@@ -199,7 +199,8 @@ impl Engine {
             true => self.state.rails_down &= !bit,
             false => self.state.rails_down |= bit,
         }
-        for session in 0..self.state.controls.len() {
+        for index in 0..self.state.several.len() {
+            let session = self.state.several[index] as usize;
             let control = &mut self.state.controls[session];
             if control.standby.is_empty() {
                 continue;
@@ -268,7 +269,8 @@ impl State {
             self.judge_paths(session);
         }
         let control = self.controls.get(session as usize);
-        let is_comparing = control.is_some_and(|it| it.preference.is_due(self.now_ns));
+        let choice = control.and_then(|control| control.choice.as_deref());
+        let is_comparing = choice.is_some_and(|it| it.preference.is_due(self.now_ns));
         if is_comparing {
             self.compare_paths(session);
         }
@@ -288,7 +290,7 @@ impl State {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let streams_at = control.lane_at;
         let is_elsewhere = control.carrier() != Some(streams_at);
-        let is_led = control.note_contents(control.content_bytes, is_elsewhere);
+        let is_led = control.note_contents(usize::MAX, is_elsewhere);
         let path = control.lanes().find(|lane| lane.at == streams_at).map(|lane| lane.number);
         self.compare_deliveries(session, path.filter(|_| is_led));
     }
@@ -296,7 +298,7 @@ impl State {
     /// Looks at which path delivers most, if it is time for that. The peer has chosen `theirs`.
     fn compare_deliveries(&mut self, session: u32, theirs: Option<u16>) {
         let Some(control) = self.controls.get(session as usize) else { return };
-        let is_reading = control.trial.is_due(self.now_ns);
+        let is_reading = control.choice.as_ref().is_some_and(|it| it.trial.is_due(self.now_ns));
         if let Some(theirs) = theirs {
             self.follow(session, theirs);
         }
@@ -342,11 +344,15 @@ impl State {
             }
             health
         };
-        lane.rail_health = Some(health_of(rail));
+        lane.rail_health = Some(Box::new(health_of(rail)));
         lane.path.ask();
         lane.wake_at(now_ns, session, &mut self.datagrams.timers);
         if carrier.rail_health.is_none() {
-            carrier.rail_health = Some(health_of(carrier.rail));
+            carrier.rail_health = Some(Box::new(health_of(carrier.rail)));
+        }
+        control.choice.get_or_insert_default();
+        if control.standby.is_empty() {
+            self.several.push(session);
         }
         control.standby.push(Box::new(lane));
         self.datagrams.standing_by += 1;
@@ -400,7 +406,7 @@ impl State {
                 .lanes()
                 .enumerate()
                 .filter(|&(other, _)| other != index)
-                .filter_map(|(_, lane)| lane.rail_health.as_ref()?.witness())
+                .filter_map(|(_, lane)| lane.rail_health.as_deref()?.witness())
                 .max_by_key(|witness| witness.sent_ns);
             let Some(lane) = control.lanes_mut().nth(index) else { break };
             let mut evidence = lane.evidence();
@@ -424,7 +430,7 @@ impl State {
                 lane.path.ask();
                 lane.wake_at(now_ns, session, timers);
             }
-            if let Some(next_ns) = lane.rail_health.as_ref().and_then(RailHealth::next_ns) {
+            if let Some(next_ns) = lane.rail_health.as_deref().and_then(RailHealth::next_ns) {
                 lane.wake_at(next_ns.max(now_ns + 100_000), session, timers);
             } else if evidence.probes > 0 && witness.is_some() {
                 let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
@@ -432,7 +438,7 @@ impl State {
             }
             // One that is down, or was never up, says more by its own packets and timers: those of
             // others need not ask.
-            let health = lane.rail_health.as_ref();
+            let health = lane.rail_health.as_deref();
             let is_settled = health.is_some_and(|health| {
                 health.is_down()
                     || health.has_never_answered()
@@ -440,7 +446,7 @@ impl State {
             });
             control.is_doubtful |= !is_settled;
         }
-        control.silent_since_ns = match control.silent_since_ns {
+        control.migration.silent_since_ns = match control.migration.silent_since_ns {
             _ if active > 0 => None,
             since => Some(since.unwrap_or(now_ns)),
         };
@@ -491,7 +497,7 @@ impl State {
         let (session, at) = (bulk.session, bulk.path);
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         let doubted = control.lanes_mut().find(|lane| lane.at == at);
-        if let Some(health) = doubted.and_then(|lane| lane.rail_health.as_mut()) {
+        if let Some(health) = doubted.and_then(|lane| lane.rail_health.as_deref_mut()) {
             health.suspect();
             self.judge_paths(session);
         }
@@ -506,8 +512,8 @@ impl State {
         let Some(control) = self.controls.get(session as usize) else { return };
         let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
         let is_mute =
-            |lane: &Lane| lane.rail_health.as_ref().is_some_and(RailHealth::has_never_answered);
-        if control.silent_since_ns.is_some_and(is_long) && control.lanes().all(is_mute) {
+            |lane: &Lane| lane.rail_health.as_deref().is_some_and(RailHealth::has_never_answered);
+        if control.migration.silent_since_ns.is_some_and(is_long) && control.lanes().all(is_mute) {
             for lane in control.lanes() {
                 self.core.path_ready(session, usize::from(lane.at), now_ns);
             }
@@ -524,7 +530,7 @@ impl State {
         let Some(control) = self.controls.get(session as usize) else { return };
         let is_heard = |at: usize| {
             let mut lanes = control.lanes().filter(|lane| usize::from(lane.at) == at);
-            lanes.any(|lane| lane.rail_health.as_ref().is_some_and(|it| !it.has_never_answered()))
+            lanes.any(|lane| lane.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
         };
         let paths = known.rails.paths.iter().enumerate();
         // The first one is there from the beginning where the control lane goes by it.
@@ -541,7 +547,7 @@ impl State {
         let health = self
             .controls
             .get(session as usize)
-            .and_then(|control| control.lanes().find(|lane| lane.at == at)?.rail_health.as_ref());
+            .and_then(|control| control.lanes().find(|lane| lane.at == at)?.rail_health.as_deref());
         // What never answered carries nothing, or is the last resort of a network that drops
         // datagrams: this is for people.
         let is_mute = health.is_some_and(RailHealth::has_never_answered);

@@ -67,7 +67,8 @@ impl Engine {
         state.now_ns = state.clock.now_ns();
         let mut happened = false;
         // A question to a new address is the first of what goes.
-        let mut asks = lane.candidate.is_some_and(|candidate| candidate.question.is_none());
+        let mut asks =
+            lane.candidate.as_ref().is_some_and(|candidate| candidate.question.is_none());
         let is_open = lane.is_open();
         let mut contents = Contents { core: &mut state.core, session, is_open, is_drained: false };
         for sent in 0..=DATAGRAMS_PER_FLUSH {

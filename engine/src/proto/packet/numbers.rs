@@ -52,6 +52,12 @@ impl NumberSet {
         self.words[slot] &= !(1 << (number % WORD));
     }
 
+    /// Makes a whole word what it was elsewhere.
+    pub(super) fn set_word(&mut self, word: u64, bits: u64) {
+        let slot = self.slot(word);
+        self.words[slot] = bits;
+    }
+
     /// Clears a whole word, which is how a number set moves on.
     #[inline]
     pub(super) fn clear_word(&mut self, word: u64) {

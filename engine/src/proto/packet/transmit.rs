@@ -306,7 +306,6 @@ impl Path {
             self.statistics.acks_alone += 1;
             return Some(self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out));
         };
-        self.begin_content();
         let bytes = lead.bytes + filled.bytes;
         let in_flight = in_flight + (bytes + self.config.tag_bytes) as u64;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);
