@@ -78,7 +78,7 @@ impl State {
 
     /// When something is due; `None`: nothing is outstanding.
     fn due_in(&mut self) -> Option<Duration> {
-        let deadline_ns = [self.core.next_deadline_ns(), self.next_timer_ns()];
+        let deadline_ns = [self.core.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes_pending > 0

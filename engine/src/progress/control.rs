@@ -9,6 +9,7 @@ use super::silence::Silence;
 use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
+use crate::proto::paths::Paths;
 use crate::proto::send::Staged;
 use crate::wire::{FrameError, goodbye};
 
@@ -25,9 +26,6 @@ const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 /// microseconds, in which the rest of a message comes, and an answer to it goes.
 const QUIET_TURNS: u32 = 48;
 
-/// Position of no path.
-pub(super) const NO_PATH: u8 = u8::MAX;
-
 /// The loop's side of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
@@ -43,26 +41,9 @@ pub(crate) struct Control {
     /// What the peer's kernel owes on the control lane.
     pub(super) silence: Silence,
     pub(super) idle_turns: u32,
-    /// Its path, if it has one.
-    pub(crate) datagram: Option<Box<super::datagram::Lane>>,
-    /// Those of its other paths.
-    #[allow(clippy::vec_box, reason = "one of them takes the carrier's place for each packet")]
-    pub(crate) standby: Vec<Box<super::datagram::Lane>>,
     /// It is in the list of those that wait for room in the driver, by whichever path.
     pub(super) awaits_room: bool,
-    /// Which of them contents had best go by.
-    pub(super) preference: crate::proto::rails::preference::Preference,
-    /// Which of them deliver long ones faster.
-    pub(super) trial: crate::proto::rails::trial::Trial,
-    /// Long datagrams with contents that came since the last reading, and how many of any length
-    /// came in a row by a path that is not the carrier.
-    pub(super) contents_came: u32,
-    pub(super) contents_elsewhere: u32,
-    /// Some of its paths is not as it should be.
-    pub(super) is_doubtful: bool,
-    /// Position of the path that the control lane goes by; [`NO_PATH`]: it goes by none of them.
-    pub(super) lane_at: u8,
-    /// The same of the attempt to connect it.
+    /// Position of the path that the attempt to connect it goes by.
     pub(super) attempt_at: u8,
     /// Another control lane that is being opened, and its path.
     pub(super) moving: Option<(LaneKey, u8)>,
@@ -76,20 +57,10 @@ pub(crate) struct Control {
     /// When the peer's host refused a connection, as it does when the process is gone; others on
     /// the way may, too.
     pub(super) refused_ns: Option<u64>,
-    /// Since when no path is healthy.
-    pub(super) silent_since_ns: Option<u64>,
     /// When the peer was last asked for the sake of hearing from it.
     pub(super) questioned_ns: u64,
     /// Since when it has had no control lane, where it had one.
     pub(super) control_lane_lost_ns: u64,
-    /// When the stream last showed that its path is alive, and how many bytes it had delivered
-    /// then.
-    pub(super) streamed_ns: u64,
-    pub(super) streamed_bytes: u64,
-    /// Since when the same path has carried contents, where there are several.
-    pub(super) carries_since_ns: u64,
-    /// Longest content that all its healthy paths carry, where there are several.
-    pub(super) content_bytes: usize,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.
@@ -99,8 +70,6 @@ pub(crate) struct Control {
     pub(super) long_bytes_left: usize,
     /// Long contents come by the control lane, and others by the path.
     pub(super) is_streaming: bool,
-    /// Long contents have come or gone by the control lane.
-    pub(super) has_streamed: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
     /// How long that has been awaited.
@@ -110,6 +79,12 @@ pub(crate) struct Control {
 }
 
 impl Engine {
+    /// Whether the contents of a session go by datagrams now.
+    #[inline]
+    pub(super) fn is_by_datagram(&self, session: u32) -> bool {
+        self.state.paths.of(session).is_some_and(Paths::are_open)
+    }
+
     pub(super) fn control(&mut self, session: u32) -> &mut Control {
         let index = session as usize;
         let controls = &mut self.state.controls;
@@ -132,8 +107,8 @@ impl Engine {
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
             let is_quiet = control.idle_turns >= QUIET_TURNS;
             self.acknowledge_if_due(session, is_quiet);
+            let has_path = self.is_by_datagram(session);
             let control = self.control(session);
-            let has_path = control.is_by_datagram();
             let may_cool = may_cool || has_path;
             let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
                 || (has_path && !control.is_streaming);
@@ -162,7 +137,7 @@ impl Engine {
         if control.is_hot || control.lane.is_none() {
             return;
         }
-        let is_wanted = control.is_streaming || !control.is_by_datagram();
+        let is_wanted = control.is_streaming || !self.is_by_datagram(session);
         if is_wanted && self.state.hot.len() < limit {
             let control = self.control(session);
             control.is_hot = true;
@@ -214,7 +189,7 @@ impl Engine {
             let Some(control) = state.controls.get_mut(session as usize) else { break };
             let Some(lane) = control.lane else { break };
             let have = control.partial.len();
-            let has_path = control.is_by_datagram();
+            let has_path = state.paths.of(session).is_some_and(Paths::are_open);
             let most = if has_path { STREAM_BYTES_PER_TURN } else { usize::MAX };
             let mut space = (state.receive_buffer.len() - have).min(most);
             if have > 0 {
@@ -272,10 +247,9 @@ impl Engine {
             }
             let comes = has_path && state.core.owed_by_stream(session) > 0;
             control.is_streaming |= comes;
-            control.has_streamed |= comes;
-            if comes && !control.standby.is_empty() {
-                control.streamed_ns = state.now_ns;
-                state.note_stream(session);
+            if comes {
+                state.paths.note_streamed(session);
+                state.paths.note_stream(&mut state.core, state.now_ns, session);
             }
             if got < space || has_path {
                 break;
@@ -323,7 +297,7 @@ impl Engine {
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else {
-            self.transmit(session, false);
+            self.transmit(session, 0, false);
             return self.driver.flush_datagrams();
         };
         if control.has_contents {

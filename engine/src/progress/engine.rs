@@ -20,6 +20,7 @@ use super::zero_copy::Policy;
 use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
+use crate::proto::paths::PathTable;
 use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
 use crate::types::{Address, Error, FrameState, Rail, RailRole};
@@ -82,10 +83,10 @@ pub(crate) struct State {
     pub(crate) rails: Vec<Rail>,
     /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
     pub(crate) rails_chosen: Vec<Rail>,
-    /// Rails whose NICs have no link: a bit for each.
-    pub(super) rails_down: u16,
     /// Where statistics are published, if they are.
     pub(crate) publisher: Option<super::statistics::Publisher>,
+    /// The paths of its sessions.
+    pub(crate) paths: PathTable,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
@@ -142,9 +143,9 @@ impl State {
             listeners_of_rails: Vec::new(),
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
-            rails_down: 0,
             rails,
             publisher: None,
+            paths: PathTable::default(),
             datagrams: Datagrams::default(),
             roles: Roles::default(),
             controls: Vec::new(),
@@ -241,7 +242,7 @@ impl Engine {
     ) -> Result<Self, Error> {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listeners = state.copies_of_listeners().map_err(failed)?;
-        state.rails_down = 0;
+        state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));
         state.acks_due.clear();
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_told();
@@ -321,7 +322,7 @@ impl Engine {
     /// if nothing else waits. `true`: something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
-        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.has_timers() {
+        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.paths.has_timers() {
             self.read_clock();
         }
         let began_ns = self.state.now_ns;
@@ -348,7 +349,8 @@ impl Engine {
             self.hasten_acks(self.state.now_ns);
         }
         if self.state.now_ns >= self.state.next_tick_ns {
-            self.state.watch_busy_paths();
+            let state = &mut *self.state;
+            state.paths.watch_busy_paths(&mut state.core, state.now_ns);
             self.tick();
         }
         happened |= self.work();
@@ -437,12 +439,16 @@ impl Engine {
                 }
                 Action::AbandonLane { lane, is_told } => {
                     if is_told {
-                        self.state.suspect_path_of(lane);
+                        let state = &mut *self.state;
+                        state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
                     }
                     self.close_lane(lane, LaneEnd::Abandoned);
                 }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
+                Action::PathChanged { peer, rail, remote, change } => {
+                    self.report_path_change(&peer, rail, remote, change);
+                }
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => self.report_ended(session, failure),
                 Action::Reconnect { session } => {
@@ -536,7 +542,7 @@ impl Engine {
             let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
             sleep = sleep.min(Duration::from_nanos(left));
         }
-        if let Some(timer_ns) = state.next_timer_ns() {
+        if let Some(timer_ns) = state.paths.next_timer_ns() {
             sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
         }
         self.driver

@@ -29,6 +29,7 @@ mod offers;
 pub(crate) mod operation;
 pub(crate) mod outbox;
 pub(crate) mod packet;
+pub(crate) mod paths;
 pub(crate) mod peers;
 pub(crate) mod pulls;
 mod question;

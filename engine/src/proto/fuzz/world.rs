@@ -583,7 +583,7 @@ impl World {
                 Action::AbandonLane { lane, .. } => self.close_lane(lane, true),
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
-                Action::Established { .. } => {}
+                Action::Established { .. } | Action::PathChanged { .. } => {}
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
                 Action::Reconnect { session } => {
                     assert_ne!(session, self.sound_slot);
