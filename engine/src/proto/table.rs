@@ -25,13 +25,14 @@ impl Id {
         Self(value)
     }
 
+    /// The name of what is in a slot, the `generation`th from 1 on.
     #[inline]
-    fn new(index: u32, generation: u32) -> Self {
+    pub(super) fn new(index: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(index))
     }
 
     #[inline]
-    fn generation(self) -> u32 {
+    pub(super) fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }

@@ -345,9 +345,7 @@ impl Core {
             if planted!(LeakContents) {
                 continue;
             }
-            if let Some(content) = contents.take(id) {
-                contents.recycle(content);
-            }
+            contents.release(id);
         }
         for held in datagram.reorder_buffer.drain() {
             session.envelopes.consume(1);
