@@ -9,6 +9,7 @@ use crossbeam_utils::Backoff;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use super::background::WakeFds;
 use super::bulk::LaneEnd;
 use super::clock::Clock;
 use super::completions::Completions;
@@ -227,8 +228,7 @@ pub(crate) struct Engine {
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
-    /// A listener is another one than when [`Self::wake_fds`] was last asked.
-    pub(super) has_new_wake_fds: bool,
+    pub(super) wake_fds: WakeFds,
 }
 
 impl Engine {
@@ -266,8 +266,8 @@ impl Engine {
         for key in &mut state.lane_keys {
             *key = key.and_then(new_key);
         }
-        let mut engine =
-            Self { state, driver, events: Vec::new(), chunks_rest: false, has_new_wake_fds: false };
+        let wake_fds = WakeFds::default();
+        let mut engine = Self { state, driver, events: Vec::new(), chunks_rest: false, wake_fds };
         engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();

@@ -225,7 +225,7 @@ impl Engine {
             Some(old) => *old = fresh,
             None => all.push(fresh),
         }
-        self.has_new_wake_fds = true;
+        self.renew_wake_fds();
     }
 }
 
