@@ -65,6 +65,7 @@ impl Engine {
     ///
     /// RR-PATH-6.
     pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
+        self.owner_is_absent = true;
         self.chunks_rest = !self.driver.begin_absence();
         self.read_clock();
         self.state.datagrams.poll_in_absence();
@@ -76,7 +77,7 @@ impl Engine {
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.driver.end_absence();
-        self.chunks_rest = false;
+        (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
         self.read_clock();
         Ok((happened, self.state.due_in()))

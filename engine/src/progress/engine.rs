@@ -85,6 +85,8 @@ pub(crate) struct State {
     pub(crate) rails_chosen: Vec<Rail>,
     /// Rails whose NICs have no link: a bit for each.
     pub(super) rails_down: u16,
+    /// Rails, bit by bit, whose listener is still bound to the NIC of before.
+    pub(super) listeners_due: u16,
     /// Where statistics are published, if they are.
     pub(crate) publisher: Option<super::statistics::Publisher>,
     pub(crate) datagrams: Datagrams,
@@ -144,6 +146,7 @@ impl State {
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
             rails_down: 0,
+            listeners_due: 0,
             rails,
             publisher: None,
             datagrams: Datagrams::default(),
@@ -228,6 +231,8 @@ pub(crate) struct Engine {
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
+    /// The caretaker makes this turn.
+    pub(super) owner_is_absent: bool,
     pub(super) wake_fds: WakeFds,
 }
 
@@ -267,7 +272,14 @@ impl Engine {
             *key = key.and_then(new_key);
         }
         let wake_fds = WakeFds::default();
-        let mut engine = Self { state, driver, events: Vec::new(), chunks_rest: false, wake_fds };
+        let mut engine = Self {
+            state,
+            driver,
+            events: Vec::new(),
+            chunks_rest: false,
+            owner_is_absent: false,
+            wake_fds,
+        };
         engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();
@@ -474,6 +486,7 @@ impl Engine {
             self.ask_idle_paths();
             self.move_control_lanes();
             self.fit_window();
+            self.listen_anew();
             self.publish();
         }
     }

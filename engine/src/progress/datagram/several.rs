@@ -181,7 +181,7 @@ impl Engine {
 
     /// The link of a NIC of this host came or went.
     pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
-        let now_ns = self.state.now_ns;
+        let (now_ns, bit) = (self.state.now_ns, 1 << (rail % 16));
         if let (Some(index), Some(known)) =
             (self.driver.nic_of(rail), self.state.rails.get_mut(usize::from(rail)))
         {
@@ -191,10 +191,10 @@ impl Engine {
                 chosen.nic_index = index;
             }
             if is_moved && self.state.rails.len() > 1 {
-                self.listen_anew(rail);
+                self.state.listeners_due |= bit;
+                self.listen_anew();
             }
         }
-        let bit = 1 << (rail % 16);
         match is_up {
             true => self.state.rails_down &= !bit,
             false => self.state.rails_down |= bit,
@@ -215,8 +215,17 @@ impl Engine {
 }
 
 impl Engine {
-    /// A rail has another NIC, and so has its listener.
-    fn listen_anew(&mut self, rail: u8) {
+    /// Rails that have another NIC get another listener. From the owner, as the caretaker may be in
+    /// another network namespace; until then the listener at the wildcard address takes what comes.
+    pub(in crate::progress) fn listen_anew(&mut self) {
+        while self.state.listeners_due != 0 && !self.owner_is_absent {
+            let rail = self.state.listeners_due.trailing_zeros();
+            self.state.listeners_due &= self.state.listeners_due - 1;
+            self.replace_listener(rail as u8);
+        }
+    }
+
+    fn replace_listener(&mut self, rail: u8) {
         let state = &mut *self.state;
         let Some(fresh) = self.driver.listen_anew(rail, &state.listener) else { return };
         let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
