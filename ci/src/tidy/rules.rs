@@ -62,6 +62,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "driver",
         &[
             "progress::lanes",
+            "proto::table",
             "memory",
             "netlink",
             "files",

@@ -14,7 +14,6 @@ mod rails;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod sockets;
-mod table;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ use crossbeam_utils::Backoff;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use super::background::WakeFds;
 use super::bulk::LaneEnd;
 use super::clock::Clock;
 use super::completions::Completions;
@@ -83,6 +84,8 @@ pub(crate) struct State {
     pub(crate) rails: Vec<Rail>,
     /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
     pub(crate) rails_chosen: Vec<Rail>,
+    /// Rails, bit by bit, whose listener is still bound to the NIC of before.
+    pub(super) listeners_due: u16,
     /// Where statistics are published, if they are.
     pub(crate) publisher: Option<super::statistics::Publisher>,
     /// The paths of its sessions.
@@ -143,6 +146,7 @@ impl State {
             listeners_of_rails: Vec::new(),
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
+            listeners_due: 0,
             rails,
             publisher: None,
             paths: PathTable::default(),
@@ -228,8 +232,9 @@ pub(crate) struct Engine {
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
-    /// A listener is another one than when [`Self::wake_fds`] was last asked.
-    pub(super) has_new_wake_fds: bool,
+    /// The caretaker makes this turn.
+    pub(super) owner_is_absent: bool,
+    pub(super) wake_fds: WakeFds,
 }
 
 impl Engine {
@@ -267,8 +272,15 @@ impl Engine {
         for key in &mut state.lane_keys {
             *key = key.and_then(new_key);
         }
-        let mut engine =
-            Self { state, driver, events: Vec::new(), chunks_rest: false, has_new_wake_fds: false };
+        let wake_fds = WakeFds::default();
+        let mut engine = Self {
+            state,
+            driver,
+            events: Vec::new(),
+            chunks_rest: false,
+            owner_is_absent: false,
+            wake_fds,
+        };
         engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();
@@ -480,6 +492,7 @@ impl Engine {
             self.ask_idle_paths();
             self.move_control_lanes();
             self.fit_window();
+            self.listen_anew();
             self.publish();
         }
     }

@@ -37,6 +37,7 @@ use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
+use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState};
@@ -57,6 +58,20 @@ pub(crate) struct LaneKey {
     pub(crate) index: u32,
     /// Counts the uses of the slot.
     pub(crate) generation: u32,
+}
+
+impl Key for LaneKey {
+    fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    fn index(self) -> usize {
+        self.index as usize
+    }
+
+    fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 /// How a chunk leaves the host.

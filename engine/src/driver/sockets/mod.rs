@@ -20,7 +20,6 @@ use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
 use super::datagrams::Datagrams;
 use super::rails::Rails;
-use super::table::Table;
 use super::udp::Wants;
 use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
@@ -32,6 +31,7 @@ use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::proto::table::Table;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
@@ -46,7 +46,7 @@ const WRITE: usize = 1;
 pub(crate) struct SocketsDriver {
     epoll: Epoll,
     options: tcp::LaneOptions,
-    lanes: Table<Lane>,
+    lanes: Table<Lane, LaneKey>,
     listeners: Vec<TcpListener>,
     /// Listeners that may have connections, and when to ask them (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
@@ -87,7 +87,7 @@ impl SocketsDriver {
 
     fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        let Some(key) = self.lanes.insert(Lane::new(socket, connecting)) else {
+        let Ok(key) = self.lanes.insert(Lane::new(socket, connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
         self.counters.syscalls += 1;
@@ -560,7 +560,7 @@ impl Driver for SocketsDriver {
         self.drop_datagrams();
         self.listeners.clear();
         for index in 0..self.lanes.slots() {
-            if let Some(key) = self.lanes.key_at(index) {
+            if let Some(key) = self.lanes.id_at(index) {
                 self.close(key, CloseMode::Graceful);
             }
         }
@@ -581,7 +581,7 @@ impl Driver for SocketsDriver {
         self.listeners.clear();
         let mut sockets = Vec::with_capacity(self.lanes.len());
         for index in 0..self.lanes.slots() {
-            let Some(key) = self.lanes.key_at(index) else { continue };
+            let Some(key) = self.lanes.id_at(index) else { continue };
             if let Some(lane) = self.lanes.remove(key) {
                 self.counters.syscalls += 1;
                 self.epoll.remove(lane.socket.as_raw_fd())?;

@@ -35,7 +35,6 @@ use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::datagrams::Datagrams;
 use super::rails::Rails;
-use super::table::Table;
 use super::udp::Wants;
 use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
@@ -47,6 +46,7 @@ use crate::progress::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::proto::table::Table;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -62,7 +62,7 @@ pub(crate) struct UringDriver {
     is_registered: Option<bool>,
     can_zero_copy: bool,
     has_files: bool,
-    lanes: Table<Lane>,
+    lanes: Table<Lane, LaneKey>,
     listeners: Vec<Listener>,
     /// Some listener rests.
     has_resting: bool,
@@ -175,7 +175,7 @@ impl UringDriver {
 
     fn insert(&mut self, socket: OwnedFd, is_connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        let Some(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
+        let Ok(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
         self.unregister_left();

@@ -65,15 +65,25 @@ impl Engine {
             }
             state.paths.set_nic(rail, index);
             if is_moved && state.rails.len() > 1 {
-                self.listen_anew(rail);
+                state.listeners_due |= 1 << (rail % 16);
+                self.listen_anew();
             }
         }
         let state = &mut *self.state;
         state.paths.handle_link(&mut state.core, state.now_ns, rail, is_up);
     }
 
-    /// A rail has another NIC, and so has its listener.
-    fn listen_anew(&mut self, rail: u8) {
+    /// Rails that have another NIC get another listener. From the owner, as the caretaker may be in
+    /// another network namespace; until then the listener at the wildcard address takes what comes.
+    pub(in crate::progress) fn listen_anew(&mut self) {
+        while self.state.listeners_due != 0 && !self.owner_is_absent {
+            let rail = self.state.listeners_due.trailing_zeros();
+            self.state.listeners_due &= self.state.listeners_due - 1;
+            self.replace_listener(rail as u8);
+        }
+    }
+
+    fn replace_listener(&mut self, rail: u8) {
         let state = &mut *self.state;
         let Some(fresh) = self.driver.listen_anew(rail, &state.listener) else { return };
         let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
@@ -82,7 +92,7 @@ impl Engine {
             Some(old) => *old = fresh,
             None => all.push(fresh),
         }
-        self.has_new_wake_fds = true;
+        self.renew_wake_fds();
     }
 
     /// One of several paths of a session changed: its user and the log are told.

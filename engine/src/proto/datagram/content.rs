@@ -6,7 +6,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::table::Id;
+use super::super::table::{Id, Key};
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::part::PART_HEADER_BYTES;
