@@ -75,7 +75,7 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::open_datagrams`].
+    /// See [`crate::progress::lanes::DatagramPort::open_datagrams`].
     pub(super) fn open(
         &mut self,
         socket: UdpSocket,
@@ -131,24 +131,24 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::datagram_bytes_max`].
+    /// See [`crate::progress::lanes::DatagramPort::datagram_bytes_max`].
     pub(super) fn datagram_bytes_max(&self) -> usize {
         self.frames.as_ref().map_or(DATAGRAM_BYTES_MAX, Frames::datagram_bytes_max)
     }
 
-    /// See [`crate::progress::lanes::Driver::frame_state`].
+    /// See [`crate::progress::lanes::DatagramPort::frame_state`].
     pub(super) fn frame_state(&self) -> FrameState {
         self.frames.as_ref().map_or_else(|| self.refusal.clone(), Frames::state)
     }
 
-    /// See [`crate::progress::lanes::Driver::frame_drops`].
+    /// See [`crate::progress::lanes::DatagramPort::frame_drops`].
     pub(super) fn frame_drops(&self, counters: &mut DriverCounters) -> Option<FrameDrops> {
         let frames = self.frames.as_ref()?;
         counters.syscalls += 1;
         Some(frames.drops())
     }
 
-    /// See [`crate::progress::lanes::Driver::datagram_room`].
+    /// See [`crate::progress::lanes::DatagramPort::datagram_room`].
     #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
@@ -165,7 +165,7 @@ impl Datagrams {
         Ok(in_frame.unwrap_or(room))
     }
 
-    /// See [`crate::progress::lanes::Driver::send_datagram`].
+    /// See [`crate::progress::lanes::DatagramPort::send_datagram`].
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -192,7 +192,7 @@ impl Datagrams {
         socket.send(to, rail, length, counters);
     }
 
-    /// See [`crate::progress::lanes::Driver::end_train`].
+    /// See [`crate::progress::lanes::DatagramPort::end_train`].
     #[inline]
     pub(super) fn end_train(&mut self) {
         if let Some(socket) = &mut self.socket {
@@ -200,7 +200,7 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::flush_datagrams`].
+    /// See [`crate::progress::lanes::DatagramPort::flush_datagrams`].
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         if let Some(frames) = &mut self.frames {
             frames.flush(counters);
@@ -210,7 +210,7 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::recv_datagram`].
+    /// See [`crate::progress::lanes::DatagramPort::recv_datagram`].
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -233,7 +233,7 @@ impl Datagrams {
         Ok(received)
     }
 
-    /// See [`crate::progress::lanes::Driver::watch_datagrams`].
+    /// See [`crate::progress::lanes::DatagramPort::watch_datagrams`].
     pub(super) fn watch(&mut self) -> io::Result<()> {
         self.socket.as_mut().ok_or_else(no_datagrams)?.watch();
         Ok(())

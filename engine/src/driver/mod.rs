@@ -3,6 +3,9 @@
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
 //! contract of [`crate::progress::lanes`].
 
+#[macro_use]
+mod pass_on;
+
 mod announce;
 mod calls;
 mod datagrams;

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::driver::sim::SimDriver;
     use crate::driver::sim::net::Weather;
-    use crate::progress::lanes::Driver;
+    use crate::progress::lanes::DatagramPort;
     use crate::swarm::world::{Step, World};
     use crate::wire::packet::{FLAG_ELICITS, KIND_PACKET};
 

@@ -27,9 +27,9 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
-use crate::progress::lanes::Rail;
+use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
 use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 
@@ -327,6 +327,85 @@ impl Driver for SocketsDriver {
         self.rails.nic_of(rail)
     }
 
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        self.serve_datagrams(false)?;
+        self.take_epoll_events(Duration::ZERO)?;
+        self.serve(events);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let before = events.len();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.serve_datagrams(true)?;
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || !self.runnable.is_empty() {
+                left = Duration::ZERO;
+            }
+            for &(_, pause) in &self.accepting {
+                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
+                    until.saturating_duration_since(Instant::now())
+                });
+                left = left.min(until);
+            }
+            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
+            self.take_epoll_events(left)?;
+            self.serve(events);
+            if events.len() > before || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    fn shutdown(&mut self, _limit: Duration) -> bool {
+        self.stopped = true;
+        self.drop_datagrams();
+        self.listeners.clear();
+        for index in 0..self.lanes.slots() {
+            if let Some(key) = self.lanes.key_at(index) {
+                self.close(key, CloseMode::Graceful);
+            }
+        }
+        self.ready.clear();
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stopped = true;
+        self.drop_datagrams();
+        self.listeners.clear();
+        let mut sockets = Vec::with_capacity(self.lanes.len());
+        for index in 0..self.lanes.slots() {
+            let Some(key) = self.lanes.key_at(index) else { continue };
+            if let Some(lane) = self.lanes.remove(key) {
+                self.counters.syscalls += 1;
+                self.epoll.remove(lane.socket.as_raw_fd())?;
+                sockets.push((key, lane.socket));
+            }
+        }
+        Ok(sockets)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}
+
+impl ControlLanes for SocketsDriver {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
@@ -409,6 +488,47 @@ impl Driver for SocketsDriver {
         Ok(())
     }
 
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(mut lane) = self.lanes.remove(key) else { return };
+        self.rails.left(key);
+        for way in [READ, WRITE] {
+            if lane.transfers[way].active {
+                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
+            }
+        }
+        self.counters.syscalls += 1 + match mode {
+            CloseMode::Graceful => tcp::finish(&lane.socket),
+            CloseMode::Reset => tcp::abort(&lane.socket),
+        };
+        drop(lane);
+        self.ready.push(Event::Closed { lane: key });
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        tcp::addresses(&self.lanes.get(lane)?.socket)
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        tcp::owed(lane.socket.as_raw_fd())
+    }
+
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        if let Some(lane) = self.lanes.get(lane) {
+            self.counters.syscalls += 1;
+            tcp::hasten_ack(&lane.socket);
+        }
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let lane = self.lanes.get(lane)?;
+        self.counters.syscalls += 1;
+        tcp::figures(lane.socket.as_raw_fd()).ok()
+    }
+}
+
+impl BulkLanes for SocketsDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -435,83 +555,9 @@ impl Driver for SocketsDriver {
             self.ready.push(Event::ChunkReceived { lane, result: Err(error) });
         }
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        let Some(mut lane) = self.lanes.remove(key) else { return };
-        self.rails.left(key);
-        for way in [READ, WRITE] {
-            if lane.transfers[way].active {
-                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
-            }
-        }
-        self.counters.syscalls += 1 + match mode {
-            CloseMode::Graceful => tcp::finish(&lane.socket),
-            CloseMode::Reset => tcp::abort(&lane.socket),
-        };
-        drop(lane);
-        self.ready.push(Event::Closed { lane: key });
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.serve_datagrams(false)?;
-        self.take_epoll_events(Duration::ZERO)?;
-        self.serve(events);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        let before = events.len();
-        let deadline = deadline_after(timeout);
-        loop {
-            self.serve_datagrams(true)?;
-            let mut left = deadline.saturating_duration_since(Instant::now());
-            if !self.ready.is_empty() || !self.runnable.is_empty() {
-                left = Duration::ZERO;
-            }
-            for &(_, pause) in &self.accepting {
-                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
-                    until.saturating_duration_since(Instant::now())
-                });
-                left = left.min(until);
-            }
-            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
-            self.take_epoll_events(left)?;
-            self.serve(events);
-            if events.len() > before || Instant::now() >= deadline {
-                return Ok(());
-            }
-        }
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
-
+impl DatagramPort for SocketsDriver {
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
@@ -553,45 +599,5 @@ impl Driver for SocketsDriver {
 
     fn frame_drops(&mut self) -> Option<FrameDrops> {
         self.datagrams.frame_drops(&mut self.counters)
-    }
-
-    fn shutdown(&mut self, _limit: Duration) -> bool {
-        self.stopped = true;
-        self.drop_datagrams();
-        self.listeners.clear();
-        for index in 0..self.lanes.slots() {
-            if let Some(key) = self.lanes.key_at(index) {
-                self.close(key, CloseMode::Graceful);
-            }
-        }
-        self.ready.clear();
-        true
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
-        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.stopped = true;
-        self.drop_datagrams();
-        self.listeners.clear();
-        let mut sockets = Vec::with_capacity(self.lanes.len());
-        for index in 0..self.lanes.slots() {
-            let Some(key) = self.lanes.key_at(index) else { continue };
-            if let Some(lane) = self.lanes.remove(key) {
-                self.counters.syscalls += 1;
-                self.epoll.remove(lane.socket.as_raw_fd())?;
-                sockets.push((key, lane.socket));
-            }
-        }
-        Ok(sockets)
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters
     }
 }

@@ -122,7 +122,7 @@ impl Incoming {
         self.rests = false;
     }
 
-    /// The next datagram, or `None`; see [`crate::progress::lanes::Driver::recv_datagram`].
+    /// The next datagram, or `None`; see [`crate::progress::lanes::DatagramPort::recv_datagram`].
     #[inline]
     pub(super) fn take(
         &mut self,

@@ -121,7 +121,7 @@ impl UringDriver {
 
     /// # Safety
     ///
-    /// As for `Driver::send_chunk`.
+    /// As for `BulkLanes::send_chunk`.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn start_send(
         &mut self,

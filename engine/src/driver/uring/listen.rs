@@ -12,7 +12,7 @@ use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
 use super::slots::Kind;
-use crate::progress::lanes::{Driver, Event};
+use crate::progress::lanes::{ControlLanes, Event};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl UringDriver {
         watched
     }
 
-    /// See [`Driver::listen_anew`].
+    /// See [`ControlLanes::listen_anew`].
     pub(super) fn replace_listener(
         &mut self,
         rail: u8,

@@ -42,9 +42,9 @@ use super::{
     refuse_send, stopped, table_full, tcp,
 };
 use crate::memory::Shape;
-use crate::progress::lanes::Rail;
+use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
 use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
 use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 
@@ -287,6 +287,123 @@ impl Driver for UringDriver {
         self.rails.nic_of(rail)
     }
 
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.wake_listeners();
+        self.ask_for_owed_news();
+        self.serve_datagrams(false)?;
+        if self.absence.is_on() {
+            self.poll_in_absence()?;
+        } else {
+            self.unregister_left();
+            self.reap()?;
+        }
+        events.append(&mut self.ready);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let deadline = deadline_after(timeout);
+        loop {
+            self.wake_listeners();
+            self.ask_for_owed_news();
+            self.reap()?;
+            self.serve_datagrams(true)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || left.is_zero() {
+                events.append(&mut self.ready);
+                return Ok(());
+            }
+            // What handling has staged goes with the call that waits.
+            self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
+        }
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.absence.begin();
+        self.end_streams();
+        // Requests would wait for the owner.
+        false
+    }
+
+    fn end_absence(&mut self) {
+        self.absence.end();
+    }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        let deadline = deadline_after(limit);
+        self.is_stopped = true;
+        self.drop_datagrams();
+        // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
+        let mode = |lane: &Lane| match lane.unreleased {
+            0 => CloseMode::Graceful,
+            _ => CloseMode::Reset,
+        };
+        let lanes: Vec<_> = self.lanes.iter().map(|(key, lane)| (key, mode(lane))).collect();
+        for (key, mode) in lanes {
+            self.close(key, mode);
+        }
+        let is_watch =
+            |kind| matches!(kind, Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. });
+        let listening = self.slots.select(is_watch);
+        self.cancel(listening);
+        while self.slots.len() > 0 {
+            if Instant::now() >= deadline || self.reap().is_err() {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        self.listeners.clear();
+        self.ready.clear();
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let is_busy = |lane: &Lane| {
+            lane.is_connecting
+                || lane.is_receiving
+                || lane.is_sending
+                || lane.unreleased > 0
+                || lane.closing.is_some()
+        };
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| is_busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.is_stopped = true;
+        self.drop_datagrams();
+        let waiting = self.slots.select(|_| true);
+        self.cancel(waiting);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while self.slots.len() > 0 {
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.reap()?;
+        }
+        self.ready.clear();
+        self.listeners.clear();
+        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
+        let sockets = keys.into_iter().filter_map(|key| {
+            let lane = self.lanes.remove(key)?;
+            Some((key, lane.socket))
+        });
+        Ok(sockets.collect())
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}
+
+impl ControlLanes for UringDriver {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
@@ -356,6 +473,55 @@ impl Driver for UringDriver {
         requested
     }
 
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.closing.is_some() {
+            // What is outstanding is cancelled already; a reset may still follow.
+            if mode == CloseMode::Reset {
+                lane.closing = Some(mode);
+                self.end_stream_in_absence(key);
+                self.finish_close(key);
+            }
+            return;
+        }
+        lane.closing = Some(mode);
+        self.rails.left(key);
+        self.end_stream_in_absence(key);
+        let targets = self.slots.select(|kind| match kind {
+            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
+            Kind::Send { lane, .. } => lane == key,
+            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
+        });
+        let submitted = self.end_kept(targets);
+        self.cancel(submitted);
+        self.finish_close(key);
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        tcp::addresses(&self.lanes.get(lane)?.socket)
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        tcp::owed(lane.socket.as_raw_fd())
+    }
+
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        if let Some(lane) = self.lanes.get(lane) {
+            self.counters.syscalls += 1;
+            tcp::hasten_ack(&lane.socket);
+        }
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let lane = self.lanes.get(lane)?;
+        self.counters.syscalls += 1;
+        tcp::figures(lane.socket.as_raw_fd()).ok()
+    }
+}
+
+impl BulkLanes for UringDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -390,102 +556,9 @@ impl Driver for UringDriver {
             self.ready.push(Event::ChunkReceived { lane: key, result: Err(error) });
         }
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        if lane.closing.is_some() {
-            // What is outstanding is cancelled already; a reset may still follow.
-            if mode == CloseMode::Reset {
-                lane.closing = Some(mode);
-                self.end_stream_in_absence(key);
-                self.finish_close(key);
-            }
-            return;
-        }
-        lane.closing = Some(mode);
-        self.rails.left(key);
-        self.end_stream_in_absence(key);
-        let targets = self.slots.select(|kind| match kind {
-            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
-            Kind::Send { lane, .. } => lane == key,
-            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
-        });
-        let submitted = self.end_kept(targets);
-        self.cancel(submitted);
-        self.finish_close(key);
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.wake_listeners();
-        self.ask_for_owed_news();
-        self.serve_datagrams(false)?;
-        if self.absence.is_on() {
-            self.poll_in_absence()?;
-        } else {
-            self.unregister_left();
-            self.reap()?;
-        }
-        events.append(&mut self.ready);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        let deadline = deadline_after(timeout);
-        loop {
-            self.wake_listeners();
-            self.ask_for_owed_news();
-            self.reap()?;
-            self.serve_datagrams(true)?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !self.ready.is_empty() || left.is_zero() {
-                events.append(&mut self.ready);
-                return Ok(());
-            }
-            // What handling has staged goes with the call that waits.
-            self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
-        }
-    }
-
-    fn begin_absence(&mut self) -> bool {
-        self.absence.begin();
-        self.end_streams();
-        // Requests would wait for the owner.
-        false
-    }
-
-    fn end_absence(&mut self) {
-        self.absence.end();
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
-
+impl DatagramPort for UringDriver {
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
@@ -527,72 +600,5 @@ impl Driver for UringDriver {
 
     fn frame_drops(&mut self) -> Option<FrameDrops> {
         self.datagrams.frame_drops(&mut self.counters)
-    }
-
-    fn shutdown(&mut self, limit: Duration) -> bool {
-        let deadline = deadline_after(limit);
-        self.is_stopped = true;
-        self.drop_datagrams();
-        // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
-        let mode = |lane: &Lane| match lane.unreleased {
-            0 => CloseMode::Graceful,
-            _ => CloseMode::Reset,
-        };
-        let lanes: Vec<_> = self.lanes.iter().map(|(key, lane)| (key, mode(lane))).collect();
-        for (key, mode) in lanes {
-            self.close(key, mode);
-        }
-        let is_watch =
-            |kind| matches!(kind, Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. });
-        let listening = self.slots.select(is_watch);
-        self.cancel(listening);
-        while self.slots.len() > 0 {
-            if Instant::now() >= deadline || self.reap().is_err() {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        self.listeners.clear();
-        self.ready.clear();
-        true
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        let is_busy = |lane: &Lane| {
-            lane.is_connecting
-                || lane.is_receiving
-                || lane.is_sending
-                || lane.unreleased > 0
-                || lane.closing.is_some()
-        };
-        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| is_busy(lane)) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.is_stopped = true;
-        self.drop_datagrams();
-        let waiting = self.slots.select(|_| true);
-        self.cancel(waiting);
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while self.slots.len() > 0 {
-            if Instant::now() >= deadline {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.reap()?;
-        }
-        self.ready.clear();
-        self.listeners.clear();
-        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
-        let sockets = keys.into_iter().filter_map(|key| {
-            let lane = self.lanes.remove(key)?;
-            Some((key, lane.socket))
-        });
-        Ok(sockets.collect())
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters
     }
 }

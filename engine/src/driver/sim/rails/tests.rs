@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use super::{LinkWeather, RailFault};
 use crate::driver::sim::net::{Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
-use crate::progress::lanes::{Driver, Event, LaneKey, Owed};
+use crate::progress::lanes::{ControlLanes, DatagramPort, Driver, Event, LaneKey, Owed};
 use crate::types::{Rail, RailRole};
 
 const MICROSECOND: u64 = 1_000;
