@@ -5,8 +5,8 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::progress::lanes::DriverCounters;
-use crate::progress::lanes::{FrameDrops, FrameState};
+use crate::driver::lanes::DriverCounters;
+use crate::driver::lanes::{FrameDrops, FrameState};
 
 /// What frames are wanted, and from whom they may be had.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! Methods of a driver that only hand a call to something inside.
 
-/// Methods of the traits of [`crate::progress::lanes`] that call the one of the same name of a
+/// Methods of the traits of [`crate::driver::lanes`] that call the one of the same name of a
 /// field: `pass_on!(field: name poll)`.
 macro_rules! pass_on {
     ($to:ident: $($method:ident)+) => { $(pass_on!(@$method $to);)+ };
@@ -42,6 +42,15 @@ macro_rules! pass_on {
         pass_on!(# $to tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures>);
     };
 
+    (@datagram_room $to:ident) => {
+        pass_on!(# $to datagram_room(&mut self) -> io::Result<&mut [u8]>);
+    };
+    (@send_datagram $to:ident) => {
+        pass_on!(# $to send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize));
+    };
+    (@recv_datagram $to:ident) => {
+        pass_on!(# $to recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>>);
+    };
     (@end_train $to:ident) => { pass_on!(# $to end_train(&mut self)); };
     (@flush_datagrams $to:ident) => { pass_on!(# $to flush_datagrams(&mut self)); };
     (@watch_datagrams $to:ident) => { pass_on!(# $to watch_datagrams(&mut self) -> io::Result<()>); };

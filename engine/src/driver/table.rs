@@ -1,6 +1,6 @@
 //! Lanes by key: slots that count their uses.
 
-use crate::progress::lanes::LaneKey;
+use crate::driver::lanes::LaneKey;
 
 /// A table of `T`s whose keys are never valid again once removed.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::driver::lanes::DATAGRAM_BYTES_USUAL;
 use crate::driver::sim::datagrams::Sighting;
 use crate::driver::sim::net::Net;
 use crate::driver::sim::random::Random;
-use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::wire::packet::{PACKET_HEADER_BYTES, PacketHeader};
 
 /// The last datagrams, which it remembers.
@@ -217,9 +217,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
+    use crate::driver::lanes::DatagramPort;
     use crate::driver::sim::SimDriver;
     use crate::driver::sim::net::Weather;
-    use crate::progress::lanes::DatagramPort;
     use crate::swarm::world::{Step, World};
     use crate::wire::packet::{FLAG_ELICITS, KIND_PACKET};
 

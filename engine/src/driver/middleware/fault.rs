@@ -31,12 +31,12 @@ use self::datagrams::Datagrams;
 use self::lane::{Lane, State};
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
-use crate::memory::Shape;
-use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
-use crate::progress::lanes::{
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 use crate::settings::Faults;
 
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.

@@ -11,13 +11,13 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
-use crate::memory::Shape;
-use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
-use crate::progress::lanes::{
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, Event, Interest, LaneKey,
     SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 
 /// Bytes of a chunk that are copied out of its memory at a time.
 const COPY_BYTES: usize = 256 * 1024;

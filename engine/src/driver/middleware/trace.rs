@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use tracing::{Level, enabled, trace};
 
-use crate::memory::Shape;
-use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
-use crate::progress::lanes::{
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";

@@ -28,11 +28,11 @@ use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
 use self::net::Net;
 use self::rails::At;
-use crate::memory::Shape;
-use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
-use crate::progress::lanes::{
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, Owed, SendMode,
 };
+use crate::memory::Shape;
 
 /// The network that all drivers of one world share.
 pub(crate) type Shared = Rc<RefCell<Net>>;

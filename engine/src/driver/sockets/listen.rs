@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
 use super::{LISTENER, SocketsDriver};
-use crate::progress::lanes::ControlLanes;
+use crate::driver::lanes::ControlLanes;
 
 impl SocketsDriver {
     /// [`ControlLanes::listen_anew`].

@@ -26,12 +26,12 @@ use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::memory::Shape;
-use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
-use crate::progress::lanes::{
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
@@ -62,6 +62,12 @@ pub(crate) struct SocketsDriver {
 }
 
 impl SocketsDriver {
+    /// Its datagrams, for [`super::AnyDriver`].
+    #[inline(always)]
+    pub(super) fn datagrams(&mut self) -> &mut Datagrams {
+        &mut self.datagrams
+    }
+
     /// Opens the driver.
     ///
     /// # Errors
@@ -244,7 +250,7 @@ impl SocketsDriver {
 
     fn hear_of_links(&mut self) {
         if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
+            self.datagrams.set_rails(self.rails.list());
         }
     }
 
@@ -299,6 +305,8 @@ fn name_of(key: LaneKey) -> u64 {
 }
 
 impl Driver for SocketsDriver {
+    pass_on!(rails: reach nic_of);
+
     fn name(&self) -> &'static str {
         "sockets"
     }
@@ -309,7 +317,7 @@ impl Driver for SocketsDriver {
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.rails.set(rails)?;
-        self.datagrams.set_rails(rails, &mut self.counters);
+        self.datagrams.set_rails(rails);
         if let Some(fd) = self.rails.ask_for_news(&mut self.counters) {
             self.counters.syscalls += 1;
             if let Err(error) = self.epoll.arm(fd, LINKS, libc::EPOLLIN) {
@@ -317,14 +325,6 @@ impl Driver for SocketsDriver {
             }
         }
         Ok(())
-    }
-
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.rails.reach(rail, remote)
-    }
-
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.rails.nic_of(rail)
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
@@ -401,7 +401,7 @@ impl Driver for SocketsDriver {
     }
 
     fn counters(&self) -> DriverCounters {
-        self.counters
+        self.counters.and(self.datagrams.counters())
     }
 }
 
@@ -558,46 +558,13 @@ impl BulkLanes for SocketsDriver {
 }
 
 impl DatagramPort for SocketsDriver {
+    pass_on!(datagrams: datagram_room send_datagram end_train flush_datagrams recv_datagram);
+    pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
+
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
         }
-        self.datagrams.open(socket, &mut self.counters)
-    }
-
-    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        self.datagrams.room(&mut self.counters)
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.datagrams.send(to, rail, length, &mut self.counters);
-    }
-
-    fn end_train(&mut self) {
-        self.datagrams.end_train();
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
-    }
-
-    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        self.datagrams.receive(&mut self.counters)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.watch()
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.datagrams.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.datagrams.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.datagrams.frame_drops(&mut self.counters)
+        self.datagrams.open(socket)
     }
 }

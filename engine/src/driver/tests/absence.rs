@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant};
-use crate::progress::lanes::{CloseMode, Driver, Event, Interest};
+use crate::driver::lanes::{CloseMode, Driver, Event, Interest};
 
 /// Turns of somebody else until `done`, which gets what has happened since the last one.
 fn stand_in(

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use super::BATCH;
 use super::batch::Batch;
 use super::train;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
 /// Pending errors of a socket that one call for datagrams passes over.
 const ERRORS_MAX: usize = 64;
@@ -122,7 +122,7 @@ impl Incoming {
         self.rests = false;
     }
 
-    /// The next datagram, or `None`; see [`crate::progress::lanes::DatagramPort::recv_datagram`].
+    /// The next datagram, or `None`; see [`crate::driver::lanes::DatagramPort::recv_datagram`].
     #[inline]
     pub(super) fn take(
         &mut self,

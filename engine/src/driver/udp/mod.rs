@@ -28,8 +28,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{DriverCounters, Event};
+use crate::driver::lanes::Rail;
+use crate::driver::lanes::{DriverCounters, Event};
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;

@@ -10,8 +10,8 @@ use super::source::Source;
 use super::train::{self, Control};
 use super::usual::Usual;
 use super::{BATCH, failed};
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::Rail;
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
 /// A datagram and where it goes.
 #[repr(C, align(64))]

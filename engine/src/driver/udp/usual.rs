@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_route::route::RouteType;
 
+use crate::driver::lanes::Rail;
 use crate::netlink::{Found, NetlinkSocket, Question, look_up};
-use crate::progress::lanes::Rail;
 
 /// For so long an answer holds.
 const HOLDS: Duration = Duration::from_secs(1);

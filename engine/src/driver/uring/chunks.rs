@@ -10,8 +10,8 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::Kind;
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event, LaneKey, SendMode};
 use crate::memory::Shape;
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, Event, LaneKey, SendMode};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
 const REPORT_USAGE: u16 = 1 << 3;

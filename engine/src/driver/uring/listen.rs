@@ -12,7 +12,7 @@ use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
 use super::slots::Kind;
-use crate::progress::lanes::{ControlLanes, Event};
+use crate::driver::lanes::{ControlLanes, Event};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl UringDriver {
 
     pub(super) fn hear_of_links(&mut self) {
         if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
+            self.datagrams.set_rails(self.rails.list());
         }
     }
 

@@ -41,12 +41,12 @@ use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::memory::Shape;
-use crate::progress::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
-use crate::progress::lanes::{
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -80,6 +80,12 @@ pub(crate) struct UringDriver {
 }
 
 impl UringDriver {
+    /// Its datagrams, for [`super::AnyDriver`].
+    #[inline(always)]
+    pub(super) fn datagrams(&mut self) -> &mut Datagrams {
+        &mut self.datagrams
+    }
+
     /// Opens a ring for the calling thread.
     ///
     /// # Safety
@@ -260,6 +266,8 @@ impl UringDriver {
 }
 
 impl Driver for UringDriver {
+    pass_on!(rails: reach nic_of);
+
     fn name(&self) -> &'static str {
         "uring"
     }
@@ -270,21 +278,13 @@ impl Driver for UringDriver {
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.rails.set(rails)?;
-        self.datagrams.set_rails(rails, &mut self.counters);
+        self.datagrams.set_rails(rails);
         if let Some(fd) = self.rails.ask_for_news(&mut self.counters)
             && let Err(error) = self.watch_links(fd)
         {
             Rails::warn_of_silence(&error);
         }
         Ok(())
-    }
-
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.rails.reach(rail, remote)
-    }
-
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.rails.nic_of(rail)
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
@@ -399,7 +399,7 @@ impl Driver for UringDriver {
     }
 
     fn counters(&self) -> DriverCounters {
-        self.counters
+        self.counters.and(self.datagrams.counters())
     }
 }
 
@@ -559,46 +559,13 @@ impl BulkLanes for UringDriver {
 }
 
 impl DatagramPort for UringDriver {
+    pass_on!(datagrams: datagram_room send_datagram end_train flush_datagrams recv_datagram);
+    pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
+
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
-        self.datagrams.open(socket, &mut self.counters)
-    }
-
-    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        self.datagrams.room(&mut self.counters)
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.datagrams.send(to, rail, length, &mut self.counters);
-    }
-
-    fn end_train(&mut self) {
-        self.datagrams.end_train();
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
-    }
-
-    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        self.datagrams.receive(&mut self.counters)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.watch()
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.datagrams.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.datagrams.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.datagrams.frame_drops(&mut self.counters)
+        self.datagrams.open(socket)
     }
 }

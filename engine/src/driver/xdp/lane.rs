@@ -17,8 +17,8 @@ use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
 use super::socket::PACKET_BYTES;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
-use crate::progress::lanes::{FrameDrops, FrameFigures};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{FrameDrops, FrameFigures};
 
 /// How often program and NIC are asked after.
 const CHECK_EVERY: Duration = Duration::from_millis(100);

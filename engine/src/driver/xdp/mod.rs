@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::hold::Source;
 use self::lane::Lane;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
-use crate::progress::lanes::{FrameDrops, FrameFigures, FrameState};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{FrameDrops, FrameFigures, FrameState};
 
 /// How often frames that were lost are tried again, and the first time that those are which were
 /// refused.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use rand::RngExt;
 
 use super::Fault;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event};
 
 /// A datagram that others overtake.
 struct Kept {

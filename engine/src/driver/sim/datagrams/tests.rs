@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::net::{Net, Weather};
 use super::super::{Shared, SimDriver};
 use super::{DatagramCounts, DatagramWeather};
-use crate::progress::lanes::{ControlLanes, DATAGRAM_BYTES_MAX, DatagramPort, Driver, Event};
+use crate::driver::lanes::{ControlLanes, DATAGRAM_BYTES_MAX, DatagramPort, Driver, Event};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;

@@ -217,6 +217,25 @@ pub(crate) struct DriverCounters {
     pub(crate) foreign_connections: u64,
 }
 
+impl DriverCounters {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            syscalls: self.syscalls + other.syscalls,
+            stale_completions: self.stale_completions + other.stale_completions,
+            cq_overflows: self.cq_overflows + other.cq_overflows,
+            zero_copy_sends: self.zero_copy_sends + other.zero_copy_sends,
+            zero_copy_copied: self.zero_copy_copied + other.zero_copy_copied,
+            registered_sends: self.registered_sends + other.registered_sends,
+            datagrams_sent: self.datagrams_sent + other.datagrams_sent,
+            datagrams_received: self.datagrams_received + other.datagrams_received,
+            datagrams_too_long: self.datagrams_too_long + other.datagrams_too_long,
+            datagrams_refused: self.datagrams_refused + other.datagrams_refused,
+            foreign_connections: self.foreign_connections + other.foreign_connections,
+        }
+    }
+}
+
 /// Connections, and the bytes of those that are control lanes.
 pub(crate) trait ControlLanes {
     /// Accepts connections from now on, by one listener more. It is non-blocking already.
