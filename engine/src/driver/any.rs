@@ -35,7 +35,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
     }
 
     /// See [`super::lanes::DatagramPort::datagram_room`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         match self.datagrams() {
             Ok(datagrams) => datagrams.datagram_room(),
@@ -44,25 +44,22 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
     }
 
     /// See [`super::lanes::DatagramPort::send_datagram`].
-    #[inline]
-    pub(crate) fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+    #[inline(always)]
+    pub(crate) fn send_datagram(
+        &mut self,
+        to: SocketAddr,
+        rail: u8,
+        length: usize,
+        is_alone: bool,
+    ) {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.send_datagram(to, rail, length),
-            Err(driver) => driver.send_datagram(to, rail, length),
-        }
-    }
-
-    /// See [`super::lanes::DatagramPort::end_train`].
-    #[inline]
-    pub(crate) fn end_train(&mut self) {
-        match self.datagrams() {
-            Ok(datagrams) => datagrams.end_train(),
-            Err(driver) => driver.end_train(),
+            Ok(datagrams) => datagrams.send_datagram(to, rail, length, is_alone),
+            Err(driver) => driver.send_datagram(to, rail, length, is_alone),
         }
     }
 
     /// See [`super::lanes::DatagramPort::flush_datagrams`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush_datagrams(&mut self) {
         match self.datagrams() {
             Ok(datagrams) => datagrams.flush_datagrams(),
@@ -71,7 +68,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
     }
 
     /// See [`super::lanes::DatagramPort::recv_datagram`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         match self.datagrams() {
             Ok(datagrams) => datagrams.recv_datagram(),

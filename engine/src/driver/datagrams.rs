@@ -152,53 +152,57 @@ impl Datagrams {
     }
 
     /// See [`crate::driver::lanes::DatagramPort::datagram_room`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
         // Also for a frame: it may turn out that none goes to the destination.
         let room = socket.room(&mut self.counters)?;
-        if let Some(frames) = &mut self.frames
-            && frames.is_full()
-        {
-            // What is staged makes room by going.
-            frames.flush(&mut self.counters);
-        }
-        let in_frame = self.frames.as_mut().and_then(Frames::room);
+        let Some(frames) = &mut self.frames else { return Ok(room) };
+        let in_frame = frames.room(&mut self.counters);
         self.is_in_frame = in_frame.is_some();
         Ok(in_frame.unwrap_or(room))
     }
 
     /// See [`crate::driver::lanes::DatagramPort::send_datagram`].
-    #[inline]
-    pub(super) fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+    #[inline(always)]
+    pub(super) fn send_datagram(
+        &mut self,
+        to: SocketAddr,
+        rail: u8,
+        length: usize,
+        is_alone: bool,
+    ) {
         let Some(socket) = &mut self.socket else { return };
         if self.is_in_frame
             && let Some(frames) = &mut self.frames
         {
-            if rail == 0 && frames.send(to, length) {
+            if rail == 0 && frames.send(to, length, is_alone) {
                 self.counters.datagrams_sent += 1;
                 return;
             }
             // Both were there when room was given, and nothing was sent since.
-            let (Some(written), Ok(room)) = (frames.room(), socket.room(&mut self.counters)) else {
+            let (Some(written), Ok(room)) = (frames.written(), socket.room(&mut self.counters))
+            else {
                 self.counters.datagrams_refused += 1;
                 return;
             };
             room[..length].copy_from_slice(&written[..length]);
         }
-        socket.send(to, rail, length, &mut self.counters);
-    }
-
-    /// See [`crate::driver::lanes::DatagramPort::end_train`].
-    #[inline]
-    pub(super) fn end_train(&mut self) {
-        if let Some(socket) = &mut self.socket {
-            socket.end_train();
-        }
+        socket.send(to, rail, length, is_alone, &mut self.counters);
     }
 
     /// See [`crate::driver::lanes::DatagramPort::flush_datagrams`].
+    #[inline(always)]
     pub(super) fn flush_datagrams(&mut self) {
+        let is_behind = self.frames.as_ref().is_some_and(Frames::is_behind)
+            || self.socket.as_ref().is_some_and(|socket| !socket.is_empty());
+        if is_behind {
+            self.flush_queued();
+        }
+    }
+
+    #[inline(never)]
+    fn flush_queued(&mut self) {
         if let Some(frames) = &mut self.frames {
             frames.flush(&mut self.counters);
         }
@@ -208,23 +212,25 @@ impl Datagrams {
     }
 
     /// See [`crate::driver::lanes::DatagramPort::recv_datagram`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         let Some(socket) = &mut self.socket else { return Ok(None) };
         if let Some(frames) = &mut self.frames {
             if let Some(from) = frames.receive(&mut self.counters) {
                 return Ok(Some((from, frames.payload())));
             }
-            if frames.is_up() && self.socket_rests > 0 {
+            if self.socket_rests > 0 && frames.is_up() {
                 self.socket_rests -= 1;
                 return Ok(None);
             }
         }
-        let received = socket.receive(&mut self.counters)?;
-        if received.is_none() {
-            self.socket_rests = SOCKET_EVERY;
+        match socket.receive(&mut self.counters) {
+            Ok(None) => {
+                self.socket_rests = SOCKET_EVERY;
+                Ok(None)
+            }
+            received => received,
         }
-        Ok(received)
     }
 
     /// See [`crate::driver::lanes::DatagramPort::watch_datagrams`].
@@ -244,7 +250,9 @@ impl Datagrams {
             self.untended = 0;
             frames.tend(Instant::now(), is_armed);
         }
-        frames.flush(&mut self.counters);
+        if frames.is_behind() {
+            frames.flush(&mut self.counters);
+        }
         if socket.is_watched() && frames.has_received() {
             socket.announced(READABLE, &mut self.counters, events);
         }
@@ -261,6 +269,12 @@ impl Datagrams {
             }
             Source::Frames => Wants::default(),
         }
+    }
+
+    /// Whether the kernel is to be asked for anything.
+    #[inline]
+    pub(super) fn has_wants(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.wants() != Wants::default())
     }
 
     /// Whether nothing comes by a source any more, so that a question about it is to be taken back.

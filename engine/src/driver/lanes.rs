@@ -364,14 +364,11 @@ pub(crate) trait DatagramPort {
     /// Queues the first `length` bytes of the room that was given last for sending to `to` by
     /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
     /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
-    /// lost.
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        let _ = (to, rail, length);
+    /// lost. `is_alone`: it must not be joined with others on its way out, for its receiver may take
+    /// it before anything cuts them; nor does it need a checksum of UDP where IP lets it go without.
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+        let _ = (to, rail, length, is_alone);
     }
-
-    /// The datagram that was sent last must not be joined with others on its way out: its receiver
-    /// may take it before anything cuts them.
-    fn end_train(&mut self) {}
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
     /// in a poll and without being asked for. Makes no system call when nothing is queued.

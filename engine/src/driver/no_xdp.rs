@@ -45,15 +45,19 @@ impl Frames {
         match *self {}
     }
 
-    pub(super) fn is_full(&mut self) -> bool {
+    pub(super) fn room(&mut self, _counters: &mut DriverCounters) -> Option<&mut [u8]> {
         match *self {}
     }
 
-    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+    pub(super) fn written(&mut self) -> Option<&mut [u8]> {
         match *self {}
     }
 
-    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize) -> bool {
+    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize, _is_alone: bool) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
         match *self {}
     }
 

@@ -46,12 +46,13 @@ macro_rules! pass_on {
         pass_on!(# $to datagram_room(&mut self) -> io::Result<&mut [u8]>);
     };
     (@send_datagram $to:ident) => {
-        pass_on!(# $to send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize));
+        pass_on!(
+            # $to send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool)
+        );
     };
     (@recv_datagram $to:ident) => {
         pass_on!(# $to recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>>);
     };
-    (@end_train $to:ident) => { pass_on!(# $to end_train(&mut self)); };
     (@flush_datagrams $to:ident) => { pass_on!(# $to flush_datagrams(&mut self)); };
     (@watch_datagrams $to:ident) => { pass_on!(# $to watch_datagrams(&mut self) -> io::Result<()>); };
     (@datagram_bytes_max $to:ident) => { pass_on!(# $to datagram_bytes_max(&self) -> usize); };

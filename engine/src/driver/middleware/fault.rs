@@ -483,7 +483,7 @@ impl BulkLanes for Fault {
 }
 
 impl DatagramPort for Fault {
-    pass_on!(inner: end_train flush_datagrams datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         self.inner.open_datagrams(socket)?;
@@ -495,8 +495,8 @@ impl DatagramPort for Fault {
         self.room()
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.mistreat(to, rail, length);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+        self.mistreat(to, rail, length, is_alone);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {

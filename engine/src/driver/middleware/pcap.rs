@@ -302,7 +302,7 @@ impl BulkLanes for Pcap {
 }
 
 impl DatagramPort for Pcap {
-    pass_on!(inner: end_train flush_datagrams watch_datagrams datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: flush_datagrams watch_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr()?;
@@ -317,12 +317,12 @@ impl DatagramPort for Pcap {
         Ok(&mut self.room)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
         // There is room: it was asked for, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };
         let bytes = &self.room[..length];
         room[..length].copy_from_slice(bytes);
-        self.inner.send_datagram(to, rail, length);
+        self.inner.send_datagram(to, rail, length, is_alone);
         let mut local = self.local;
         if let Some(&source) = self.sources.get(usize::from(rail)) {
             local.set_ip(source);

@@ -273,7 +273,7 @@ impl BulkLanes for Trace {
 }
 
 impl DatagramPort for Trace {
-    pass_on!(inner: end_train datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr();
@@ -293,8 +293,8 @@ impl DatagramPort for Trace {
         result
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.inner.send_datagram(to, rail, length);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+        self.inner.send_datagram(to, rail, length, is_alone);
         self.tell_idle();
         self.has_queued = true;
         trace!(target: TARGET, call = "send_datagram", %to, rail, length);

@@ -271,7 +271,7 @@ impl DatagramPort for SimDriver {
         Ok(&mut room.bytes)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, _is_alone: bool) {
         let net = &mut *self.net.borrow_mut();
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {

@@ -558,7 +558,7 @@ impl BulkLanes for SocketsDriver {
 }
 
 impl DatagramPort for SocketsDriver {
-    pass_on!(datagrams: datagram_room send_datagram end_train flush_datagrams recv_datagram);
+    pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
     pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {

@@ -278,7 +278,7 @@ impl Host {
             Ok(room) => {
                 assert!(room.len() >= DATAGRAM_BYTES_MAX);
                 room[..bytes.len()].copy_from_slice(bytes);
-                self.driver.send_datagram(to, rail, bytes.len());
+                self.driver.send_datagram(to, rail, bytes.len(), false);
                 true
             }
             Err(error) => {

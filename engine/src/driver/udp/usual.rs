@@ -84,6 +84,7 @@ impl Usual {
 
     /// Time may have passed: answers of more than a second ago are forgotten, after some polls at
     /// the most. Comes with each poll; `sleeps`: the driver is about to.
+    #[inline]
     pub(super) fn poll(&mut self, sleeps: bool) {
         self.polls = self.polls.wrapping_add(1);
         if (sleeps || self.polls.is_multiple_of(LOOK_EVERY))

@@ -126,6 +126,7 @@ impl UringDriver {
     }
 
     /// See [`Self::unregister`]; comes before an index is used anew.
+    #[inline]
     pub(super) fn unregister_left(&mut self) {
         if self.absence.is_on {
             return;

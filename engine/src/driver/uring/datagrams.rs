@@ -21,6 +21,9 @@ impl UringDriver {
             self.cancel(waiting);
         }
         self.datagrams.serve(sleeps, is_armed, &mut self.ready);
+        if !self.datagrams.has_wants() {
+            return Ok(());
+        }
         for source in Source::ALL {
             let wants = self.datagrams.wants(source, sleeps);
             let armed = self.datagrams_armed[source as usize];

@@ -185,6 +185,7 @@ impl UringDriver {
     }
 
     /// Tries listeners again whose rest is over.
+    #[inline]
     pub(super) fn wake_listeners(&mut self) {
         if !self.has_resting {
             return;

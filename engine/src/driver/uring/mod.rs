@@ -559,7 +559,7 @@ impl BulkLanes for UringDriver {
 }
 
 impl DatagramPort for UringDriver {
-    pass_on!(datagrams: datagram_room send_datagram end_train flush_datagrams recv_datagram);
+    pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
     pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {

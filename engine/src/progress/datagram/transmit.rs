@@ -39,10 +39,8 @@ impl Engine {
         let packet = lane.path.transmit_lone(state.now_ns, &mut content, room);
         let Some((length, number)) = packet else { return false };
         lane.keys.send.seal_packet(room, length, number);
-        self.driver.send_datagram(lane.remote, lane.rail, length + PACKET_TAG_BYTES);
-        if !lane.takes_trains {
-            self.driver.end_train();
-        }
+        let length = length + PACKET_TAG_BYTES;
+        self.driver.send_datagram(lane.remote, lane.rail, length, !lane.takes_trains);
         self.driver.flush_datagrams();
         // What the last acknowledgement means is found out while it is on its way.
         let is_calm = lane.tell(&mut state.core, session, &mut state.completions);
@@ -104,10 +102,8 @@ impl Engine {
                 }
                 _ => lane.remote,
             };
-            self.driver.send_datagram(to, lane.rail, length + PACKET_TAG_BYTES);
-            if !lane.takes_trains {
-                self.driver.end_train();
-            }
+            let length = length + PACKET_TAG_BYTES;
+            self.driver.send_datagram(to, lane.rail, length, !lane.takes_trains);
             happened = true;
             // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
             if contents.is_drained && !lane.path.is_probing() {
