@@ -184,7 +184,7 @@ mod tests {
         template.write(&mut bare, false);
         let mut expected = frame.clone();
         if from.is_ipv4() {
-            // All else is the same.
+            // RR-PATH-8: all else is the same.
             expected[40..42].fill(0);
         }
         assert_eq!(bare, expected);

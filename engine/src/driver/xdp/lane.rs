@@ -174,13 +174,13 @@ impl Lane {
         self.exchange.written()?.get_mut(header_bytes..)
     }
 
-    /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there.
+    /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there. RR-PATH-8.
     #[inline]
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, _is_alone: bool) -> bool {
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, is_alone: bool) -> bool {
         let Some(template) = self.destinations.template(to, length) else { return false };
         let Some(frame) = self.exchange.written() else { return false };
         let end = self.header_bytes + length;
-        template.write(&mut frame[..end], true);
+        template.write(&mut frame[..end], !is_alone);
         self.exchange.stage(end);
         self.sent += 1;
         true
