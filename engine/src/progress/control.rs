@@ -394,7 +394,7 @@ impl Engine {
     }
 
     /// Sends what a session has staged, as far as the kernel takes it. Call
-    /// [`super::lanes::Driver::flush_datagrams`] when no other session follows.
+    /// [`super::lanes::DatagramPort::flush_datagrams`] when no other session follows.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else {

@@ -15,9 +15,10 @@ use super::clock::Clock;
 use super::completions::Completions;
 use super::control::Control;
 use super::datagram::Datagrams;
-use super::lanes::{Driver, Event, Interest, LaneKey};
+use super::lanes::{Event, Interest, LaneKey};
 use super::roles::Roles;
 use super::zero_copy::Policy;
+use crate::driver::AnyDriver;
 use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
@@ -227,7 +228,7 @@ impl State {
 /// A state and the driver of the thread that owns it.
 pub(crate) struct Engine {
     // Dropped first: the kernel must be done before memory goes.
-    pub(super) driver: Box<dyn Driver>,
+    pub(super) driver: AnyDriver,
     pub(crate) state: Box<State>,
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
@@ -242,9 +243,10 @@ impl Engine {
     /// last driver gave up.
     pub(crate) fn attach(
         mut state: Box<State>,
-        mut driver: Box<dyn Driver>,
+        driver: impl Into<AnyDriver>,
         sockets: Vec<(LaneKey, std::os::fd::OwnedFd)>,
     ) -> Result<Self, Error> {
+        let mut driver = driver.into();
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listeners = state.copies_of_listeners().map_err(failed)?;
         state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));

@@ -25,12 +25,12 @@ use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 use crate::proto::table::Table;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
@@ -62,6 +62,12 @@ pub(crate) struct SocketsDriver {
 }
 
 impl SocketsDriver {
+    /// Its datagrams, for [`super::AnyDriver`].
+    #[inline(always)]
+    pub(super) fn datagrams(&mut self) -> &mut Datagrams {
+        &mut self.datagrams
+    }
+
     /// Opens the driver.
     ///
     /// # Errors
@@ -244,7 +250,7 @@ impl SocketsDriver {
 
     fn hear_of_links(&mut self) {
         if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
+            self.datagrams.set_rails(self.rails.list());
         }
     }
 
@@ -299,6 +305,8 @@ fn name_of(key: LaneKey) -> u64 {
 }
 
 impl Driver for SocketsDriver {
+    pass_on!(rails: reach nic_of);
+
     fn name(&self) -> &'static str {
         "sockets"
     }
@@ -309,7 +317,7 @@ impl Driver for SocketsDriver {
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.rails.set(rails)?;
-        self.datagrams.set_rails(rails, &mut self.counters);
+        self.datagrams.set_rails(rails);
         if let Some(fd) = self.rails.ask_for_news(&mut self.counters) {
             self.counters.syscalls += 1;
             if let Err(error) = self.epoll.arm(fd, LINKS, libc::EPOLLIN) {
@@ -319,14 +327,85 @@ impl Driver for SocketsDriver {
         Ok(())
     }
 
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.rails.reach(rail, remote)
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        self.serve_datagrams(false)?;
+        self.take_epoll_events(Duration::ZERO)?;
+        self.serve(events);
+        Ok(())
     }
 
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.rails.nic_of(rail)
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let before = events.len();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.serve_datagrams(true)?;
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || !self.runnable.is_empty() {
+                left = Duration::ZERO;
+            }
+            for &(_, pause) in &self.accepting {
+                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
+                    until.saturating_duration_since(Instant::now())
+                });
+                left = left.min(until);
+            }
+            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
+            self.take_epoll_events(left)?;
+            self.serve(events);
+            if events.len() > before || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
     }
 
+    fn shutdown(&mut self, _limit: Duration) -> bool {
+        self.stopped = true;
+        self.drop_datagrams();
+        self.listeners.clear();
+        for index in 0..self.lanes.slots() {
+            if let Some(key) = self.lanes.id_at(index) {
+                self.close(key, CloseMode::Graceful);
+            }
+        }
+        self.ready.clear();
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.stopped {
+            return Err(stopped());
+        }
+        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stopped = true;
+        self.drop_datagrams();
+        self.listeners.clear();
+        let mut sockets = Vec::with_capacity(self.lanes.len());
+        for index in 0..self.lanes.slots() {
+            let Some(key) = self.lanes.id_at(index) else { continue };
+            if let Some(lane) = self.lanes.remove(key) {
+                self.counters.syscalls += 1;
+                self.epoll.remove(lane.socket.as_raw_fd())?;
+                sockets.push((key, lane.socket));
+            }
+        }
+        Ok(sockets)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters.and(self.datagrams.counters())
+    }
+}
+
+impl ControlLanes for SocketsDriver {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
@@ -409,6 +488,47 @@ impl Driver for SocketsDriver {
         Ok(())
     }
 
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(mut lane) = self.lanes.remove(key) else { return };
+        self.rails.left(key);
+        for way in [READ, WRITE] {
+            if lane.transfers[way].active {
+                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
+            }
+        }
+        self.counters.syscalls += 1 + match mode {
+            CloseMode::Graceful => tcp::finish(&lane.socket),
+            CloseMode::Reset => tcp::abort(&lane.socket),
+        };
+        drop(lane);
+        self.ready.push(Event::Closed { lane: key });
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        tcp::addresses(&self.lanes.get(lane)?.socket)
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        tcp::owed(lane.socket.as_raw_fd())
+    }
+
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        if let Some(lane) = self.lanes.get(lane) {
+            self.counters.syscalls += 1;
+            tcp::hasten_ack(&lane.socket);
+        }
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let lane = self.lanes.get(lane)?;
+        self.counters.syscalls += 1;
+        tcp::figures(lane.socket.as_raw_fd()).ok()
+    }
+}
+
+impl BulkLanes for SocketsDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -435,163 +555,16 @@ impl Driver for SocketsDriver {
             self.ready.push(Event::ChunkReceived { lane, result: Err(error) });
         }
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        let Some(mut lane) = self.lanes.remove(key) else { return };
-        self.rails.left(key);
-        for way in [READ, WRITE] {
-            if lane.transfers[way].active {
-                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
-            }
-        }
-        self.counters.syscalls += 1 + match mode {
-            CloseMode::Graceful => tcp::finish(&lane.socket),
-            CloseMode::Reset => tcp::abort(&lane.socket),
-        };
-        drop(lane);
-        self.ready.push(Event::Closed { lane: key });
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.serve_datagrams(false)?;
-        self.take_epoll_events(Duration::ZERO)?;
-        self.serve(events);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        let before = events.len();
-        let deadline = deadline_after(timeout);
-        loop {
-            self.serve_datagrams(true)?;
-            let mut left = deadline.saturating_duration_since(Instant::now());
-            if !self.ready.is_empty() || !self.runnable.is_empty() {
-                left = Duration::ZERO;
-            }
-            for &(_, pause) in &self.accepting {
-                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
-                    until.saturating_duration_since(Instant::now())
-                });
-                left = left.min(until);
-            }
-            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
-            self.take_epoll_events(left)?;
-            self.serve(events);
-            if events.len() > before || Instant::now() >= deadline {
-                return Ok(());
-            }
-        }
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
+impl DatagramPort for SocketsDriver {
+    pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
+    pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.stopped {
             return Err(stopped());
         }
-        self.datagrams.open(socket, &mut self.counters)
-    }
-
-    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        self.datagrams.room(&mut self.counters)
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.datagrams.send(to, rail, length, &mut self.counters);
-    }
-
-    fn end_train(&mut self) {
-        self.datagrams.end_train();
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
-    }
-
-    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        self.datagrams.receive(&mut self.counters)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.watch()
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.datagrams.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.datagrams.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.datagrams.frame_drops(&mut self.counters)
-    }
-
-    fn shutdown(&mut self, _limit: Duration) -> bool {
-        self.stopped = true;
-        self.drop_datagrams();
-        self.listeners.clear();
-        for index in 0..self.lanes.slots() {
-            if let Some(key) = self.lanes.id_at(index) {
-                self.close(key, CloseMode::Graceful);
-            }
-        }
-        self.ready.clear();
-        true
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
-        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.stopped = true;
-        self.drop_datagrams();
-        self.listeners.clear();
-        let mut sockets = Vec::with_capacity(self.lanes.len());
-        for index in 0..self.lanes.slots() {
-            let Some(key) = self.lanes.id_at(index) else { continue };
-            if let Some(lane) = self.lanes.remove(key) {
-                self.counters.syscalls += 1;
-                self.epoll.remove(lane.socket.as_raw_fd())?;
-                sockets.push((key, lane.socket));
-            }
-        }
-        Ok(sockets)
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters
+        self.datagrams.open(socket)
     }
 }

@@ -12,7 +12,7 @@ use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
 use super::slots::Kind;
-use crate::progress::lanes::{Driver, Event};
+use crate::driver::lanes::{ControlLanes, Event};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl UringDriver {
         watched
     }
 
-    /// See [`Driver::listen_anew`].
+    /// See [`ControlLanes::listen_anew`].
     pub(super) fn replace_listener(
         &mut self,
         rail: u8,
@@ -120,7 +120,7 @@ impl UringDriver {
 
     pub(super) fn hear_of_links(&mut self) {
         if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
+            self.datagrams.set_rails(self.rails.list());
         }
     }
 
@@ -185,6 +185,7 @@ impl UringDriver {
     }
 
     /// Tries listeners again whose rest is over.
+    #[inline]
     pub(super) fn wake_listeners(&mut self) {
         if !self.has_resting {
             return;

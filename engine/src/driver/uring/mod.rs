@@ -40,12 +40,12 @@ use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 use crate::proto::table::Table;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
@@ -80,6 +80,12 @@ pub(crate) struct UringDriver {
 }
 
 impl UringDriver {
+    /// Its datagrams, for [`super::AnyDriver`].
+    #[inline(always)]
+    pub(super) fn datagrams(&mut self) -> &mut Datagrams {
+        &mut self.datagrams
+    }
+
     /// Opens a ring for the calling thread.
     ///
     /// # Safety
@@ -260,6 +266,8 @@ impl UringDriver {
 }
 
 impl Driver for UringDriver {
+    pass_on!(rails: reach nic_of);
+
     fn name(&self) -> &'static str {
         "uring"
     }
@@ -270,7 +278,7 @@ impl Driver for UringDriver {
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.rails.set(rails)?;
-        self.datagrams.set_rails(rails, &mut self.counters);
+        self.datagrams.set_rails(rails);
         if let Some(fd) = self.rails.ask_for_news(&mut self.counters)
             && let Err(error) = self.watch_links(fd)
         {
@@ -279,14 +287,123 @@ impl Driver for UringDriver {
         Ok(())
     }
 
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.rails.reach(rail, remote)
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.wake_listeners();
+        self.ask_for_owed_news();
+        self.serve_datagrams(false)?;
+        if self.absence.is_on() {
+            self.poll_in_absence()?;
+        } else {
+            self.unregister_left();
+            self.reap()?;
+        }
+        events.append(&mut self.ready);
+        Ok(())
     }
 
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.rails.nic_of(rail)
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let deadline = deadline_after(timeout);
+        loop {
+            self.wake_listeners();
+            self.ask_for_owed_news();
+            self.reap()?;
+            self.serve_datagrams(true)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || left.is_zero() {
+                events.append(&mut self.ready);
+                return Ok(());
+            }
+            // What handling has staged goes with the call that waits.
+            self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
+        }
     }
 
+    fn begin_absence(&mut self) -> bool {
+        self.absence.begin();
+        self.end_streams();
+        // Requests would wait for the owner.
+        false
+    }
+
+    fn end_absence(&mut self) {
+        self.absence.end();
+    }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        let deadline = deadline_after(limit);
+        self.is_stopped = true;
+        self.drop_datagrams();
+        // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
+        let mode = |lane: &Lane| match lane.unreleased {
+            0 => CloseMode::Graceful,
+            _ => CloseMode::Reset,
+        };
+        let lanes: Vec<_> = self.lanes.iter().map(|(key, lane)| (key, mode(lane))).collect();
+        for (key, mode) in lanes {
+            self.close(key, mode);
+        }
+        let is_watch =
+            |kind| matches!(kind, Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. });
+        let listening = self.slots.select(is_watch);
+        self.cancel(listening);
+        while self.slots.len() > 0 {
+            if Instant::now() >= deadline || self.reap().is_err() {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        self.listeners.clear();
+        self.ready.clear();
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let is_busy = |lane: &Lane| {
+            lane.is_connecting
+                || lane.is_receiving
+                || lane.is_sending
+                || lane.unreleased > 0
+                || lane.closing.is_some()
+        };
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| is_busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.is_stopped = true;
+        self.drop_datagrams();
+        let waiting = self.slots.select(|_| true);
+        self.cancel(waiting);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while self.slots.len() > 0 {
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.reap()?;
+        }
+        self.ready.clear();
+        self.listeners.clear();
+        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
+        let sockets = keys.into_iter().filter_map(|key| {
+            let lane = self.lanes.remove(key)?;
+            Some((key, lane.socket))
+        });
+        Ok(sockets.collect())
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters.and(self.datagrams.counters())
+    }
+}
+
+impl ControlLanes for UringDriver {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
@@ -356,6 +473,55 @@ impl Driver for UringDriver {
         requested
     }
 
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.closing.is_some() {
+            // What is outstanding is cancelled already; a reset may still follow.
+            if mode == CloseMode::Reset {
+                lane.closing = Some(mode);
+                self.end_stream_in_absence(key);
+                self.finish_close(key);
+            }
+            return;
+        }
+        lane.closing = Some(mode);
+        self.rails.left(key);
+        self.end_stream_in_absence(key);
+        let targets = self.slots.select(|kind| match kind {
+            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
+            Kind::Send { lane, .. } => lane == key,
+            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
+        });
+        let submitted = self.end_kept(targets);
+        self.cancel(submitted);
+        self.finish_close(key);
+    }
+
+    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        tcp::addresses(&self.lanes.get(lane)?.socket)
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
+        self.counters.syscalls += 1;
+        tcp::owed(lane.socket.as_raw_fd())
+    }
+
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        if let Some(lane) = self.lanes.get(lane) {
+            self.counters.syscalls += 1;
+            tcp::hasten_ack(&lane.socket);
+        }
+    }
+
+    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
+        let lane = self.lanes.get(lane)?;
+        self.counters.syscalls += 1;
+        tcp::figures(lane.socket.as_raw_fd()).ok()
+    }
+}
+
+impl BulkLanes for UringDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -390,209 +556,16 @@ impl Driver for UringDriver {
             self.ready.push(Event::ChunkReceived { lane: key, result: Err(error) });
         }
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        if lane.closing.is_some() {
-            // What is outstanding is cancelled already; a reset may still follow.
-            if mode == CloseMode::Reset {
-                lane.closing = Some(mode);
-                self.end_stream_in_absence(key);
-                self.finish_close(key);
-            }
-            return;
-        }
-        lane.closing = Some(mode);
-        self.rails.left(key);
-        self.end_stream_in_absence(key);
-        let targets = self.slots.select(|kind| match kind {
-            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
-            Kind::Send { lane, .. } => lane == key,
-            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
-        });
-        let submitted = self.end_kept(targets);
-        self.cancel(submitted);
-        self.finish_close(key);
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.wake_listeners();
-        self.ask_for_owed_news();
-        self.serve_datagrams(false)?;
-        if self.absence.is_on() {
-            self.poll_in_absence()?;
-        } else {
-            self.unregister_left();
-            self.reap()?;
-        }
-        events.append(&mut self.ready);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        let deadline = deadline_after(timeout);
-        loop {
-            self.wake_listeners();
-            self.ask_for_owed_news();
-            self.reap()?;
-            self.serve_datagrams(true)?;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !self.ready.is_empty() || left.is_zero() {
-                events.append(&mut self.ready);
-                return Ok(());
-            }
-            // What handling has staged goes with the call that waits.
-            self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
-        }
-    }
-
-    fn begin_absence(&mut self) -> bool {
-        self.absence.begin();
-        self.end_streams();
-        // Requests would wait for the owner.
-        false
-    }
-
-    fn end_absence(&mut self) {
-        self.absence.end();
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
+impl DatagramPort for UringDriver {
+    pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
+    pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
-        self.datagrams.open(socket, &mut self.counters)
-    }
-
-    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        self.datagrams.room(&mut self.counters)
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.datagrams.send(to, rail, length, &mut self.counters);
-    }
-
-    fn end_train(&mut self) {
-        self.datagrams.end_train();
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
-    }
-
-    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        self.datagrams.receive(&mut self.counters)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.watch()
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.datagrams.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.datagrams.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.datagrams.frame_drops(&mut self.counters)
-    }
-
-    fn shutdown(&mut self, limit: Duration) -> bool {
-        let deadline = deadline_after(limit);
-        self.is_stopped = true;
-        self.drop_datagrams();
-        // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
-        let mode = |lane: &Lane| match lane.unreleased {
-            0 => CloseMode::Graceful,
-            _ => CloseMode::Reset,
-        };
-        let lanes: Vec<_> = self.lanes.iter().map(|(key, lane)| (key, mode(lane))).collect();
-        for (key, mode) in lanes {
-            self.close(key, mode);
-        }
-        let is_watch =
-            |kind| matches!(kind, Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. });
-        let listening = self.slots.select(is_watch);
-        self.cancel(listening);
-        while self.slots.len() > 0 {
-            if Instant::now() >= deadline || self.reap().is_err() {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        self.listeners.clear();
-        self.ready.clear();
-        true
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        let is_busy = |lane: &Lane| {
-            lane.is_connecting
-                || lane.is_receiving
-                || lane.is_sending
-                || lane.unreleased > 0
-                || lane.closing.is_some()
-        };
-        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| is_busy(lane)) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.is_stopped = true;
-        self.drop_datagrams();
-        let waiting = self.slots.select(|_| true);
-        self.cancel(waiting);
-        let deadline = Instant::now() + Duration::from_secs(1);
-        while self.slots.len() > 0 {
-            if Instant::now() >= deadline {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            self.reap()?;
-        }
-        self.ready.clear();
-        self.listeners.clear();
-        let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
-        let sockets = keys.into_iter().filter_map(|key| {
-            let lane = self.lanes.remove(key)?;
-            Some((key, lane.socket))
-        });
-        Ok(sockets.collect())
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters
+        self.datagrams.open(socket)
     }
 }

@@ -1,7 +1,7 @@
 //! Requests in flight: a completion finds its slot by index and proves itself by generation.
 
 use super::super::datagrams::Source;
-use crate::progress::lanes::LaneKey;
+use crate::driver::lanes::LaneKey;
 use crate::proto::table::{Id, Table};
 
 /// What a request does.

@@ -10,9 +10,10 @@ use rustix::process::{Pid, getpid};
 
 use super::Membership;
 use super::handover::{Handover, Step, Taken};
+use crate::driver::AnyDriver;
+use crate::driver::lanes::{Driver, LaneKey};
 use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, State};
-use crate::progress::lanes::{Driver, LaneKey};
 use crate::types::Error;
 
 /// What the owner and the caretaker share.
@@ -66,7 +67,7 @@ impl EngineCell {
     /// [`Engine::attach`].
     pub(crate) fn new(
         state: Box<State>,
-        driver: Box<dyn Driver + Send>,
+        driver: AnyDriver<dyn Driver + Send>,
         sockets: Vec<(LaneKey, OwnedFd)>,
     ) -> Result<Self, Error> {
         let engine = Engine::attach(state, driver, sockets)?;

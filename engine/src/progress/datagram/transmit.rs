@@ -99,9 +99,7 @@ impl Engine {
 
     #[inline]
     fn send_datagram(&mut self, datagram: &Transmit) {
-        self.driver.send_datagram(datagram.to, datagram.rail, datagram.bytes);
-        if !datagram.takes_trains {
-            self.driver.end_train();
-        }
+        let Transmit { to, rail, bytes, takes_trains, .. } = *datagram;
+        self.driver.send_datagram(to, rail, bytes, !takes_trains);
     }
 }
