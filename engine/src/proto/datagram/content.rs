@@ -6,7 +6,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::super::table::{Id, Key};
+use super::super::table::{Id, Table};
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::part::PART_HEADER_BYTES;
@@ -58,8 +58,6 @@ const UNLINKED: Link = Link { previous: NONE, next: NONE };
 #[derive(Debug)]
 pub(crate) struct Content {
     buffer: Box<[u8]>,
-    /// How often it has been given out; odd while it is.
-    generation: u32,
     /// Header included.
     pub(crate) bytes: usize,
     pub(crate) first_frame: u32,
@@ -79,17 +77,6 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    #[inline]
-    fn is_used(&self) -> bool {
-        self.generation & 1 == 1
-    }
-
-    /// Whether this is its name, which has an odd generation: one that is over has none.
-    #[inline]
-    fn is(&self, id: Id) -> bool {
-        self.generation == id.generation()
-    }
-
     /// The last frame in it, plus 1.
     pub(crate) fn end_frame(&self) -> u32 {
         self.first_frame.wrapping_add(u32::from(self.frames))
@@ -139,7 +126,8 @@ struct Class {
     made: usize,
     used: usize,
     /// Those that are over, for the next ones.
-    idle: Vec<u32>,
+    #[allow(clippy::vec_box, reason = "they go to and from the table, which moves its entries")]
+    idle: Vec<Box<Content>>,
 }
 
 impl Class {
@@ -160,6 +148,24 @@ impl Class {
         let limit = self.of_messages();
         held == 0 || (self.used < limit && held < limit.div_ceil(2))
     }
+
+    #[cold]
+    fn make(&mut self, is_long: bool) -> Box<Content> {
+        self.made += 1;
+        Box::new(Content {
+            buffer: vec![0; self.buffer_bytes].into_boxed_slice(),
+            bytes: 0,
+            first_frame: 0,
+            frames: 0,
+            session: 0,
+            place: Place::Open,
+            is_urgent: false,
+            ends_unheard: false,
+            is_long,
+            operations: Vec::new(),
+            links: [UNLINKED; 2],
+        })
+    }
 }
 
 /// See the module. At most `limit` contents of each length, and [`ContentPool::LEAST`] short ones
@@ -167,8 +173,7 @@ impl Class {
 /// acknowledgements.
 #[derive(Debug)]
 pub(crate) struct ContentPool {
-    /// They stay where they are: one that is over is given out again.
-    contents: Vec<Content>,
+    contents: Table<Box<Content>>,
     /// Those that go in one datagram.
     short: Class,
     /// Those that go by a stream.
@@ -182,7 +187,7 @@ impl ContentPool {
     /// Buffers of `buffer_bytes` each, and long ones, for `bytes` of either kind.
     pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
         let (short, long) = (Class::new(buffer_bytes, bytes), Class::new(LONG_BYTES, bytes));
-        Self { contents: Vec::new(), short, long }
+        Self { contents: Table::new(usize::MAX), short, long }
     }
 
     /// Longest content of one datagram, in bytes, header included.
@@ -236,47 +241,20 @@ impl ContentPool {
     /// A new content; [`Self::has_room`] was asked.
     #[inline]
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
+        let content = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
         self.short.used += 1;
-        let index = self.short.idle.pop().unwrap_or_else(|| self.make(false));
-        self.begin(index, session, first_frame)
+        self.insert(content, session, first_frame)
     }
 
     /// A new long content; [`Self::has_room_for_long`] was asked.
     pub(super) fn open_long(&mut self, session: u32, first_frame: u32) -> Id {
+        let content = self.long.idle.pop().unwrap_or_else(|| self.long.make(true));
         self.long.used += 1;
-        let index = self.long.idle.pop().unwrap_or_else(|| self.make(true));
-        self.begin(index, session, first_frame)
-    }
-
-    #[cold]
-    fn make(&mut self, is_long: bool) -> u32 {
-        let class = self.class(is_long);
-        class.made += 1;
-        let buffer = vec![0; class.buffer_bytes].into_boxed_slice();
-        // Settings bound the memory of contents far below this.
-        let index = u32::try_from(self.contents.len()).expect("fewer than 2^32 contents");
-        self.contents.push(Content {
-            buffer,
-            generation: 0,
-            bytes: 0,
-            first_frame: 0,
-            frames: 0,
-            session: 0,
-            place: Place::Open,
-            is_urgent: false,
-            ends_unheard: false,
-            is_long,
-            operations: Vec::new(),
-            links: [UNLINKED; 2],
-        });
-        index
+        self.insert(content, session, first_frame)
     }
 
     #[inline]
-    fn begin(&mut self, index: u32, session: u32, first_frame: u32) -> Id {
-        let content = &mut self.contents[index as usize];
-        debug_assert!(!content.is_used() && content.operations.is_empty(), "it is over");
-        content.generation = content.generation.wrapping_add(1);
+    fn insert(&mut self, mut content: Box<Content>, session: u32, first_frame: u32) -> Id {
         content.bytes = SEGMENT_HEADER_BYTES;
         content.first_frame = first_frame;
         content.frames = 0;
@@ -285,7 +263,7 @@ impl ContentPool {
         content.is_urgent = false;
         content.ends_unheard = false;
         content.links = [UNLINKED; 2];
-        Id::new(index, content.generation)
+        self.contents.insert(content).expect("the table has no bound of its own")
     }
 
     #[inline]
@@ -293,37 +271,39 @@ impl ContentPool {
         if is_long { &mut self.long } else { &mut self.short }
     }
 
-    /// A content is over, and in no list: its memory is for the next one.
+    /// Takes a content out, unlinked, with what waits for it; [`Self::recycle`] takes it back.
     #[inline]
-    pub(crate) fn release(&mut self, id: Id) {
-        let Some(content) = self.get_mut(id) else { return };
+    pub(crate) fn take(&mut self, id: Id) -> Option<Box<Content>> {
+        let content = self.contents.remove(id)?;
+        self.class(content.is_long).used -= 1;
+        Some(content)
+    }
+
+    /// Keeps the memory of a content for the next one.
+    #[inline]
+    pub(crate) fn recycle(&mut self, mut content: Box<Content>) {
         content.operations.clear();
-        content.generation = content.generation.wrapping_add(1);
-        let is_long = content.is_long;
-        let class = self.class(is_long);
-        class.used -= 1;
-        class.idle.push(id.index() as u32);
+        self.class(content.is_long).idle.push(content);
     }
 
     #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&Content> {
-        self.contents.get(id.index()).filter(|content| content.is(id))
+        self.contents.get(id).map(|content| &**content)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Content> {
-        self.contents.get_mut(id.index()).filter(|content| content.is(id))
+        self.contents.get_mut(id).map(|content| &mut **content)
     }
 
     #[inline]
     pub(crate) fn id_at(&self, index: u32) -> Option<Id> {
-        let content = self.contents.get(index as usize).filter(|content| content.is_used())?;
-        Some(Id::new(index, content.generation))
+        self.contents.id_at(index as usize)
     }
 
     #[inline]
     fn link(&mut self, index: u32, order: Order) -> Option<&mut Link> {
-        self.contents.get_mut(index as usize).map(|content| &mut content.links[order as usize])
+        self.contents.at_mut(index as usize).map(|content| &mut content.links[order as usize])
     }
 }
 

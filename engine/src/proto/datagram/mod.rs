@@ -345,7 +345,9 @@ impl Core {
             if planted!(LeakContents) {
                 continue;
             }
-            contents.release(id);
+            if let Some(content) = contents.take(id) {
+                contents.recycle(content);
+            }
         }
         for held in datagram.reorder_buffer.drain() {
             session.envelopes.consume(1);

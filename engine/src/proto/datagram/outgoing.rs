@@ -469,25 +469,22 @@ impl Core {
         }
     }
 
-    #[inline]
     fn release_content(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let pool = &mut self.datagrams.contents;
-        let Some(content) = pool.get_mut(id) else { return };
-        let (is_long, bytes) = (content.is_long, content.bytes as u64);
-        let was_lost = content.place == Place::Lost;
-        let is_awaited = !content.operations.is_empty();
-        if was_lost {
+        let was_lost = pool.get(id).filter(|content| content.place == Place::Lost);
+        if let Some(is_long) = was_lost.map(|content| content.is_long) {
             // An earlier packet has come; the lost one may have been the only one with news.
             let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
             list.unlink(pool, id);
             datagram.news_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
-        if is_long {
+        let Some(mut content) = pool.take(id) else { return };
+        if content.is_long {
             datagram.long_held -= 1;
-            datagram.long_delivered += bytes;
+            datagram.long_delivered += content.bytes as u64;
         }
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
@@ -498,23 +495,12 @@ impl Core {
         if !session.control.is_empty() || datagram.news_due {
             self.mark_dirty(slot);
         }
-        if is_awaited {
-            self.end_operations_of(id, effects);
+        if !content.operations.is_empty() {
+            for operation in content.operations.drain(..) {
+                self.handle_delivered(operation, effects);
+            }
         }
-        self.datagrams.contents.release(id);
-    }
-
-    /// What waited for the acknowledgement of a content has it.
-    fn end_operations_of(&mut self, id: Id, effects: &mut impl Effects) {
-        let content = self.datagrams.contents.get_mut(id);
-        let mut operations = content.map_or_else(Vec::new, |it| std::mem::take(&mut it.operations));
-        for operation in operations.drain(..) {
-            self.handle_delivered(operation, effects);
-        }
-        if let Some(content) = self.datagrams.contents.get_mut(id) {
-            // Keeps the allocation.
-            content.operations = operations;
-        }
+        self.datagrams.contents.recycle(content);
     }
 
     /// A content with something of a send in it was acknowledged.
