@@ -5,8 +5,7 @@
 //! the session's contents; the others stand by, ask and answer. [`PathTable`] owns all of this; the
 //! loop gives it datagrams and time, and sends what it is given:
 //!
-//! 1. [`PathTable::handle_packet`] for a datagram that came in, and [`PathTable::drain`] once a turn
-//!    has handled what came;
+//! 1. [`PathTable::handle_packet`] for each datagram that came in, then [`PathTable::drain`];
 //! 2. [`PathTable::poll_transmit`] for each path of a session that has something to send, until it
 //!    gives nothing, or [`PathTable::poll_transmit_lone`] in its place; then
 //!    [`PathTable::end_transmit`];
