@@ -17,13 +17,13 @@ mod transmit;
 mod window;
 
 use std::io::{self, ErrorKind};
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 
 pub(crate) use self::announced::Announced;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
-use crate::proto::paths::{Paths, Turn};
+use crate::proto::paths::{Paths, ReceiveInfo};
 use crate::types::{Error, FrameState};
 
 pub(super) use self::several::state_of;
@@ -250,9 +250,9 @@ impl Engine {
                         state.now_ns = state.clock.now_ns();
                     }
                     count += 1;
-                    let turn = state.turn();
+                    let info = state.receive_info(from);
                     let State { core, paths, completions, .. } = state;
-                    let handled = paths.handle_packet(core, turn, from, bytes, completions);
+                    let handled = paths.handle_packet(core, info, bytes, completions);
                     if let Err((session, failure)) = handled {
                         self.give_up(session, failure);
                     }
@@ -405,10 +405,11 @@ impl Engine {
 }
 
 impl State {
-    /// What the time is for what is handled now.
-    fn turn(&self) -> Turn {
+    /// What is known of a datagram that is handled now.
+    #[inline]
+    fn receive_info(&self, from: SocketAddr) -> ReceiveInfo {
         let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
-        Turn { now_ns: self.now_ns, late_ns }
+        ReceiveInfo { from, now_ns: self.now_ns, late_ns }
     }
 
     /// What datagrams say of those that were sent, once what they brought is delivered.

@@ -16,11 +16,12 @@ use crate::wire::packet::{
 /// A session whose peer breaks the protocol.
 pub(crate) type Offence = (u32, PeerFailure);
 
-/// When a turn of the loop handles what came.
+/// Whence and when a datagram came.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ReceiveInfo {
+    pub(crate) from: SocketAddr,
     pub(crate) now_ns: u64,
-    /// How long ago what it handles may have come, at the most.
+    /// How long before `now_ns` it may have come, at the most.
     pub(crate) late_ns: u64,
 }
 
@@ -37,15 +38,14 @@ enum Outcome {
 }
 
 impl PathTable {
-    /// One datagram that came from `from`. An error: its sender, who is the peer of a session,
+    /// One datagram. An error: its sender, who is the peer of a session,
     /// breaks the protocol.
     ///
     /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
     pub(crate) fn handle_packet(
         &mut self,
         core: &mut Core,
-        turn: Turn,
-        from: SocketAddr,
+        info: ReceiveInfo,
         bytes: &mut [u8],
         effects: &mut impl Effects,
     ) -> Result<(), Offence> {
@@ -71,23 +71,22 @@ impl PathTable {
             paths = self.by_slot.get(session as usize);
         }
         if paths.is_some_and(|paths| paths.has_only(id, number)) {
-            return self.handle_on_path(core, turn, session, 0, from, bytes, effects).map(drop);
+            return self.handle_on_path(core, info, session, 0, bytes, effects).map(drop);
         }
-        self.handle_on_one_of_several(core, turn, session, number, from, bytes, effects)
+        self.handle_on_one_of_several(core, info, session, number, bytes, effects)
     }
 
     /// A packet of one of several paths, or of the first one besides the only one.
     fn handle_on_one_of_several(
         &mut self,
         core: &mut Core,
-        turn: Turn,
+        info: ReceiveInfo,
         session: u32,
         number: u16,
-        from: SocketAddr,
         bytes: &mut [u8],
         effects: &mut impl Effects,
     ) -> Result<(), Offence> {
-        let Turn { now_ns, .. } = turn;
+        let now_ns = info.now_ns;
         let index_of = |table: &Self| table.of(session).and_then(|it| it.index_of(number));
         if index_of(self).is_none() && !self.meet_path(core, now_ns, session, number, bytes) {
             self.dropped.unknown += 1;
@@ -96,7 +95,7 @@ impl PathTable {
         let Some(index) = index_of(self) else { return Ok(()) };
         let length = bytes.len() - PACKET_TAG_BYTES;
         let (is_segment, handled) =
-            match self.handle_on_path(core, turn, session, index, from, bytes, effects) {
+            match self.handle_on_path(core, info, session, index, bytes, effects) {
                 Ok(Outcome::Dropped) => return Ok(()),
                 Ok(Outcome::Genuine { is_segment }) => (is_segment, Ok(())),
                 Err(offence) => (false, Err(offence)),
@@ -125,14 +124,13 @@ impl PathTable {
     fn handle_on_path(
         &mut self,
         core: &mut Core,
-        turn: Turn,
+        info: ReceiveInfo,
         session: u32,
         index: Index,
-        from: SocketAddr,
         bytes: &mut [u8],
         effects: &mut impl Effects,
     ) -> Result<Outcome, Offence> {
-        let Turn { now_ns, late_ns } = turn;
+        let ReceiveInfo { from, now_ns, late_ns } = info;
         let dropped = &mut self.dropped;
         let paths = self.by_slot.get_mut(session as usize);
         let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else {

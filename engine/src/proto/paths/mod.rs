@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 
 use foldhash::quality::RandomState;
 
-pub(crate) use self::arrival::Turn;
+pub(crate) use self::arrival::ReceiveInfo;
 pub(crate) use self::counters::{DatagramCounters, Dropped};
 pub(crate) use self::path::SessionPath;
 use self::timers::Timers;
