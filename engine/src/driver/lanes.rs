@@ -12,8 +12,8 @@
 //! - Per bulk lane and direction at most one chunk is outstanding.
 //! - Each [`BulkLanes::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
 //!   [`Event::ChunkReleased`]; each [`BulkLanes::recv_chunk`] by one [`Event::ChunkReceived`]. That
-//!   holds for errors and for [`ControlLanes::close`] too: [`Event::Closed`] is the last event of a lane
-//!   and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
+//!   holds for errors and for [`ControlLanes::close`] too: [`Event::Closed`] is the last event of a
+//!   lane and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
 //!   still touch the memory, whatever else happened.
 //! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
 //!   with an error, so that its memory comes back; the key names no other lane.
@@ -342,8 +342,8 @@ pub(crate) trait BulkLanes {
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize);
 }
 
-/// The socket of datagrams, with the frames beside it. A driver without datagrams implements none of
-/// this.
+/// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
+/// of this.
 pub(crate) trait DatagramPort {
     /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
     /// non-blocking already. An error leaves the driver without datagrams; a second socket is
@@ -364,8 +364,9 @@ pub(crate) trait DatagramPort {
     /// Queues the first `length` bytes of the room that was given last for sending to `to` by
     /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
     /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
-    /// lost. `is_alone`: it must not be joined with others on its way out, for its receiver may take
-    /// it before anything cuts them; nor does it need a checksum of UDP where IP lets it go without.
+    /// lost. `is_alone`: it must not be joined with others on its way out, for its receiver may
+    /// take it before anything cuts them; nor does it need UDP's checksum where IP lets it go
+    /// without.
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
         let _ = (to, rail, length, is_alone);
     }

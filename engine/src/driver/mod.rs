@@ -5,6 +5,8 @@
 
 #[macro_use]
 mod pass_on;
+#[macro_use]
+mod shared;
 
 mod announce;
 mod any;

@@ -54,7 +54,9 @@ macro_rules! pass_on {
         pass_on!(# $to recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>>);
     };
     (@flush_datagrams $to:ident) => { pass_on!(# $to flush_datagrams(&mut self)); };
-    (@watch_datagrams $to:ident) => { pass_on!(# $to watch_datagrams(&mut self) -> io::Result<()>); };
+    (@watch_datagrams $to:ident) => {
+        pass_on!(# $to watch_datagrams(&mut self) -> io::Result<()>);
+    };
     (@datagram_bytes_max $to:ident) => { pass_on!(# $to datagram_bytes_max(&self) -> usize); };
     (@frame_state $to:ident) => { pass_on!(# $to frame_state(&self) -> FrameState); };
     (@frame_drops $to:ident) => { pass_on!(# $to frame_drops(&mut self) -> Option<FrameDrops>); };

@@ -12,7 +12,7 @@ mod listen;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use self::datagrams::source_of;
@@ -58,15 +58,11 @@ pub(crate) struct SocketsDriver {
     datagrams_armed: [Wants; 2],
     ready: Vec<Event>,
     counters: DriverCounters,
-    stopped: bool,
+    is_stopped: bool,
 }
 
 impl SocketsDriver {
-    /// Its datagrams, for [`super::AnyDriver`].
-    #[inline(always)]
-    pub(super) fn datagrams(&mut self) -> &mut Datagrams {
-        &mut self.datagrams
-    }
+    shared!(own);
 
     /// Opens the driver.
     ///
@@ -87,7 +83,7 @@ impl SocketsDriver {
             datagrams_armed: Default::default(),
             ready: Vec::new(),
             counters: DriverCounters::default(),
-            stopped: false,
+            is_stopped: false,
         })
     }
 
@@ -248,23 +244,17 @@ impl SocketsDriver {
         self.accepting = waiting;
     }
 
-    fn hear_of_links(&mut self) {
-        if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list());
-        }
+    /// Asks for news of links.
+    fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
+        self.counters.syscalls += 1;
+        self.epoll.arm(fd, LINKS, libc::EPOLLIN)
     }
 
     /// Accepts some of what waits; returns when to go on if there may be more.
     fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
-        let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {
-            if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
-                let lane = self.adopt(socket)?;
-                self.rails.seated(guest, lane);
-                self.ready.push(Event::Accepted { lane, remote, rail: guest.rail });
-            }
-            Ok(())
-        });
+        let accepted =
+            tcp::accept_some(&listeners[listener], |socket, remote| self.welcome(socket, remote));
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
         accepted.rest.map(|rest| Instant::now() + rest)
@@ -305,7 +295,7 @@ fn name_of(key: LaneKey) -> u64 {
 }
 
 impl Driver for SocketsDriver {
-    pass_on!(rails: reach nic_of);
+    shared!(driver);
 
     fn name(&self) -> &'static str {
         "sockets"
@@ -315,20 +305,8 @@ impl Driver for SocketsDriver {
         false
     }
 
-    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.rails.set(rails)?;
-        self.datagrams.set_rails(rails);
-        if let Some(fd) = self.rails.ask_for_news(&mut self.counters) {
-            self.counters.syscalls += 1;
-            if let Err(error) = self.epoll.arm(fd, LINKS, libc::EPOLLIN) {
-                Rails::warn_of_silence(&error);
-            }
-        }
-        Ok(())
-    }
-
     fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         self.serve_datagrams(false)?;
@@ -338,7 +316,7 @@ impl Driver for SocketsDriver {
     }
 
     fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         let before = events.len();
@@ -365,7 +343,7 @@ impl Driver for SocketsDriver {
     }
 
     fn shutdown(&mut self, _limit: Duration) -> bool {
-        self.stopped = true;
+        self.is_stopped = true;
         self.drop_datagrams();
         self.listeners.clear();
         for index in 0..self.lanes.slots() {
@@ -378,14 +356,14 @@ impl Driver for SocketsDriver {
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
         if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.stopped = true;
+        self.is_stopped = true;
         self.drop_datagrams();
         self.listeners.clear();
         let mut sockets = Vec::with_capacity(self.lanes.len());
@@ -399,15 +377,13 @@ impl Driver for SocketsDriver {
         }
         Ok(sockets)
     }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters.and(self.datagrams.counters())
-    }
 }
 
 impl ControlLanes for SocketsDriver {
+    shared!(control_lanes);
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         self.rails.listening(&listener);
@@ -427,7 +403,7 @@ impl ControlLanes for SocketsDriver {
     }
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         let binding = self.rails.binding(rail, remote, &mut self.counters)?;
@@ -440,16 +416,6 @@ impl ControlLanes for SocketsDriver {
             Err(error) => self.connect_decided(key, Some(error)),
         }
         Ok(key)
-    }
-
-    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.counters.syscalls += 8;
-        tcp::prepare(&socket, &self.options)?;
-        self.counters.syscalls += tcp::established(&socket, &self.options);
-        self.insert(socket, false)
     }
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
@@ -503,29 +469,6 @@ impl ControlLanes for SocketsDriver {
         drop(lane);
         self.ready.push(Event::Closed { lane: key });
     }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
 }
 
 impl BulkLanes for SocketsDriver {
@@ -558,13 +501,5 @@ impl BulkLanes for SocketsDriver {
 }
 
 impl DatagramPort for SocketsDriver {
-    pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
-    pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
-
-    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.datagrams.open(socket)
-    }
+    shared!(datagram_port);
 }

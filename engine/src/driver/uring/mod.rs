@@ -80,11 +80,7 @@ pub(crate) struct UringDriver {
 }
 
 impl UringDriver {
-    /// Its datagrams, for [`super::AnyDriver`].
-    #[inline(always)]
-    pub(super) fn datagrams(&mut self) -> &mut Datagrams {
-        &mut self.datagrams
-    }
+    shared!(own);
 
     /// Opens a ring for the calling thread.
     ///
@@ -266,7 +262,7 @@ impl UringDriver {
 }
 
 impl Driver for UringDriver {
-    pass_on!(rails: reach nic_of);
+    shared!(driver);
 
     fn name(&self) -> &'static str {
         "uring"
@@ -274,17 +270,6 @@ impl Driver for UringDriver {
 
     fn polls_for_free(&self) -> bool {
         self.features.announces() || self.features.completes_unasked()
-    }
-
-    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.rails.set(rails)?;
-        self.datagrams.set_rails(rails);
-        if let Some(fd) = self.rails.ask_for_news(&mut self.counters)
-            && let Err(error) = self.watch_links(fd)
-        {
-            Rails::warn_of_silence(&error);
-        }
-        Ok(())
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
@@ -397,13 +382,11 @@ impl Driver for UringDriver {
         });
         Ok(sockets.collect())
     }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters.and(self.datagrams.counters())
-    }
 }
 
 impl ControlLanes for UringDriver {
+    shared!(control_lanes);
+
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
@@ -421,16 +404,6 @@ impl ControlLanes for UringDriver {
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         self.start_connection(remote, rail)
-    }
-
-    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.counters.syscalls += 8;
-        tcp::prepare(&socket, &self.options)?;
-        self.counters.syscalls += tcp::established(&socket, &self.options);
-        self.insert(socket, false)
     }
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
@@ -496,29 +469,6 @@ impl ControlLanes for UringDriver {
         self.cancel(submitted);
         self.finish_close(key);
     }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
 }
 
 impl BulkLanes for UringDriver {
@@ -559,13 +509,5 @@ impl BulkLanes for UringDriver {
 }
 
 impl DatagramPort for UringDriver {
-    pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
-    pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
-
-    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.datagrams.open(socket)
-    }
+    shared!(datagram_port);
 }
