@@ -26,8 +26,10 @@ impl SocketsDriver {
             }
         }
         self.datagrams.serve(sleeps, false, &mut self.ready);
-        for source in Source::ALL {
-            self.arm_datagrams(source, sleeps)?;
+        if self.datagrams.has_wants() {
+            for source in Source::ALL {
+                self.arm_datagrams(source, sleeps)?;
+            }
         }
         Ok(())
     }
