@@ -2,8 +2,8 @@
 //!
 //! A session is set up over TCP, and both sides say there whether they take datagrams. If both do,
 //! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: contents go by the
-//! path while that is [`Health::Good`], and by the TCP lane of the session before it has answered
-//! and when it has gone silent. The TCP lane also tells of the peer's end, and carries the contents
+//! path while that answers, and by the TCP lane of the session before it has answered and when it
+//! has gone silent. The TCP lane also tells of the peer's end, and carries the contents
 //! that fit no datagram ([`super::stream`]).
 //!
 //! Budget of a message on a good path: its bytes are copied into a content and from there into the
