@@ -25,6 +25,8 @@ mod progress;
 mod proto;
 mod secret;
 pub mod settings;
+#[cfg(test)]
+mod snapshot;
 #[cfg(any(test, feature = "sim"))]
 #[doc(hidden)]
 pub mod swarm;

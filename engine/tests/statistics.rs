@@ -113,10 +113,14 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
 fn hostile_clients_neither_hang_it_nor_stop_it() {
     let domain = domain(&[("prometheus_address", "127.0.0.1:0")]);
     let address = domain.prometheus_address().unwrap();
+    let many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65));
     for (request, status) in [
         (&b"GET /secrets HTTP/1.1\r\n\r\n"[..], "404"),
         (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
-        (b"\r\n\r\n", "400"),
+        (b"metrics\r\n\r\n", "400"),
+        (b"GET /metrics\r\n\r\n", "400"),
+        (b"GET /metrics HTTP/1.1\r\nHost here\r\n\r\n", "400"),
+        (many_headers.as_bytes(), "431"),
         (b"GET /metrics FTP/1\n\n", "400"),
         (b"\xff\xfe\x00 / HTTP/1.0\r\n\r\n", "400"),
         (&[b'x'; 5000], "431"),

@@ -2,7 +2,7 @@
 
 use super::endpoint::{Endpoint, Owned};
 use crate::driver::udp;
-use crate::progress::datagram::Dropped;
+use crate::proto::paths::Dropped;
 use crate::types::FrameState;
 
 /// Whether short messages can go by datagrams, as far as this side is concerned.
@@ -72,7 +72,7 @@ impl Endpoint<Owned> {
             Err(None) => return DatagramState::Off,
             Err(Some(cause)) => return DatagramState::Refused { cause: cause.to_owned() },
         };
-        let Dropped { malformed, unknown, forged, repeated, stray } = datagrams.dropped;
+        let Dropped { malformed, unknown, forged, repeated, stray } = engine.state.paths.dropped;
         let asked = socket.local_addr().and_then(|at| Ok((at.port(), udp::buffers(socket)?)));
         match asked {
             Ok((port, (receive_buffer_bytes, send_buffer_bytes))) => DatagramState::Taken {

@@ -13,13 +13,13 @@ use rustix::process::{Pid, getpid};
 
 use super::endpoint::{Detached, Endpoint};
 use crate::driver;
+use crate::driver::lanes::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, SendMode,
+};
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
 use crate::progress::engine::{LoopConfig, State};
-use crate::progress::lanes::{
-    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, SendMode,
-};
 use crate::progress::statistics::Publisher;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;

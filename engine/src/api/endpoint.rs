@@ -7,10 +7,10 @@ use std::rc::{Rc, Weak};
 
 use super::domain::Domain;
 use super::hints::Hints;
+use crate::driver::lanes::LaneKey;
 use crate::driver::{self, ArenaRange, DriverChoice};
 use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::{Engine, State};
-use crate::progress::lanes::LaneKey;
 use crate::settings::Lanes;
 use crate::types::{Address, Error, Peer};
 

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use if_addrs::{IfAddr, Interface};
 
-use crate::progress::lanes::Rail;
+use crate::driver::lanes::Rail;
 
 /// For so long the kernel goes on asking, and then forgets that it did.
 const ROUND: Duration = Duration::from_millis(3500);

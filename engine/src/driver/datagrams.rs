@@ -13,8 +13,8 @@ use std::time::Instant;
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameDrops, FrameState};
+use crate::driver::lanes::Rail;
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameDrops, FrameState};
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
@@ -54,6 +54,7 @@ pub(super) struct Datagrams {
     socket_rests: u32,
     /// Polls before frames are tended.
     untended: u32,
+    counters: DriverCounters,
 }
 
 impl Datagrams {
@@ -72,19 +73,16 @@ impl Datagrams {
             rails: Vec::new(),
             socket_rests: 0,
             untended: 0,
+            counters: DriverCounters::default(),
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::open_datagrams`].
-    pub(super) fn open(
-        &mut self,
-        socket: UdpSocket,
-        counters: &mut DriverCounters,
-    ) -> io::Result<()> {
+    /// See [`crate::driver::lanes::DatagramPort::open_datagrams`].
+    pub(super) fn open(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.socket.is_some() {
             return Err(datagrams_open());
         }
-        counters.syscalls += 1;
+        self.counters.syscalls += 1;
         let mut local = socket.local_addr()?;
         if let Some(first) = self.rails.first()
             && local.ip().is_unspecified()
@@ -94,7 +92,7 @@ impl Datagrams {
         }
         let port = (self.frames_wanted.frames > 0).then(|| socket.try_clone()).transpose()?;
         let mut socket = udp::Datagrams::new(socket)?;
-        socket.set_rails(&self.rails, counters);
+        socket.set_rails(&self.rails, &mut self.counters);
         self.socket = Some(socket);
         if let Some(port) = port {
             match Frames::open(port.into(), local, &self.frames_wanted) {
@@ -108,18 +106,23 @@ impl Datagrams {
         Ok(())
     }
 
-    /// See [`crate::progress::lanes::Driver::set_rails`].
-    pub(super) fn set_rails(&mut self, rails: &[Rail], counters: &mut DriverCounters) {
+    /// What it counted.
+    pub(super) fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+
+    /// See [`crate::driver::lanes::Driver::set_rails`].
+    pub(super) fn set_rails(&mut self, rails: &[Rail]) {
         self.rails = rails.to_vec();
         if let Some(socket) = &mut self.socket {
-            socket.set_rails(rails, counters);
+            socket.set_rails(rails, &mut self.counters);
         }
     }
 
     /// Sends what is queued a last time and gives everything up. Descriptors are not to be watched
     /// any more.
-    pub(super) fn close(&mut self, counters: &mut DriverCounters) {
-        self.flush(counters);
+    pub(super) fn close(&mut self) {
+        self.flush_datagrams();
         (self.socket, self.frames) = (None, None);
     }
 
@@ -131,123 +134,114 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::datagram_bytes_max`].
+    /// See [`crate::driver::lanes::DatagramPort::datagram_bytes_max`].
     pub(super) fn datagram_bytes_max(&self) -> usize {
         self.frames.as_ref().map_or(DATAGRAM_BYTES_MAX, Frames::datagram_bytes_max)
     }
 
-    /// See [`crate::progress::lanes::Driver::frame_state`].
+    /// See [`crate::driver::lanes::DatagramPort::frame_state`].
     pub(super) fn frame_state(&self) -> FrameState {
         self.frames.as_ref().map_or_else(|| self.refusal.clone(), Frames::state)
     }
 
-    /// See [`crate::progress::lanes::Driver::frame_drops`].
-    pub(super) fn frame_drops(&self, counters: &mut DriverCounters) -> Option<FrameDrops> {
+    /// See [`crate::driver::lanes::DatagramPort::frame_drops`].
+    pub(super) fn frame_drops(&mut self) -> Option<FrameDrops> {
         let frames = self.frames.as_ref()?;
-        counters.syscalls += 1;
+        self.counters.syscalls += 1;
         Some(frames.drops())
     }
 
-    /// See [`crate::progress::lanes::Driver::datagram_room`].
-    #[inline]
-    pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
+    /// See [`crate::driver::lanes::DatagramPort::datagram_room`].
+    #[inline(always)]
+    pub(super) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
         // Also for a frame: it may turn out that none goes to the destination.
-        let room = socket.room(counters)?;
-        if let Some(frames) = &mut self.frames
-            && frames.is_full()
-        {
-            // What is staged makes room by going.
-            frames.flush(counters);
-        }
-        let in_frame = self.frames.as_mut().and_then(Frames::room);
+        let room = socket.room(&mut self.counters)?;
+        let Some(frames) = &mut self.frames else { return Ok(room) };
+        let in_frame = frames.room(&mut self.counters);
         self.is_in_frame = in_frame.is_some();
         Ok(in_frame.unwrap_or(room))
     }
 
-    /// See [`crate::progress::lanes::Driver::send_datagram`].
-    #[inline]
-    pub(super) fn send(
+    /// See [`crate::driver::lanes::DatagramPort::send_datagram`].
+    #[inline(always)]
+    pub(super) fn send_datagram(
         &mut self,
         to: SocketAddr,
         rail: u8,
         length: usize,
-        counters: &mut DriverCounters,
+        is_alone: bool,
     ) {
         let Some(socket) = &mut self.socket else { return };
         if self.is_in_frame
             && let Some(frames) = &mut self.frames
         {
-            if rail == 0 && frames.send(to, length) {
-                counters.datagrams_sent += 1;
+            if rail == 0 && frames.send(to, length, is_alone) {
+                self.counters.datagrams_sent += 1;
                 return;
             }
             // Both were there when room was given, and nothing was sent since.
-            let (Some(written), Ok(room)) = (frames.room(), socket.room(counters)) else {
-                counters.datagrams_refused += 1;
+            let (Some(written), Ok(room)) = (frames.written(), socket.room(&mut self.counters))
+            else {
+                self.counters.datagrams_refused += 1;
                 return;
             };
             room[..length].copy_from_slice(&written[..length]);
         }
-        socket.send(to, rail, length, counters);
+        socket.send(to, rail, length, is_alone, &mut self.counters);
     }
 
-    /// See [`crate::progress::lanes::Driver::end_train`].
-    #[inline]
-    pub(super) fn end_train(&mut self) {
-        if let Some(socket) = &mut self.socket {
-            socket.end_train();
+    /// See [`crate::driver::lanes::DatagramPort::flush_datagrams`].
+    #[inline(always)]
+    pub(super) fn flush_datagrams(&mut self) {
+        let is_behind = self.frames.as_ref().is_some_and(Frames::is_behind)
+            || self.socket.as_ref().is_some_and(|socket| !socket.is_empty());
+        if is_behind {
+            self.flush_queued();
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::flush_datagrams`].
-    pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
+    #[inline(never)]
+    fn flush_queued(&mut self) {
         if let Some(frames) = &mut self.frames {
-            frames.flush(counters);
+            frames.flush(&mut self.counters);
         }
         if let Some(socket) = &mut self.socket {
-            socket.flush(counters);
+            socket.flush(&mut self.counters);
         }
     }
 
-    /// See [`crate::progress::lanes::Driver::recv_datagram`].
-    #[inline]
-    pub(super) fn receive(
-        &mut self,
-        counters: &mut DriverCounters,
-    ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+    /// See [`crate::driver::lanes::DatagramPort::recv_datagram`].
+    #[inline(always)]
+    pub(super) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         let Some(socket) = &mut self.socket else { return Ok(None) };
         if let Some(frames) = &mut self.frames {
-            if let Some(from) = frames.receive(counters) {
+            if let Some(from) = frames.receive(&mut self.counters) {
                 return Ok(Some((from, frames.payload())));
             }
-            if frames.is_up() && self.socket_rests > 0 {
+            if self.socket_rests > 0 && frames.is_up() {
                 self.socket_rests -= 1;
                 return Ok(None);
             }
         }
-        let received = socket.receive(counters)?;
-        if received.is_none() {
-            self.socket_rests = SOCKET_EVERY;
+        match socket.receive(&mut self.counters) {
+            Ok(None) => {
+                self.socket_rests = SOCKET_EVERY;
+                Ok(None)
+            }
+            received => received,
         }
-        Ok(received)
     }
 
-    /// See [`crate::progress::lanes::Driver::watch_datagrams`].
-    pub(super) fn watch(&mut self) -> io::Result<()> {
+    /// See [`crate::driver::lanes::DatagramPort::watch_datagrams`].
+    pub(super) fn watch_datagrams(&mut self) -> io::Result<()> {
         self.socket.as_mut().ok_or_else(no_datagrams)?.watch();
         Ok(())
     }
 
     /// Reports what needs no kernel, and cares for the frames. `sleeps`: the driver is about to
     /// sleep. `is_armed`: the kernel has been asked about [`Source::Frames`] and has not answered.
-    pub(super) fn serve(
-        &mut self,
-        sleeps: bool,
-        is_armed: bool,
-        counters: &mut DriverCounters,
-        events: &mut Vec<Event>,
-    ) {
+    pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<Event>) {
         let Some(socket) = &mut self.socket else { return };
         socket.serve(sleeps, events);
         let Some(frames) = &mut self.frames else { return };
@@ -256,9 +250,11 @@ impl Datagrams {
             self.untended = 0;
             frames.tend(Instant::now(), is_armed);
         }
-        frames.flush(counters);
+        if frames.is_behind() {
+            frames.flush(&mut self.counters);
+        }
         if socket.is_watched() && frames.has_received() {
-            socket.announced(READABLE, counters, events);
+            socket.announced(READABLE, &mut self.counters, events);
         }
     }
 
@@ -275,24 +271,24 @@ impl Datagrams {
         }
     }
 
+    /// Whether the kernel is to be asked for anything.
+    #[inline]
+    pub(super) fn has_wants(&self) -> bool {
+        self.socket.as_ref().is_some_and(|socket| socket.wants() != Wants::default())
+    }
+
     /// Whether nothing comes by a source any more, so that a question about it is to be taken back.
     pub(super) fn is_leaving(&self, source: Source) -> bool {
         source == Source::Frames && self.fd(source).is_none()
     }
 
     /// The kernel announced something of one source.
-    pub(super) fn announced(
-        &mut self,
-        source: Source,
-        what: Wants,
-        counters: &mut DriverCounters,
-        events: &mut Vec<Event>,
-    ) {
+    pub(super) fn announced(&mut self, source: Source, what: Wants, events: &mut Vec<Event>) {
         let Some(socket) = &mut self.socket else { return };
         if source == Source::Socket && what.readable {
             self.socket_rests = 0;
         }
-        socket.announced(what, counters, events);
+        socket.announced(what, &mut self.counters, events);
     }
 }
 

@@ -1,11 +1,18 @@
 //! The only rooms with system calls on the data path.
 //!
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
-//! contract of [`crate::progress::lanes`].
+//! contract of [`lanes`], and [`AnyDriver`] is what an engine has of either.
+
+#[macro_use]
+mod pass_on;
+#[macro_use]
+mod shared;
 
 mod announce;
+mod any;
 mod calls;
 mod datagrams;
+pub(crate) mod lanes;
 mod links;
 mod middleware;
 mod options;
@@ -14,7 +21,6 @@ mod rails;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod sockets;
-mod table;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
@@ -27,11 +33,13 @@ mod xdp;
 #[cfg(feature = "xdp")]
 mod xdp;
 
+pub(crate) use self::any::AnyDriver;
+
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::progress::lanes::{Driver, Event, LaneKey};
+use crate::driver::lanes::{Driver, Event, LaneKey};
 use crate::settings::{Faults, TcpCongestion};
 
 /// Bytes that one call moves at most: what a call holds the engine for is what small messages
@@ -178,7 +186,7 @@ pub(crate) unsafe fn open(
     choice: DriverChoice,
     config: &DriverConfig,
     arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver + Send>, DriverError> {
+) -> Result<AnyDriver<dyn Driver + Send>, DriverError> {
     // SAFETY: the caller keeps the arena mapped.
     let driver = unsafe { open_bare(choice, config, arena) }?;
     middleware::wrap(driver, config)
@@ -188,7 +196,7 @@ unsafe fn open_bare(
     choice: DriverChoice,
     config: &DriverConfig,
     arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver + Send>, DriverError> {
+) -> Result<AnyDriver<dyn Driver + Send>, DriverError> {
     if choice != DriverChoice::Sockets {
         // SAFETY: the caller keeps the arena mapped.
         match unsafe { open_uring(config, arena) } {
@@ -200,27 +208,27 @@ unsafe fn open_bare(
     }
     let driver = sockets::SocketsDriver::open(config)
         .map_err(|source| DriverError::SetUp { driver: "sockets", source })?;
-    Ok(Box::new(driver))
+    Ok(AnyDriver::Sockets(Box::new(driver)))
 }
 
 #[cfg(feature = "uring")]
 unsafe fn open_uring(
     config: &DriverConfig,
     arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver + Send>, DriverError> {
+) -> Result<AnyDriver<dyn Driver + Send>, DriverError> {
     let mut features = uring::UringFeatures::probe().map_err(DriverError::UringRefused)?;
     features.disable(&config.disabled_features)?;
     // SAFETY: the caller keeps the arena mapped.
     let driver = unsafe { uring::UringDriver::open(config, features, arena) }
         .map_err(|source| DriverError::SetUp { driver: "uring", source })?;
-    Ok(Box::new(driver))
+    Ok(AnyDriver::Uring(Box::new(driver)))
 }
 
 #[cfg(not(feature = "uring"))]
 unsafe fn open_uring(
     _config: &DriverConfig,
     _arena: Option<ArenaRange>,
-) -> Result<Box<dyn Driver + Send>, DriverError> {
+) -> Result<AnyDriver<dyn Driver + Send>, DriverError> {
     Err(DriverError::UringRefused(io::Error::new(
         io::ErrorKind::Unsupported,
         "this build has no io_uring driver: build with the cargo feature `uring`",

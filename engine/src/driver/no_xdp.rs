@@ -5,8 +5,8 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::progress::lanes::DriverCounters;
-use crate::progress::lanes::{FrameDrops, FrameState};
+use crate::driver::lanes::DriverCounters;
+use crate::driver::lanes::{FrameDrops, FrameState};
 
 /// What frames are wanted, and from whom they may be had.
 #[derive(Clone, Debug)]
@@ -45,15 +45,19 @@ impl Frames {
         match *self {}
     }
 
-    pub(super) fn is_full(&mut self) -> bool {
+    pub(super) fn room(&mut self, _counters: &mut DriverCounters) -> Option<&mut [u8]> {
         match *self {}
     }
 
-    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+    pub(super) fn written(&mut self) -> Option<&mut [u8]> {
         match *self {}
     }
 
-    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize) -> bool {
+    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize, _is_alone: bool) -> bool {
+        match *self {}
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
         match *self {}
     }
 

@@ -14,9 +14,9 @@ use rustix::net::netdevice::index_to_name_inlined;
 use super::announce::Announcer;
 use super::links::{Link, Links};
 use super::tcp::{self, Binding};
+use crate::driver::lanes::{DriverCounters, Event, LaneKey, Reach};
+use crate::driver::lanes::{RAILS_MAX, Rail};
 use crate::netlink::{NetlinkSocket, Route, find};
-use crate::progress::lanes::{DriverCounters, Event, LaneKey, Reach};
-use crate::progress::lanes::{RAILS_MAX, Rail};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ const STRAYS_MAX: usize = 256;
 const BOUND_LATE_ENTRIES_MAX: usize = 1024;
 
 impl Rails {
-    /// See [`crate::progress::lanes::Driver::set_rails`].
+    /// See [`crate::driver::lanes::Driver::set_rails`].
     pub(super) fn set(&mut self, rails: &[Rail]) -> io::Result<()> {
         if rails.len() > RAILS_MAX {
             let count = rails.len();
@@ -208,7 +208,7 @@ impl Rails {
         has_moved
     }
 
-    /// See [`crate::progress::lanes::Driver::nic_of`].
+    /// See [`crate::driver::lanes::Driver::nic_of`].
     pub(super) fn nic_of(&self, rail: u8) -> Option<u32> {
         self.list.get(usize::from(rail)).map(|rail| rail.nic_index)
     }
@@ -275,7 +275,7 @@ impl Rails {
         Some((opened, all.position(is_its)))
     }
 
-    /// See [`crate::progress::lanes::Driver::reach`]. One rail alone is used as routes decide.
+    /// See [`crate::driver::lanes::Driver::reach`]. One rail alone is used as routes decide.
     pub(super) fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         if !self.has_several() {
             return Reach::Unknown;

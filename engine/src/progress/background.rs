@@ -3,6 +3,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::engine::{Engine, State};
@@ -13,24 +14,46 @@ use crate::types::Error;
 /// that did not send everything: nothing wakes the caretaker for these.
 const SOON: Duration = Duration::from_millis(1);
 
-impl Engine {
-    /// By what something comes that nobody asked for, if the engine takes datagrams: copies of
-    /// their socket and of the listeners.
-    pub(super) fn wake_fds(&self) -> Vec<OwnedFd> {
-        let Ok(socket) = self.state.datagrams.socket() else { return Vec::new() };
-        let copies = socket.try_clone().and_then(|socket| {
-            let listeners = self.state.copies_of_listeners()?;
-            Ok(listeners.into_iter().map(OwnedFd::from).chain([socket.into()]).collect())
-        });
-        copies.unwrap_or_else(|error| {
-            tracing::warn!("nobody looks after an engine: {error}");
-            Vec::new()
-        })
+/// By what something comes that nobody asked for: copies of the socket of datagrams and of the
+/// listeners. The engine replaces them, the caretaker sleeps by those that are current then.
+#[derive(Clone, Default)]
+pub(super) struct WakeFds(Arc<Mutex<Arc<[OwnedFd]>>>);
+
+impl WakeFds {
+    pub(super) fn current(&self) -> Arc<[OwnedFd]> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same, if they are others than when that was asked last.
-    pub(super) fn new_wake_fds(&mut self) -> Option<Vec<OwnedFd>> {
-        std::mem::take(&mut self.has_new_wake_fds).then(|| self.wake_fds())
+    fn replace(&self, fds: Vec<OwnedFd>) {
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let replaced = std::mem::replace(&mut *current, fds.into());
+        // Closing takes its time.
+        drop(current);
+        drop(replaced);
+    }
+}
+
+impl Engine {
+    /// The descriptors that wake the caretaker, for it to keep; none if the engine takes no
+    /// datagrams, or no copies can be had.
+    pub(super) fn share_wake_fds(&mut self) -> WakeFds {
+        match self.state.copies_of_wake_fds() {
+            Ok(fds) => self.wake_fds.replace(fds),
+            Err(error) => tracing::warn!("nobody looks after an engine: {error}"),
+        }
+        self.wake_fds.clone()
+    }
+
+    /// A listener is another one. The last copy of the old one goes: as long as there is one, the
+    /// kernel listens.
+    pub(super) fn renew_wake_fds(&mut self) {
+        if self.wake_fds.current().is_empty() {
+            return;
+        }
+        match self.state.copies_of_wake_fds() {
+            Ok(fds) => self.wake_fds.replace(fds),
+            Err(error) => tracing::warn!("a new listener does not wake the caretaker: {error}"),
+        }
     }
 
     /// One turn while the owner is absent. Datagrams are read, acknowledged and sent again,
@@ -42,6 +65,7 @@ impl Engine {
     ///
     /// RR-PATH-6.
     pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
+        self.owner_is_absent = true;
         self.chunks_rest = !self.driver.begin_absence();
         self.read_clock();
         self.state.datagrams.poll_in_absence();
@@ -53,7 +77,7 @@ impl Engine {
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.driver.end_absence();
-        self.chunks_rest = false;
+        (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
         self.read_clock();
         Ok((happened, self.state.due_in()))
@@ -65,6 +89,14 @@ impl State {
     pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<TcpListener>> {
         let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
         all.map(TcpListener::try_clone).collect()
+    }
+
+    /// See [`WakeFds`]; none if the engine takes no datagrams.
+    fn copies_of_wake_fds(&self) -> io::Result<Vec<OwnedFd>> {
+        let Ok(socket) = self.datagrams.socket() else { return Ok(Vec::new()) };
+        let socket = OwnedFd::from(socket.try_clone()?);
+        let listeners = self.copies_of_listeners()?;
+        Ok(listeners.into_iter().map(OwnedFd::from).chain([socket]).collect())
     }
 
     /// Lanes that were full are tried again: the news of room comes to the owner.
@@ -79,7 +111,7 @@ impl State {
 
     /// When something is due; `None`: nothing is outstanding.
     fn due_in(&mut self) -> Option<Duration> {
-        let deadline_ns = [self.core.next_deadline_ns(), self.next_timer_ns()];
+        let deadline_ns = [self.core.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes_pending > 0

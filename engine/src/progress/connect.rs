@@ -7,10 +7,9 @@ use rand::RngExt;
 use zerocopy::IntoBytes;
 
 use super::bulk::SILENCE;
-use super::control::{Control, NO_PATH};
+use super::control::Control;
 use super::control_lane_lost::is_of_network;
-use super::datagram::scoped;
-use super::engine::Engine;
+use super::engine::{Engine, State};
 use super::lanes::{CloseMode, Interest, LaneKey, Owed};
 use super::roles::{CLOSING, Greeting, Role};
 use super::silence::Silence;
@@ -18,6 +17,7 @@ use super::unfinished::Step;
 use crate::proto::connection::Phase;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
+use crate::proto::paths::{NO_PATH, Paths};
 use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
@@ -94,7 +94,7 @@ impl Engine {
             }
         }
         let is_fit =
-            |rail: u8, reach| self.state.rails_down >> rail & 1 == 0 && reach != Reach::Unreachable;
+            |rail: u8, reach| !self.state.paths.is_rail_down(rail) && reach != Reach::Unreachable;
         ways.sort_by_key(|&(rank, ..)| rank);
         if ways.iter().any(|&(_, _, rail, reach)| is_fit(rail, reach)) {
             ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));
@@ -120,7 +120,7 @@ impl Engine {
 
     pub(super) fn connect_lane(&mut self, lane: Id) {
         let Some((remote, rail)) = self.state.core.way_of(lane) else { return };
-        let remote = scoped(&self.state.rails, rail, remote);
+        let remote = self.state.paths.scoped(rail, remote);
         match self.driver.connect(remote, rail) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));
@@ -304,10 +304,10 @@ impl Engine {
         let known = self.state.core.sessions.at(session as usize);
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
+        self.state.paths.begin(session, lane_at);
         *self.control(session) = Control {
             lane: Some(key),
             attempt,
-            lane_at,
             // The last words of the handshake may be all that ever goes by it.
             silence: Silence::OWED,
             is_awaited: true,
@@ -407,7 +407,7 @@ impl Engine {
         }
         if self.state.core.holds_long(session) {
             // An owner who computes reads no TCP; a datagram has the caretaker do it.
-            self.state.ask_all_paths(session);
+            self.ask_all_paths(session);
         }
         let control = &self.state.controls[session as usize];
         if let Some(lane) = control.lane.filter(|_| control.silence.is_owed()) {
@@ -427,16 +427,17 @@ impl Engine {
     /// RR-SEG-6.
     fn judge_unfinished(&mut self, index: usize) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
-        let control = &mut self.state.controls[index];
+        let session = index as u32;
+        let State { controls, paths, .. } = &mut *self.state;
+        let (control, paths) = (&mut controls[index], paths.of_mut(session));
         if control.lane.is_none() {
             return;
         }
-        let session = index as u32;
         // Another lane may come in its place.
-        let is_replaceable = control.has_contents && !control.standby.is_empty();
+        let is_replaceable = control.has_contents && paths.are_several();
         let mut unfinished = control.unfinished.take().unwrap_or_default();
         if let Some(since_ns) = unfinished.unanswered_since_ns()
-            && control.has_answered_since(since_ns)
+            && paths.have_answered_since(since_ns)
         {
             unfinished.note_answer();
         }
@@ -446,10 +447,10 @@ impl Engine {
         match step {
             Step::Ask if !is_replaceable => {
                 self.state.core.ask_for_answer(session);
-                self.state.ask_all_paths(session);
+                self.ask_all_paths(session);
             }
             Step::Overdue | Step::GiveUp if is_replaceable => {
-                if control.has_active_path() {
+                if paths.has_active() {
                     self.drop_control_lane(session);
                 } else {
                     self.suspect(session);
@@ -458,7 +459,7 @@ impl Engine {
             Step::Overdue if is_unanswered => {
                 // The question may have gone by a datagram that was lost.
                 self.state.core.ask_for_answer(session);
-                self.state.ask_all_paths(session);
+                self.ask_all_paths(session);
             }
             Step::GiveUp if control.has_contents => {
                 let cause = "the rest of a segment does not come by TCP, though its sender is \
@@ -478,8 +479,8 @@ impl Engine {
     fn judge_silence(&mut self, session: usize, owed: Owed) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
         let holds_long = self.state.core.holds_long(session as u32);
+        let has_another = self.state.paths.of(session as u32).is_some_and(Paths::has_active);
         let control = &mut self.state.controls[session];
-        let has_another = control.has_active_path();
         // Networks may swallow connections alone: what only goes by one waits for another.
         let patience = if holds_long && has_another { limit.min(SILENCE) } else { limit };
         let Some(silence) = control.silence.observe(now_ns, owed, patience) else {
@@ -491,7 +492,7 @@ impl Engine {
         if silence > patience && has_another {
             return self.drop_control_lane(session as u32);
         }
-        let before = self.state.silent_before(session, silence);
+        let before = self.state.silent_before(session as u32, silence);
         if silence > limit - before {
             let silence = (silence + before).as_millis();
             let cause = format!("its host has not answered for {silence} ms");

@@ -11,6 +11,7 @@ use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::late::Late;
+use crate::proto::paths::Paths;
 use crate::proto::send::Staged;
 use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
@@ -27,26 +28,6 @@ const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 /// Turns without bytes after which what came by a lane beside a path is acknowledged: some
 /// microseconds, in which the rest of a message comes, and an answer to it goes.
 const QUIET_TURNS: u32 = 48;
-
-/// Position of no path.
-pub(super) const NO_PATH: u8 = u8::MAX;
-
-/// What one of several paths is chosen by.
-#[derive(Debug, Default)]
-pub(crate) struct Choice {
-    /// Which of them contents had best go by.
-    pub(super) preference: crate::proto::rails::preference::Preference,
-    /// Which of them deliver long ones faster.
-    pub(super) trial: crate::proto::rails::trial::Trial,
-    /// Long datagrams with contents that came since the last reading, and how many of any length
-    /// came in a row by a path that is not the carrier.
-    pub(super) contents_came: u32,
-    pub(super) contents_elsewhere: u32,
-    /// Since when the same path has carried contents.
-    pub(super) carries_since_ns: u64,
-    /// Longest content that all healthy paths carry.
-    pub(super) content_bytes: usize,
-}
 
 /// The loop's side of a session.
 #[derive(Debug, Default)]
@@ -65,29 +46,12 @@ pub(crate) struct Control {
     pub(super) idle_turns: u32,
     /// It is in the list of those that something is expected of by the control lane.
     pub(super) is_awaited: bool,
-    /// Its path, if it has one.
-    pub(crate) datagram: Option<Box<super::datagram::Lane>>,
-    /// Those of its other paths.
-    #[allow(clippy::vec_box, reason = "one of them takes the carrier's place for each packet")]
-    pub(crate) standby: Vec<Box<super::datagram::Lane>>,
     /// It is in the list of those that wait for room in the driver, by whichever path.
     pub(super) awaits_room: bool,
-    /// It is in the list of those in use.
-    pub(super) is_in_use: bool,
-    /// Which of them contents had best go by; `None`: it has one.
-    pub(super) choice: Option<Box<Choice>>,
-    /// Some of its paths is not as it should be.
-    pub(super) is_doubtful: bool,
-    /// Position of the path that the control lane goes by; [`NO_PATH`]: it goes by none of them.
-    pub(super) lane_at: u8,
-    /// The same of the attempt to connect it.
+    /// Position of the path that the attempt to connect it goes by.
     pub(super) attempt_at: u8,
     /// What a control lane that fails leads to.
     pub(super) migration: Late<Migration>,
-    /// When the stream last showed that its path is alive, and how many bytes it had delivered
-    /// then.
-    pub(super) streamed_ns: u64,
-    pub(super) streamed_bytes: u64,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are contents.
@@ -97,8 +61,6 @@ pub(crate) struct Control {
     pub(super) long_bytes_left: usize,
     /// Long contents come by the control lane, and others by the path.
     pub(super) is_streaming: bool,
-    /// Long contents have come or gone by the control lane.
-    pub(super) has_streamed: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
     /// How long that has been awaited.
@@ -133,6 +95,12 @@ impl Control {
 }
 
 impl Engine {
+    /// Whether the contents of a session go by datagrams now.
+    #[inline]
+    pub(super) fn is_by_datagram(&self, session: u32) -> bool {
+        self.state.paths.of(session).is_some_and(Paths::are_open)
+    }
+
     pub(super) fn control(&mut self, session: u32) -> &mut Control {
         let index = session as usize;
         let controls = &mut self.state.controls;
@@ -156,8 +124,8 @@ impl Engine {
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
             let is_quiet = control.idle_turns >= QUIET_TURNS;
             self.acknowledge_if_due(session, is_quiet);
+            let has_path = self.is_by_datagram(session);
             let control = self.control(session);
-            let has_path = control.is_by_datagram();
             let may_cool = may_cool || has_path;
             let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
                 || (has_path && !control.is_streaming);
@@ -186,7 +154,7 @@ impl Engine {
         if control.is_hot || control.lane.is_none() {
             return;
         }
-        let is_wanted = control.is_streaming || !control.is_by_datagram();
+        let is_wanted = control.is_streaming || !self.is_by_datagram(session);
         if is_wanted && self.state.hot.len() < limit {
             let control = self.control(session);
             control.is_hot = true;
@@ -238,7 +206,7 @@ impl Engine {
             let Some(control) = state.controls.get_mut(session as usize) else { break };
             let Some(lane) = control.lane else { break };
             let have = control.partial.len();
-            let has_path = control.is_by_datagram();
+            let has_path = state.paths.of(session).is_some_and(Paths::are_open);
             let most = if has_path { STREAM_BYTES_PER_TURN } else { usize::MAX };
             let mut space = (state.receive_buffer.len() - have).min(most);
             if have > 0 {
@@ -303,10 +271,9 @@ impl Engine {
             }
             let comes = has_path && state.core.owed_by_stream(session) > 0;
             control.is_streaming |= comes;
-            control.has_streamed |= comes;
-            if comes && !control.standby.is_empty() {
-                control.streamed_ns = state.now_ns;
-                state.note_stream(session);
+            if comes {
+                state.paths.note_streamed(session);
+                state.paths.note_stream(&mut state.core, state.now_ns, session);
             }
             if got < space || has_path {
                 break;
@@ -354,7 +321,7 @@ impl Engine {
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else {
-            self.transmit(session, false);
+            self.transmit(session, 0, false);
             return self.driver.flush_datagrams();
         };
         if control.has_contents {
@@ -451,7 +418,7 @@ impl Engine {
     }
 
     /// Sends what a session has staged, as far as the kernel takes it. Call
-    /// [`super::lanes::Driver::flush_datagrams`] when no other session follows.
+    /// [`super::lanes::DatagramPort::flush_datagrams`] when no other session follows.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else {

@@ -56,15 +56,9 @@ impl Control {
         self.lane.is_some()
     }
 
-    /// Whether that connection goes by one of the session's paths.
-    #[cfg(test)]
-    pub(crate) fn is_lane_on_path(&self) -> bool {
-        self.lane_at != super::control::NO_PATH
-    }
-
-    /// Whether nothing is known of the peer that would keep its session alive for long.
-    pub(super) fn is_anxious(&self) -> bool {
-        self.migration.suspected_ns.is_some() || self.migration.silent_since_ns.is_some()
+    /// Whether the peer may be gone, as its control lane was reset.
+    pub(super) fn is_peer_suspect(&self) -> bool {
+        self.migration.suspected_ns.is_some()
     }
 }
 
@@ -72,14 +66,14 @@ impl State {
     /// How long before a silence was noticed the peer was last heard. Its paths are asked some
     /// times in a peer timeout, so that is part of the silence; more than that shows only that
     /// nobody asked.
-    pub(super) fn silent_before(&mut self, session: usize, silence: Duration) -> Duration {
+    pub(super) fn silent_before(&mut self, session: u32, silence: Duration) -> Duration {
         // From one question that was answered to the next but one, which is late and waited for.
         let most = 5 * self.config.peer_timeout / (2 * QUESTIONS_PER_TIMEOUT);
-        let Some(control) = self.controls.get_mut(session) else { return Duration::ZERO };
-        if control.standby.is_empty() || control.has_active_path() {
+        let paths = self.paths.of_mut(session);
+        if !paths.are_several() || paths.has_active() {
             return Duration::ZERO;
         }
-        let Some(heard_ns) = control.heard_ns() else { return Duration::ZERO };
+        let Some(heard_ns) = paths.heard_ns() else { return Duration::ZERO };
         let unheard = Duration::from_nanos(self.now_ns.saturating_sub(heard_ns));
         let before = unheard.saturating_sub(silence);
         if before <= most { before } else { Duration::ZERO }
@@ -91,12 +85,12 @@ impl Engine {
     ///
     /// RR-RAIL-7, RR-RAIL-8.
     pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
-        let control = self.control(session);
-        if control.standby.is_empty() {
+        let paths = self.state.paths.of_mut(session);
+        if !paths.are_several() {
             self.lose_by(session, error);
         } else if !is_of_network(error) {
             self.suspect(session);
-        } else if control.has_active_path() {
+        } else if paths.has_active() {
             self.drop_control_lane(session);
         } else {
             self.lose_by(session, error);
@@ -134,7 +128,7 @@ impl Engine {
         let now_ns = self.state.now_ns;
         self.control(session).migration.suspected_ns = Some(now_ns);
         tracing::debug!(session, "its control lane was reset: is the peer still there?");
-        self.state.ask_all_paths(session);
+        self.ask_all_paths(session);
         self.move_control_lane(session);
     }
 
@@ -142,14 +136,14 @@ impl Engine {
     pub(crate) fn drop_control_lane(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
         self.state.hot.retain(|&hot| hot != session);
+        let at = self.stream_at(session);
         let control = self.control(session);
         (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
         control.silence = Silence::NONE;
-        (control.migration.moved_by, control.migration.moves_failed) = (control.lane_at, 0);
+        (control.migration.moved_by, control.migration.moves_failed) = (at, 0);
         control.partial = Partial::default();
         control.unfinished = None;
         control.unsent.clear();
-        let at = control.lane_at;
         if let Some(lane) = control.lane.take() {
             control.migration.control_lane_lost_ns = now_ns;
             self.keep_figures(session, at, lane);
@@ -157,7 +151,7 @@ impl Engine {
             self.driver.close(lane, CloseMode::Reset);
         }
         self.set_control_lane_lost(session, true);
-        self.state.choose_stream(session);
+        self.choose_stream(session);
         self.state.core.acknowledge_stream(session);
         self.state.core.resend_all(session, false);
     }
@@ -178,8 +172,8 @@ impl Engine {
         let is_received = self.is_received(session);
         let control = self.control(session);
         if let Some(refused_ns) = control.migration.refused_ns {
-            if control.has_answered_since(refused_ns) {
-                control.migration.refused_ns = None;
+            if self.have_paths_answered_since(session, refused_ns) {
+                self.control(session).migration.refused_ns = None;
             } else if now_ns.saturating_sub(refused_ns) > REFUSED_NS {
                 return self.lose(session, "its host says that its process is gone");
             }
@@ -188,7 +182,7 @@ impl Engine {
         if let Some(since_ns) = control.migration.suspected_ns {
             let suspected_for_ns = now_ns.saturating_sub(since_ns);
             let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
-            if control.has_answered_since(since_ns) {
+            if self.have_paths_answered_since(session, since_ns) {
                 self.confirm(session);
             } else if suspected_for_ns > word_ns {
                 let cause = "its connection was reset, and it answers on none of its rails";
@@ -207,18 +201,17 @@ impl Engine {
             );
             return self.lose(session, &cause);
         }
-        let control = self.control(session);
-        let silent_ns =
-            control.migration.silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
+        let silent_since_ns = self.state.paths.of_mut(session).silent_since_ns();
+        let silent_ns = silent_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
         let silence = Duration::from_nanos(silent_ns);
-        let patience = limit - self.state.silent_before(session as usize, silence);
+        let patience = limit - self.state.silent_before(session, silence);
         let control = self.control(session);
         if silence > patience && control.migration.suspected_ns.is_none() {
             let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
             self.lose(session, &cause);
         } else if now_ns.saturating_sub(control.migration.questioned_ns) > QUESTION_NS {
             control.migration.questioned_ns = now_ns;
-            self.state.ask_all_paths(session);
+            self.ask_all_paths(session);
         }
     }
 
@@ -234,8 +227,7 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
         (control.migration.suspected_ns, control.migration.refused_ns) = (None, None);
-        // All its paths may stay silent: networks may drop datagrams alone.
-        control.migration.silent_since_ns = control.migration.silent_since_ns.map(|_| now_ns);
+        self.state.paths.forget_silence(now_ns, session);
         tracing::debug!(session, "the peer is there, though its control lane is not");
     }
 
@@ -253,7 +245,7 @@ impl Engine {
             if control.lane.is_none() && control.migration.refused_ns.is_none() {
                 // The questions may go at this very time.
                 control.migration.refused_ns = Some(now_ns.saturating_sub(1));
-                self.state.ask_all_paths(session);
+                self.ask_all_paths(session);
             }
         }
     }
@@ -261,9 +253,9 @@ impl Engine {
     /// Whether the attempt under way goes where the peer was once heard: an address that was only
     /// announced may be anybody's.
     fn is_move_to_peer(&mut self, session: u32) -> bool {
-        let control = self.control(session);
-        let Some((_, at)) = control.migration.moving else { return false };
-        control.lanes().any(|lane| lane.position() == at && lane.path().is_answered())
+        let Some((_, at)) = self.control(session).migration.moving else { return false };
+        let mut paths = self.state.paths.of_mut(session).all();
+        paths.any(|path| path.position() == at && path.packets().is_answered())
     }
 
     /// The peer, and nobody else, refused another control lane.
@@ -284,6 +276,27 @@ impl Engine {
         self.handle_connect_failed(key, "the peer refused another control lane");
     }
 
+    /// Asks all paths of a session.
+    pub(super) fn ask_all_paths(&mut self, session: u32) {
+        let state = &mut *self.state;
+        state.paths.ask_all_paths(state.now_ns, session);
+    }
+
+    /// Position of the path that the control lane of a session goes by.
+    pub(super) fn stream_at(&mut self, session: u32) -> u8 {
+        self.state.paths.of_mut(session).stream_at()
+    }
+
+    fn have_paths_answered_since(&mut self, session: u32, since_ns: u64) -> bool {
+        self.state.paths.of_mut(session).have_answered_since(since_ns)
+    }
+
+    /// Its control lane came or went: long messages may go by it, or not.
+    pub(super) fn choose_stream(&mut self, session: u32) {
+        let state = &mut *self.state;
+        state.paths.choose_stream(&mut state.core, session);
+    }
+
     fn fail(&mut self, session: u32, failure: PeerFailure) {
         let state = &mut *self.state;
         state.core.fail_session(session, failure, &mut state.completions);
@@ -297,16 +310,15 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let pause = self.state.config.peer_timeout / QUESTIONS_PER_TIMEOUT;
         let pause_ns = pause.as_nanos() as u64;
-        for index in 0..self.state.several.len() {
-            let session = self.state.several[index];
-            let control = self.control(session);
-            if control.standby.is_empty()
-                || now_ns.saturating_sub(control.migration.questioned_ns) < pause_ns
-            {
+        for session in self.state.paths.several() {
+            let state = &mut *self.state;
+            let control = &mut state.controls[session as usize];
+            let is_early = now_ns.saturating_sub(control.migration.questioned_ns) < pause_ns;
+            if is_early || !state.paths.of_mut(session).are_several() {
                 continue;
             }
             control.migration.questioned_ns = now_ns;
-            self.state.ask_quiet_paths(session, now_ns.saturating_sub(pause_ns));
+            state.paths.ask_quiet_paths(now_ns, session, now_ns.saturating_sub(pause_ns));
         }
     }
 }

@@ -9,18 +9,20 @@ use crossbeam_utils::Backoff;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+use super::background::WakeFds;
 use super::bulk::LaneEnd;
 use super::clock::Clock;
 use super::completions::Completions;
 use super::control::Control;
 use super::datagram::Datagrams;
-use super::idle::InUse;
-use super::lanes::{Driver, Event, Interest, LaneKey};
+use super::lanes::{Event, Interest, LaneKey};
 use super::roles::Roles;
 use super::zero_copy::Policy;
+use crate::driver::AnyDriver;
 use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
+use crate::proto::paths::PathTable;
 use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
 use crate::types::{Address, Error, FrameState, Rail, RailRole};
@@ -83,10 +85,12 @@ pub(crate) struct State {
     pub(crate) rails: Vec<Rail>,
     /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
     pub(crate) rails_chosen: Vec<Rail>,
-    /// Rails whose NICs have no link: a bit for each.
-    pub(super) rails_down: u16,
+    /// Rails, bit by bit, whose listener is still bound to the NIC of before.
+    pub(super) listeners_due: u16,
     /// Where statistics are published, if they are.
     pub(crate) publisher: Option<super::statistics::Publisher>,
+    /// The paths of its sessions.
+    pub(crate) paths: PathTable,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
@@ -97,10 +101,6 @@ pub(crate) struct State {
     pub(super) owed: Vec<u32>,
     /// Sessions whose control lane took no more, and some where it takes more again.
     pub(super) blocked: Vec<u32>,
-    /// Sessions with several paths.
-    pub(super) several: Vec<u32>,
-    /// Sessions whose paths carried something lately.
-    pub(super) in_use: Vec<InUse>,
     /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
     pub(super) acks_due: VecDeque<(LaneKey, u64)>,
     /// By slot of the protocol's lane table.
@@ -151,17 +151,16 @@ impl State {
             listeners_of_rails: Vec::new(),
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
-            rails_down: 0,
+            listeners_due: 0,
             rails,
             publisher: None,
+            paths: PathTable::default(),
             datagrams: Datagrams::default(),
             roles: Roles::default(),
             controls: Vec::new(),
             hot: Vec::new(),
             owed: Vec::new(),
             blocked: Vec::new(),
-            several: Vec::new(),
-            in_use: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
             receive_buffer: vec![
@@ -235,13 +234,14 @@ impl State {
 /// A state and the driver of the thread that owns it.
 pub(crate) struct Engine {
     // Dropped first: the kernel must be done before memory goes.
-    pub(super) driver: Box<dyn Driver>,
+    pub(super) driver: AnyDriver,
     pub(crate) state: Box<State>,
     pub(super) events: Vec<Event>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
-    /// A listener is another one than when [`Self::wake_fds`] was last asked.
-    pub(super) has_new_wake_fds: bool,
+    /// The caretaker makes this turn.
+    pub(super) owner_is_absent: bool,
+    pub(super) wake_fds: WakeFds,
 }
 
 impl Engine {
@@ -249,12 +249,13 @@ impl Engine {
     /// last driver gave up.
     pub(crate) fn attach(
         mut state: Box<State>,
-        mut driver: Box<dyn Driver>,
+        driver: impl Into<AnyDriver>,
         sockets: Vec<(LaneKey, std::os::fd::OwnedFd)>,
     ) -> Result<Self, Error> {
+        let mut driver = driver.into();
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listeners = state.copies_of_listeners().map_err(failed)?;
-        state.rails_down = 0;
+        state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));
         state.acks_due.clear();
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_told();
@@ -279,8 +280,15 @@ impl Engine {
         for key in &mut state.lane_keys {
             *key = key.and_then(new_key);
         }
-        let mut engine =
-            Self { state, driver, events: Vec::new(), chunks_rest: false, has_new_wake_fds: false };
+        let wake_fds = WakeFds::default();
+        let mut engine = Self {
+            state,
+            driver,
+            events: Vec::new(),
+            chunks_rest: false,
+            owner_is_absent: false,
+            wake_fds,
+        };
         engine.fit_window();
         engine.resume_paths();
         engine.watch_everything();
@@ -334,7 +342,7 @@ impl Engine {
     /// if nothing else waits. `true`: something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
-        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.has_timers() {
+        if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.paths.has_timers() {
             self.read_clock();
         }
         let began_ns = self.state.now_ns;
@@ -361,7 +369,8 @@ impl Engine {
             self.hasten_acks(self.state.now_ns);
         }
         if self.state.now_ns >= self.state.next_tick_ns {
-            self.state.watch_busy_paths();
+            let state = &mut *self.state;
+            state.paths.watch_busy_paths(&mut state.core, state.now_ns);
             self.tick();
         }
         happened |= self.work();
@@ -450,12 +459,16 @@ impl Engine {
                 }
                 Action::AbandonLane { lane, is_told } => {
                     if is_told {
-                        self.state.suspect_path_of(lane);
+                        let state = &mut *self.state;
+                        state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
                     }
                     self.close_lane(lane, LaneEnd::Abandoned);
                 }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
+                Action::PathChanged { peer, rail, remote, change } => {
+                    self.report_path_change(&peer, rail, remote, change);
+                }
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => self.report_ended(session, failure),
                 Action::Reconnect { session } => {
@@ -486,8 +499,16 @@ impl Engine {
             self.check_lanes();
             self.ask_idle_paths();
             self.move_control_lanes();
-            self.state.shrink_idle();
+            let State { core, paths, controls, now_ns, .. } = &mut *self.state;
+            paths.shrink_idle(core, *now_ns, |session| {
+                if let Some(control) = controls.get_mut(session as usize)
+                    && control.unsent.is_empty()
+                {
+                    control.unsent = Vec::new();
+                }
+            });
             self.fit_window();
+            self.listen_anew();
             self.publish();
         }
     }
@@ -550,7 +571,7 @@ impl Engine {
             let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
             sleep = sleep.min(Duration::from_nanos(left));
         }
-        if let Some(timer_ns) = state.next_timer_ns() {
+        if let Some(timer_ns) = state.paths.next_timer_ns() {
             sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
         }
         self.driver

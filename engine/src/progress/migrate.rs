@@ -11,12 +11,12 @@ use std::net::{IpAddr, SocketAddr};
 use rand::RngExt;
 
 use super::control::Control;
-use super::datagram::{Lane, scoped};
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, Greeting, Role};
 use crate::proto::handshake::{Initiator, answer_join};
 use crate::proto::late::AtRest;
+use crate::proto::paths::SessionPath;
 use crate::proto::session::{Limits, NOTHING};
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, HelloReply};
@@ -49,8 +49,6 @@ pub(crate) struct Migration {
     /// When the peer's host refused a connection, as it does when the process is gone; others on
     /// the way may, too.
     pub(super) refused_ns: Option<u64>,
-    /// Since when no path is healthy.
-    pub(super) silent_since_ns: Option<u64>,
     /// When the peer was last asked for the sake of hearing from it.
     pub(super) questioned_ns: u64,
     /// Since when it has had no control lane, where it had one.
@@ -65,7 +63,6 @@ impl AtRest for Migration {
         moved_by: 0,
         suspected_ns: None,
         refused_ns: None,
-        silent_since_ns: None,
         questioned_ns: 0,
         control_lane_lost_ns: 0,
     };
@@ -84,21 +81,12 @@ impl Engine {
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
-        let mut several = std::mem::take(&mut self.state.several);
-        several.sort_unstable();
-        several.dedup();
-        several.retain(|&session| {
-            if self.control(session).standby.is_empty() {
-                return false;
-            }
+        for session in self.state.paths.several() {
             if self.control(session).lane.is_none() {
                 self.ask_without_lane(session);
             }
             self.move_control_lane(session);
-            true
-        });
-        several.append(&mut self.state.several);
-        self.state.several = several;
+        }
     }
 
     /// The control lane of long messages follows to another path as soon as it should: when its own
@@ -106,9 +94,9 @@ impl Engine {
     ///
     /// RR-RAIL-7.
     pub(super) fn move_stream(&mut self, session: u32) {
-        let control = self.control(session);
-        let has_others = !control.standby.is_empty();
-        if has_others && control.has_streamed && control.carrier() != Some(control.lane_at) {
+        let Some(paths) = self.state.paths.of(session) else { return };
+        let is_elsewhere = paths.carrier_at() != Some(paths.stream_at());
+        if paths.are_several() && paths.has_streamed() && is_elsewhere {
             self.move_control_lane(session);
         }
     }
@@ -120,6 +108,7 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let Some(known) = self.state.core.sessions.at(session as usize) else { return };
         let (is_initiator, is_connected) = (known.connection.is_initiator(), known.is_connected());
+        let is_silent = self.state.paths.of_mut(session).silent_since_ns().is_some();
         let control = self.control(session);
         let since_ns = control.migration.moving_since_ns;
         let doublings = if control.migration.suspected_ns.is_some() {
@@ -129,7 +118,7 @@ impl Engine {
         };
         let is_late = since_ns == 0 || now_ns.saturating_sub(since_ns) > PAUSE_NS << doublings;
         // The other side asks whether the peer is there, and waits for what that one opens.
-        let is_asking = control.lane.is_none() && control.is_anxious();
+        let is_asking = control.lane.is_none() && (control.is_peer_suspect() || is_silent);
         let may_move = is_connected && (is_initiator || is_asking);
         if !may_move || !is_late || control.migration.moving.is_some() {
             return;
@@ -138,7 +127,7 @@ impl Engine {
         let Some((remote, rail)) = self.state.core.way_of_path(session, at) else { return };
         let control = self.control(session);
         (control.migration.moving_since_ns, control.migration.moved_by) = (now_ns, at);
-        let remote = scoped(&self.state.rails, rail, remote);
+        let remote = self.state.paths.scoped(rail, remote);
         match self.driver.connect(remote, rail) {
             Ok(key) => {
                 self.control(session).migration.moving = Some((key, at));
@@ -156,33 +145,32 @@ impl Engine {
     /// has its turn, those that are healthy first, and that of the last lane or attempt last.
     ///
     /// RR-RAIL-8.
-    fn path_to_move_by(&mut self, session: u32, is_initiator: bool) -> Option<u8> {
+    fn path_to_move_by(&self, session: u32, is_initiator: bool) -> Option<u8> {
         let now_ns = self.state.now_ns;
-        let control = self.control(session);
-        let (at, before) = (control.lane_at, control.migration.moved_by);
+        let state = &*self.state;
+        let control = state.controls.get(session as usize)?;
+        let paths = state.paths.of(session)?;
+        let (at, before) = (paths.stream_at(), control.migration.moved_by);
         if control.lane.is_some() {
-            let carrier = control.carrier().filter(|&carrier| carrier != at);
-            let is_in_doubt =
-                control.is_path_down(at) || (control.has_streamed && control.is_path_suspect(at));
-            let choice = control.choice.as_deref();
-            let carries_ns = choice.map_or(0, |it| now_ns.saturating_sub(it.carries_since_ns));
-            let is_trying = choice.is_some_and(|it| it.trial.is_trying());
+            let carrier = paths.carrier_at().filter(|&carrier| carrier != at);
+            let has_streamed = paths.has_streamed();
+            let is_in_doubt = paths.is_down(at) || (has_streamed && paths.is_suspect(at));
             let tried_ns = now_ns.saturating_sub(control.migration.moving_since_ns);
             // Where it did not get through it is not needed either.
             let may_follow = control.migration.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
-            let is_settled = control.has_streamed && !is_trying && carries_ns > SETTLED_NS;
+            let is_settled = has_streamed && paths.are_settled(now_ns, SETTLED_NS);
             let is_leaving =
-                self.state.core.sessions.at(session as usize).is_none_or(|it| it.is_leaving);
+                state.core.sessions.at(session as usize).is_none_or(|it| it.is_leaving);
             let follows = is_settled && may_follow && !is_leaving;
             return carrier.filter(|_| is_in_doubt || follows);
         }
         // Behind a translation of addresses the peer's own is anybody's, and one that it was never
         // heard at may be.
-        let heard = |lane: &Lane| lane.path().is_answered().then(|| lane.ip());
+        let heard = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
         let paths: Vec<_> =
-            control.lanes().map(|lane| (lane.is_active(), lane.position(), heard(lane))).collect();
+            paths.all().map(|path| (path.is_active(), path.position(), heard(path))).collect();
         let is_there = |&&(_, at, from): &&(bool, u8, Option<IpAddr>)| {
-            let way = self.state.core.way_of_path(session, at);
+            let way = state.core.way_of_path(session, at);
             is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == from)
         };
         let turn = |at: u8| at.wrapping_sub(before).wrapping_sub(1);
@@ -290,11 +278,12 @@ impl Engine {
             self.driver.close(asking, CloseMode::Reset);
         }
         let now_ns = self.state.now_ns;
+        self.state.paths.set_stream(session, at);
         let control = self.control(session);
-        (control.lane, control.lane_at, control.migration.moving) = (Some(key), at, None);
+        (control.lane, control.migration.moving) = (Some(key), None);
         (control.migration.suspected_ns, control.migration.refused_ns) = (None, None);
         (control.migration.moves_failed, control.migration.moving_since_ns) = (0, now_ns);
-        self.state.choose_stream(session);
+        self.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });
         self.heat(session);
     }

@@ -1,4 +1,4 @@
-//! The engine loop, and the trait a driver implements for it.
+//! The engine loop.
 //!
 //! [`engine::Engine`] owns the protocol ([`crate::proto`]), a driver, and the memory of what is
 //! outstanding ([`completions`]). One call of [`engine::Engine::progress`] reads the hottest
@@ -17,8 +17,6 @@ mod copies;
 pub(crate) mod datagram;
 pub(crate) mod engine;
 mod handshake;
-mod idle;
-pub(crate) mod lanes;
 mod leave;
 mod migrate;
 pub(crate) mod partial;
@@ -29,3 +27,5 @@ pub(crate) mod statistics;
 mod stream;
 mod unfinished;
 pub(crate) mod zero_copy;
+
+use crate::driver::lanes;

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::{Control, NO_PATH};
+use super::control::Control;
 use super::datagram::state_of;
 use super::engine::Engine;
 use super::lanes::{LaneKey, TcpFigures};
 use crate::proto::core::Core;
+use crate::proto::paths::{NO_PATH, Paths};
 use crate::proto::rails::{PathState as KnownPath, rails_of};
 use crate::proto::session::Session;
 use crate::proto::table::Id;
@@ -44,7 +45,7 @@ impl Engine {
         let driver = self.driver_counters();
         let state = &*self.state;
         let core = state.core.counters;
-        let datagrams = state.datagram_counters();
+        let datagrams = state.paths.counters();
         let staging_bytes = state.core.staging.allocated_bytes()
             + state.core.datagrams.contents.allocated_bytes().0;
         Counters {
@@ -88,9 +89,11 @@ impl Engine {
                 continue;
             }
             let control = state.controls.get(id.index());
-            let lane_at = control.map(|control| {
-                let at = usize::from(control.lane_at);
-                let ends = control.lane.filter(|_| control.lane_at == NO_PATH);
+            let paths = state.paths.of(id.index() as u32);
+            let stream_at = paths.map_or(0, Paths::stream_at);
+            let stream_at = control.map(|control| {
+                let at = usize::from(stream_at);
+                let ends = control.lane.filter(|_| stream_at == NO_PATH);
                 let ends = ends.and_then(|key| self.driver.addresses(key));
                 ends.and_then(|ends| path_between(core, &state.rails, id, ends)).unwrap_or(at)
             });
@@ -106,9 +109,9 @@ impl Engine {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
                     None => (String::new(), state.locators.first().ip()),
                 };
-                let control = control.zip(lane_at);
-                if let Some((control, lane_at)) = control {
-                    add_datagrams(&mut statistics, control, lane_at, at);
+                let control = control.zip(stream_at);
+                if let Some((paths, stream_at)) = paths.zip(stream_at) {
+                    add_datagrams(&mut statistics, paths, stream_at, at);
                 }
                 let lanes = lanes_of(core, session, control, &state.lane_keys, at);
                 for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
@@ -196,7 +199,7 @@ fn lanes_of<'a>(
     keys: &'a [Option<LaneKey>],
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
-    let control = control.filter(|&(_, lane_at)| lane_at == at);
+    let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane).map(|key| (None, key));
     let bulk = session.lanes.iter().filter_map(move |&id| {
         let lane = core.lanes.get(id).filter(|lane| usize::from(lane.path) == at)?;
@@ -240,17 +243,17 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
 }
 
 /// What the loop knows of the path at `at`.
-fn add_datagrams(statistics: &mut PathStatistics, control: &Control, lane_at: usize, at: usize) {
-    let carrier = control.carrier().map(usize::from);
+fn add_datagrams(statistics: &mut PathStatistics, paths: &Paths, stream_at: usize, at: usize) {
+    let carrier = paths.carrier_at().map(usize::from);
     statistics.carries_datagrams = carrier == Some(at);
     // Without one messages go by the TCP lane.
-    statistics.carries_messages = carrier.unwrap_or(lane_at) == at;
-    let lane = control.lanes().find(|lane| usize::from(lane.position()) == at);
-    let Some(lane) = lane else { return };
-    if let Some(phase) = lane.phase() {
+    statistics.carries_messages = carrier.unwrap_or(stream_at) == at;
+    let path = paths.all().find(|path| usize::from(path.position()) == at);
+    let Some(path) = path else { return };
+    if let Some(phase) = path.phase() {
         statistics.state = state_of(phase);
     }
-    let path = lane.path();
+    let path = path.packets();
     let counted = path.statistics();
     statistics.datagrams_sent = counted.sent;
     statistics.datagrams_lost = counted.lost;

@@ -59,17 +59,6 @@ impl Control {
         self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes);
         self.long_poll = poll;
     }
-
-    /// Whether the kernel takes what is sent by the lane at once, as far as is known, and nothing
-    /// is in front of it there, in a session that has datagrams for the rest.
-    fn is_stream_free(&self) -> bool {
-        self.lane.is_some() && !self.is_blocked && self.unsent.is_empty() && self.is_by_datagram()
-    }
-
-    /// Whether a long content may go by the lane: what waits for a suspect path goes by the next.
-    fn may_begin_long(&self) -> bool {
-        self.standby.is_empty() || !self.is_path_suspect(self.lane_at)
-    }
 }
 
 impl State {
@@ -79,16 +68,31 @@ impl State {
         if sent > 0 {
             control.expect_answer(session, &mut self.owed);
         }
-        control.has_streamed = true;
-        self.watch_stream(session);
+        self.paths.note_streamed(session);
+        self.paths.watch_stream(self.now_ns, session);
     }
 }
 
 impl Engine {
+    /// Whether the kernel takes what is sent by the lane of a session at once, as far as is known,
+    /// and nothing is in front of it there, and datagrams take the rest.
+    fn is_stream_free(&self, session: u32, control: &Control) -> bool {
+        control.lane.is_some()
+            && !control.is_blocked
+            && control.unsent.is_empty()
+            && self.is_by_datagram(session)
+    }
+
+    /// Whether a long content may go by the lane: what waits for a suspect path goes by the next.
+    fn may_begin_long(&self, session: u32) -> bool {
+        let paths = self.state.paths.of(session);
+        paths.is_none_or(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
+    }
+
     /// Sends the contents of a session in datagram mode, by its path or by its TCP lane.
     pub(super) fn flush_contents(&mut self, session: u32) -> bool {
         let mut happened = false;
-        let mut is_by_path = self.control(session).is_by_datagram();
+        let mut is_by_path = self.is_by_datagram(session);
         if is_by_path {
             let has_long = self.state.core.has_long(session);
             if has_long {
@@ -101,11 +105,11 @@ impl Engine {
             }
             if !is_alone || self.state.core.is_waiting(session) {
                 let is_last = self.state.core.is_dirty_alone(session);
-                happened |= self.transmit(session, is_last);
+                happened |= self.transmit(session, 0, is_last);
             }
             // What was made for longer datagrams than the path takes now goes by TCP.
-            is_by_path = self.control(session).is_by_datagram()
-                && !self.is_waiting_too_long_for_path(session);
+            is_by_path =
+                self.is_by_datagram(session) && !self.is_waiting_too_long_for_path(session);
             if is_by_path && has_long && !is_alone {
                 happened |= self.flush_long(session);
             }
@@ -121,7 +125,7 @@ impl Engine {
     /// A path carries contents no more, or takes shorter ones than wait: these go by the TCP lane.
     #[cold]
     pub(super) fn flush_what_no_path_takes(&mut self, session: u32) {
-        if !self.control(session).is_by_datagram() || self.is_waiting_too_long_for_path(session) {
+        if !self.is_by_datagram(session) || self.is_waiting_too_long_for_path(session) {
             self.flush_by_stream(session);
         }
     }
@@ -159,7 +163,7 @@ impl Engine {
     fn flush_long(&mut self, session: u32) -> bool {
         let mut happened = false;
         let poll = self.state.polls;
-        let may_begin = self.control(session).may_begin_long();
+        let may_begin = self.may_begin_long(session);
         loop {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
@@ -216,7 +220,7 @@ impl Engine {
         }
         let Some(control) = state.controls.get(session as usize) else { return false };
         let goes_now = !more && request.hint == Hint::None;
-        control.is_stream_free()
+        self.is_stream_free(session, control)
             && goes_now
             && shortcut!()
             && state.core.is_next_by_stream(session, request.length, state.polls)
@@ -227,7 +231,7 @@ impl Engine {
         let state = &*self.state;
         let session = state.core.next_part_by_stream(id)?;
         let control = state.controls.get(session as usize)?;
-        let is_free = control.is_stream_free() && control.may_begin_long();
+        let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
         // What other sessions have staged is sent first.
         let has_turn = control.long_bytes_left(state.polls) > 0
             && state.core.dirty.iter().all(|&dirty| dirty == session);

@@ -17,16 +17,18 @@
 //! so in [`Core::next_deadline_ns`].
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 
 use super::bulk::BulkLane;
 pub(crate) use super::config::Config;
-use super::effects::{Effects, Ended};
+use super::effects::{Effects, Ended, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
 use super::lanes::Wait;
 use super::operation::Operation;
 use super::outbox::StagingPool;
 use super::peers::Promise;
+use super::rails::health::Transition;
 use super::session::{Control, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
@@ -72,6 +74,9 @@ pub(crate) enum Action {
     PairRails { session: u32 },
     /// What the peer sends cannot be used: tell it why and fail the session.
     GiveUp { session: u32, failure: PeerFailure },
+    /// One of several paths of a session changed; `rail` is this engine's, and the peer is at
+    /// `remote` by it.
+    PathChanged { peer: RemoteName, rail: u8, remote: IpAddr, change: Transition },
     /// A session was established.
     Established { session: u32 },
     /// A session ended.
@@ -93,7 +98,7 @@ impl Action {
             | Self::Established { session }
             | Self::Ended { session, .. }
             | Self::Reconnect { session } => Some(session),
-            Self::CloseLane { .. } | Self::AbandonLane { .. } => None,
+            Self::CloseLane { .. } | Self::AbandonLane { .. } | Self::PathChanged { .. } => None,
         }
     }
 }

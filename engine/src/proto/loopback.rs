@@ -98,6 +98,7 @@ impl Core {
 mod tests {
     use std::collections::HashMap;
 
+    use super::super::by_hand::locator;
     use super::super::core::Config;
     use super::super::effects::Level;
     use super::super::hint::Hint;
@@ -150,10 +151,9 @@ mod tests {
         fn new(envelope_credits: u32) -> Self {
             let config = Config { envelope_credits, ..Config::for_tests() };
             let mut core = Core::new(7, config);
-            let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
             let own = [0, 1].map(|_| {
                 let endpoint = core.open_endpoint().unwrap();
-                core.insert_peer(7, locator, endpoint).unwrap()
+                core.insert_peer(7, locator(), endpoint).unwrap()
             });
             Self { core, own, memory: Memory::default() }
         }

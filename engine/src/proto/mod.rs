@@ -30,6 +30,7 @@ mod offers;
 pub(crate) mod operation;
 pub(crate) mod outbox;
 pub(crate) mod packet;
+pub(crate) mod paths;
 pub(crate) mod peers;
 pub(crate) mod pulls;
 mod question;
@@ -42,6 +43,8 @@ pub(crate) mod table;
 pub(crate) mod teardown;
 pub(crate) mod unexpected;
 
+#[cfg(test)]
+mod by_hand;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

@@ -378,8 +378,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
+    use super::super::by_hand::locator;
     use super::super::core::Config;
     use super::super::session::NOTHING;
     use super::*;
@@ -390,10 +389,6 @@ mod tests {
 
     fn core(sessions_max: usize) -> Core {
         Core::new(OWN, Config { sessions_max, ..Config::for_tests() })
-    }
-
-    fn locator() -> SocketAddr {
-        "127.0.0.1:1".parse().unwrap()
     }
 
     fn judge(core: &mut Core, engine: u64, epoch: u32) -> Result<Admission, HelloStatus> {

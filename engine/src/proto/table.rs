@@ -1,6 +1,18 @@
 //! A slab whose names carry a generation, so that a stale name finds nothing.
+//!
+//! The matcher has a slab of its own (`matching::slab`): its lists name slots that are occupied for
+//! sure, by index alone, and what a slot held is read once more after it was vacated.
 
 use std::fmt;
+use std::marker::PhantomData;
+
+/// A name of an entry: its slot, and which use of the slot it is.
+pub(crate) trait Key: Copy {
+    /// `generation` is never 0.
+    fn new(index: u32, generation: u32) -> Self;
+    fn index(self) -> usize;
+    fn generation(self) -> u32;
+}
 
 /// Names an entry of a [`Table`]; never 0, never the same twice before 2^32 reuses of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,10 +36,17 @@ impl Id {
     pub(crate) fn from_u64(value: u64) -> Self {
         Self(value)
     }
+}
 
+impl Key for Id {
     #[inline]
     fn new(index: u32, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        self.index()
     }
 
     #[inline]
@@ -53,18 +72,25 @@ struct Slot<T> {
 
 /// See the module. Grows up to a bound given at creation; allocates nothing once it has grown.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct Table<T, K = Id> {
     slots: Vec<Slot<T>>,
     free: u32,
     len: usize,
     limit: usize,
+    keys: PhantomData<K>,
 }
 
-impl<T> Table<T> {
+impl<T, K: Key> Table<T, K> {
     /// Holds `limit` entries at the most.
     #[inline]
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit: limit.min(NO_SLOT as usize) }
+        let limit = limit.min(NO_SLOT as usize);
+        Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit, keys: PhantomData }
+    }
+
+    /// How many entries there can be.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// How many entries there are.
@@ -79,7 +105,7 @@ impl<T> Table<T> {
 
     /// `Err` gives the value back when the table is full.
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> Result<Id, T> {
+    pub(crate) fn insert(&mut self, value: T) -> Result<K, T> {
         if self.free == NO_SLOT {
             if self.slots.len() >= self.limit {
                 return Err(value);
@@ -88,7 +114,7 @@ impl<T> Table<T> {
             reserve_for(&mut self.slots, index as usize + 1);
             self.slots.push(Slot { generation: 1, next_free: NO_SLOT, value: Some(value) });
             self.len += 1;
-            return Ok(Id::new(index, 1));
+            return Ok(K::new(index, 1));
         }
         let index = self.free;
         let slot = &mut self.slots[index as usize];
@@ -96,23 +122,23 @@ impl<T> Table<T> {
         self.free = slot.next_free;
         slot.value = Some(value);
         self.len += 1;
-        Ok(Id::new(index, slot.generation))
+        Ok(K::new(index, slot.generation))
     }
 
     #[inline]
-    pub(crate) fn get(&self, id: Id) -> Option<&T> {
+    pub(crate) fn get(&self, id: K) -> Option<&T> {
         let slot = self.slots.get(id.index())?;
         if slot.generation == id.generation() { slot.value.as_ref() } else { None }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.index())?;
         if slot.generation == id.generation() { slot.value.as_mut() } else { None }
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: K) -> Option<T> {
         let slot = self.slots.get_mut(id.index())?;
         if slot.generation != id.generation() {
             return None;
@@ -137,10 +163,10 @@ impl<T> Table<T> {
 
     /// Drops whoever lives in a slot, and gives the name that it had.
     #[inline]
-    pub(crate) fn clear_at(&mut self, index: usize) -> Option<Id> {
+    pub(crate) fn clear_at(&mut self, index: usize) -> Option<K> {
         let slot = self.slots.get_mut(index)?;
         slot.value.as_ref()?;
-        let id = Id::new(index as u32, slot.generation);
+        let id = K::new(index as u32, slot.generation);
         slot.value = None;
         slot.generation = slot.generation.checked_add(1).unwrap_or(1);
         slot.next_free = self.free;
@@ -151,10 +177,10 @@ impl<T> Table<T> {
 
     /// The full name of the entry in a slot.
     #[inline]
-    pub(crate) fn id_at(&self, index: usize) -> Option<Id> {
+    pub(crate) fn id_at(&self, index: usize) -> Option<K> {
         let slot = self.slots.get(index)?;
         slot.value.as_ref()?;
-        Some(Id::new(index as u32, slot.generation))
+        Some(K::new(index as u32, slot.generation))
     }
 
     /// By slot, whoever lives there now.
@@ -175,9 +201,9 @@ impl<T> Table<T> {
     }
 
     /// All entries with their names, by slot.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            slot.value.as_ref().map(|value| (Id::new(index as u32, slot.generation), value))
+            slot.value.as_ref().map(|value| (K::new(index as u32, slot.generation), value))
         })
     }
 }
@@ -197,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_stale_name_finds_nothing() {
-        let mut table = Table::new(2);
+        let mut table: Table<_> = Table::new(2);
         let first = table.insert("a").unwrap();
         assert_eq!(table.remove(first), Some("a"));
         let second = table.insert("b").unwrap();
@@ -211,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_bound_holds() {
-        let mut table = Table::new(2);
+        let mut table: Table<_> = Table::new(2);
         table.insert(1).unwrap();
         let id = table.insert(2).unwrap();
         assert_eq!(table.insert(3), Err(3));

@@ -1,10 +1,10 @@
 //! One engine and a peer that is played by hand: what it may say, and what it may not.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::by_hand::{accept, lane_hello, locator};
 use super::core::{Action, Config, Core};
 use super::effects::{Effects, Ended, Level};
 use super::failure::PeerFailure;
@@ -16,7 +16,7 @@ use super::send::{SendRequest, Staged};
 use super::session::{Control, Limits};
 use super::table::Id;
 use crate::wire::data::DATAGRAM_LANE;
-use crate::wire::hello::{HELLO_BYTES, HelloStatus, KIND_BULK};
+use crate::wire::hello::HelloStatus;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
     CHUNK_BYTES_MAX, Eager, Frame, FrameError, Frames, Grant, Hello, Refused, Rts,
@@ -55,19 +55,6 @@ fn checksum(offset: u64, length: u32) -> u32 {
     offset as u32 ^ length
 }
 
-/// Where the peer listens.
-fn locator() -> SocketAddr {
-    "127.0.0.1:1".parse().unwrap()
-}
-
-/// The hello of a bulk lane, made with the keys of the session.
-fn join(engine: u64, session: u64, number: u32) -> Hello {
-    let mut hello = Hello::read_from_bytes(&[0; HELLO_BYTES]).unwrap();
-    hello.kind = KIND_BULK;
-    (hello.source, hello.session, hello.lane) = (engine.into(), session.into(), number.into());
-    *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], locator()).hello()
-}
-
 /// An engine with one endpoint and one session.
 struct Bench {
     core: Core,
@@ -95,8 +82,7 @@ impl Bench {
             checksum: false,
             bulk_in_datagrams: false,
         };
-        let admission = core.judge_hello(PEER, locator(), SESSION, 1, 0).unwrap();
-        let slot = core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap();
+        let slot = accept(&mut core, PEER, ours, theirs);
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
     }
 
@@ -185,7 +171,7 @@ impl Bench {
     }
 
     fn lane(&mut self) -> Id {
-        let lane = self.core.handle_lane_hello(&join(PEER, SESSION, 3), 0).unwrap();
+        let lane = self.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0).unwrap();
         self.core.lane_ready(lane, 0);
         lane
     }
@@ -533,7 +519,7 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
     let chunk = bench.core.next_receive(lane).unwrap();
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
     bench.core.lane_lost(lane, true, "cut", 0, &mut bench.ends);
-    let lane = bench.core.handle_lane_hello(&join(PEER, SESSION, 4), 0).unwrap();
+    let lane = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 4), 0).unwrap();
     bench.core.lane_ready(lane, 0);
     assert_eq!(bench.hear(), [frame::KIND_GRANT], "the kernel may still write the first one");
     let still = bench.core.next_receive(lane).unwrap();
@@ -565,15 +551,15 @@ fn grants_come_several_at_a_time() {
 fn lanes_join_their_own_session_only() {
     let mut bench = Bench::new(Config::for_tests());
     for (engine, session) in [(PEER, SESSION + 1), (PEER + 1, SESSION), (7, SESSION), (0, 0)] {
-        let joined = bench.core.handle_lane_hello(&join(engine, session, 3), 0);
+        let joined = bench.core.handle_lane_hello(&lane_hello(engine, session, 3), 0);
         assert_eq!(joined.unwrap_err(), HelloStatus::UnknownSession);
     }
-    let mut forged = join(PEER, SESSION, 3);
+    let mut forged = lane_hello(PEER, SESSION, 3);
     forged.lane = 5.into();
     let joined = bench.core.handle_lane_hello(&forged, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);
     bench.lane();
-    let again = bench.core.handle_lane_hello(&join(PEER, SESSION, 3), 0);
+    let again = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(again.unwrap_err(), HelloStatus::StaleEpoch);
 }
 
@@ -581,15 +567,15 @@ fn lanes_join_their_own_session_only() {
 #[test]
 fn no_lane_joins_a_session_whose_bulk_data_goes_in_datagrams() {
     let mut bench = Bench::new(Config::for_tests());
-    let lane_of_datagrams = join(PEER, SESSION, DATAGRAM_LANE);
+    let lane_of_datagrams = lane_hello(PEER, SESSION, DATAGRAM_LANE);
     let joined = bench.core.handle_lane_hello(&lane_of_datagrams, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = true;
-    let joined = bench.core.handle_lane_hello(&join(PEER, SESSION, 3), 0);
+    let joined = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     assert_eq!(bench.core.lanes.len(), 0);
     // Whoever has no keys learns nothing of either.
-    let mut forged = join(PEER, SESSION, 4);
+    let mut forged = lane_hello(PEER, SESSION, 4);
     forged.lane = DATAGRAM_LANE.into();
     let joined = bench.core.handle_lane_hello(&forged, 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::WrongSecret);

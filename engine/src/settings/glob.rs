@@ -1,43 +1,19 @@
-//! Patterns over names of hosts and NICs: `*` is any run of characters, `?` any single one.
+//! Patterns over names of hosts and NICs: `*` is any run of characters, `?` any single one, and no
+//! other character means anything but itself.
+
+use wildmatch::WildMatch;
 
 /// Whether the whole of `name` fits `pattern`.
-///
-/// Goes back to the last `*` only, which is enough and bounds the work by the product of the two
-/// lengths whatever the pattern.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
-    let name: Vec<char> = name.chars().collect();
-    let (mut at_pattern, mut at_name) = (0, 0);
-    // The last `*` seen, and the name position that it was last tried up to.
-    let mut star: Option<(usize, usize)> = None;
-    while at_name < name.len() {
-        match pattern.get(at_pattern) {
-            Some('*') => {
-                star = Some((at_pattern, at_name));
-                at_pattern += 1;
-            }
-            Some(&letter) if letter == '?' || letter == name[at_name] => {
-                at_pattern += 1;
-                at_name += 1;
-            }
-            _ => {
-                let Some((star_at, tried)) = star else { return false };
-                star = Some((star_at, tried + 1));
-                at_pattern = star_at + 1;
-                at_name = tried + 1;
-            }
-        }
-    }
-    pattern[at_pattern..].iter().all(|&letter| letter == '*')
+    WildMatch::new(pattern).matches(name)
 }
 
 /// Whether a host section's pattern covers this host: by its full name or by the part before the
 /// first dot, in whatever case.
 pub(crate) fn matches_host(pattern: &str, host: &str) -> bool {
-    let pattern = pattern.to_lowercase();
-    let host = host.to_lowercase();
-    let short = host.split('.').next().unwrap_or(&host);
-    matches(&pattern, &host) || matches(&pattern, short)
+    let pattern = WildMatch::new_case_insensitive(pattern);
+    let short = host.split('.').next().unwrap_or(host);
+    pattern.matches(host) || pattern.matches(short)
 }
 
 #[cfg(test)]

@@ -250,8 +250,9 @@ pub(crate) fn describe(engine: &Engine) -> String {
     for (id, session) in core.sessions.iter() {
         let _ = writeln!(text, "  session {id:?}: {session:?}");
     }
-    for control in &engine.state.controls {
-        let _ = writeln!(text, "  {:?} at {} ns", control.datagram, engine.state.now_ns);
+    for session in 0..engine.state.paths.slots() {
+        let carrier = engine.state.paths.of(session).and_then(|paths| paths.all().next());
+        let _ = writeln!(text, "  {carrier:?} at {} ns", engine.state.now_ns);
     }
     for (id, lane) in core.lanes.iter() {
         let _ = writeln!(text, "  lane {id:?}: {lane:?}");

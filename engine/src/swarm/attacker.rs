@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::driver::lanes::DATAGRAM_BYTES_USUAL;
 use crate::driver::sim::datagrams::Sighting;
 use crate::driver::sim::net::Net;
 use crate::driver::sim::random::Random;
-use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::wire::packet::{PACKET_HEADER_BYTES, PacketHeader};
 
 /// The last datagrams, which it remembers.
@@ -217,9 +217,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
+    use crate::driver::lanes::DatagramPort;
     use crate::driver::sim::SimDriver;
     use crate::driver::sim::net::Weather;
-    use crate::progress::lanes::Driver;
     use crate::swarm::world::{Step, World};
     use crate::wire::packet::{FLAG_ELICITS, KIND_PACKET};
 
@@ -256,7 +256,7 @@ mod tests {
             let bytes = packet(number / 2, 70 + from as u64);
             let room = drivers[from].datagram_room().unwrap();
             room[..bytes.len()].copy_from_slice(&bytes);
-            drivers[from].send_datagram(locators[1 - from], 0, bytes.len());
+            drivers[from].send_datagram(locators[1 - from], 0, bytes.len(), false);
             drivers[from].flush_datagrams();
             let until_ns = world.now_ns() + 10_000;
             while world.step(until_ns) != Step::Limit {}

@@ -43,8 +43,8 @@ fn world(seed: u64) -> World {
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, 100 * MILLISECOND);
     for host in 0..2 {
-        let control = &world.look(host).unwrap().state.controls[0];
-        assert_eq!(control.lanes().filter(|lane| lane.is_active()).count(), 2, "host {host}");
+        let paths = world.look(host).unwrap().state.paths.of(0).unwrap();
+        assert_eq!(paths.all().filter(|path| path.is_active()).count(), 2, "host {host}");
         events(&mut world, host);
     }
     world

@@ -4,10 +4,10 @@ use super::scenarios::{config, connect, drain, loop_config, pass, peer, receive,
 use super::world::World;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::rails::{LinkWeather, RailFault};
-use crate::progress::datagram::DatagramCounters;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
+use crate::proto::paths::{DatagramCounters, NO_PATH, Paths};
 use crate::types::{Event, PathCause, PathState, Peer, PeerFailure};
 use crate::wire::rail::ROLE_BACKUP;
 
@@ -25,7 +25,7 @@ pub(super) fn world(seed: u64, config: &Config) -> World {
 }
 
 fn counters(world: &World, host: usize) -> DatagramCounters {
-    world.look(host).unwrap().state.datagram_counters()
+    world.look(host).unwrap().state.paths.counters()
 }
 
 /// One message there and one back; how long that took.
@@ -45,11 +45,16 @@ fn exchange(world: &mut World, what: &str) -> u64 {
     world.now_ns() - start_ns
 }
 
+/// Whether the TCP lane of the first host goes by one of its paths.
+fn has_stream_on_path(world: &World) -> bool {
+    world.look(0).unwrap().state.paths.of(0).unwrap().stream_at() != NO_PATH
+}
+
 /// Health of the paths of both hosts.
 fn are_good(world: &World) -> [bool; 2] {
     [0, 1].map(|host| {
-        let control = world.look(host).unwrap().state.controls.first();
-        control.is_some_and(|control| control.is_by_datagram())
+        let paths = world.look(host).unwrap().state.paths.of(0);
+        paths.is_some_and(Paths::are_open)
     })
 }
 
@@ -245,8 +250,8 @@ fn a_round_trip_is_not_the_time_that_the_user_computes() {
         world.net.borrow_mut().pause(0, 20 * MILLISECOND);
         pass(&mut world, 20 * MILLISECOND);
     }
-    let lane = world.look(0).unwrap().state.controls[0].datagram.as_deref().unwrap();
-    let round_trip_ns = lane.path().round_trip_ns();
+    let path = world.look(0).unwrap().state.paths.of(0).unwrap().all().next().unwrap();
+    let round_trip_ns = path.packets().round_trip_ns();
     assert!(round_trip_ns < MILLISECOND, "{round_trip_ns} ns");
 }
 
@@ -408,7 +413,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
             let core = &world.look(0).unwrap().state.core;
             core.sessions.iter().any(|(_, session)| session.is_connected())
         });
-        assert!(!world.look(0).unwrap().state.controls[0].is_lane_on_path(), "{fault:?}");
+        assert!(!has_stream_on_path(&world), "{fault:?}");
         exchange(&mut world, "by the other rail");
         let took_ns = world.now_ns() - start_ns;
         // Whoever connects sees only its own link.
@@ -420,8 +425,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         pass(&mut world, 1000 * MILLISECOND);
         talk(&mut world, [0, 1], "with both");
         // With datagrams the connection has moved to a path that is known.
-        let control = &world.look(0).unwrap().state.controls[0];
-        assert_eq!(control.is_lane_on_path(), has_datagrams, "{fault:?}");
+        assert_eq!(has_stream_on_path(&world), has_datagrams, "{fault:?}");
     }
 }
 
@@ -533,8 +537,8 @@ fn a_path_that_fails_from_the_start_is_reported() {
         assert_eq!(told, expected, "{fault:?} {is_initiator:?}");
         world.net.borrow_mut().set_rail_fault(0, 1, None);
         pass(&mut world, 200 * MILLISECOND);
-        let control = &world.look(0).unwrap().state.controls[0];
-        assert!(control.lanes().all(|lane| lane.is_active()), "it is used when it answers");
+        let paths = world.look(0).unwrap().state.paths.of(0).unwrap();
+        assert!(paths.all().all(|path| path.is_active()), "it is used when it answers");
     }
 }
 

@@ -54,7 +54,7 @@ fn world(seed: u64, capacity: usize) -> World {
 }
 
 fn segments_by_datagram(world: &World, host: usize) -> u64 {
-    world.look(host).unwrap().state.datagram_counters().segments
+    world.look(host).unwrap().state.paths.counters().segments
 }
 
 /// Nothing else is sent that could say it.

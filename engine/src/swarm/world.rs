@@ -7,6 +7,9 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::attacker::Attacker;
+use crate::driver::AnyDriver;
+use crate::driver::lanes::DATAGRAM_BYTES_USUAL;
+use crate::driver::lanes::Driver;
 use crate::driver::sim::net::{Item, Net, Weather};
 use crate::driver::sim::rails::LinkWeather;
 use crate::driver::sim::{Shared, SimDriver};
@@ -14,7 +17,6 @@ use crate::memory::Arena;
 use crate::progress::clock::Clock;
 use crate::progress::datagram::Datagrams;
 use crate::progress::engine::{Engine, LoopConfig, State};
-use crate::progress::lanes::DATAGRAM_BYTES_USUAL;
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error, Rail, RailRole};
@@ -190,7 +192,7 @@ impl World {
         state.completions.use_virtual_time();
         state.core.open_endpoint();
         state.completions.open_queue();
-        let driver = Box::new(SimDriver::new(&self.net, host));
+        let driver = AnyDriver::<dyn Driver>::Other(Box::new(SimDriver::new(&self.net, host)));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
         self.places[host] = Place { engine: Some(engine), idle_turns: 0, absent_until_ns: 0 };
         Ok(())

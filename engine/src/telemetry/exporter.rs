@@ -1,7 +1,10 @@
 //! Tells Prometheus what engines counted: a thread that never touches an engine.
 //!
 //! Each engine's owner leaves its statistics in a slot once in a while, without ever waiting; the
-//! thread fetches them when it is asked. It serves a few clients at once, each for a bounded time.
+//! thread fetches them when it is asked. It serves a few clients at once, each for a bounded time,
+//! and ends at once with its domain. No small HTTP server promises that: `tiny_http` 0.12 has a
+//! thread per connection, for as long as a client likes, and no bound on a request. So sockets are
+//! handled here, and requests are read by `httparse`.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,14 +13,18 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use httparse::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 
 use super::{Statistics, prometheus};
 
-/// Longest request.
+/// Longest request, and most headers in it.
 const REQUEST_BYTES_MAX: usize = 4096;
+const HEADERS_MAX: usize = 64;
+const BAD_REQUEST: &str = "400 Bad Request";
+const TOO_LARGE: &str = "431 Request Header Fields Too Large";
 /// Clients that are served together: for one more the one that has said nothing for longest goes.
 const CLIENTS_MAX: usize = 8;
 /// Time that a client has to ask, and again to read the answer and to leave.
@@ -181,15 +188,15 @@ impl Client {
         loop {
             let next = match &mut self.phase {
                 Phase::Asks(room, length) => {
-                    let response = if let Some(line) = request_line(&room[..*length]) {
-                        respond(line, slots)
+                    let response = if let Some(response) = respond(&room[..*length], slots) {
+                        response
                     } else if *length == room.len() {
-                        plain("431 Request Header Fields Too Large")
+                        plain(TOO_LARGE)
                     } else {
                         match (&self.stream).read(&mut room[*length..])? {
                             0 if *length == 0 => return Err(ErrorKind::UnexpectedEof.into()),
                             // As from a client that says no more than one line.
-                            0 => plain("400 Bad Request"),
+                            0 => plain(BAD_REQUEST),
                             more => {
                                 *length += more;
                                 continue;
@@ -342,26 +349,23 @@ fn has_ended(mut ended: &UnixStream) -> bool {
     matches!(ended.read(&mut [0]), Ok(0))
 }
 
-/// The first line of a request that has come as far as its empty line.
-fn request_line(bytes: &[u8]) -> Option<&[u8]> {
-    let has = |end: &[u8]| bytes.windows(end.len()).any(|window| window == end);
-    let is_whole = has(b"\r\n\r\n") || has(b"\n\n");
-    is_whole.then(|| bytes.split(|&byte| byte == b'\n').next().unwrap_or_default())
-}
-
-fn respond(line: &[u8], slots: &Slots) -> String {
-    let Ok(line) = std::str::from_utf8(line) else { return plain("400 Bad Request") };
-    let words: Vec<&str> = line.split_ascii_whitespace().collect();
-    let &[method, target, version] = &words[..] else { return plain("400 Bad Request") };
-    if !version.starts_with("HTTP/") {
-        return plain("400 Bad Request");
+/// The response to a request; `None`: some of it is still to come.
+fn respond(request: &[u8], slots: &Slots) -> Option<String> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut headers);
+    match parsed.parse(request) {
+        Ok(Status::Partial) => return None,
+        Ok(Status::Complete(_)) => {}
+        Err(httparse::Error::TooManyHeaders) => return Some(plain(TOO_LARGE)),
+        Err(_) => return Some(plain(BAD_REQUEST)),
     }
+    let target = parsed.path.unwrap_or_default();
     let path = target.split_once('?').map_or(target, |(path, _)| path);
-    match (method, path) {
-        ("GET", "/metrics" | "/") => whole("200 OK", &slots.text()),
-        ("GET", _) => plain("404 Not Found"),
+    Some(match (parsed.method, path) {
+        (Some("GET"), "/metrics" | "/") => whole("200 OK", &slots.text()),
+        (Some("GET"), _) => plain("404 Not Found"),
         _ => plain("405 Method Not Allowed"),
-    }
+    })
 }
 
 /// A response that says its status and no more.

@@ -31,12 +31,12 @@ use self::datagrams::Datagrams;
 use self::lane::{Lane, State};
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 use crate::settings::Faults;
 
 /// Polls that an event is held back for, or that a doomed lane lives, at the most.
@@ -300,37 +300,63 @@ impl Fault {
 }
 
 impl Driver for Fault {
-    fn name(&self) -> &'static str {
-        self.inner.name()
+    pass_on!(inner: name polls_for_free set_rails reach nic_of begin_absence end_absence counters);
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.begin_turn();
+        self.inner.poll(&mut self.fresh)?;
+        self.take_in();
+        self.tell(events);
+        Ok(())
     }
 
-    fn polls_for_free(&self) -> bool {
-        self.inner.polls_for_free()
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.begin_turn();
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            if self.has_plans() {
+                left = left.min(SLICE);
+            }
+            self.inner.park(left, &mut self.fresh)?;
+            self.take_in();
+            self.tell(events);
+            if events.len() > before || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
     }
 
-    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.inner.set_rails(rails)
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        self.pass_on_kept(u64::MAX);
+        self.held.clear();
+        self.lanes.clear();
+        self.inner.shutdown(limit)
     }
 
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.inner.reach(rail, remote)
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        // Readiness is found again by whoever adopts the lanes; the rest must be told here.
+        let is_news = |held: &Held| {
+            !matches!(
+                held.event,
+                Event::Readable { .. }
+                    | Event::Writable { .. }
+                    | Event::DatagramsReadable
+                    | Event::DatagramsWritable
+            )
+        };
+        let is_odd = |lane: &Lane| lane.state != State::Open || lane.doom.is_some();
+        if self.held.iter().any(is_news) || self.lanes.values().any(is_odd) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.pass_on_kept(u64::MAX);
+        self.inner.dismantle()
     }
+}
 
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.inner.nic_of(rail)
-    }
-
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
-        self.inner.listen_anew(rail, everywhere)
-    }
-
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
-        self.inner.listen(listener)
-    }
-
-    fn rest_from_accepting(&mut self, pause: Duration) {
-        self.inner.rest_from_accepting(pause);
-    }
+impl ControlLanes for Fault {
+    pass_on!(inner: listen listen_anew rest_from_accepting addresses hasten_ack tcp_figures);
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let key = self.inner.connect(remote, rail)?;
@@ -393,6 +419,34 @@ impl Driver for Fault {
         Ok(())
     }
 
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            lane.doom = None;
+            match lane.state {
+                State::Broken { is_gone: true } => {
+                    self.lanes.remove(&key);
+                    self.hold(Event::Closed { lane: key });
+                    return;
+                }
+                State::Broken { is_gone: false } => {
+                    lane.state = State::Closing;
+                    return;
+                }
+                _ => lane.state = State::Closing,
+            }
+        }
+        self.inner.close(key, mode);
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        match self.state(lane) {
+            Some(State::Broken { .. }) => Ok(Owed::Nothing),
+            _ => self.inner.owed(lane),
+        }
+    }
+}
+
+impl BulkLanes for Fault {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -426,70 +480,10 @@ impl Driver for Fault {
             self.hold(Event::ChunkReceived { lane, result: Err(was_reset()) });
         }
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.doom = None;
-            match lane.state {
-                State::Broken { is_gone: true } => {
-                    self.lanes.remove(&key);
-                    self.hold(Event::Closed { lane: key });
-                    return;
-                }
-                State::Broken { is_gone: false } => {
-                    lane.state = State::Closing;
-                    return;
-                }
-                _ => lane.state = State::Closing,
-            }
-        }
-        self.inner.close(key, mode);
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        self.begin_turn();
-        self.inner.poll(&mut self.fresh)?;
-        self.take_in();
-        self.tell(events);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        let before = events.len();
-        let deadline = deadline_after(timeout);
-        loop {
-            self.begin_turn();
-            let mut left = deadline.saturating_duration_since(Instant::now());
-            if self.has_plans() {
-                left = left.min(SLICE);
-            }
-            self.inner.park(left, &mut self.fresh)?;
-            self.take_in();
-            self.tell(events);
-            if events.len() > before || Instant::now() >= deadline {
-                return Ok(());
-            }
-        }
-    }
-
-    fn begin_absence(&mut self) -> bool {
-        self.inner.begin_absence()
-    }
-
-    fn end_absence(&mut self) {
-        self.inner.end_absence();
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        self.inner.addresses(lane)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        match self.state(lane) {
-            Some(State::Broken { .. }) => Ok(Owed::Nothing),
-            _ => self.inner.owed(lane),
-        }
-    }
+impl DatagramPort for Fault {
+    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         self.inner.open_datagrams(socket)?;
@@ -501,36 +495,8 @@ impl Driver for Fault {
         self.room()
     }
 
-    fn end_train(&mut self) {
-        self.inner.end_train();
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.mistreat(to, rail, length);
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.inner.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.inner.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.inner.frame_drops()
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        self.inner.hasten_ack(lane);
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        self.inner.tcp_figures(lane)
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.inner.flush_datagrams();
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+        self.mistreat(to, rail, length, is_alone);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
@@ -542,35 +508,5 @@ impl Driver for Fault {
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
         self.watch_inside()
-    }
-
-    fn shutdown(&mut self, limit: Duration) -> bool {
-        self.pass_on_kept(u64::MAX);
-        self.held.clear();
-        self.lanes.clear();
-        self.inner.shutdown(limit)
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        // Readiness is found again by whoever adopts the lanes; the rest must be told here.
-        let is_news = |held: &Held| {
-            !matches!(
-                held.event,
-                Event::Readable { .. }
-                    | Event::Writable { .. }
-                    | Event::DatagramsReadable
-                    | Event::DatagramsWritable
-            )
-        };
-        let is_odd = |lane: &Lane| lane.state != State::Open || lane.doom.is_some();
-        if self.held.iter().any(is_news) || self.lanes.values().any(is_odd) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.pass_on_kept(u64::MAX);
-        self.inner.dismantle()
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.inner.counters()
     }
 }

@@ -1,7 +1,7 @@
 //! Drivers around a driver: what a kernel and a network may do wrong ([`fault`]), what the lanes
 //! carry ([`pcap`]), and what is asked and answered ([`trace`]).
 //!
-//! Each keeps the contract of [`crate::progress::lanes`] if the driver inside does. Where none is
+//! Each keeps the contract of [`crate::driver::lanes`] if the driver inside does. Where none is
 //! asked for, the engine talks to its driver itself.
 
 mod capture;
@@ -12,29 +12,29 @@ mod trace;
 #[cfg(test)]
 pub(super) use trace::is_enabled as is_traced;
 
-use super::{DriverConfig, DriverError};
-use crate::progress::lanes::Driver;
+use super::{AnyDriver, DriverConfig, DriverError};
+use crate::driver::lanes::Driver;
 
 /// Puts a driver into what `config` and the trace filter ask for. The capture is next to the
 /// driver and shows what the kernel did; the trace is outermost and shows what the engine saw.
 pub(super) fn wrap(
-    driver: Box<dyn Driver + Send>,
+    driver: AnyDriver<dyn Driver + Send>,
     config: &DriverConfig,
-) -> Result<Box<dyn Driver + Send>, DriverError> {
+) -> Result<AnyDriver<dyn Driver + Send>, DriverError> {
     let mut driver = driver;
     if let Some(path) = &config.pcap_file {
         let capture = capture::Capture::create(path)?;
-        driver = Box::new(pcap::Pcap::new(driver, capture));
+        driver = AnyDriver::Other(Box::new(pcap::Pcap::new(driver.boxed(), capture)));
     }
     if let Some(faults) = config.inject_faults {
         tracing::warn!(
             "the setting inject_faults is in force ({faults}): this engine fails on purpose, \
              which is for tests only"
         );
-        driver = Box::new(fault::Fault::new(driver, faults));
+        driver = AnyDriver::Other(Box::new(fault::Fault::new(driver.boxed(), faults)));
     }
     if trace::is_enabled() {
-        driver = Box::new(trace::Trace::new(driver));
+        driver = AnyDriver::Other(Box::new(trace::Trace::new(driver.boxed())));
     }
     Ok(driver)
 }

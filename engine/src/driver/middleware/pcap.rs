@@ -11,13 +11,13 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverCounters, Event, Interest,
-    LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, Event, Interest, LaneKey,
+    SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 
 /// Bytes of a chunk that are copied out of its memory at a time.
 const COPY_BYTES: usize = 256 * 1024;
@@ -183,13 +183,7 @@ impl Pcap {
 }
 
 impl Driver for Pcap {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn polls_for_free(&self) -> bool {
-        self.inner.polls_for_free()
-    }
+    pass_on!(inner: name polls_for_free reach nic_of begin_absence end_absence counters);
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.inner.set_rails(rails)?;
@@ -197,29 +191,43 @@ impl Driver for Pcap {
         Ok(())
     }
 
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.inner.reach(rail, remote)
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let result = self.inner.poll(events);
+        self.note(&events[before..]);
+        result
     }
 
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.inner.nic_of(rail)
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        self.flush();
+        let before = events.len();
+        let result = self.inner.park(timeout, events);
+        self.note(&events[before..]);
+        result
     }
 
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
-        self.inner.listen_anew(rail, everywhere)
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        for lane in self.lanes.values_mut() {
+            self.capture.finish(&mut lane.flow, End::Near);
+        }
+        self.capture.flush();
+        self.lanes.clear();
+        self.inner.shutdown(limit)
     }
 
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
-        self.inner.listen(listener)
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        let result = self.inner.dismantle();
+        if result.is_ok() {
+            self.lanes.clear();
+            self.capture.flush();
+        }
+        result
     }
+}
 
-    fn rest_from_accepting(&mut self, pause: Duration) {
-        self.inner.rest_from_accepting(pause);
-    }
-
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        self.inner.connect(remote, rail)
-    }
+impl ControlLanes for Pcap {
+    pass_on!(inner: listen listen_anew rest_from_accepting connect watch);
+    pass_on!(inner: addresses owed hasten_ack tcp_figures);
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
         let key = self.inner.adopt(socket)?;
@@ -256,10 +264,19 @@ impl Driver for Pcap {
         result
     }
 
-    fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()> {
-        self.inner.watch(lane, interest)
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            match mode {
+                CloseMode::Graceful => self.capture.finish(&mut lane.flow, End::Near),
+                CloseMode::Reset => self.capture.reset(&mut lane.flow, End::Near),
+            }
+            self.is_dirty = true;
+        }
+        self.inner.close(key, mode);
     }
+}
 
+impl BulkLanes for Pcap {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -283,48 +300,10 @@ impl Driver for Pcap {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.recv_chunk(lane, target, offset, length) };
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        if let Some(lane) = self.lanes.get_mut(&key) {
-            match mode {
-                CloseMode::Graceful => self.capture.finish(&mut lane.flow, End::Near),
-                CloseMode::Reset => self.capture.reset(&mut lane.flow, End::Near),
-            }
-            self.is_dirty = true;
-        }
-        self.inner.close(key, mode);
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        let before = events.len();
-        let result = self.inner.poll(events);
-        self.note(&events[before..]);
-        result
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        self.flush();
-        let before = events.len();
-        let result = self.inner.park(timeout, events);
-        self.note(&events[before..]);
-        result
-    }
-
-    fn begin_absence(&mut self) -> bool {
-        self.inner.begin_absence()
-    }
-
-    fn end_absence(&mut self) {
-        self.inner.end_absence();
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        self.inner.addresses(lane)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        self.inner.owed(lane)
-    }
+impl DatagramPort for Pcap {
+    pass_on!(inner: flush_datagrams watch_datagrams datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr()?;
@@ -339,46 +318,18 @@ impl Driver for Pcap {
         Ok(&mut self.room)
     }
 
-    fn end_train(&mut self) {
-        self.inner.end_train();
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
         // There is room: it was asked for, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };
         let bytes = &self.room[..length];
         room[..length].copy_from_slice(bytes);
-        self.inner.send_datagram(to, rail, length);
+        self.inner.send_datagram(to, rail, length, is_alone);
         let mut local = self.local;
         if let Some(&source) = self.sources.get(usize::from(rail)) {
             local.set_ip(source);
         }
         self.capture.datagram(local, to, bytes);
         self.is_dirty = true;
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.inner.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.inner.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.inner.frame_drops()
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        self.inner.hasten_ack(lane);
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        self.inner.tcp_figures(lane)
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.inner.flush_datagrams();
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
@@ -388,31 +339,5 @@ impl Driver for Pcap {
             self.is_dirty = true;
         }
         Ok(received)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.inner.watch_datagrams()
-    }
-
-    fn shutdown(&mut self, limit: Duration) -> bool {
-        for lane in self.lanes.values_mut() {
-            self.capture.finish(&mut lane.flow, End::Near);
-        }
-        self.capture.flush();
-        self.lanes.clear();
-        self.inner.shutdown(limit)
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        let result = self.inner.dismantle();
-        if result.is_ok() {
-            self.lanes.clear();
-            self.capture.flush();
-        }
-        result
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.inner.counters()
     }
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use tracing::{Level, enabled, trace};
 
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
 
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";
@@ -117,13 +117,7 @@ fn tell(event: &Event) {
 }
 
 impl Driver for Trace {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn polls_for_free(&self) -> bool {
-        self.inner.polls_for_free()
-    }
+    pass_on!(inner: name polls_for_free nic_of begin_absence end_absence counters);
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         let result = self.inner.set_rails(rails);
@@ -139,13 +133,39 @@ impl Driver for Trace {
         reach
     }
 
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.inner.nic_of(rail)
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let result = self.inner.poll(events);
+        self.tell_events("poll", &result, &events[before..]);
+        result
     }
 
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
-        self.inner.listen_anew(rail, everywhere)
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        let before = events.len();
+        let result = self.inner.park(timeout, events);
+        self.tell_events("park", &result, &events[before..]);
+        result
     }
+
+    fn shutdown(&mut self, limit: Duration) -> bool {
+        let is_done = self.inner.shutdown(limit);
+        self.tell_idle();
+        trace!(target: TARGET, call = "shutdown", ?limit, outcome = is_done);
+        is_done
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        let result = self.inner.dismantle();
+        self.tell_idle();
+        let lanes = result.as_ref().map_or(0, Vec::len);
+        let outcome = outcome(&result.as_ref().map(|_| ()));
+        trace!(target: TARGET, call = "dismantle", lanes, outcome);
+        result
+    }
+}
+
+impl ControlLanes for Trace {
+    pass_on!(inner: listen_anew addresses tcp_figures);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr();
@@ -204,6 +224,28 @@ impl Driver for Trace {
         result
     }
 
+    fn close(&mut self, lane: LaneKey, mode: CloseMode) {
+        self.tell_idle();
+        trace!(target: TARGET, call = "close", lane = name(lane), ?mode);
+        self.inner.close(lane, mode);
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let result = self.inner.owed(lane);
+        self.tell_idle();
+        let outcome = outcome(&result);
+        trace!(target: TARGET, call = "owed", lane = name(lane), outcome);
+        result
+    }
+
+    fn hasten_ack(&mut self, lane: LaneKey) {
+        self.inner.hasten_ack(lane);
+        self.tell_idle();
+        trace!(target: TARGET, call = "hasten_ack", lane = name(lane));
+    }
+}
+
+impl BulkLanes for Trace {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -228,46 +270,10 @@ impl Driver for Trace {
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.recv_chunk(lane, target, offset, length) };
     }
+}
 
-    fn close(&mut self, lane: LaneKey, mode: CloseMode) {
-        self.tell_idle();
-        trace!(target: TARGET, call = "close", lane = name(lane), ?mode);
-        self.inner.close(lane, mode);
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        let before = events.len();
-        let result = self.inner.poll(events);
-        self.tell_events("poll", &result, &events[before..]);
-        result
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        let before = events.len();
-        let result = self.inner.park(timeout, events);
-        self.tell_events("park", &result, &events[before..]);
-        result
-    }
-
-    fn begin_absence(&mut self) -> bool {
-        self.inner.begin_absence()
-    }
-
-    fn end_absence(&mut self) {
-        self.inner.end_absence();
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        self.inner.addresses(lane)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let result = self.inner.owed(lane);
-        self.tell_idle();
-        let outcome = outcome(&result);
-        trace!(target: TARGET, call = "owed", lane = name(lane), outcome);
-        result
-    }
+impl DatagramPort for Trace {
+    pass_on!(inner: datagram_bytes_max frame_state frame_drops);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr();
@@ -287,37 +293,11 @@ impl Driver for Trace {
         result
     }
 
-    fn end_train(&mut self) {
-        self.inner.end_train();
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.inner.send_datagram(to, rail, length);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+        self.inner.send_datagram(to, rail, length, is_alone);
         self.tell_idle();
         self.has_queued = true;
         trace!(target: TARGET, call = "send_datagram", %to, rail, length);
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.inner.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.inner.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.inner.frame_drops()
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        self.inner.hasten_ack(lane);
-        self.tell_idle();
-        trace!(target: TARGET, call = "hasten_ack", lane = name(lane));
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        self.inner.tcp_figures(lane)
     }
 
     fn flush_datagrams(&mut self) {
@@ -349,25 +329,5 @@ impl Driver for Trace {
         self.tell_idle();
         trace!(target: TARGET, call = "watch_datagrams", outcome = outcome(&result));
         result
-    }
-
-    fn shutdown(&mut self, limit: Duration) -> bool {
-        let is_done = self.inner.shutdown(limit);
-        self.tell_idle();
-        trace!(target: TARGET, call = "shutdown", ?limit, outcome = is_done);
-        is_done
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        let result = self.inner.dismantle();
-        self.tell_idle();
-        let lanes = result.as_ref().map_or(0, Vec::len);
-        let outcome = outcome(&result.as_ref().map(|_| ()));
-        trace!(target: TARGET, call = "dismantle", lanes, outcome);
-        result
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.inner.counters()
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 
 use super::lane::{Chunk, News, Watch, What};
 use super::net::Net;
-use crate::progress::lanes::{Event, LaneKey};
+use crate::driver::lanes::{Event, LaneKey};
 
 impl Net {
     pub(super) fn report_sent(

@@ -9,7 +9,7 @@ use super::lane::{Lane, News, Watch, What};
 use super::net::{Item, Net};
 use super::rails::Link;
 use crate::driver::ACCEPTS_AT_ONCE;
-use crate::progress::lanes::{Event, LaneKey};
+use crate::driver::lanes::{Event, LaneKey};
 
 /// Connections that wait in a kernel to be accepted.
 const BACKLOG: usize = 4096;

@@ -2,8 +2,8 @@
 
 use std::io;
 
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event};
 use crate::memory::{Shape, Span};
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, Event};
 
 /// Memory that a request of the simulated kernel refers to.
 pub(crate) type Spans = Vec<Span>;

@@ -28,11 +28,11 @@ use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
 use self::net::Net;
 use self::rails::At;
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, Owed, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, Owed, SendMode,
 };
+use crate::memory::Shape;
 
 /// The network that all drivers of one world share.
 pub(crate) type Shared = Rc<RefCell<Net>>;
@@ -73,6 +73,50 @@ impl Driver for SimDriver {
         self.net.borrow_mut().set_rails(self.host, rails)
     }
 
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.net.borrow_mut().deliver(self.host, events);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        let net = &mut *self.net.borrow_mut();
+        if self.is_absent {
+            net.violation("somebody sleeps in the place of the owner");
+        }
+        net.deliver(self.host, events);
+        if events.is_empty() {
+            net.sleep(self.host, timeout.as_nanos() as u64);
+        }
+        Ok(())
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.is_absent = true;
+        false
+    }
+
+    fn end_absence(&mut self) {
+        self.is_absent = false;
+    }
+
+    fn shutdown(&mut self, _limit: Duration) -> bool {
+        self.is_shut_down = true;
+        // What the kernel has no room for is lost, as any datagram may be.
+        self.flush_datagrams();
+        self.net.borrow_mut().end_process(self.host);
+        true
+    }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn counters(&self) -> DriverCounters {
+        DriverCounters::default()
+    }
+}
+
+impl ControlLanes for SimDriver {
     fn listen(&mut self, _listener: TcpListener) -> io::Result<()> {
         Ok(())
     }
@@ -131,6 +175,35 @@ impl Driver for SimDriver {
         Ok(())
     }
 
+    fn close(&mut self, lane: LaneKey, mode: CloseMode) {
+        self.net.borrow_mut().close(self.host, lane, mode);
+    }
+
+    fn addresses(&self, key: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
+        let net = &mut *self.net.borrow_mut();
+        let lane = net.find_lane(self.host, key)?;
+        let (index, side) = (lane.connection, lane.side);
+        let ends = &net.connections[index].ends;
+        let (near, far) = (ends[side].at()?, ends[1 - side].at()?);
+        Some((net.rail_address(near.host, near.link), net.rail_address(far.host, far.link)))
+    }
+
+    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        let net = &mut *self.net.borrow_mut();
+        let (connection, side) = net.lane(self.host, lane);
+        let since = net.connections[connection].pipes[side].unacknowledged_since_ns();
+        Ok(since.map_or(Owed::Nothing, |since| {
+            let silence = Duration::from_nanos(net.now_ns() - since);
+            Owed::Answer { heard: silence, asked: silence }
+        }))
+    }
+
+    fn hasten_ack(&mut self, _lane: LaneKey) {
+        self.net.borrow_mut().acks_hastened += 1;
+    }
+}
+
+impl BulkLanes for SimDriver {
     unsafe fn send_chunk(
         &mut self,
         key: LaneKey,
@@ -183,60 +256,9 @@ impl Driver for SimDriver {
         net.mark_bulk(connection);
         net.look_at(connection, side);
     }
+}
 
-    fn close(&mut self, lane: LaneKey, mode: CloseMode) {
-        self.net.borrow_mut().close(self.host, lane, mode);
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        self.net.borrow_mut().deliver(self.host, events);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        let net = &mut *self.net.borrow_mut();
-        if self.is_absent {
-            net.violation("somebody sleeps in the place of the owner");
-        }
-        net.deliver(self.host, events);
-        if events.is_empty() {
-            net.sleep(self.host, timeout.as_nanos() as u64);
-        }
-        Ok(())
-    }
-
-    fn begin_absence(&mut self) -> bool {
-        self.is_absent = true;
-        false
-    }
-
-    fn end_absence(&mut self) {
-        self.is_absent = false;
-    }
-
-    fn addresses(&self, key: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        let net = &mut *self.net.borrow_mut();
-        let lane = net.find_lane(self.host, key)?;
-        let (index, side) = (lane.connection, lane.side);
-        let ends = &net.connections[index].ends;
-        let (near, far) = (ends[side].at()?, ends[1 - side].at()?);
-        Some((net.rail_address(near.host, near.link), net.rail_address(far.host, far.link)))
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let net = &mut *self.net.borrow_mut();
-        let (connection, side) = net.lane(self.host, lane);
-        let since = net.connections[connection].pipes[side].unacknowledged_since_ns();
-        Ok(since.map_or(Owed::Nothing, |since| {
-            let silence = Duration::from_nanos(net.now_ns() - since);
-            Owed::Answer { heard: silence, asked: silence }
-        }))
-    }
-
-    fn hasten_ack(&mut self, _lane: LaneKey) {
-        self.net.borrow_mut().acks_hastened += 1;
-    }
-
+impl DatagramPort for SimDriver {
     /// The socket is the host's own, at its locator.
     fn open_datagrams(&mut self, _socket: UdpSocket) -> io::Result<()> {
         self.net.borrow_mut().open_datagrams(self.host)
@@ -249,7 +271,7 @@ impl Driver for SimDriver {
         Ok(&mut room.bytes)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, _is_alone: bool) {
         let net = &mut *self.net.borrow_mut();
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {
@@ -280,22 +302,6 @@ impl Driver for SimDriver {
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
         self.net.borrow_mut().watch_datagrams(self.host)
-    }
-
-    fn shutdown(&mut self, _limit: Duration) -> bool {
-        self.is_shut_down = true;
-        // What the kernel has no room for is lost, as any datagram may be.
-        self.flush_datagrams();
-        self.net.borrow_mut().end_process(self.host);
-        true
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        Err(ErrorKind::Unsupported.into())
-    }
-
-    fn counters(&self) -> DriverCounters {
-        DriverCounters::default()
     }
 }
 

@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::datagrams::FRAMING_BYTES;
 use super::net::{Item, Net};
-use crate::progress::lanes::Event;
-use crate::progress::lanes::Rail;
+use crate::driver::lanes::Event;
+use crate::driver::lanes::Rail;
 
 /// Bytes of a stream in one packet.
 const SEGMENT_BYTES: u64 = 1448;
@@ -437,7 +437,7 @@ impl Net {
 
     // ---- What a process has of them ----
 
-    /// See [`crate::progress::lanes::Driver::set_rails`].
+    /// See [`crate::driver::lanes::Driver::set_rails`].
     pub(super) fn set_rails(&mut self, host: usize, rails: &[Rail]) -> io::Result<()> {
         let known = &self.hosts[host];
         let link_of = |rail: &Rail| {

@@ -7,7 +7,7 @@ use super::connection::{Connection, End, Pipe};
 use super::lane::{News, What, cancelled};
 use super::net::{GivenUp, Item, Net};
 use super::rails::At;
-use crate::progress::lanes::{CloseMode, Event, LaneKey};
+use crate::driver::lanes::{CloseMode, Event, LaneKey};
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::proof::PROOF_BYTES;
 

@@ -25,9 +25,11 @@ impl SocketsDriver {
                 self.datagrams_armed[source as usize] = Wants::default();
             }
         }
-        self.datagrams.serve(sleeps, false, &mut self.counters, &mut self.ready);
-        for source in Source::ALL {
-            self.arm_datagrams(source, sleeps)?;
+        self.datagrams.serve(sleeps, false, &mut self.ready);
+        if self.datagrams.has_wants() {
+            for source in Source::ALL {
+                self.arm_datagrams(source, sleeps)?;
+            }
         }
         Ok(())
     }
@@ -71,17 +73,17 @@ impl SocketsDriver {
             readable: is_broken || mask & libc::EPOLLIN as u32 != 0,
             writable: is_broken || mask & libc::EPOLLOUT as u32 != 0,
         };
-        self.datagrams.announced(source, announced, &mut self.counters, &mut self.ready);
+        self.datagrams.announced(source, announced, &mut self.ready);
         Ok(())
     }
 
     /// Sends what is queued a last time and gives the sources up.
     pub(super) fn drop_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
+        self.datagrams.flush_datagrams();
         for source in Source::ALL {
             // The driver is at its end, and epoll with it.
             let _ = self.disarm_datagrams(source);
         }
-        self.datagrams.close(&mut self.counters);
+        self.datagrams.close();
     }
 }

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::super::pieces::Pieces;
 use super::super::{BYTES_PER_CALL, cut_short, tcp};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, Interest};
 use crate::memory::Shape;
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, Interest};
 
 /// Index of each direction in a lane's pairs.
 pub(super) fn direction(interest: Interest) -> usize {

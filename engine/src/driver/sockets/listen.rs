@@ -4,10 +4,10 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
 use super::{LISTENER, SocketsDriver};
-use crate::progress::lanes::Driver;
+use crate::driver::lanes::ControlLanes;
 
 impl SocketsDriver {
-    /// [`Driver::listen_anew`].
+    /// [`ControlLanes::listen_anew`].
     pub(super) fn replace_listener(
         &mut self,
         rail: u8,

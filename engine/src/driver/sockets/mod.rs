@@ -12,7 +12,7 @@ mod listen;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use self::datagrams::source_of;
@@ -20,18 +20,18 @@ use self::epoll::{BATCH, Epoll};
 use self::lane::{Lane, direction};
 use super::datagrams::Datagrams;
 use super::rails::Rails;
-use super::table::Table;
 use super::udp::Wants;
 use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
+use crate::proto::table::Table;
 
 /// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
@@ -46,7 +46,7 @@ const WRITE: usize = 1;
 pub(crate) struct SocketsDriver {
     epoll: Epoll,
     options: tcp::LaneOptions,
-    lanes: Table<Lane>,
+    lanes: Table<Lane, LaneKey>,
     listeners: Vec<TcpListener>,
     /// Listeners that may have connections, and when to ask them (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
@@ -58,10 +58,12 @@ pub(crate) struct SocketsDriver {
     datagrams_armed: [Wants; 2],
     ready: Vec<Event>,
     counters: DriverCounters,
-    stopped: bool,
+    is_stopped: bool,
 }
 
 impl SocketsDriver {
+    shared!(own);
+
     /// Opens the driver.
     ///
     /// # Errors
@@ -81,13 +83,13 @@ impl SocketsDriver {
             datagrams_armed: Default::default(),
             ready: Vec::new(),
             counters: DriverCounters::default(),
-            stopped: false,
+            is_stopped: false,
         })
     }
 
     fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        let Some(key) = self.lanes.insert(Lane::new(socket, connecting)) else {
+        let Ok(key) = self.lanes.insert(Lane::new(socket, connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
         self.counters.syscalls += 1;
@@ -242,23 +244,17 @@ impl SocketsDriver {
         self.accepting = waiting;
     }
 
-    fn hear_of_links(&mut self) {
-        if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
-        }
+    /// Asks for news of links.
+    fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
+        self.counters.syscalls += 1;
+        self.epoll.arm(fd, LINKS, libc::EPOLLIN)
     }
 
     /// Accepts some of what waits; returns when to go on if there may be more.
     fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
-        let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {
-            if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
-                let lane = self.adopt(socket)?;
-                self.rails.seated(guest, lane);
-                self.ready.push(Event::Accepted { lane, remote, rail: guest.rail });
-            }
-            Ok(())
-        });
+        let accepted =
+            tcp::accept_some(&listeners[listener], |socket, remote| self.welcome(socket, remote));
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
         accepted.rest.map(|rest| Instant::now() + rest)
@@ -299,6 +295,8 @@ fn name_of(key: LaneKey) -> u64 {
 }
 
 impl Driver for SocketsDriver {
+    shared!(driver);
+
     fn name(&self) -> &'static str {
         "sockets"
     }
@@ -307,28 +305,85 @@ impl Driver for SocketsDriver {
         false
     }
 
-    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.rails.set(rails)?;
-        self.datagrams.set_rails(rails, &mut self.counters);
-        if let Some(fd) = self.rails.ask_for_news(&mut self.counters) {
-            self.counters.syscalls += 1;
-            if let Err(error) = self.epoll.arm(fd, LINKS, libc::EPOLLIN) {
-                Rails::warn_of_silence(&error);
-            }
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
         }
+        self.serve_datagrams(false)?;
+        self.take_epoll_events(Duration::ZERO)?;
+        self.serve(events);
         Ok(())
     }
 
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.rails.reach(rail, remote)
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let before = events.len();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.serve_datagrams(true)?;
+            let mut left = deadline.saturating_duration_since(Instant::now());
+            if !self.ready.is_empty() || !self.runnable.is_empty() {
+                left = Duration::ZERO;
+            }
+            for &(_, pause) in &self.accepting {
+                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
+                    until.saturating_duration_since(Instant::now())
+                });
+                left = left.min(until);
+            }
+            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
+            self.take_epoll_events(left)?;
+            self.serve(events);
+            if events.len() > before || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
     }
 
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.rails.nic_of(rail)
+    fn shutdown(&mut self, _limit: Duration) -> bool {
+        self.is_stopped = true;
+        self.drop_datagrams();
+        self.listeners.clear();
+        for index in 0..self.lanes.slots() {
+            if let Some(key) = self.lanes.id_at(index) {
+                self.close(key, CloseMode::Graceful);
+            }
+        }
+        self.ready.clear();
+        true
     }
+
+    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
+        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.is_stopped = true;
+        self.drop_datagrams();
+        self.listeners.clear();
+        let mut sockets = Vec::with_capacity(self.lanes.len());
+        for index in 0..self.lanes.slots() {
+            let Some(key) = self.lanes.id_at(index) else { continue };
+            if let Some(lane) = self.lanes.remove(key) {
+                self.counters.syscalls += 1;
+                self.epoll.remove(lane.socket.as_raw_fd())?;
+                sockets.push((key, lane.socket));
+            }
+        }
+        Ok(sockets)
+    }
+}
+
+impl ControlLanes for SocketsDriver {
+    shared!(control_lanes);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         self.rails.listening(&listener);
@@ -348,7 +403,7 @@ impl Driver for SocketsDriver {
     }
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        if self.stopped {
+        if self.is_stopped {
             return Err(stopped());
         }
         let binding = self.rails.binding(rail, remote, &mut self.counters)?;
@@ -361,16 +416,6 @@ impl Driver for SocketsDriver {
             Err(error) => self.connect_decided(key, Some(error)),
         }
         Ok(key)
-    }
-
-    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.counters.syscalls += 8;
-        tcp::prepare(&socket, &self.options)?;
-        self.counters.syscalls += tcp::established(&socket, &self.options);
-        self.insert(socket, false)
     }
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
@@ -409,6 +454,24 @@ impl Driver for SocketsDriver {
         Ok(())
     }
 
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(mut lane) = self.lanes.remove(key) else { return };
+        self.rails.left(key);
+        for way in [READ, WRITE] {
+            if lane.transfers[way].active {
+                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
+            }
+        }
+        self.counters.syscalls += 1 + match mode {
+            CloseMode::Graceful => tcp::finish(&lane.socket),
+            CloseMode::Reset => tcp::abort(&lane.socket),
+        };
+        drop(lane);
+        self.ready.push(Event::Closed { lane: key });
+    }
+}
+
+impl BulkLanes for SocketsDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -435,163 +498,8 @@ impl Driver for SocketsDriver {
             self.ready.push(Event::ChunkReceived { lane, result: Err(error) });
         }
     }
+}
 
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        let Some(mut lane) = self.lanes.remove(key) else { return };
-        self.rails.left(key);
-        for way in [READ, WRITE] {
-            if lane.transfers[way].active {
-                report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
-            }
-        }
-        self.counters.syscalls += 1 + match mode {
-            CloseMode::Graceful => tcp::finish(&lane.socket),
-            CloseMode::Reset => tcp::abort(&lane.socket),
-        };
-        drop(lane);
-        self.ready.push(Event::Closed { lane: key });
-    }
-
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.serve_datagrams(false)?;
-        self.take_epoll_events(Duration::ZERO)?;
-        self.serve(events);
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        let before = events.len();
-        let deadline = deadline_after(timeout);
-        loop {
-            self.serve_datagrams(true)?;
-            let mut left = deadline.saturating_duration_since(Instant::now());
-            if !self.ready.is_empty() || !self.runnable.is_empty() {
-                left = Duration::ZERO;
-            }
-            for &(_, pause) in &self.accepting {
-                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
-                    until.saturating_duration_since(Instant::now())
-                });
-                left = left.min(until);
-            }
-            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
-            self.take_epoll_events(left)?;
-            self.serve(events);
-            if events.len() > before || Instant::now() >= deadline {
-                return Ok(());
-            }
-        }
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
-
-    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        self.datagrams.open(socket, &mut self.counters)
-    }
-
-    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        self.datagrams.room(&mut self.counters)
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.datagrams.send(to, rail, length, &mut self.counters);
-    }
-
-    fn end_train(&mut self) {
-        self.datagrams.end_train();
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
-    }
-
-    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        self.datagrams.receive(&mut self.counters)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.watch()
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.datagrams.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.datagrams.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.datagrams.frame_drops(&mut self.counters)
-    }
-
-    fn shutdown(&mut self, _limit: Duration) -> bool {
-        self.stopped = true;
-        self.drop_datagrams();
-        self.listeners.clear();
-        for index in 0..self.lanes.slots() {
-            if let Some(key) = self.lanes.key_at(index) {
-                self.close(key, CloseMode::Graceful);
-            }
-        }
-        self.ready.clear();
-        true
-    }
-
-    fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        if self.stopped {
-            return Err(stopped());
-        }
-        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
-        if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        self.stopped = true;
-        self.drop_datagrams();
-        self.listeners.clear();
-        let mut sockets = Vec::with_capacity(self.lanes.len());
-        for index in 0..self.lanes.slots() {
-            let Some(key) = self.lanes.key_at(index) else { continue };
-            if let Some(lane) = self.lanes.remove(key) {
-                self.counters.syscalls += 1;
-                self.epoll.remove(lane.socket.as_raw_fd())?;
-                sockets.push((key, lane.socket));
-            }
-        }
-        Ok(sockets)
-    }
-
-    fn counters(&self) -> DriverCounters {
-        self.counters
-    }
+impl DatagramPort for SocketsDriver {
+    shared!(datagram_port);
 }

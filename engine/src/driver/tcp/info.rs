@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::progress::lanes::{Owed, TcpFigures};
+use crate::driver::lanes::{Owed, TcpFigures};
 
 /// Both ends of a connected socket, this one first. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::super::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE};
 use super::nic;
-use crate::progress::lanes::Rail;
+use crate::driver::lanes::Rail;
 
 /// Connections that the kernel completes before they are accepted; it caps the number itself
 /// (`net.core.somaxconn`).

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant};
-use crate::progress::lanes::{CloseMode, Driver, Event, Interest};
+use crate::driver::lanes::{CloseMode, Driver, Event, Interest};
 
 /// Turns of somebody else until `done`, which gets what has happened since the last one.
 fn stand_in(
@@ -104,7 +104,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
         has_room |= events.iter().any(|event| matches!(event, Event::Writable { .. }));
         if !is_sent && let Ok(room) = driver.datagram_room() {
             room[..5].copy_from_slice(b"hello");
-            driver.send_datagram(own, 0, 5);
+            driver.send_datagram(own, 0, 5, false);
             driver.flush_datagrams();
             is_sent = true;
         }

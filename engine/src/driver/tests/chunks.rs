@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, Event, SendMode};
 
 /// What bytes that belong to no message are, before and after.
 const GAP: u8 = 0xee;

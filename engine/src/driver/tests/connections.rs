@@ -7,8 +7,8 @@ use socket2::{Domain, Socket, Type};
 use super::host::{Host, Variant, header};
 use super::rails::rail;
 use crate::driver::DriverConfig;
+use crate::driver::lanes::{CloseMode, Event, Interest, LaneKey, SendMode};
 use crate::memory::Shape;
-use crate::progress::lanes::{CloseMode, Event, Interest, LaneKey, SendMode};
 
 pub(super) fn connects_and_accepts(variant: &Variant) {
     let mut host = Host::new(variant);

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant, pattern};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event};
 use crate::driver::udp;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
 
 /// Datagrams that stand in a kernel's buffer of any size.
 const BURST: usize = 100;

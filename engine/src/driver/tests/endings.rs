@@ -7,8 +7,8 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, header, pattern};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
 use crate::memory::{Buffer, alloc_region};
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
 
 /// More than a narrow lane holds.
 const LENGTH: usize = 400_000;

@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Read};
 
 use super::host::{Host, Variant, header, pattern};
+use crate::driver::lanes::{CloseMode, Event, Interest, Owed, SendMode};
 use crate::memory::Buffer;
-use crate::progress::lanes::{CloseMode, Event, Interest, Owed, SendMode};
 use crate::settings::Faults;
 
 fn host(variant: &Variant, faults: Faults) -> Host {

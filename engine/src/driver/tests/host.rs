@@ -12,11 +12,11 @@ use socket2::{Domain, Socket, Type};
 use tracing::subscriber::DefaultGuard;
 
 use super::wraps;
-use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
-use crate::memory::{Arena, Buffer};
-use crate::progress::lanes::{
+use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, Event, Interest, LaneKey, SendMode,
 };
+use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
+use crate::memory::{Arena, Buffer};
 use crate::settings::Faults;
 
 /// Time for what has to happen, on a machine that does other things as well.
@@ -146,7 +146,7 @@ impl Host {
         let arena = Arena::new(ARENA_BYTES).unwrap();
         let range = ArenaRange { base: arena.base(), len: arena.len(), may_be_huge };
         // SAFETY: the arena is dropped after the driver.
-        let driver = unsafe { open(choice, config, Some(range)) }.unwrap();
+        let driver = unsafe { open(choice, config, Some(range)) }.unwrap().boxed();
         Self {
             driver,
             lanes: HashMap::new(),
@@ -278,7 +278,7 @@ impl Host {
             Ok(room) => {
                 assert!(room.len() >= DATAGRAM_BYTES_MAX);
                 room[..bytes.len()].copy_from_slice(bytes);
-                self.driver.send_datagram(to, rail, bytes.len());
+                self.driver.send_datagram(to, rail, bytes.len(), false);
                 true
             }
             Err(error) => {

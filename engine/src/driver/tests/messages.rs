@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use socket2::SockRef;
 
 use super::host::{Host, Variant, pattern};
-use crate::progress::lanes::{CloseMode, Event, Interest, LaneKey};
+use crate::driver::lanes::{CloseMode, Event, Interest, LaneKey};
 
 fn is_readable(event: &Event, lane: LaneKey) -> bool {
     matches!(event, Event::Readable { lane: l } if *l == lane)

@@ -1,4 +1,4 @@
-//! The contract of [`crate::progress::lanes`], tried on every driver and on every way that
+//! The contract of [`crate::driver::lanes`], tried on every driver and on every way that
 //! io_uring can be had.
 //!
 //! A case is a function of a [`Variant`]; the macro below runs each with all variants. What

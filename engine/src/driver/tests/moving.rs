@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::host::{Host, Variant, header, pattern};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
 use crate::driver::{DriverChoice, DriverConfig};
 use crate::memory::Buffer;
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
 
 fn expect_bytes(host: &mut Host, lane: LaneKey, expected: &[u8]) {
     let mut heard = Vec::new();

@@ -10,8 +10,8 @@ use rustix::thread::UnshareFlags;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, pattern};
+use crate::driver::lanes::{DriverCounters, Event, Interest};
 use crate::driver::tcp;
-use crate::progress::lanes::{DriverCounters, Event, Interest};
 use crate::types::{RAILS_MAX, Rail, RailRole};
 
 /// A rail for tests.

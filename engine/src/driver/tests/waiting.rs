@@ -7,8 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::host::{Host, PATIENCE, Variant, header};
 use crate::driver::DriverConfig;
+use crate::driver::lanes::{CloseMode, Event, Interest};
 use crate::memory::Buffer;
-use crate::progress::lanes::{CloseMode, Event, Interest};
 
 /// Pairs of lanes of one driver. Their completions do not fit into the smallest ring's queue.
 const PAIRS: usize = 400;

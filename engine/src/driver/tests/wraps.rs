@@ -14,8 +14,8 @@ use tracing::{Event as Told, Metadata, Subscriber};
 
 use super::host::{Host, Variant, Wrap, pattern};
 use crate::driver::DriverChoice;
+use crate::driver::lanes::{CloseMode, SendMode};
 use crate::memory::Buffer;
-use crate::progress::lanes::{CloseMode, SendMode};
 
 /// Keeps what a driver tells, one line per event.
 #[derive(Clone, Default)]

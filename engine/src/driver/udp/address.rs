@@ -39,6 +39,7 @@ impl RawAddress {
 
     /// Takes `address` as a socket of `family` wants it; returns its length in bytes, `None` when
     /// such a socket cannot reach it.
+    #[inline]
     pub(super) fn set(&mut self, address: SocketAddr, family: Family) -> Option<libc::socklen_t> {
         match (family, address) {
             (Family::V4, SocketAddr::V4(v4)) => Some(self.set_v4(v4)),
@@ -89,6 +90,7 @@ impl RawAddress {
 
     /// The address that the kernel wrote, of `length` bytes; mapped ones become IPv4 again. `None`
     /// when it is none of IP.
+    #[inline]
     pub(super) fn get(&self, length: libc::socklen_t) -> Option<SocketAddr> {
         if (length as usize) < size_of::<libc::sockaddr_in>() {
             return None;

@@ -122,7 +122,7 @@ impl Batch {
 
     /// Receives one datagram without the detour of a batch: where it came from, if that is an
     /// address, and its length; [`Self::first`] has its bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive_one(&mut self, socket: RawFd) -> io::Result<(Option<SocketAddr>, usize)> {
         debug_assert!(self.is_empty() && !self.has_trains);
         let slot = &mut self.slots[0];

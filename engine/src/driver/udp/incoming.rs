@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use super::BATCH;
 use super::batch::Batch;
 use super::train;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
 /// Pending errors of a socket that one call for datagrams passes over.
 const ERRORS_MAX: usize = 64;
@@ -122,8 +122,8 @@ impl Incoming {
         self.rests = false;
     }
 
-    /// The next datagram, or `None`; see [`crate::progress::lanes::Driver::recv_datagram`].
-    #[inline]
+    /// The next datagram, or `None`; see [`crate::driver::lanes::DatagramPort::recv_datagram`].
+    #[inline(always)]
     pub(super) fn take(
         &mut self,
         socket: RawFd,
@@ -137,7 +137,9 @@ impl Incoming {
             Ok((Some(from), length)) if length <= DATAGRAM_BYTES_MAX => {
                 counters.datagrams_received += 1;
                 self.note_length(length);
-                self.plan(1);
+                if std::mem::replace(&mut self.was_hit, true) {
+                    self.ask = BATCH_MIN;
+                }
                 Ok(Some((from, self.datagrams.first(length))))
             }
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
@@ -164,6 +166,7 @@ impl Incoming {
     }
 
     /// The next datagram of a batch, which comes first if there is none.
+    #[inline(never)]
     fn take_of_many(
         &mut self,
         socket: RawFd,
@@ -298,7 +301,7 @@ mod tests {
             let to = self.sockets[1].local_addr().unwrap();
             for (number, &length) in lengths.iter().enumerate() {
                 self.outgoing.room()[..length].fill(number as u8);
-                self.outgoing.push(to, 0, length, &mut sent);
+                self.outgoing.push(to, 0, length, false, &mut sent);
             }
             assert!(self.outgoing.flush(self.sockets[0].as_raw_fd(), &mut sent));
             assert_eq!(sent.datagrams_sent, lengths.len() as u64);
@@ -357,8 +360,7 @@ mod tests {
         pair.exchange(&[1000; 64]);
         pair.exchange(&[1000; 64]);
         for _ in 0..20 {
-            pair.outgoing.push(to, 0, 500, &mut counters);
-            pair.outgoing.end_train();
+            pair.outgoing.push(to, 0, 500, true, &mut counters);
         }
         assert!(pair.outgoing.flush(pair.sockets[0].as_raw_fd(), &mut counters));
         let mut taken = DriverCounters::default();

@@ -28,8 +28,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{DriverCounters, Event};
+use crate::driver::lanes::Rail;
+use crate::driver::lanes::{DriverCounters, Event};
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;
@@ -99,13 +99,19 @@ impl Datagrams {
     #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> io::Result<&mut [u8]> {
         if self.outgoing.is_full() {
-            self.flush(counters);
+            self.make_room(counters)?;
         }
+        Ok(self.outgoing.room())
+    }
+
+    #[cold]
+    fn make_room(&mut self, counters: &mut DriverCounters) -> io::Result<()> {
+        self.flush(counters);
         if self.outgoing.is_full() {
             self.wants_room = true;
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        Ok(self.outgoing.room())
+        Ok(())
     }
 
     #[inline]
@@ -114,15 +120,16 @@ impl Datagrams {
         to: SocketAddr,
         rail: u8,
         length: usize,
+        is_alone: bool,
         counters: &mut DriverCounters,
     ) {
-        self.outgoing.push(to, rail, length, counters);
+        self.outgoing.push(to, rail, length, is_alone, counters);
     }
 
-    /// What was sent last goes alone.
+    /// Whether nothing is queued.
     #[inline]
-    pub(super) fn end_train(&mut self) {
-        self.outgoing.end_train();
+    pub(super) fn is_empty(&self) -> bool {
+        self.outgoing.is_empty()
     }
 
     #[inline]
@@ -132,7 +139,7 @@ impl Datagrams {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive(
         &mut self,
         counters: &mut DriverCounters,
@@ -151,6 +158,7 @@ impl Datagrams {
 
     /// Reports what needs no kernel: datagrams that are here already, room that a flush made.
     /// `sleeps`: the driver is about to.
+    #[inline]
     pub(super) fn serve(&mut self, sleeps: bool, events: &mut Vec<Event>) {
         self.incoming.ask_anew();
         self.outgoing.poll(sleeps);
@@ -165,6 +173,7 @@ impl Datagrams {
     }
 
     /// What the kernel is to be asked for, as far as it was not asked.
+    #[inline]
     pub(super) fn wants(&self) -> Wants {
         Wants { readable: self.is_watched, writable: self.is_blocked }
     }

@@ -10,8 +10,8 @@ use super::source::Source;
 use super::train::{self, Control};
 use super::usual::Usual;
 use super::{BATCH, failed};
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::Rail;
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
 
 /// A datagram and where it goes.
 #[repr(C, align(64))]
@@ -126,6 +126,7 @@ impl Outgoing {
     }
 
     /// Whether a datagram can leave by `rail`.
+    #[inline]
     fn has(&self, rail: u8) -> bool {
         match self.sources.get(usize::from(rail)) {
             Some(source) => source.is_some(),
@@ -143,11 +144,13 @@ impl Outgoing {
         self.count == BATCH
     }
 
+    #[inline]
     fn tail(&self) -> usize {
         (self.head + self.count) % BATCH
     }
 
     /// Room for the next datagram; there must be some.
+    #[inline]
     pub(super) fn room(&mut self) -> &mut [u8] {
         debug_assert!(!self.is_full());
         let tail = self.tail();
@@ -161,6 +164,7 @@ impl Outgoing {
         to: SocketAddr,
         rail: u8,
         length: usize,
+        is_alone: bool,
         counters: &mut DriverCounters,
     ) {
         debug_assert!(!self.is_full() && length <= DATAGRAM_BYTES_MAX);
@@ -175,7 +179,7 @@ impl Outgoing {
                 slot.address_bytes = bytes;
                 slot.length = length.min(DATAGRAM_BYTES_MAX);
                 slot.rail = rail;
-                slot.is_alone = false;
+                slot.is_alone = is_alone;
                 slot.is_usual = self.sources.is_empty() || self.usual.is(to.ip(), rail);
                 self.count += 1;
             }
@@ -183,27 +187,44 @@ impl Outgoing {
         }
     }
 
-    /// What was queued last joins no train.
+    /// Hands over what there is; `false` when the kernel has no room now and some is left.
     #[inline]
-    pub(super) fn end_train(&mut self) {
-        if self.count > 0 {
-            self.slots[(self.head + self.count - 1) % BATCH].is_alone = true;
+    pub(super) fn flush(&mut self, socket: RawFd, counters: &mut DriverCounters) -> bool {
+        let mut first = None;
+        if self.count == 1 && self.slots[self.head].is_usual {
+            counters.syscalls += 1;
+            let sent = self.send_one(socket);
+            if sent.is_ok() {
+                counters.datagrams_sent += 1;
+                (self.count, self.head) = (0, 0);
+                return true;
+            }
+            first = Some(sent);
         }
+        self.count == 0 || self.flush_all(socket, first, counters)
     }
 
-    /// Hands over what there is; `false` when the kernel has no room now and some is left.
+    /// [`Self::flush`] of more than one, or after the call that ended as `first` says.
     ///
     /// What is refused for another reason concerns one destination: that datagram is lost. As an
     /// error may also be one that the socket had pending because of an earlier datagram, or of a
     /// train, it goes once more before that, alone.
-    pub(super) fn flush(&mut self, socket: RawFd, counters: &mut DriverCounters) -> bool {
+    #[inline(never)]
+    fn flush_all(
+        &mut self,
+        socket: RawFd,
+        mut first: Option<io::Result<usize>>,
+        counters: &mut DriverCounters,
+    ) -> bool {
         let mut is_second_try = false;
         while self.count > 0 {
-            counters.syscalls += 1;
-            let result = match self.count {
-                1 if self.slots[self.head].is_usual => self.send_one(socket),
-                _ => self.send_many(socket, self.has_gso && !is_second_try),
-            };
+            let result = first.take().unwrap_or_else(|| {
+                counters.syscalls += 1;
+                match self.count {
+                    1 if self.slots[self.head].is_usual => self.send_one(socket),
+                    _ => self.send_many(socket, self.has_gso && !is_second_try),
+                }
+            });
             match result {
                 Ok(sent) => {
                     counters.datagrams_sent += sent as u64;
@@ -236,6 +257,7 @@ impl Outgoing {
         self.head = if self.count == 0 { 0 } else { (self.head + count) % BATCH };
     }
 
+    #[inline]
     fn send_one(&mut self, socket: RawFd) -> io::Result<usize> {
         let slot = &self.slots[self.head];
         // SAFETY: pointers and lengths describe initialised bytes of the slot, which the kernel

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 
 use super::address::Family;
-use crate::progress::lanes::Rail;
+use crate::driver::lanes::Rail;
 
 #[derive(Clone, Copy)]
 #[repr(C)]

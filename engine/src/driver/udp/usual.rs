@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_route::route::RouteType;
 
+use crate::driver::lanes::Rail;
 use crate::netlink::{Found, NetlinkSocket, Question, look_up};
-use crate::progress::lanes::Rail;
 
 /// For so long an answer holds.
 const HOLDS: Duration = Duration::from_secs(1);
@@ -84,6 +84,7 @@ impl Usual {
 
     /// Time may have passed: answers of more than a second ago are forgotten, after some polls at
     /// the most. Comes with each poll; `sleeps`: the driver is about to.
+    #[inline]
     pub(super) fn poll(&mut self, sleeps: bool) {
         self.polls = self.polls.wrapping_add(1);
         if (sleeps || self.polls.is_multiple_of(LOOK_EVERY))

@@ -13,8 +13,8 @@ use io_uring::squeue;
 use super::super::datagrams::Source;
 use super::UringDriver;
 use super::lane::Lane;
+use crate::driver::lanes::{Event, LaneKey};
 use crate::driver::udp::Wants;
-use crate::progress::lanes::{Event, LaneKey};
 
 /// What waits for the owner.
 #[derive(Default)]
@@ -126,6 +126,7 @@ impl UringDriver {
     }
 
     /// See [`Self::unregister`]; comes before an index is used anew.
+    #[inline]
     pub(super) fn unregister_left(&mut self) {
         if self.absence.is_on {
             return;
@@ -169,8 +170,7 @@ impl UringDriver {
                 Question::Links => self.hear_of_links(),
                 Question::DatagramRoom => {
                     let room = Wants { readable: false, writable: true };
-                    let (counters, ready) = (&mut self.counters, &mut self.ready);
-                    self.datagrams.announced(Source::Socket, room, counters, ready);
+                    self.datagrams.announced(Source::Socket, room, &mut self.ready);
                 }
             }
         }

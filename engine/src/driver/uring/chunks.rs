@@ -10,8 +10,8 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::Kind;
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event, LaneKey, SendMode};
 use crate::memory::Shape;
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, Event, LaneKey, SendMode};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -121,7 +121,7 @@ impl UringDriver {
 
     /// # Safety
     ///
-    /// As for `Driver::send_chunk`.
+    /// As for `BulkLanes::send_chunk`.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn start_send(
         &mut self,

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::UringDriver;
 use super::slots::Kind;
 use super::tcp;
+use crate::driver::lanes::{CloseMode, ControlLanes, Event, LaneKey};
 use crate::driver::{no_such_lane, not_open, stopped};
-use crate::progress::lanes::{CloseMode, Driver, Event, LaneKey};
 
 impl UringDriver {
     /// The socket of a lane that is not being closed.

@@ -20,7 +20,10 @@ impl UringDriver {
                 .select(|kind| matches!(kind, Kind::Datagrams { source: Source::Frames, .. }));
             self.cancel(waiting);
         }
-        self.datagrams.serve(sleeps, is_armed, &mut self.counters, &mut self.ready);
+        self.datagrams.serve(sleeps, is_armed, &mut self.ready);
+        if !self.datagrams.has_wants() {
+            return Ok(());
+        }
         for source in Source::ALL {
             let wants = self.datagrams.wants(source, sleeps);
             let armed = self.datagrams_armed[source as usize];
@@ -61,12 +64,12 @@ impl UringDriver {
             return;
         }
         let announced = Wants { readable: !is_writable, writable: is_writable };
-        self.datagrams.announced(source, announced, &mut self.counters, &mut self.ready);
+        self.datagrams.announced(source, announced, &mut self.ready);
     }
 
     /// Sends what is queued a last time and gives the sources up; requests that watch them are
     /// still to be cancelled.
     pub(super) fn drop_datagrams(&mut self) {
-        self.datagrams.close(&mut self.counters);
+        self.datagrams.close();
     }
 }

@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 
 use super::super::pieces::Pieces;
 use super::super::tcp;
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode};
 use crate::memory::Shape;
-use crate::progress::lanes::{CHUNK_HEADER_BYTES, CloseMode};
 
 /// What the kernel reads of a chunk request: boxed, so that it never moves while one is in
 /// flight.

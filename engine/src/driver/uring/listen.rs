@@ -12,7 +12,6 @@ use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
 use super::slots::Kind;
-use crate::progress::lanes::{Driver, Event};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -48,7 +47,7 @@ impl UringDriver {
         watched
     }
 
-    /// See [`Driver::listen_anew`].
+    /// See [`crate::driver::lanes::ControlLanes::listen_anew`].
     pub(super) fn replace_listener(
         &mut self,
         rail: u8,
@@ -118,12 +117,6 @@ impl UringDriver {
         }
     }
 
-    pub(super) fn hear_of_links(&mut self) {
-        if self.rails.take_news(&mut self.counters, &mut self.ready) {
-            self.datagrams.set_rails(self.rails.list(), &mut self.counters);
-        }
-    }
-
     /// A completion of a listener's request came.
     pub(super) fn listener_ready(&mut self, index: usize, result: i32, has_more: bool) {
         let listener = &mut self.listeners[index];
@@ -147,12 +140,7 @@ impl UringDriver {
     pub(super) fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
-            if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
-                let lane = self.adopt(socket)?;
-                self.rails.seated(guest, lane);
-                self.ready.push(Event::Accepted { lane, remote, rail: guest.rail });
-            }
-            Ok(())
+            self.welcome(socket, remote)
         });
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
@@ -185,6 +173,7 @@ impl UringDriver {
     }
 
     /// Tries listeners again whose rest is over.
+    #[inline]
     pub(super) fn wake_listeners(&mut self) {
         if !self.has_resting {
             return;

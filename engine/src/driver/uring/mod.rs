@@ -35,18 +35,18 @@ use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::datagrams::Datagrams;
 use super::rails::Rails;
-use super::table::Table;
 use super::udp::Wants;
 use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::memory::Shape;
-use crate::progress::lanes::Rail;
-use crate::progress::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, Driver, DriverCounters, Event, Interest, LaneKey, SendMode,
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
-use crate::progress::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::memory::Shape;
+use crate::proto::table::Table;
 
 /// Size of the table of registered files; lanes beyond it use ordinary descriptors.
 const FILES: u32 = 4096;
@@ -62,7 +62,7 @@ pub(crate) struct UringDriver {
     is_registered: Option<bool>,
     can_zero_copy: bool,
     has_files: bool,
-    lanes: Table<Lane>,
+    lanes: Table<Lane, LaneKey>,
     listeners: Vec<Listener>,
     /// Some listener rests.
     has_resting: bool,
@@ -80,6 +80,8 @@ pub(crate) struct UringDriver {
 }
 
 impl UringDriver {
+    shared!(own);
+
     /// Opens a ring for the calling thread.
     ///
     /// # Safety
@@ -175,7 +177,7 @@ impl UringDriver {
 
     fn insert(&mut self, socket: OwnedFd, is_connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        let Some(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
+        let Ok(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
         self.unregister_left();
@@ -260,159 +262,14 @@ impl UringDriver {
 }
 
 impl Driver for UringDriver {
+    shared!(driver);
+
     fn name(&self) -> &'static str {
         "uring"
     }
 
     fn polls_for_free(&self) -> bool {
         self.features.announces() || self.features.completes_unasked()
-    }
-
-    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
-        self.rails.set(rails)?;
-        self.datagrams.set_rails(rails, &mut self.counters);
-        if let Some(fd) = self.rails.ask_for_news(&mut self.counters)
-            && let Err(error) = self.watch_links(fd)
-        {
-            Rails::warn_of_silence(&error);
-        }
-        Ok(())
-    }
-
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        self.rails.reach(rail, remote)
-    }
-
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        self.rails.nic_of(rail)
-    }
-
-    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.add_listener(listener)
-    }
-
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
-        self.replace_listener(rail, everywhere)
-    }
-
-    fn rest_from_accepting(&mut self, pause: Duration) {
-        self.rest_all(pause);
-    }
-
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        self.start_connection(remote, rail)
-    }
-
-    fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.counters.syscalls += 8;
-        tcp::prepare(&socket, &self.options)?;
-        self.counters.syscalls += tcp::established(&socket, &self.options);
-        self.insert(socket, false)
-    }
-
-    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
-        let socket = self.open_socket(lane)?;
-        self.counters.syscalls += 1;
-        tcp::send(socket, bytes)
-    }
-
-    fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
-        let socket = self.open_socket(lane)?;
-        self.counters.syscalls += 1;
-        tcp::send_both(socket, head, body)
-    }
-
-    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
-        let socket = self.open_socket(lane)?;
-        self.counters.syscalls += 1;
-        tcp::receive(socket, into)
-    }
-
-    fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
-        let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
-        if lane.is_connecting || lane.closing.is_some() {
-            return Err(not_open());
-        }
-        let (way, events) = match interest {
-            Interest::Readable => (0, libc::POLLIN | libc::POLLRDHUP),
-            Interest::Writable => (1, libc::POLLOUT),
-        };
-        if lane.watched[way] {
-            return Ok(());
-        }
-        lane.watched[way] = true;
-        let requested = self.request_poll(key, Kind::Watch(key, way), events);
-        if requested.is_err()
-            && let Some(lane) = self.lanes.get_mut(key)
-        {
-            lane.watched[way] = false;
-        }
-        requested
-    }
-
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) {
-        // SAFETY: passed on to the caller.
-        let started = unsafe { self.start_send(lane, token, header, source, offset, length, mode) };
-        if let Err(error) = started {
-            refuse_send(&mut self.ready, lane, token, error);
-        }
-    }
-
-    unsafe fn recv_chunk(&mut self, key: LaneKey, target: &Shape, offset: usize, length: usize) {
-        let started = match self.lanes.get_mut(key) {
-            None => Err(no_such_lane()),
-            Some(lane) if lane.is_connecting || lane.closing.is_some() => Err(not_open()),
-            Some(lane) if lane.is_receiving => Err(already_outstanding()),
-            Some(lane) => {
-                if self.rails.has_strays() {
-                    self.rails.call_home(key, &lane.socket, &mut self.counters);
-                }
-                lane.receive().begin(target, offset, length)
-            }
-        };
-        let started = started.and_then(|()| self.submit_receive(key));
-        if let Err(error) = started {
-            self.ready.push(Event::ChunkReceived { lane: key, result: Err(error) });
-        }
-    }
-
-    fn close(&mut self, key: LaneKey, mode: CloseMode) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        if lane.closing.is_some() {
-            // What is outstanding is cancelled already; a reset may still follow.
-            if mode == CloseMode::Reset {
-                lane.closing = Some(mode);
-                self.end_stream_in_absence(key);
-                self.finish_close(key);
-            }
-            return;
-        }
-        lane.closing = Some(mode);
-        self.rails.left(key);
-        self.end_stream_in_absence(key);
-        let targets = self.slots.select(|kind| match kind {
-            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
-            Kind::Send { lane, .. } => lane == key,
-            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
-        });
-        let submitted = self.end_kept(targets);
-        self.cancel(submitted);
-        self.finish_close(key);
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
@@ -461,72 +318,6 @@ impl Driver for UringDriver {
 
     fn end_absence(&mut self) {
         self.absence.end();
-    }
-
-    fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
-        tcp::addresses(&self.lanes.get(lane)?.socket)
-    }
-
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
-        self.counters.syscalls += 1;
-        tcp::owed(lane.socket.as_raw_fd())
-    }
-
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        if let Some(lane) = self.lanes.get(lane) {
-            self.counters.syscalls += 1;
-            tcp::hasten_ack(&lane.socket);
-        }
-    }
-
-    fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
-        let lane = self.lanes.get(lane)?;
-        self.counters.syscalls += 1;
-        tcp::figures(lane.socket.as_raw_fd()).ok()
-    }
-
-    fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
-        self.datagrams.open(socket, &mut self.counters)
-    }
-
-    fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
-        self.datagrams.room(&mut self.counters)
-    }
-
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        self.datagrams.send(to, rail, length, &mut self.counters);
-    }
-
-    fn end_train(&mut self) {
-        self.datagrams.end_train();
-    }
-
-    fn flush_datagrams(&mut self) {
-        self.datagrams.flush(&mut self.counters);
-    }
-
-    fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
-        self.datagrams.receive(&mut self.counters)
-    }
-
-    fn watch_datagrams(&mut self) -> io::Result<()> {
-        self.datagrams.watch()
-    }
-
-    fn datagram_bytes_max(&self) -> usize {
-        self.datagrams.datagram_bytes_max()
-    }
-
-    fn frame_state(&self) -> FrameState {
-        self.datagrams.frame_state()
-    }
-
-    fn frame_drops(&mut self) -> Option<FrameDrops> {
-        self.datagrams.frame_drops(&mut self.counters)
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {
@@ -591,8 +382,132 @@ impl Driver for UringDriver {
         });
         Ok(sockets.collect())
     }
+}
 
-    fn counters(&self) -> DriverCounters {
-        self.counters
+impl ControlLanes for UringDriver {
+    shared!(control_lanes);
+
+    fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.add_listener(listener)
     }
+
+    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+        self.replace_listener(rail, everywhere)
+    }
+
+    fn rest_from_accepting(&mut self, pause: Duration) {
+        self.rest_all(pause);
+    }
+
+    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+        self.start_connection(remote, rail)
+    }
+
+    fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+        let socket = self.open_socket(lane)?;
+        self.counters.syscalls += 1;
+        tcp::send(socket, bytes)
+    }
+
+    fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        let socket = self.open_socket(lane)?;
+        self.counters.syscalls += 1;
+        tcp::send_both(socket, head, body)
+    }
+
+    fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
+        let socket = self.open_socket(lane)?;
+        self.counters.syscalls += 1;
+        tcp::receive(socket, into)
+    }
+
+    fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
+        let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
+        if lane.is_connecting || lane.closing.is_some() {
+            return Err(not_open());
+        }
+        let (way, events) = match interest {
+            Interest::Readable => (0, libc::POLLIN | libc::POLLRDHUP),
+            Interest::Writable => (1, libc::POLLOUT),
+        };
+        if lane.watched[way] {
+            return Ok(());
+        }
+        lane.watched[way] = true;
+        let requested = self.request_poll(key, Kind::Watch(key, way), events);
+        if requested.is_err()
+            && let Some(lane) = self.lanes.get_mut(key)
+        {
+            lane.watched[way] = false;
+        }
+        requested
+    }
+
+    fn close(&mut self, key: LaneKey, mode: CloseMode) {
+        let Some(lane) = self.lanes.get_mut(key) else { return };
+        if lane.closing.is_some() {
+            // What is outstanding is cancelled already; a reset may still follow.
+            if mode == CloseMode::Reset {
+                lane.closing = Some(mode);
+                self.end_stream_in_absence(key);
+                self.finish_close(key);
+            }
+            return;
+        }
+        lane.closing = Some(mode);
+        self.rails.left(key);
+        self.end_stream_in_absence(key);
+        let targets = self.slots.select(|kind| match kind {
+            Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
+            Kind::Send { lane, .. } => lane == key,
+            Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
+        });
+        let submitted = self.end_kept(targets);
+        self.cancel(submitted);
+        self.finish_close(key);
+    }
+}
+
+impl BulkLanes for UringDriver {
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    ) {
+        // SAFETY: passed on to the caller.
+        let started = unsafe { self.start_send(lane, token, header, source, offset, length, mode) };
+        if let Err(error) = started {
+            refuse_send(&mut self.ready, lane, token, error);
+        }
+    }
+
+    unsafe fn recv_chunk(&mut self, key: LaneKey, target: &Shape, offset: usize, length: usize) {
+        let started = match self.lanes.get_mut(key) {
+            None => Err(no_such_lane()),
+            Some(lane) if lane.is_connecting || lane.closing.is_some() => Err(not_open()),
+            Some(lane) if lane.is_receiving => Err(already_outstanding()),
+            Some(lane) => {
+                if self.rails.has_strays() {
+                    self.rails.call_home(key, &lane.socket, &mut self.counters);
+                }
+                lane.receive().begin(target, offset, length)
+            }
+        };
+        let started = started.and_then(|()| self.submit_receive(key));
+        if let Err(error) = started {
+            self.ready.push(Event::ChunkReceived { lane: key, result: Err(error) });
+        }
+    }
+}
+
+impl DatagramPort for UringDriver {
+    shared!(datagram_port);
 }

@@ -1,7 +1,8 @@
 //! Requests in flight: a completion finds its slot by index and proves itself by generation.
 
 use super::super::datagrams::Source;
-use crate::progress::lanes::LaneKey;
+use crate::driver::lanes::LaneKey;
+use crate::proto::table::{Id, Table};
 
 /// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,75 +26,64 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    generation: u32,
-    kind: Option<Kind>,
+struct Request {
+    kind: Kind,
     /// The result came; the notification of a zero-copy send is outstanding.
     waits_for_notification: bool,
 }
 
-/// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+/// See the module. A request's name is its `user_data`.
+#[derive(Debug)]
+pub(super) struct Slots(Table<Request>);
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self(Table::new(usize::MAX))
+    }
 }
 
 impl Slots {
     /// Takes a slot and returns the `user_data` of its request.
     pub(super) fn insert(&mut self, kind: Kind) -> u64 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 1, kind: None, waits_for_notification: false });
-            (self.slots.len() - 1) as u32
-        });
-        let slot = &mut self.slots[index as usize];
-        slot.kind = Some(kind);
-        slot.waits_for_notification = false;
-        u64::from(slot.generation) << 32 | u64::from(index)
+        let inserted = self.0.insert(Request { kind, waits_for_notification: false });
+        inserted.expect("lanes and chunks, which are bounded, bound the requests").to_u64()
     }
 
     /// What the request of a completion does; `None`: the completion is stale.
     pub(super) fn get(&self, user_data: u64) -> Option<Kind> {
-        let slot = self.slots.get((user_data & 0xffff_ffff) as usize)?;
-        if slot.generation == (user_data >> 32) as u32 { slot.kind } else { None }
+        self.0.get(Id::from_u64(user_data)).map(|request| request.kind)
     }
 
     /// The result of a zero-copy send came, its notification will.
     pub(super) fn await_notification(&mut self, user_data: u64) {
-        if let Some(slot) = self.slots.get_mut((user_data & 0xffff_ffff) as usize) {
-            slot.waits_for_notification = true;
+        if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
+            request.waits_for_notification = true;
         }
     }
 
     /// What a request still says means nothing any more.
     pub(super) fn disown(&mut self, user_data: u64) {
-        if self.get(user_data).is_some() {
-            self.slots[(user_data & 0xffff_ffff) as usize].kind = Some(Kind::Cancel);
+        if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
+            request.kind = Kind::Cancel;
         }
     }
 
     /// The last completion of a request came.
     pub(super) fn remove(&mut self, user_data: u64) {
-        let index = (user_data & 0xffff_ffff) as u32;
-        if let Some(slot) = self.slots.get_mut(index as usize) {
-            slot.kind = None;
-            slot.generation = slot.generation.wrapping_add(1).max(1);
-            self.free.push(index);
-        }
+        self.0.remove(Id::from_u64(user_data));
     }
 
     /// Requests in flight, those that wait for a notification included.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.0.len()
     }
 
     /// The `user_data` of requests that can still be cancelled and that `is_hit` selects.
     pub(super) fn select(&self, is_hit: impl Fn(Kind) -> bool) -> Vec<u64> {
-        let hits = self.slots.iter().zip(0u64..).filter_map(|(slot, index)| {
-            let kind = slot.kind?;
-            (!slot.waits_for_notification && is_hit(kind))
-                .then_some(u64::from(slot.generation) << 32 | index)
-        });
-        hits.collect()
+        let hits = self
+            .0
+            .iter()
+            .filter(|(_, request)| !request.waits_for_notification && is_hit(request.kind));
+        hits.map(|(id, _)| id.to_u64()).collect()
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn add(sum: u64, bytes: &[u8]) -> u64 {
 }
 
 /// The checksum of what was added, as it is stored.
+#[inline]
 pub(super) fn finish(sum: u64) -> [u8; 2] {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

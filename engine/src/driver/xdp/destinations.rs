@@ -23,7 +23,7 @@ const DESTINATIONS_MAX: usize = 1 << 16;
 #[derive(Debug)]
 struct Destination {
     to: SocketAddr,
-    /// Headers and the longest packet; `None`: by the socket.
+    /// Headers and the longest payload; `None`: by the socket.
     way: Option<(Template, usize)>,
     /// The next datagram goes by the socket, so that the kernel asks for a stale neighbour.
     nudges: bool,
@@ -56,13 +56,11 @@ impl Destinations {
     }
 
     /// The headers of a datagram of `payload` bytes to `to`; `None`: it goes by the socket.
+    #[inline]
     pub(super) fn template(&mut self, to: SocketAddr, payload: usize) -> Option<&Template> {
         let is_last = self.list.get(self.last as usize).is_some_and(|last| last.to == to);
         if !is_last {
-            self.last = match self.by_address.get(&to) {
-                Some(&index) => index,
-                None => self.add(to)?,
-            };
+            self.last = self.find(to)?;
         }
         let destination = &mut self.list[self.last as usize];
         destination.is_used = true;
@@ -70,8 +68,15 @@ impl Destinations {
             destination.nudges = false;
             return None;
         }
-        let (template, packet_max) = destination.way.as_ref()?;
-        (packet_bytes(self.local.ip(), payload) <= *packet_max).then_some(template)
+        let (template, payload_max) = destination.way.as_ref()?;
+        (payload <= *payload_max).then_some(template)
+    }
+
+    fn find(&mut self, to: SocketAddr) -> Option<u32> {
+        match self.by_address.get(&to) {
+            Some(&index) => Some(index),
+            None => self.add(to),
+        }
     }
 
     fn add(&mut self, to: SocketAddr) -> Option<u32> {
@@ -143,7 +148,8 @@ impl Destination {
             Ok(Way::Frames(hop)) => {
                 let packet_max = hop.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)) as usize;
                 let template = Template::new(local, self.to, link.mac, hop.mac);
-                self.way = template.map(|template| (template, packet_max));
+                let payload_max = packet_max.checked_sub(packet_bytes(local.ip(), 0));
+                self.way = template.zip(payload_max);
                 self.nudges = hop.is_stale;
                 self.retry = RETRY;
                 self.ask_at = now + REFRESH;

@@ -126,32 +126,49 @@ impl<R: Rings> Exchange<R> {
 
     /// Room for a packet, the same until it is staged; `None`: all frames are under way. It is a
     /// frame, unless packets may be longer.
+    #[inline]
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         if self.long.is_some() {
             return self.long_room();
         }
+        if self.room.is_none() {
+            self.take_room()?;
+        }
+        self.written()
+    }
+
+    /// The room that was given last.
+    #[inline]
+    pub(super) fn written(&mut self) -> Option<&mut [u8]> {
+        match (&mut self.room, &mut self.long) {
+            (Some(frame), _) => Some(self.rings.bytes(frame)),
+            (None, long) => long.as_mut().map(|long| &mut long.room[..]),
+        }
+    }
+
+    #[inline]
+    fn take_room(&mut self) -> Option<()> {
         if self.is_full() {
             return None;
         }
-        if self.room.is_none() {
-            if self.ledger.counts().sending > UNREAPED_MAX {
-                self.reap();
-            }
-            let counts = self.ledger.counts();
-            if counts.free <= self.receive_frames.saturating_sub(counts.filled) {
-                return None;
-            }
-            self.room = self.ledger.take();
+        if self.ledger.counts().sending > UNREAPED_MAX {
+            self.reap();
         }
-        let frame = self.room.as_mut()?;
-        Some(self.rings.bytes(frame))
+        let counts = self.ledger.counts();
+        if counts.free <= self.receive_frames.saturating_sub(counts.filled) {
+            return None;
+        }
+        self.room = self.ledger.take();
+        self.room.is_some().then_some(())
     }
 
     /// Whether no more can be staged before [`Self::flush`].
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.staged.len() + self.frames_max > BATCH
     }
 
+    #[inline(never)]
     fn long_room(&mut self) -> Option<&mut [u8]> {
         if self.ledger.counts().sending > UNREAPED_MAX {
             self.reap();
@@ -165,6 +182,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// Copies the room into as many frames as it takes.
+    #[inline(never)]
     fn stage_long(&mut self, length: usize) {
         let Some(long) = &self.long else { return };
         let frame_bytes = self.rings.frame_bytes();
@@ -182,6 +200,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// Sends the first `length` bytes of the room with the next [`Self::flush`].
+    #[inline]
     pub(super) fn stage(&mut self, length: usize) {
         if self.long.is_some() {
             return self.stage_long(length);
@@ -193,6 +212,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// Whether [`Self::flush`] has something to do.
+    #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.owes_kick || !self.staged.is_empty()
     }
@@ -208,10 +228,7 @@ impl<R: Rings> Exchange<R> {
                 break;
             }
             let taken = self.rings.transmit(&self.staged_packets);
-            for frame in self.staged.drain(..taken) {
-                self.ledger.lend(frame, Holder::Transmit);
-            }
-            self.staged_packets.drain(..taken);
+            self.lend_staged(taken);
             self.owes_kick |= taken > 0;
             self.calls += 1;
             match self.rings.kick() {
@@ -224,6 +241,21 @@ impl<R: Rings> Exchange<R> {
             }
         }
         Ok(())
+    }
+
+    /// The kernel took the first `taken` packets.
+    #[inline]
+    fn lend_staged(&mut self, taken: usize) {
+        if taken == self.staged.len() {
+            while let Some(frame) = self.staged.pop() {
+                self.ledger.lend(frame, Holder::Transmit);
+            }
+            return self.staged_packets.clear();
+        }
+        for frame in self.staged.drain(..taken) {
+            self.ledger.lend(frame, Holder::Transmit);
+        }
+        self.staged_packets.drain(..taken);
     }
 
     /// Takes frames back that were sent.
@@ -250,6 +282,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// The next packet that came in; its bytes are valid until the next call.
+    #[inline]
     pub(super) fn receive(&mut self) -> Option<&mut [u8]> {
         if let Some(Reading::Frame(frame, _)) = self.reading.take() {
             self.ledger.put_back(frame);
@@ -285,9 +318,10 @@ impl<R: Rings> Exchange<R> {
         if found_some {
             self.refill();
         }
-        self.next = 0;
-        self.end = self.rings.received(&mut self.batch);
-        if self.end == 0 && !found_some {
+        (self.next, self.end) = (0, 0);
+        if self.rings.has_received() {
+            self.end = self.rings.received(&mut self.batch);
+        } else if !found_some {
             self.refill();
         }
         self.end > 0
@@ -314,6 +348,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// The packet that [`Self::receive`] found.
+    #[inline]
     pub(super) fn reading(&mut self) -> Option<&mut [u8]> {
         match self.reading.as_mut()? {
             Reading::Frame(frame, length) => Some(self.rings.packet(frame, *length)),
@@ -322,13 +357,28 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// Lends free frames to receive into, in batches.
+    #[inline]
     pub(super) fn refill(&mut self) {
-        loop {
-            let counts = self.ledger.counts();
-            let missing = self.receive_frames.saturating_sub(counts.filled);
-            if missing < FILL_BATCH.min(self.receive_frames) || counts.free < FILL_BATCH {
-                break;
-            }
+        if self.may_fill() {
+            self.fill();
+        }
+        if self.rings.sleeps() {
+            self.calls += 1;
+            // A NIC that cannot be woken now says so when something is sent.
+            let _ = self.rings.wake();
+        }
+    }
+
+    #[inline]
+    fn may_fill(&self) -> bool {
+        let counts = self.ledger.counts();
+        let missing = self.receive_frames.saturating_sub(counts.filled);
+        missing >= FILL_BATCH.min(self.receive_frames) && counts.free >= FILL_BATCH
+    }
+
+    #[inline(never)]
+    fn fill(&mut self) {
+        while self.may_fill() {
             let mut frames: [Option<Frame>; FILL_BATCH as usize] = Default::default();
             let mut indices = [0; FILL_BATCH as usize];
             for (frame, index) in frames.iter_mut().zip(&mut indices) {
@@ -346,11 +396,6 @@ impl<R: Rings> Exchange<R> {
             if taken < indices.len() {
                 break;
             }
-        }
-        if self.rings.sleeps() {
-            self.calls += 1;
-            // A NIC that cannot be woken now says so when something is sent.
-            let _ = self.rings.wake();
         }
     }
 }

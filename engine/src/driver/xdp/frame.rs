@@ -57,6 +57,7 @@ impl Conservation {
         self.free + self.in_hand + self.filled + self.sending
     }
 
+    #[inline(always)]
     fn count(&mut self, holder: Holder) -> &mut u32 {
         match holder {
             Holder::Free => &mut self.free,
@@ -87,43 +88,50 @@ impl Ledger {
     }
 
     /// Where the frames are.
+    #[inline]
     pub(super) fn counts(&self) -> Conservation {
         self.counts
     }
 
-    fn move_to(&mut self, index: u32, holder: Holder) {
-        let before = std::mem::replace(&mut self.holders[index as usize], holder);
-        *self.counts.count(before) -= 1;
-        *self.counts.count(holder) += 1;
+    #[inline(always)]
+    fn pass(&mut self, index: u32, from: Holder, to: Holder) {
+        debug_assert_eq!(self.holders[index as usize], from);
+        self.holders[index as usize] = to;
+        *self.counts.count(from) -= 1;
+        *self.counts.count(to) += 1;
     }
 
     /// A free frame.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<Frame> {
         let index = self.free.pop()?;
-        self.move_to(index, Holder::Hand);
+        self.pass(index, Holder::Free, Holder::Hand);
         Some(Frame(index))
     }
 
     /// Gives a frame back.
+    #[inline]
     pub(super) fn put_back(&mut self, frame: Frame) {
-        self.move_to(frame.0, Holder::Free);
+        self.pass(frame.0, Holder::Hand, Holder::Free);
         self.free.push(frame.0);
     }
 
     /// The kernel has it now, as `holder` says.
+    #[inline]
     pub(super) fn lend(&mut self, frame: Frame, holder: Holder) {
         debug_assert!(matches!(holder, Holder::Fill | Holder::Transmit));
-        self.move_to(frame.0, holder);
+        self.pass(frame.0, Holder::Hand, holder);
     }
 
     /// The kernel names a frame that it is through with. `None`, and counted: it had not been lent
     /// that one as `holder` says, so somebody else may be using it.
+    #[inline]
     pub(super) fn reclaim(&mut self, index: u32, holder: Holder) -> Option<Frame> {
         if self.holders.get(index as usize) != Some(&holder) {
             self.counts.strays += 1;
             return None;
         }
-        self.move_to(index, Holder::Hand);
+        self.pass(index, holder, Holder::Hand);
         Some(Frame(index))
     }
 }

@@ -22,6 +22,7 @@ pub(super) const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
+const IPV4_HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 /// The longest of both.
 pub(super) const BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
 /// Routers that a packet passes at the most, as the kernel's sockets have it.
@@ -31,7 +32,7 @@ const UDP: u8 = 17;
 /// Bytes before the payload of a datagram from `local`.
 pub(super) fn header_bytes(local: IpAddr) -> usize {
     match local {
-        IpAddr::V4(_) => ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES,
+        IpAddr::V4(_) => IPV4_HEADER_BYTES,
         IpAddr::V6(_) => BYTES_MAX,
     }
 }
@@ -94,26 +95,46 @@ impl Template {
     }
 
     /// Writes the headers in front of a payload: `frame` has room for them, then the payload, and
-    /// ends with it; at most 65 000 bytes in all.
-    pub(super) fn write(&self, frame: &mut [u8]) {
-        let udp_at = self.length - UDP_BYTES;
-        let udp_bytes = ((frame.len() - udp_at) as u16).to_be_bytes();
-        frame[..self.length].copy_from_slice(&self.bytes[..self.length]);
-        if self.length < BYTES_MAX {
-            let ip_bytes = ((frame.len() - ETHERNET_BYTES) as u16).to_be_bytes();
-            frame[16..18].copy_from_slice(&ip_bytes);
-            let sum = checksum::finish(checksum::add(self.ip_sum, &ip_bytes));
-            frame[24..26].copy_from_slice(&sum);
+    /// ends with it; at most 65 000 bytes in all. Over IPv4 the UDP checksum is left out unless it
+    /// `is_summed`: the tag of a packet covers its payload, and addresses and ports by the keys
+    /// that it is made with.
+    #[inline]
+    pub(super) fn write(&self, frame: &mut [u8], is_summed: bool) {
+        if let Some((headers, payload)) = frame.split_first_chunk_mut::<IPV4_HEADER_BYTES>()
+            && self.length == IPV4_HEADER_BYTES
+        {
+            headers.copy_from_slice(&self.bytes[..IPV4_HEADER_BYTES]);
+            let udp_bytes = ((UDP_BYTES + payload.len()) as u16).to_be_bytes();
+            let ip_bytes = ((IPV4_BYTES + UDP_BYTES + payload.len()) as u16).to_be_bytes();
+            headers[16..18].copy_from_slice(&ip_bytes);
+            let sum = checksum::finish(self.ip_sum + u64::from(u16::from_ne_bytes(ip_bytes)));
+            headers[24..26].copy_from_slice(&sum);
+            headers[38..40].copy_from_slice(&udp_bytes);
+            if is_summed {
+                headers[40..42].copy_from_slice(&self.udp_checksum(udp_bytes, payload));
+            }
         } else {
-            frame[18..20].copy_from_slice(&udp_bytes);
+            self.write_ipv6(frame);
         }
-        frame[udp_at + 4..udp_at + 6].copy_from_slice(&udp_bytes);
+    }
+
+    fn write_ipv6(&self, frame: &mut [u8]) {
+        let (headers, payload) = frame.split_at_mut(self.length);
+        headers.copy_from_slice(&self.bytes[..self.length]);
+        let udp_bytes = ((UDP_BYTES + payload.len()) as u16).to_be_bytes();
+        headers[18..20].copy_from_slice(&udp_bytes);
+        headers[58..60].copy_from_slice(&udp_bytes);
+        headers[60..62].copy_from_slice(&self.udp_checksum(udp_bytes, payload));
+    }
+
+    fn udp_checksum(&self, udp_bytes: [u8; 2], payload: &[u8]) -> [u8; 2] {
         // The length counts twice, in the header and in the pseudo-header.
         let sum = checksum::add(checksum::add(self.udp_sum, &udp_bytes), &udp_bytes);
-        let sum = checksum::finish(checksum::add(sum, &frame[self.length..]));
-        // Zero would say that there is none (RFC 768; RFC 8200 forbids that).
-        let sum = if sum == [0, 0] { [0xff, 0xff] } else { sum };
-        frame[udp_at + 6..udp_at + 8].copy_from_slice(&sum);
+        match checksum::finish(checksum::add(sum, payload)) {
+            // Zero would say that there is none (RFC 768; RFC 8200 forbids that).
+            [0, 0] => [0xff, 0xff],
+            sum => sum,
+        }
     }
 }
 
@@ -131,7 +152,7 @@ mod tests {
         let header = header_bytes(from.ip());
         let mut frame = vec![0xaa; header + payload.len()];
         frame[header..].copy_from_slice(payload);
-        template.write(&mut frame);
+        template.write(&mut frame, true);
         assert_eq!((&frame[..6], &frame[6..12]), (&TARGET[..], &SOURCE[..]));
         assert_eq!(frame.len() - 14, packet_bytes(from.ip(), payload.len()));
         let sliced = SlicedPacket::from_ethernet(&frame).unwrap();
@@ -158,6 +179,15 @@ mod tests {
         };
         assert_ne!(udp.checksum(), 0);
         assert_eq!(udp.checksum(), expected, "{} bytes", payload.len());
+        let mut bare = vec![0xaa; frame.len()];
+        bare[frame.len() - payload.len()..].copy_from_slice(payload);
+        template.write(&mut bare, false);
+        let mut expected = frame.clone();
+        if from.is_ipv4() {
+            // RR-PATH-8: all else is the same.
+            expected[40..42].fill(0);
+        }
+        assert_eq!(bare, expected);
     }
 
     #[test]
@@ -182,7 +212,7 @@ mod tests {
             let template = Template::new(from, to, SOURCE, TARGET).unwrap();
             let mut frame = [0; 44];
             frame[42..].copy_from_slice(&word.to_be_bytes());
-            template.write(&mut frame);
+            template.write(&mut frame, true);
             frame[40..42] == [0xff, 0xff]
         });
         check(from, to, &found.unwrap().to_be_bytes());

@@ -17,7 +17,7 @@ use super::kinds::AnyRings;
 use super::lent::{LentRings, register};
 use super::mapped::Mapping;
 use super::socket::{BUSY_FOR, Copying, XskRings};
-use crate::progress::lanes::DATAGRAM_BYTES_MAX;
+use crate::driver::lanes::DATAGRAM_BYTES_MAX;
 
 /// How long the helper may take for an answer when an engine starts: it may have to load a program.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);

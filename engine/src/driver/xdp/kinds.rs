@@ -29,50 +29,62 @@ macro_rules! either {
 }
 
 impl Rings for AnyRings {
+    #[inline]
     fn fill(&mut self, indices: &[u32]) -> usize {
         either!(self, fill, indices)
     }
 
+    #[inline]
     fn transmit(&mut self, packets: &[Packet]) -> usize {
         either!(self, transmit, packets)
     }
 
+    #[inline]
     fn completed(&mut self, into: &mut [u32]) -> usize {
         either!(self, completed, into)
     }
 
+    #[inline]
     fn received(&mut self, into: &mut [Packet]) -> usize {
         either!(self, received, into)
     }
 
+    #[inline]
     fn has_received(&mut self) -> bool {
         either!(self, has_received)
     }
 
+    #[inline]
     fn sleeps(&self) -> bool {
         either!(self, sleeps)
     }
 
+    #[inline]
     fn wake(&mut self) -> io::Result<()> {
         either!(self, wake)
     }
 
+    #[inline]
     fn kick(&mut self) -> io::Result<()> {
         either!(self, kick)
     }
 
+    #[inline]
     fn frame_bytes(&self) -> usize {
         either!(self, frame_bytes)
     }
 
+    #[inline]
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
         either!(self, bytes, frame)
     }
 
+    #[inline]
     fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
         either!(self, packet, frame, length)
     }
 
+    #[inline]
     fn fd(&self) -> RawFd {
         either!(self, fd)
     }

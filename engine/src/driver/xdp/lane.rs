@@ -17,8 +17,8 @@ use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
 use super::socket::PACKET_BYTES;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
-use crate::progress::lanes::{FrameDrops, FrameFigures};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{FrameDrops, FrameFigures};
 
 /// How often program and NIC are asked after.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
@@ -162,26 +162,36 @@ impl Lane {
     // ---- Sending ----
 
     /// Room for a datagram in a frame; `None`: all are under way.
+    #[inline]
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         let header_bytes = self.header_bytes;
         self.exchange.room()?.get_mut(header_bytes..)
     }
 
-    /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there.
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize) -> bool {
+    /// The room that was given last.
+    pub(super) fn written(&mut self) -> Option<&mut [u8]> {
+        let header_bytes = self.header_bytes;
+        self.exchange.written()?.get_mut(header_bytes..)
+    }
+
+    /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there. RR-PATH-8.
+    #[inline]
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, is_alone: bool) -> bool {
         let Some(template) = self.destinations.template(to, length) else { return false };
-        let Some(frame) = self.exchange.room() else { return false };
+        let Some(frame) = self.exchange.written() else { return false };
         let end = self.header_bytes + length;
-        template.write(&mut frame[..end]);
+        template.write(&mut frame[..end], !is_alone);
         self.exchange.stage(end);
         self.sent += 1;
         true
     }
 
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.exchange.is_full()
     }
 
+    #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.exchange.is_behind()
     }
@@ -231,6 +241,7 @@ impl Lane {
     }
 
     /// The datagram that [`Self::receive`] found.
+    #[inline]
     pub(super) fn payload(&mut self) -> &mut [u8] {
         let payload = self.payload.clone();
         self.exchange.reading().and_then(|frame| frame.get_mut(payload)).unwrap_or_default()

@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::hold::Source;
 use self::lane::Lane;
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
-use crate::progress::lanes::{FrameDrops, FrameFigures, FrameState};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{FrameDrops, FrameFigures, FrameState};
 
 /// How often frames that were lost are tried again, and the first time that those are which were
 /// refused.
@@ -159,25 +159,37 @@ impl Frames {
         }
     }
 
-    /// Whether no more can be staged before [`Self::flush`].
-    #[inline]
-    pub(super) fn is_full(&mut self) -> bool {
-        self.lane().is_some_and(|lane| lane.is_full())
-    }
-
     /// Room for a datagram in a frame.
     #[inline]
-    pub(super) fn room(&mut self) -> Option<&mut [u8]> {
+    pub(super) fn room(&mut self, counters: &mut DriverCounters) -> Option<&mut [u8]> {
+        if self.lane()?.is_full() {
+            // What is staged makes room by going.
+            self.flush(counters);
+        }
         self.lane()?.room()
     }
 
-    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there.
+    /// The room that was given last.
     #[inline]
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize) -> bool {
-        self.lane().is_some_and(|lane| lane.send(to, length))
+    pub(super) fn written(&mut self) -> Option<&mut [u8]> {
+        self.lane()?.written()
+    }
+
+    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there. `is_alone`: see
+    /// [`crate::driver::lanes::DatagramPort::send_datagram`].
+    #[inline]
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, is_alone: bool) -> bool {
+        self.lane().is_some_and(|lane| lane.send(to, length, is_alone))
+    }
+
+    /// Whether [`Self::flush`] has something to do.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        matches!(&self.mode, Mode::Up(lane) if lane.is_behind())
     }
 
     /// Hands frames to the kernel.
+    #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         let Some(lane) = self.lane() else { return };
         if lane.is_behind()
@@ -231,6 +243,7 @@ impl Frames {
         }
     }
 
+    #[cold]
     fn fall(&mut self, cause: String) {
         let fallen = Fallen::new(cause, Instant::now());
         let before = std::mem::replace(&mut self.mode, Mode::Down(fallen.clone()));

@@ -70,11 +70,40 @@ fn array<const BYTES: usize>(frame: &[u8], at: usize) -> Result<[u8; BYTES], Unf
 ///
 /// Checksums are not looked at: what comes over a virtual NIC carries unfinished ones, and the
 /// tag of a packet says more.
+#[inline]
 pub(super) fn datagram(
     frame: &[u8],
     local: SocketAddr,
     nic: u32,
 ) -> Result<(SocketAddr, Range<usize>), Unfit> {
+    match plain_ipv4(frame, local) {
+        Some(found) => Ok(found),
+        None => any(frame, local, nic),
+    }
+}
+
+/// The usual frame, as most are: a whole UDP packet by IPv4 for `local`, without options and tags.
+/// `None`: it is another one, or not in order.
+#[inline]
+fn plain_ipv4(frame: &[u8], local: SocketAddr) -> Option<(SocketAddr, Range<usize>)> {
+    let SocketAddr::V4(local) = local else { return None };
+    let (header, rest) = frame.split_first_chunk::<42>()?;
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    // Of the packet and of UDP, each without what was taken off already.
+    let lengths = (usize::from(word(16)).wrapping_sub(28), usize::from(word(38)).wrapping_sub(8));
+    let is_usual = header[12..15] == [0x08, 0x00, 0x45]
+        && word(20) & 0x3fff == 0
+        && header[23] == UDP
+        && header[30..34] == local.ip().octets()
+        && word(36) == local.port()
+        && lengths.0 <= rest.len()
+        && lengths.1 <= lengths.0;
+    let from = Ipv4Addr::new(header[26], header[27], header[28], header[29]);
+    is_usual.then(|| (SocketAddr::from((from, word(34))), 42..42 + lengths.1))
+}
+
+#[inline(never)]
+fn any(frame: &[u8], local: SocketAddr, nic: u32) -> Result<(SocketAddr, Range<usize>), Unfit> {
     let (ether_type, ip) = past_vlans(frame)?;
     let packet = match (ether_type, local.ip()) {
         (0x0800, IpAddr::V4(ours)) => ipv4(frame, ip, ours)?,
@@ -168,7 +197,7 @@ mod tests {
         let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
         let mut frame = vec![0; header_bytes(from.ip())];
         frame.extend_from_slice(payload);
-        Template::new(from, to, [2; 6], [4; 6]).unwrap().write(&mut frame);
+        Template::new(from, to, [2; 6], [4; 6]).unwrap().write(&mut frame, true);
         frame
     }
 
@@ -184,6 +213,9 @@ mod tests {
     fn datagrams_come_out_as_they_went_in() {
         let frame = made(V4.0, V4.1, b"hello");
         assert_eq!(read(&frame, V4.1), Ok((V4.0.to_owned(), b"hello".to_vec())));
+        let to = V4.1.parse().unwrap();
+        let usual = plain_ipv4(&frame, to).unwrap();
+        assert_eq!(any(&frame, to, NIC), Ok(usual));
         let frame = made(V6.0, V6.1, b"");
         assert_eq!(read(&frame, V6.1), Ok(("[fe80::2%7]:99".to_owned(), Vec::new())));
     }
@@ -273,7 +305,11 @@ mod tests {
                 begun.truncate(cut);
                 begun.extend_from_slice(bytes);
                 for frame in [bytes, &begun] {
-                    match datagram(frame, to.parse().unwrap(), NIC) {
+                    let to = to.parse().unwrap();
+                    if let Some(usual) = plain_ipv4(frame, to) {
+                        assert_eq!(any(frame, to, NIC), Ok(usual));
+                    }
+                    match datagram(frame, to, NIC) {
                         Ok((_, place)) => assert!(place.end <= frame.len()),
                         Err(why) => counts.count(why),
                     }

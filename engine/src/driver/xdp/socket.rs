@@ -124,6 +124,19 @@ impl XskRings {
     }
 }
 
+impl XskRings {
+    /// A packet that is to be sent, as the ring has it.
+    #[inline]
+    fn described(&self, packet: &Packet) -> FrameDesc {
+        let mut desc = self.whole[packet.index as usize];
+        desc.set_options(if packet.goes_on { GOES_ON } else { 0 });
+        // SAFETY: the frame is the caller's, who is about to lend it; the slice is not used.
+        let mut data = unsafe { self.umem.data_mut(&mut desc) };
+        data.cursor().set_pos(packet.length as usize);
+        desc
+    }
+}
+
 /// Has the kernel look at frames to receive into.
 pub(super) fn wake(socket: RawFd) -> io::Result<()> {
     // SAFETY: a null buffer of no bytes is what the kernel wants here.
@@ -185,18 +198,17 @@ impl Rings for XskRings {
         unsafe { self.fill.produce(&self.descs[..count]) }
     }
 
+    #[inline]
     fn transmit(&mut self, packets: &[Packet]) -> usize {
-        if packets.is_empty() {
-            return 0;
+        if let [packet] = packets {
+            let desc = self.described(packet);
+            // SAFETY: the caller owned this frame of this memory and lends it.
+            return unsafe { self.transmit.produce_one(&desc) };
         }
         let room = self.transmit.nb_free(packets.len() as u32) as usize;
         let count = packets.len().min(room).min(BATCH);
-        for (desc, packet) in self.descs.iter_mut().zip(&packets[..count]) {
-            *desc = self.whole[packet.index as usize];
-            desc.set_options(if packet.goes_on { GOES_ON } else { 0 });
-            // SAFETY: the frame is the caller's until it is lent below; the slice is not used.
-            let mut data = unsafe { self.umem.data_mut(desc) };
-            data.cursor().set_pos(packet.length as usize);
+        for (at, packet) in packets[..count].iter().enumerate() {
+            self.descs[at] = self.described(packet);
         }
         // SAFETY: the caller owned these frames of this memory and lends them.
         unsafe { self.transmit.produce(&self.descs[..count]) }
@@ -212,6 +224,7 @@ impl Rings for XskRings {
         count
     }
 
+    #[inline]
     fn received(&mut self, into: &mut [Packet]) -> usize {
         let limit = into.len().min(BATCH);
         // SAFETY: what comes back is booked by the caller before anything is made of it.
@@ -230,10 +243,12 @@ impl Rings for XskRings {
         count
     }
 
+    #[inline]
     fn has_received(&mut self) -> bool {
         self.receive.nb_avail(1) > 0
     }
 
+    #[inline]
     fn sleeps(&self) -> bool {
         self.fill.needs_wakeup()
     }
@@ -242,6 +257,7 @@ impl Rings for XskRings {
         wake(self.fd())
     }
 
+    #[inline]
     fn kick(&mut self) -> io::Result<()> {
         if self.transmit.needs_wakeup() { kick(self.fd()) } else { Ok(()) }
     }
@@ -250,6 +266,7 @@ impl Rings for XskRings {
         PACKET_BYTES
     }
 
+    #[inline]
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
         let desc = &mut self.whole[frame.index() as usize];
         // SAFETY: whoever has the handle has the frame, and it is borrowed exclusively.
@@ -262,6 +279,7 @@ impl Rings for XskRings {
         unsafe { slice::from_raw_parts_mut(start, length) }
     }
 
+    #[inline]
     fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
         let desc = &mut self.packets[frame.index() as usize];
         // SAFETY: whoever has the handle has the frame, and it is borrowed exclusively; the address
@@ -274,6 +292,7 @@ impl Rings for XskRings {
         unsafe { slice::from_raw_parts_mut(start, length) }
     }
 
+    #[inline]
     fn fd(&self) -> RawFd {
         self.transmit.fd().as_raw_fd()
     }

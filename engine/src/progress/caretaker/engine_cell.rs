@@ -3,23 +3,25 @@
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::process::{Pid, getpid};
 
 use super::Membership;
 use super::handover::{Handover, Step, Taken};
+use crate::driver::AnyDriver;
+use crate::driver::lanes::{Driver, LaneKey};
+use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, State};
-use crate::progress::lanes::{Driver, LaneKey};
 use crate::types::Error;
 
 /// What the owner and the caretaker share.
 pub(super) struct Place {
     pub(super) handover: Handover,
     engine: UnsafeCell<Option<Engine>>,
-    /// Copies of the sockets by which something comes that nobody waits for.
-    wake_fds: Vec<OwnedFd>,
+    /// What becomes readable when something comes.
+    pub(super) wake_fds: WakeFds,
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
@@ -37,12 +39,6 @@ impl Place {
         // SAFETY: the hand-over has let this thread in, and nobody else until `taken` is dropped.
         let engine = unsafe { (*self.engine.get()).as_mut() }?;
         Some(Guest { engine, _taken: taken })
-    }
-
-    /// What becomes readable when something comes.
-    pub(super) fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
-        self.wake_fds.iter().map(AsFd::as_fd)
     }
 }
 
@@ -71,7 +67,7 @@ impl EngineCell {
     /// [`Engine::attach`].
     pub(crate) fn new(
         state: Box<State>,
-        driver: Box<dyn Driver + Send>,
+        driver: AnyDriver<dyn Driver + Send>,
         sockets: Vec<(LaneKey, OwnedFd)>,
     ) -> Result<Self, Error> {
         let engine = Engine::attach(state, driver, sockets)?;
@@ -84,9 +80,9 @@ impl EngineCell {
     }
 
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
-    fn of(engine: Engine) -> Self {
-        let wake_fds = engine.wake_fds();
-        let is_shared = !wake_fds.is_empty();
+    fn of(mut engine: Engine) -> Self {
+        let wake_fds = engine.share_wake_fds();
+        let is_shared = !wake_fds.current().is_empty();
         let place = Arc::new(Place {
             handover: Handover::new(is_shared),
             engine: UnsafeCell::new(Some(engine)),

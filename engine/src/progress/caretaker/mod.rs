@@ -25,7 +25,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -223,11 +223,15 @@ impl Shared {
             self.wait(&mut [bell], until);
             return;
         }
+        let listening = wards.iter().enumerate().filter(|(_, ward)| ward.listens());
+        // An engine that replaces them meanwhile closes them, for good when this sleep ends.
+        let current: Vec<_> =
+            listening.map(|(index, ward)| (index, ward.place.wake_fds.current())).collect();
         let (mut fds, mut indices) = (vec![bell], Vec::new());
-        for (index, ward) in wards.iter().enumerate().filter(|(_, ward)| ward.listens()) {
-            for fd in ward.wake_fds() {
-                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
-                indices.push(index);
+        for (index, wake_fds) in &current {
+            for fd in wake_fds.iter() {
+                fds.push(PollFd::new(fd, PollFlags::IN));
+                indices.push(*index);
             }
         }
         self.wait(&mut fds, until);
@@ -309,8 +313,6 @@ struct Ward {
     is_called: bool,
     /// Turns in a row that took nothing in although something was there.
     fruitless: u32,
-    /// All descriptors that wake it, if some are others than at first.
-    new_wake_fds: Vec<OwnedFd>,
 }
 
 impl Ward {
@@ -318,13 +320,7 @@ impl Ward {
         let phase = Phase::Active { since: Instant::now(), tick: TICK };
         let steps = place.handover.steps();
         let place = Arc::clone(place);
-        Self { place, steps, phase, is_called: false, fruitless: 0, new_wake_fds: Vec::new() }
-    }
-
-    /// What becomes readable when something comes.
-    fn wake_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let first = self.new_wake_fds.is_empty().then(|| self.place.wake_fds());
-        first.into_iter().flatten().chain(self.new_wake_fds.iter().map(AsFd::as_fd))
+        Self { place, steps, phase, is_called: false, fruitless: 0 }
     }
 
     /// Whether the descriptors that wake it are watched: nobody else does.
@@ -377,9 +373,6 @@ impl Ward {
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
         let Some(guest) = self.place.take() else { return Some(self.is_active(now)) };
         let cared = guest.engine.background_turn();
-        if let Some(wake_fds) = guest.engine.new_wake_fds() {
-            self.new_wake_fds = wake_fds;
-        }
         drop(guest);
         let (happened, due_in) = match cared {
             Ok(cared) => cared,

@@ -1,9 +1,9 @@
-//! Datagrams: the path of each session that has one, and when the session uses it.
+//! Datagrams: the loop reads and writes them, and [`crate::proto::paths`] decides.
 //!
 //! A session is set up over TCP, and both sides say there whether they take datagrams. If both do,
 //! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: contents go by the
-//! path while that is [`Health::Good`], and by the TCP lane of the session before it has answered
-//! and when it has gone silent. The TCP lane also tells of the peer's end, and carries the contents
+//! path while that answers, and by the TCP lane of the session before it has answered and when it
+//! has gone silent. The TCP lane also tells of the peer's end, and carries the contents
 //! that fit no datagram ([`super::stream`]).
 //!
 //! Budget of a message on a good path: its bytes are copied into a content and from there into the
@@ -12,41 +12,23 @@
 //! packet.
 
 mod announced;
-mod arrival;
-mod carrier;
-mod counters;
-mod lane;
-mod questions;
 mod several;
-mod timers;
 mod transmit;
 mod window;
 
-use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::UdpSocket;
-
-use foldhash::quality::RandomState;
+use std::net::{SocketAddr, UdpSocket};
 
 pub(crate) use self::announced::Announced;
-use self::lane::Health;
-use self::timers::Timers;
-use super::control::Control;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
-use crate::proto::packet::{ACK_DELAY_NS, Path, PathConfig};
+use crate::proto::paths::{Paths, ReceiveInfo};
 use crate::types::{Error, FrameState};
-use crate::wire::packet::PACKET_TAG_BYTES;
 
-pub(crate) use self::counters::{DatagramCounters, Dropped};
-pub(crate) use self::lane::Lane;
-pub(super) use self::several::scoped;
 pub(super) use self::several::state_of;
 pub(crate) use self::window::window_bytes;
 
-/// The first path of a session.
-const PATH: u16 = 0;
 /// Datagrams handled in one turn, so that a flood does not keep the loop from others.
 const DATAGRAMS_PER_TURN: usize = 64;
 /// Datagrams between two looks at the clock: handling as many takes some 3 µs, and one that came
@@ -75,13 +57,6 @@ pub(crate) struct Datagrams {
     pub(crate) socket_window_bytes: u64,
     /// What this engine announces.
     pub(super) announced: Announced,
-    by_session: HashMap<u64, u32, RandomState>,
-    /// Lanes of sessions besides one each.
-    standing_by: usize,
-    /// The session of the last datagram of all, if it lives.
-    latest: u32,
-    /// When sessions want a turn at the latest.
-    timers: Timers,
     is_polled: bool,
     is_watched: bool,
     /// The last turn read as many as one may.
@@ -92,20 +67,10 @@ pub(crate) struct Datagrams {
     /// Sessions that wait for room in the driver.
     blocked: Vec<u32>,
     is_blocked: bool,
-    /// Sessions of which packets came, and whose paths have not been drained since.
-    to_drain: Vec<u32>,
-    /// Sessions whose acknowledgements are sent before the loop sleeps, while they are.
-    due: Vec<u32>,
     /// When nothing was there that was not handled, as far as that was last known.
     drained_ns: u64,
     /// The loop slept since it last looked: what woke it had just come.
     has_slept: bool,
-    /// What was dropped so far.
-    pub(crate) dropped: Dropped,
-    /// Segments that came in datagrams so far.
-    segments: u64,
-    /// Of paths whose session is over.
-    of_closed: DatagramCounters,
 }
 
 impl Datagrams {
@@ -189,13 +154,6 @@ impl Datagrams {
     }
 }
 
-impl Control {
-    /// Whether its contents go by datagrams now.
-    pub(crate) fn is_by_datagram(&self) -> bool {
-        self.datagram.as_ref().is_some_and(|lane| lane.is_open())
-    }
-}
-
 impl Engine {
     // ---- Sessions ----
 
@@ -205,9 +163,9 @@ impl Engine {
     pub(super) fn open_path(&mut self, session: u32, theirs: Announced) {
         let state = &mut *self.state;
         let ours = state.datagrams.announced;
-        let Some(known) = state.core.sessions.at(session as usize) else { return };
+        let known = state.core.sessions.at(session as usize);
         // Without keys it has ended already.
-        let Some(keys) = known.keys.as_ref() else { return };
+        let Some(known) = known.filter(|known| known.keys.is_some()) else { return };
         if ours.port == 0 || theirs.port == 0 {
             if known.bulk_in_datagrams {
                 self.fail_without_datagrams(session, ours.port == 0);
@@ -216,41 +174,13 @@ impl Engine {
             }
             return;
         }
-        let (id, is_initiator) = (known.id, known.connection.is_initiator());
-        let config = PathConfig {
-            session: id,
-            path: PATH,
-            tag_bytes: PACKET_TAG_BYTES,
-            datagram_bytes_max: usize::from(ours.bytes.min(theirs.bytes)),
-            ..PathConfig::default()
-        };
-        let config = PathConfig {
-            datagram_bytes_max: config.datagram_bytes_max.max(config.datagram_bytes_min),
-            ..config
-        };
-        let bytes_max = config.datagram_bytes_max;
-        let mut path = Path::new(config);
-        path.ask();
-        let mut remote = known.locators.first();
-        remote.set_port(theirs.port);
-        let keys = keys.path(PATH, is_initiator);
-        state.core.use_datagrams(session, path.content_bytes_max());
-        let has_stream = state.core.config.eager_by_stream;
-        state.core.use_stream(session, has_stream);
+        let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
+        let (port, takes_trains) = (theirs.port, !theirs.as_frames);
+        state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
         self.control(session).has_contents = true;
-        let state = &mut *self.state;
-        // An id that is taken is an accident, or a peer's malice: then it goes by TCP.
-        let is_free = !state.datagrams.by_session.contains_key(&id);
-        if is_free {
-            state.datagrams.by_session.insert(id, session);
-        }
-        let mut lane = Lane::new(path, keys, remote);
-        (lane.session_id, lane.bytes_max) = (id, bytes_max);
-        lane.takes_trains = !theirs.as_frames;
-        self.control(session).datagram = is_free.then(|| Box::new(lane));
         self.state.core.announce_rails(session);
         self.state.datagrams.poll();
-        self.transmit(session, false);
+        self.transmit(session, 0, false);
         self.driver.flush_datagrams();
     }
 
@@ -278,20 +208,12 @@ impl Engine {
 
     /// Another driver runs the engine.
     pub(super) fn resume_paths(&mut self) {
-        let is_open = self.state.datagrams.is_open();
+        let bytes_max = self.driver.datagram_bytes_max();
+        let state = &mut *self.state;
+        let bytes_max = state.datagrams.is_open().then_some(bytes_max);
+        state.paths.resume(&mut state.core, bytes_max);
         for session in 0..self.state.controls.len() {
-            let state = &mut *self.state;
-            let control = &mut state.controls[session];
-            control.awaits_room = false;
-            for lane in control.lanes_mut() {
-                lane.is_off = false;
-                // What was agreed on may be longer than what this driver has room for.
-                if is_open && lane.path.datagram_bytes_max() <= self.driver.datagram_bytes_max() {
-                    lane.path.ask();
-                } else {
-                    lane.give_up(&mut state.core, session as u32);
-                }
-            }
+            self.state.controls[session].awaits_room = false;
             self.transmit_all(session as u32);
         }
         self.driver.flush_datagrams();
@@ -301,21 +223,11 @@ impl Engine {
     ///
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
-        let Some(lane) = self.control(session).datagram.as_mut() else { return };
-        lane.path.hasten_ack();
-        lane.health = Health::Untried;
-        self.transmit(session, false);
-        self.driver.flush_datagrams();
-        let control = self.control(session);
-        let others = std::mem::take(&mut control.standby);
-        self.state.datagrams.standing_by -= others.len();
-        let control = self.control(session);
-        let lanes = control.datagram.take().into_iter().chain(others);
-        for lane in lanes {
-            let datagrams = &mut self.state.datagrams;
-            datagrams.by_session.remove(&lane.session_id);
-            datagrams.of_closed = datagrams.of_closed.with(&lane.path);
+        if self.state.paths.hasten_last_ack(session) {
+            self.transmit(session, 0, false);
+            self.driver.flush_datagrams();
         }
+        self.state.paths.close(session);
     }
 
     // ---- What comes in ----
@@ -338,7 +250,10 @@ impl Engine {
                         state.now_ns = state.clock.now_ns();
                     }
                     count += 1;
-                    if let Err((session, failure)) = state.handle_datagram(from, bytes) {
+                    let info = state.receive_info(from);
+                    let State { core, paths, completions, .. } = state;
+                    let handled = paths.handle_packet(core, info, bytes, completions);
+                    if let Err((session, failure)) = handled {
                         self.give_up(session, failure);
                     }
                 }
@@ -381,7 +296,7 @@ impl Engine {
     /// The driver tells when there is something to read.
     pub(super) fn watch_datagrams(&mut self) {
         let datagrams = &mut self.state.datagrams;
-        if !datagrams.is_open() || datagrams.by_session.is_empty() {
+        if !datagrams.is_open() || self.state.paths.is_empty() {
             return;
         }
         datagrams.is_polled = false;
@@ -435,93 +350,84 @@ impl Engine {
     /// acknowledgement that is wanted at once still waits for what the user answers.
     pub(super) fn fire_timers(&mut self, until_ns: u64) {
         let mut fired = false;
-        self.state.datagrams.timers.begin(until_ns);
-        while let Some((at_ns, session)) = self.state.datagrams.timers.pop(until_ns) {
+        self.state.paths.begin_timeouts(until_ns);
+        while let Some((at_ns, session)) = self.state.paths.poll_timeout(until_ns) {
             if !fired {
                 self.read_clock();
                 fired = true;
             }
-            let Some(control) = self.state.controls.get(session as usize) else { continue };
-            if control.datagram.as_ref().is_some_and(|lane| lane.timer_ns == at_ns) {
-                self.fire_timer(session, until_ns);
-            }
-            self.fire_timers_standing_by(session, at_ns, until_ns);
+            self.fire_timers_of(session, at_ns, until_ns);
             self.move_stream(session);
         }
         if fired {
-            let State { datagrams, controls, .. } = &mut *self.state;
-            let lanes = datagrams.by_session.len() + datagrams.standing_by;
-            datagrams.timers.sweep(lanes, |at_ns, it| Timers::stands(controls, at_ns, it));
+            self.state.paths.end_timeouts();
             self.driver.flush_datagrams();
         }
     }
 
-    /// The time of the lane that carries a session's contents has come.
-    fn fire_timer(&mut self, session: u32, until_ns: u64) {
-        let state = &mut *self.state;
-        let Some(control) = state.controls.get_mut(session as usize) else { return };
-        control.note_use(session, &mut state.in_use);
-        let Some(lane) = control.datagram.as_deref_mut() else { return };
-        lane.timer_ns = u64::MAX;
-        // What is drained is as old as the turn; a socket that is watched has nothing.
-        let datagrams = &mut state.datagrams;
-        let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
-        let late_ns = if datagrams.is_watched { 0 } else { state.now_ns - datagrams.drained_ns };
-        lane.path.start_turn(late_ns);
-        let is_probe_due = lane.handle_timeout(state.now_ns, is_drained);
-        lane.tell(&mut state.core, session, &mut state.completions);
-        if is_probe_due && lane.health == Health::Silent {
-            // One of the two may answer.
-            std::mem::swap(&mut lane.remote, &mut lane.fallback);
+    /// A time of some of a session's paths has come.
+    fn fire_timers_of(&mut self, session: u32, at_ns: u64, until_ns: u64) {
+        for index in 0..self.count_paths(session) {
+            let State { core, paths, completions, datagrams, now_ns, .. } = &mut *self.state;
+            // What is drained is as old as the turn; a socket that is watched has nothing.
+            let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
+            let late_ns = if datagrams.is_watched { 0 } else { *now_ns - datagrams.drained_ns };
+            let when = (*now_ns, late_ns, is_drained);
+            if paths.handle_timeout(core, (session, index), at_ns, when, completions) {
+                self.transmit(session, index, false);
+            }
         }
-        self.transmit(session, false);
+        let state = &mut *self.state;
+        state.paths.judge_after_timeout(&mut state.core, state.now_ns, session);
+    }
+
+    fn count_paths(&self, session: u32) -> usize {
+        self.state.paths.of(session).map_or(0, Paths::count)
+    }
+
+    /// Sends what all paths of a session want to send.
+    fn transmit_all(&mut self, session: u32) {
+        for index in 0..self.count_paths(session) {
+            self.transmit(session, index, false);
+        }
     }
 
     /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes. Each has a time
     /// among the timers, so that those sessions are found that owe one.
     pub(super) fn acknowledge_all(&mut self) {
-        let state = &mut *self.state;
-        let until_ns = state.now_ns + ACK_DELAY_NS;
-        let mut due = std::mem::take(&mut state.datagrams.due);
-        while let Some((at_ns, session)) = state.datagrams.timers.pop(until_ns) {
-            let Some(control) = state.controls.get_mut(session as usize) else { continue };
-            let mut stands = false;
-            for lane in control.lanes_mut().filter(|lane| lane.timer_ns == at_ns) {
-                stands = true;
-                lane.timer_ns = u64::MAX;
-                lane.path.apply_deferred_ack();
-                lane.path.hasten_ack();
-            }
-            if stands && due.last() != Some(&session) {
-                due.push(session);
-            }
-        }
+        let due = self.state.paths.hasten_acks(self.state.now_ns);
         if !due.is_empty() {
             for &session in &due {
                 self.transmit_all(session);
             }
             self.driver.flush_datagrams();
         }
-        due.clear();
-        self.state.datagrams.due = due;
+        self.state.paths.end_hasten_acks(due);
     }
 }
 
 impl State {
-    /// Whether some session wants a turn, so that the time counts.
-    pub(super) fn has_timers(&self) -> bool {
-        !self.datagrams.timers.is_empty()
+    /// What is known of a datagram that is handled now.
+    #[inline]
+    fn receive_info(&self, from: SocketAddr) -> ReceiveInfo {
+        let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
+        ReceiveInfo { from, now_ns: self.now_ns, late_ns }
+    }
+
+    /// What datagrams say of those that were sent, once what they brought is delivered.
+    #[inline]
+    pub(super) fn drain_paths(&mut self) {
+        self.paths.drain(&mut self.core, &mut self.completions);
+    }
+
+    /// The same for all sessions, and for what paths have put off.
+    pub(super) fn drain_all_paths(&mut self) {
+        self.paths.drain_all(&mut self.core, &mut self.completions);
     }
 
     /// How many sessions wait for room in the driver.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn sessions_blocked(&self) -> usize {
         self.datagrams.blocked.len()
-    }
-
-    /// The earliest time at which a session wants a turn.
-    pub(super) fn next_timer_ns(&mut self) -> Option<u64> {
-        let controls = &self.controls;
-        self.datagrams.timers.next_ns(|at_ns, session| Timers::stands(controls, at_ns, session))
     }
 }

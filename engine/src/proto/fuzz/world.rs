@@ -1,16 +1,14 @@
 //! The engine, its loop, and what goes on around it.
 
-use zerocopy::FromBytes;
-
 use super::kernel::{Kernel, Live};
 use super::peer::{Peer, length};
 use super::script::Script;
 use crate::proto::bulk::{Incoming, Outgoing};
+use crate::proto::by_hand::{lane_hello, locator};
 use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config, Core, UNTAGGED};
 use crate::proto::effects::{Ended, Level};
 use crate::proto::failure::PeerFailure;
-use crate::proto::handshake::Initiator;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
@@ -18,9 +16,9 @@ use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest, Staged};
 use crate::proto::session::{Control, Limits, NOTHING};
 use crate::proto::table::Id;
+use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
-use crate::wire::hello::{HelloStatus, KIND_BULK};
-use crate::wire::{Hello, MESSAGE_BYTES_MAX};
+use crate::wire::hello::HelloStatus;
 
 const OWN: u64 = 20;
 /// Lower than the own id or higher, so that both ends of an election are met.
@@ -97,13 +95,12 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new() -> Self {
-        let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
         let mut core = Core::new(OWN, config());
         for endpoint in 0..3 {
             assert_eq!(core.open_endpoint(), Some(endpoint));
         }
-        let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator, endpoint));
-        let sound_peer = core.insert_peer(SOUND, locator, 0).unwrap();
+        let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator(), endpoint));
+        let sound_peer = core.insert_peer(SOUND, locator(), 0).unwrap();
         let slots = [HOSTILE, SOUND].map(|engine| core.session_of(engine).unwrap());
         let mut world = Self {
             core,
@@ -253,13 +250,7 @@ impl World {
         let session = SESSION + u64::from(script.byte() > 240);
         self.next_lane += u32::from(script.byte() < 240);
         self.carry_out();
-        let mut hello = Hello::read_from_bytes(&[0; size_of::<Hello>()]).unwrap();
-        hello.kind = KIND_BULK;
-        (hello.source, hello.session) = (engine.into(), session.into());
-        hello.lane = self.next_lane.into();
-        let remote = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], remote);
-        let mut hello = *join.hello();
+        let mut hello = lane_hello(engine, session, self.next_lane);
         if script.byte() > 250 {
             hello.lane = script.u32().into();
             let forged = self.core.handle_lane_hello(&hello, self.now_ns);
@@ -488,10 +479,7 @@ impl World {
                 assert!(self.core.remove_peer(peer, &mut self.kernel));
                 None
             }
-            None => {
-                let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
-                self.core.insert_peer(HOSTILE, locator, endpoint as u16)
-            }
+            None => self.core.insert_peer(HOSTILE, locator(), endpoint as u16),
         };
     }
 
@@ -583,7 +571,7 @@ impl World {
                 Action::AbandonLane { lane, .. } => self.close_lane(lane, true),
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
-                Action::Established { .. } => {}
+                Action::Established { .. } | Action::PathChanged { .. } => {}
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
                 Action::Reconnect { session } => {
                     assert_ne!(session, self.sound_slot);

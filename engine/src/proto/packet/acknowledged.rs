@@ -79,11 +79,15 @@ impl Path {
     #[inline]
     fn handle_acked_word(&mut self, now_ns: u64, word: u64, bits: u64, news: &mut News) {
         let (outstanding, lost) = self.sent.word(word);
-        for number in numbers(word, bits & outstanding) {
-            let record = self.sent.acknowledge(number);
+        let acked = bits & outstanding;
+        if acked != 0 {
+            news.answered = true;
+            self.sent.acknowledge_word(word, acked);
+        }
+        for number in numbers(word, acked) {
+            let record = *self.sent.record(number);
             self.handle_acked(now_ns, number, &record);
             news.add(number, record.sent_at_ns);
-            news.answered = true;
         }
         for number in numbers(word, bits & lost) {
             let record = *self.sent.record(number);
@@ -98,6 +102,7 @@ impl Path {
         }
     }
 
+    #[inline]
     pub(super) fn handle_acked(&mut self, now_ns: u64, number: u64, record: &Record) {
         let bytes = record.bytes as usize;
         if record.purpose == Purpose::MtuProbe {

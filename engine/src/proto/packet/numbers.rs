@@ -58,6 +58,13 @@ impl NumberSet {
         self.words[slot] = bits;
     }
 
+    /// Removes the numbers of a word that `bits` has.
+    #[inline]
+    pub(super) fn remove_all(&mut self, word: u64, bits: u64) {
+        let slot = self.slot(word);
+        self.words[slot] &= !bits;
+    }
+
     /// Clears a whole word, which is how a number set moves on.
     #[inline]
     pub(super) fn clear_word(&mut self, word: u64) {
@@ -85,6 +92,7 @@ impl NumberSet {
 }
 
 /// The numbers of a word whose bits are set, lowest first.
+#[inline]
 pub(super) fn numbers(word: u64, mut bits: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         if bits == 0 {

@@ -182,6 +182,17 @@ impl Sent {
         record
     }
 
+    /// Takes outstanding numbers of a word, which has a bit for each, that were acknowledged. Their
+    /// records are as they were.
+    #[inline]
+    pub(super) fn acknowledge_word(&mut self, word: u64, bits: u64) {
+        self.outstanding.remove_all(word, bits);
+        self.count -= u64::from(bits.count_ones());
+        for number in numbers(word, bits) {
+            self.bytes_in_flight -= u64::from(self.record(number).bytes);
+        }
+    }
+
     /// Whether the oldest number of all is outstanding and none is remembered as lost.
     #[inline]
     pub(super) fn is_in_order(&self) -> bool {

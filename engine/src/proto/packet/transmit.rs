@@ -101,8 +101,8 @@ impl Path {
     }
 
     /// [`Self::poll_transmit`] of content that is all that waits, where no probe is due, nothing is
-    /// remembered as lost and the window is not near its end. `None`: it is not so, and the
-    /// general path finds everything as it was.
+    /// remembered as lost, and less than half of the window is in use: neither that nor the pacer
+    /// has a say then. `None`: it is not so, and the general path finds everything as it was.
     #[inline]
     pub(crate) fn transmit_lone(
         &mut self,
@@ -112,16 +112,29 @@ impl Path {
     ) -> Option<(usize, u64)> {
         let bytes = content.waiting_bytes();
         let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
+        let (datagram, in_flight) = (self.mtu.current(), self.sent.bytes_in_flight());
         let is_common = self.probes_due == 0
             && !self.sent.has_lost()
             && !self.is_filling()
-            && bytes + overhead <= self.mtu.current()
+            && bytes + overhead <= datagram
+            && self.congestion.is_uncongested()
+            && in_flight + ((bytes + overhead) as u64) <= UNPACED_PACKETS * datagram as u64
             && (self.sent.count() == 0 || self.mtu.rests(now_ns));
         if !is_common || !shortcut!() {
             return None;
         }
         self.paced_until_ns = None;
-        self.send_content(now_ns, content, bytes, out)
+        if in_flight == 0 {
+            self.pacer.rest();
+        }
+        let lead = self.lead(now_ns, true, out);
+        let Some(filled) = content.fill(&mut out[lead.bytes..]) else {
+            return self.send_lead(now_ns, &lead, out);
+        };
+        let bytes = lead.bytes + filled.bytes;
+        self.pacer.spend((bytes + self.config.tag_bytes) as u64);
+        let flags = lead.flags | FLAG_ELICITS | if filled.ack_now { FLAG_ACK_NOW } else { 0 };
+        Some(self.seal(now_ns, bytes, flags, Purpose::Content, filled.token, out))
     }
 
     /// Writes a probe for an address that is to show that the peer is there, as
@@ -199,6 +212,16 @@ impl Path {
             self.asked_at_once = flags & FLAG_ACK_NOW != 0;
         }
         (bytes, number)
+    }
+
+    /// An acknowledgement was written, if there was any, and there is no content beside it.
+    #[cold]
+    fn send_lead(&mut self, now_ns: u64, lead: &Lead, out: &mut [u8]) -> Option<(usize, u64)> {
+        if lead.flags & FLAG_ACK == 0 {
+            return None;
+        }
+        self.statistics.acks_alone += 1;
+        Some(self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out))
     }
 
     /// RR-PKT-7
@@ -300,11 +323,7 @@ impl Path {
             end = end.min((window - in_flight) as usize - self.config.tag_bytes);
         }
         let Some(filled) = content.fill(&mut out[lead.bytes..end]) else {
-            if lead.flags & FLAG_ACK == 0 {
-                return None;
-            }
-            self.statistics.acks_alone += 1;
-            return Some(self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out));
+            return self.send_lead(now_ns, &lead, out);
         };
         let bytes = lead.bytes + filled.bytes;
         let in_flight = in_flight + (bytes + self.config.tag_bytes) as u64;

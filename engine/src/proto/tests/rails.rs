@@ -30,7 +30,7 @@ fn two_paths(config: Config) -> Bench {
 }
 
 fn join_path(number: u32, path: u16) -> Hello {
-    let hello = Hello { path: path.into(), ..join(PEER, SESSION, number) };
+    let hello = Hello { path: path.into(), ..lane_hello(PEER, SESSION, number) };
     *Initiator::join(&SessionKeys::for_tests(), hello, [2; 16], locator()).hello()
 }
 

@@ -30,6 +30,7 @@ use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
+use crate::snapshot::percentile;
 
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
@@ -98,7 +99,7 @@ impl Link {
         warming.run(&mut world, 60 * SECOND, Traffic::is_done);
         pass(&mut world, 10 * MILLI + 20 * self.rtt_ns);
         for host in 0..2 {
-            assert!(world.look(host).unwrap().state.controls[0].is_by_datagram(), "{self:?}");
+            assert!(world.look(host).unwrap().state.paths.of(0).unwrap().are_open(), "{self:?}");
         }
         world.net.borrow_mut().datagram_weather.loss_ppm = self.loss_ppm;
         world
@@ -314,9 +315,4 @@ fn step(world: &mut World, all: &mut [Traffic], end_ns: u64) -> Step {
 /// the message's own: two round trips and 200 µs.
 fn recovery_ns(rtt_ns: u64) -> u64 {
     2 * rtt_ns + 200 * MICRO
-}
-
-/// Value that so many of a hundred do not exceed.
-fn percentile(sorted: &[u64], percent: usize) -> u64 {
-    sorted[(sorted.len() - 1) * percent / 100]
 }

@@ -1,34 +1,12 @@
 //! Goodput and latency of whole sessions over loss, round trip and message size, written down, so
 //! that a change of the engine becomes a difference that people read.
 
-use std::fmt::Write;
-
 use super::*;
+use crate::snapshot::{self, Figures, Loss, compare};
 
-const LOSSES: [(&str, u64); 7] = [
-    ("0", 0),
-    ("1e-5", 10),
-    ("1e-4", 100),
-    ("1e-3", 1_000),
-    ("1e-2", 10_000),
-    ("0.1", 100_000),
-    ("0.3", 300_000),
-];
-/// Name, nanoseconds, megabits per second.
-const PATHS: [(&str, u64, u64); 6] = [
-    ("10us", 10 * MICRO, 10_000),
-    ("100us", 100 * MICRO, 10_000),
-    ("1ms", MILLI, 10_000),
-    ("10ms", 10 * MILLI, 1_000),
-    ("100ms", 100 * MILLI, 200),
-    ("200ms", 200 * MILLI, 200),
-];
-/// Name, bytes, how many are under way, how many are sent.
-const SHAPES: [(&str, usize, usize, usize); 3] =
-    [("8B", 8, 8, 400), ("4KiB", 4096, 32, 320), ("1MiB", MIB, 8, 16)];
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/session-goodput.txt");
-/// Set, the file is written anew.
-const REWRITE: &str = "RINGRAIL_WRITE_SNAPSHOTS";
+/// Bytes, how many are under way, how many are sent.
+const SHAPES: [(&str, (usize, usize, usize)); 3] =
+    [("8B", (8, 8, 400)), ("4KiB", (4096, 32, 320)), ("1MiB", (MIB, 8, 16))];
 
 const PREAMBLE: &str = "\
 # A session of two whole engines whose messages all go by datagrams: goodput in Mb/s, and times
@@ -49,12 +27,11 @@ const PREAMBLE: &str = "\
 # message  rtt     loss    goodput      p50       p99
 ";
 
-/// One line of the file.
-fn cell(
-    (name, length, at_once, count): (&str, usize, usize, usize),
-    (rtt_name, rtt_ns, megabits): (&str, u64, u64),
-    (loss_name, loss_ppm): (&str, u64),
-) -> String {
+fn measure(
+    &(length, at_once, count): &(usize, usize, usize),
+    (_, rtt_ns, megabits): snapshot::Link,
+    (_, loss_ppm): Loss,
+) -> Figures {
     let link = Link::new(megabits * 1_000_000, rtt_ns).with_loss(loss_ppm);
     let mut world = link.world(&roomy(), loss_ppm + rtt_ns);
     let mut traffic = Traffic::new(length, at_once, count);
@@ -67,14 +44,7 @@ fn cell(
     let [(from_ns, from), (until_ns, until), _] = marks;
     let bits = ((until - from) * length * 8) as u64;
     let goodput = bits * 10_000 / (until_ns - from_ns);
-    let times_ns = traffic.times_ns(first);
-    format!(
-        "{name:<9} {rtt_name:<7} {loss_name:<7} {:>5}.{} {:>9} {:>9}",
-        goodput / 10,
-        goodput % 10,
-        percentile(&times_ns, 50) / MICRO,
-        percentile(&times_ns, 99) / MICRO,
-    )
+    Figures { goodput, times_ns: traffic.times_ns(first) }
 }
 
 fn is_left_out(length: usize, rtt_ns: u64, loss_ppm: u64) -> bool {
@@ -84,24 +54,8 @@ fn is_left_out(length: usize, rtt_ns: u64, loss_ppm: u64) -> bool {
 
 #[test]
 fn session_goodput_is_what_the_snapshot_says() {
-    let mut now = String::from(PREAMBLE);
-    for shape in SHAPES {
-        for path in PATHS {
-            for loss in LOSSES {
-                if !is_left_out(shape.1, path.1, loss.1) {
-                    writeln!(now, "{}", cell(shape, path, loss)).unwrap();
-                }
-            }
-        }
-    }
-    if std::env::var_os(REWRITE).is_some() {
-        std::fs::write(FILE, &now).unwrap();
-    }
-    let then = std::fs::read_to_string(FILE).unwrap_or_default();
-    let changed: Vec<(&str, &str)> =
-        then.lines().zip(now.lines()).filter(|(then, now)| then != now).collect();
-    for (then, now) in &changed {
-        println!("- {then}\n+ {now}");
-    }
-    assert!(then == now, "{FILE} differs; if that is meant, run again with {REWRITE}=1");
+    compare("session-goodput.txt", PREAMBLE, &SHAPES, |shape, link, loss| {
+        let is_wanted = !is_left_out(shape.0, link.1, loss.1);
+        is_wanted.then(|| measure(shape, link, loss))
+    });
 }

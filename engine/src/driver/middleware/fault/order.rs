@@ -1,6 +1,6 @@
 //! Which events keep their order though they are held back.
 
-use crate::progress::lanes::{Event, LaneKey};
+use crate::driver::lanes::{Event, LaneKey};
 
 /// The lane that an event is of.
 pub(super) fn lane_of(event: &Event) -> Option<LaneKey> {

@@ -24,7 +24,7 @@ use self::watcher::{Sieve, Watcher};
 pub(crate) use self::weather::DatagramWeather;
 use super::net::{Item, Net};
 use super::rails::{At, Trip};
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Event};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event};
 
 /// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
 pub(crate) const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;

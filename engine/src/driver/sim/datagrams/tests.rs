@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::net::{Net, Weather};
 use super::super::{Shared, SimDriver};
 use super::{DatagramCounts, DatagramWeather};
-use crate::progress::lanes::{DATAGRAM_BYTES_MAX, Driver, Event};
+use crate::driver::lanes::{ControlLanes, DATAGRAM_BYTES_MAX, DatagramPort, Driver, Event};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -74,7 +74,7 @@ impl Bench {
         };
         assert!(room.len() >= DATAGRAM_BYTES_MAX);
         room[..bytes.len()].copy_from_slice(bytes);
-        driver.send_datagram(to, 0, bytes.len());
+        driver.send_datagram(to, 0, bytes.len(), false);
         true
     }
 

@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use super::{LinkWeather, RailFault};
+use crate::driver::lanes::{ControlLanes, DatagramPort, Driver, Event, LaneKey, Owed};
 use crate::driver::sim::net::{Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
-use crate::progress::lanes::{Driver, Event, LaneKey, Owed};
 use crate::types::{Rail, RailRole};
 
 const MICROSECOND: u64 = 1_000;
@@ -150,7 +150,7 @@ impl Bench {
         let to = self.address(1, link);
         for _ in 0..count {
             self.drivers[0].datagram_room().unwrap()[..length].fill(link as u8);
-            self.drivers[0].send_datagram(to, link as u8, length);
+            self.drivers[0].send_datagram(to, link as u8, length, false);
             self.drivers[0].flush_datagrams();
         }
     }
@@ -312,7 +312,7 @@ fn a_way_back_that_is_cut_holds_the_writer() {
     assert_ne!(bench.drivers[0].owed(near).unwrap(), Owed::Nothing);
     let error = bench.drivers[0].send(near, b"more").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    bench.drivers[0].watch(near, crate::progress::lanes::Interest::Writable).unwrap();
+    bench.drivers[0].watch(near, crate::driver::lanes::Interest::Writable).unwrap();
     bench.pass(MILLISECOND);
     assert!(bench.events[0].is_empty());
     bench.fault(0, 0, None);

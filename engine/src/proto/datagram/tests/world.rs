@@ -7,21 +7,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use zerocopy::FromZeros;
 
+use super::super::super::by_hand::{connect, lane_hello, locator};
 use super::super::super::core::{Action, Config, Core};
 use super::super::super::effects::{Arrival, Effects, Ended, Level};
-use super::super::super::handshake::Initiator;
 use super::super::super::hint::Hint;
-use super::super::super::keys::SessionKeys;
 use super::super::super::receive::ReceiveRequest;
 use super::super::super::rendezvous::ChunkReceive;
 use super::super::super::send::{SendRequest, Staged};
-use super::super::super::session::Limits;
 use super::super::super::table::Id;
-use crate::wire::Hello;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
-use crate::wire::hello::{HelloStatus, KIND_BULK};
 
 /// Endpoints of each engine.
 pub(super) const ENDPOINTS: u16 = 2;
@@ -227,32 +222,21 @@ impl World {
 
     /// Establishes a session in datagram mode, opened by `left`.
     fn connect(&mut self, left: usize, right: usize, content_bytes: usize) {
-        let locator: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
         for (from, to) in [(left, right), (right, left)] {
             for endpoint in 0..ENDPOINTS {
                 let node = &mut self.nodes[from];
-                let peer = node.core.insert_peer(engine_of(to), locator, endpoint).unwrap();
+                let peer = node.core.insert_peer(engine_of(to), locator(), endpoint).unwrap();
                 node.peers.insert((to, endpoint), peer);
             }
         }
         let id = 1 + (left * 100 + right) as u64;
-        let slot = self.nodes[left].core.session_of(engine_of(right)).unwrap();
-        self.nodes[left].core.want_connection(slot, 0);
-        let ours: Limits = self.nodes[left].core.offer(id);
-        let theirs: Limits = self.nodes[right].core.offer(id);
-        let acceptor = &mut self.nodes[right].core;
-        let admission = acceptor.judge_hello(engine_of(left), locator, id, 1, 0).unwrap();
-        let keys = SessionKeys::for_tests();
-        let other = acceptor.admit_peer(admission, theirs, ours, keys).unwrap();
-        acceptor.use_datagrams(other, content_bytes);
-        let opener = &mut self.nodes[left].core;
-        let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
-        connection.handle_connected(0, 1);
-        connection.handle_reply(0, HelloStatus::Accepted);
-        opener.establish(slot, ours, theirs, SessionKeys::for_tests());
-        opener.use_datagrams(slot, content_bytes);
-        self.nodes[left].slots.insert(right, slot);
-        self.nodes[right].slots.insert(left, other);
+        let [opener, acceptor] = self.nodes.get_disjoint_mut([left, right]).unwrap();
+        let (from, to) = (engine_of(left), engine_of(right));
+        let [slot, other] = connect((&mut opener.core, from), (&mut acceptor.core, to), id);
+        for (node, slot, peer) in [(opener, slot, right), (acceptor, other, left)] {
+            node.core.use_datagrams(slot, content_bytes);
+            node.slots.insert(peer, slot);
+        }
     }
 
     /// From now on what fits no datagram goes by streams, which take so many steps.
@@ -510,13 +494,8 @@ impl World {
         let session = here.core.sessions.at(slot as usize).unwrap().id;
         let name = here.core.lanes.get(lane).unwrap().number;
         let there = &mut self.nodes[peer].core;
-        let mut hello = Hello::new_zeroed();
-        hello.kind = KIND_BULK;
-        (hello.source, hello.session) = (engine_of(number).into(), session.into());
-        hello.lane = name.into();
-        let remote = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-        let join = Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], remote);
-        let other = there.handle_lane_hello(join.hello(), self.now).unwrap();
+        let hello = lane_hello(engine_of(number), session, name);
+        let other = there.handle_lane_hello(&hello, self.now).unwrap();
         there.lane_ready(other, self.now);
         self.nodes[number].core.lane_ready(lane, self.now);
         self.nodes[number].other.insert(lane, (peer, other));

@@ -1,32 +1,11 @@
 //! Goodput and latency over loss, round trip and message size, written down, so that a change of
 //! the algorithm becomes a difference that people read.
 
-use std::fmt::Write;
-
 use super::*;
+use crate::snapshot::{Figures, Link, Loss, compare};
 
-const LOSSES: [(&str, u64); 7] = [
-    ("0", 0),
-    ("1e-5", 10),
-    ("1e-4", 100),
-    ("1e-3", 1_000),
-    ("1e-2", 10_000),
-    ("0.1", 100_000),
-    ("0.3", 300_000),
-];
-/// Name, nanoseconds, megabits per second.
-const PATHS: [(&str, u64, u64); 6] = [
-    ("10us", 10 * MICRO, 10_000),
-    ("100us", 100 * MICRO, 10_000),
-    ("1ms", MILLI, 10_000),
-    ("10ms", 10 * MILLI, 1_000),
-    ("100ms", 100 * MILLI, 200),
-    ("200ms", 200 * MILLI, 200),
-];
+/// Bytes of a message.
 const MESSAGES: [(&str, u32); 3] = [("64B", 64), ("16KiB", 16 << 10), ("1MiB", 1 << 20)];
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/packet-goodput.txt");
-/// Set, the file is written anew.
-const REWRITE: &str = "RINGRAIL_WRITE_SNAPSHOTS";
 
 const PREAMBLE: &str = "\
 # A datagram path over a simulated link: goodput in Mb/s, and times of messages in microseconds.
@@ -41,11 +20,7 @@ const PREAMBLE: &str = "\
 # message  rtt     loss    goodput      p50       p99
 ";
 
-/// One line of the file.
-fn cell(message: (&str, u32), path: (&str, u64, u64), loss: (&str, u64)) -> String {
-    let (message_name, bytes) = message;
-    let (rtt_name, rtt_ns, megabits) = path;
-    let (loss_name, loss_ppm) = loss;
+fn measure(bytes: u32, (_, rtt_ns, megabits): Link, (_, loss_ppm): Loss) -> Figures {
     let product_bytes = megabits * rtt_ns / 8_000;
     let (at_once, count) = match bytes {
         64 => (8, 800),
@@ -65,7 +40,7 @@ fn cell(message: (&str, u32), path: (&str, u64, u64), loss: (&str, u64)) -> Stri
     // The end, when fewer and fewer are under way, is not what a link is filled with.
     let marks = [count / 4, count * 15 / 16, count].map(|mark| {
         let done = world.run(3600 * SECOND, whole(mark));
-        assert!(done, "{message_name} {rtt_name} {loss_name}");
+        assert!(done, "{bytes} bytes, {rtt_ns} ns, {loss_ppm} of a million lost");
         (world.now_ns, world.ends[1].receiver.bytes)
     });
     let [(from_ns, from), (until_ns, until), _] = marks;
@@ -76,35 +51,12 @@ fn cell(message: (&str, u32), path: (&str, u64, u64), loss: (&str, u64)) -> Stri
     let mut times_ns: Vec<u64> =
         counted.iter().map(|&(message, at_ns)| at_ns - begun_ns[message as usize]).collect();
     times_ns.sort_unstable();
-    let percentile = |percent: usize| times_ns[(times_ns.len() - 1) * percent / 100] / 1000;
-    format!(
-        "{message_name:<9} {rtt_name:<7} {loss_name:<7} {:>5}.{} {:>9} {:>9}",
-        goodput / 10,
-        goodput % 10,
-        percentile(50),
-        percentile(99),
-    )
+    Figures { goodput, times_ns }
 }
 
 #[test]
 fn goodput_is_what_the_snapshot_says() {
-    let mut now = String::from(PREAMBLE);
-    for message in MESSAGES {
-        for path in PATHS {
-            for loss in LOSSES {
-                writeln!(now, "{}", cell(message, path, loss)).unwrap();
-            }
-        }
-    }
-    if std::env::var_os(REWRITE).is_some() {
-        std::fs::create_dir_all(std::path::Path::new(FILE).parent().unwrap()).unwrap();
-        std::fs::write(FILE, &now).unwrap();
-    }
-    let then = std::fs::read_to_string(FILE).unwrap_or_default();
-    let changed: Vec<(&str, &str)> =
-        then.lines().zip(now.lines()).filter(|(then, now)| then != now).collect();
-    for (then, now) in &changed {
-        println!("- {then}\n+ {now}");
-    }
-    assert!(then == now, "{FILE} differs; if that is meant, run again with {REWRITE}=1");
+    compare("packet-goodput.txt", PREAMBLE, &MESSAGES, |&bytes, link, loss| {
+        Some(measure(bytes, link, loss))
+    });
 }

@@ -1,15 +1,15 @@
-//! The path of one session as the loop sees it: whether it answers, where the peer is, and what it
+//! One path of a session: its packets and keys, where the peer is, whether it answers, and what it
 //! is given to send.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use super::super::completions::Completions;
+use super::super::core::Core;
+use super::super::effects::Effects;
+use super::super::keys::LaneKeys;
+use super::super::packet::{Content, Event, Filled, Path};
+use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
 use super::timers::Timers;
-use crate::proto::core::Core;
-use crate::proto::keys::LaneKeys;
-use crate::proto::packet::{Content, Event, Filled, Path};
-use crate::proto::rails::health::{Evidence, Health as RailHealth, Phase};
 use crate::wire::packet::Packet;
 
 /// Time that a new address of the peer has to answer before another one is asked.
@@ -27,8 +27,9 @@ pub(super) enum Health {
 }
 
 /// The path of a session.
-pub(crate) struct Lane {
-    pub(super) path: Path,
+pub(crate) struct SessionPath {
+    /// Their numbers, window, round trip and losses.
+    pub(super) packets: Path,
     pub(super) keys: LaneKeys,
     pub(super) session_id: u64,
     /// Number of its path.
@@ -80,12 +81,15 @@ pub(super) struct Candidate {
 }
 
 /// The path itself is long and says little.
-impl fmt::Debug for Lane {
+impl fmt::Debug for SessionPath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, remote, health, timer_ns, .. } = self;
-        let (due_ns, load) = (path.poll_timeout(), path.load());
-        write!(out, "Lane {{ {remote} {health:?} due {due_ns:?} timer {timer_ns} {load:?} ")?;
-        write!(out, "{:?} }}", path.statistics())
+        let Self { packets, remote, health, timer_ns, .. } = self;
+        let (due_ns, load) = (packets.poll_timeout(), packets.load());
+        write!(
+            out,
+            "SessionPath {{ {remote} {health:?} due {due_ns:?} timer {timer_ns} {load:?} "
+        )?;
+        write!(out, "{:?} }}", packets.statistics())
     }
 }
 
@@ -123,11 +127,11 @@ impl Content for Contents<'_> {
     }
 }
 
-impl Lane {
+impl SessionPath {
     /// One that nobody has asked, for path 0 by rail 0.
-    pub(super) fn new(path: Path, keys: LaneKeys, remote: SocketAddr) -> Self {
+    pub(super) fn new(packets: Path, keys: LaneKeys, remote: SocketAddr) -> Self {
         Self {
-            path,
+            packets,
             keys,
             session_id: 0,
             number: 0,
@@ -164,14 +168,14 @@ impl Lane {
 
     /// What its packets say of it.
     pub(super) fn evidence(&mut self) -> Evidence {
-        self.path.apply_deferred_ack();
-        let (_, _, probes) = self.path.load();
+        self.packets.apply_deferred_ack();
+        let (_, _, probes) = self.packets.load();
         Evidence {
             probes,
-            probed_ns: self.path.probed_ns(),
-            answered_sent_ns: self.path.answered_sent_ns(),
-            unanswered_since_ns: self.path.unanswered_since_ns(),
-            round_trip_max_ns: self.path.round_trip_max_ns(),
+            probed_ns: self.packets.probed_ns(),
+            answered_sent_ns: self.packets.answered_sent_ns(),
+            unanswered_since_ns: self.packets.unanswered_since_ns(),
+            round_trip_max_ns: self.packets.round_trip_max_ns(),
             arrived: self.highest,
             bulk_ns: 0,
             is_stalled: false,
@@ -179,27 +183,27 @@ impl Lane {
     }
 
     /// What sends and receives its packets.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    pub(crate) fn packets(&self) -> &Path {
+        &self.packets
     }
 
     /// Gives back what memory an idle path does without.
-    pub(in crate::progress) fn shrink(&mut self) {
-        self.path.shrink();
+    pub(super) fn shrink(&mut self) {
+        self.packets.shrink();
     }
 
     /// Position of its path among those of the session.
-    pub(in crate::progress) fn position(&self) -> u8 {
+    pub(crate) fn position(&self) -> u8 {
         self.at
     }
 
     /// Where the peer's datagrams come from.
-    pub(in crate::progress) fn ip(&self) -> IpAddr {
+    pub(crate) fn ip(&self) -> IpAddr {
         self.remote.ip()
     }
 
     /// How it fares among several; `None`: there are no others.
-    pub(in crate::progress) fn phase(&self) -> Option<Phase> {
+    pub(crate) fn phase(&self) -> Option<Phase> {
         self.rail_health.as_deref().map(RailHealth::phase)
     }
 
@@ -211,18 +215,18 @@ impl Lane {
         &mut self,
         core: &mut Core,
         session: u32,
-        completions: &mut Completions,
+        effects: &mut impl Effects,
     ) -> bool {
-        let is_calm = self.health == Health::Good && self.path.is_calm() && shortcut!();
-        is_calm || self.tell_all(core, session, completions)
+        let is_calm = self.health == Health::Good && self.packets.is_calm() && shortcut!();
+        is_calm || self.tell_all(core, session, effects)
     }
 
-    fn tell_all(&mut self, core: &mut Core, session: u32, completions: &mut Completions) -> bool {
+    fn tell_all(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) -> bool {
         let mut is_calm = true;
-        while let Some(event) = self.path.poll_known_event() {
+        while let Some(event) = self.packets.poll_known_event() {
             match event {
                 Event::Acked { token } => {
-                    core.handle_content_acked(session, token, completions);
+                    core.handle_content_acked(session, token, effects);
                     continue;
                 }
                 Event::Lost { token } => core.handle_content_lost(session, token),
@@ -237,15 +241,15 @@ impl Lane {
         let health = self.health;
         match self.health {
             // With several paths it is silent when it is down: the TCP lane may be so, too.
-            Health::Good if self.path.is_silent() && !self.is_active() => {
+            Health::Good if self.packets.is_silent() && !self.is_active() => {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
                 self.health = Health::Silent;
                 if !self.is_held {
                     core.resend_all(session, self.rail_health.is_none());
                 }
             }
-            Health::Untried if self.path.is_answered() => self.health = Health::Good,
-            Health::Silent if self.path.load().2 == 0 && !self.is_off => {
+            Health::Untried if self.packets.is_answered() => self.health = Health::Good,
+            Health::Silent if self.packets.load().2 == 0 && !self.is_off => {
                 tracing::debug!(session, "its path answers again");
                 self.health = Health::Good;
             }
@@ -254,11 +258,28 @@ impl Lane {
         is_calm && self.health == health
     }
 
+    /// Has the consequences of the packets that came, if some did. `true`: they did.
+    #[inline]
+    pub(super) fn drain(
+        &mut self,
+        core: &mut Core,
+        session: u32,
+        timers: &mut Timers,
+        effects: &mut impl Effects,
+    ) -> bool {
+        let had_news = std::mem::take(&mut self.has_news);
+        if had_news {
+            self.tell(core, session, effects);
+            self.set_timer(session, timers);
+        }
+        had_news
+    }
+
     /// A time of its path has come. `true`: probes go, for nothing was answered.
     pub(super) fn handle_timeout(&mut self, now_ns: u64, is_drained: bool) -> bool {
-        let (_, _, before) = self.path.load();
-        self.path.handle_timeout(now_ns, is_drained);
-        let (_, _, after) = self.path.load();
+        let (_, _, before) = self.packets.load();
+        self.packets.handle_timeout(now_ns, is_drained);
+        let (_, _, after) = self.packets.load();
         after > before
     }
 
@@ -279,9 +300,9 @@ impl Lane {
             return true;
         }
         // Of an answer that came already a copy says nothing.
-        self.path.apply_deferred_ack();
+        self.packets.apply_deferred_ack();
         let is_answer = self.candidate.as_ref().is_some_and(|candidate| {
-            let is_answered = |number| self.path.is_answer(packet, number);
+            let is_answered = |number| self.packets.is_answer(packet, number);
             candidate.address == from && candidate.question.is_some_and(is_answered)
         });
         if is_answer {
@@ -312,10 +333,10 @@ impl Lane {
     #[inline]
     pub(super) fn set_timer(&mut self, session: u32, timers: &mut Timers) {
         // Mostly there is a time among the timers that comes before any that it wants.
-        if self.path.rests_until_ns() >= self.timer_ns {
+        if self.packets.rests_until_ns() >= self.timer_ns {
             return;
         }
-        if let Some(due_ns) = self.path.poll_timeout() {
+        if let Some(due_ns) = self.packets.poll_timeout() {
             self.wake_at(due_ns, session, timers);
         }
     }
@@ -332,16 +353,29 @@ impl Lane {
 mod tests {
     use super::*;
     use crate::proto::core::Config;
+    use crate::proto::effects::Ended;
     use crate::proto::keys::SessionKeys;
     use crate::proto::packet::PathConfig;
+    use crate::proto::table::Id;
 
-    fn lane() -> Lane {
+    struct NoEffects;
+
+    impl Effects for NoEffects {
+        fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
+        fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
+        fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
+            0
+        }
+        fn complete(&mut self, _: Id, _: Ended) {}
+    }
+
+    fn path() -> SessionPath {
         let remote = "192.0.2.1:1".parse().unwrap();
         let keys = SessionKeys::for_tests().path(0, true);
-        let mut lane = Lane::new(Path::new(PathConfig::default()), keys, remote);
-        lane.fallback = "192.0.2.2:2".parse().unwrap();
-        lane.health = Health::Good;
-        lane
+        let mut path = SessionPath::new(Path::new(PathConfig::default()), keys, remote);
+        path.fallback = "192.0.2.2:2".parse().unwrap();
+        path.health = Health::Good;
+        path
     }
 
     struct Nothing;
@@ -363,26 +397,26 @@ mod tests {
     /// RR-PATH-4
     #[test]
     fn only_a_probe_timeout_is_a_reason_to_try_the_other_address() {
-        let mut lane = lane();
-        assert!(!lane.handle_timeout(1, true));
-        lane.path.ask();
-        assert!(lane.path.poll_transmit(1, &mut Nothing, &mut [0; 1500]).is_some());
-        let due_ns = lane.path.poll_timeout().unwrap();
-        assert!(!lane.handle_timeout(due_ns - 1, true), "an acknowledgement was due, say");
-        assert!(lane.handle_timeout(due_ns, true));
+        let mut path = path();
+        assert!(!path.handle_timeout(1, true));
+        path.packets.ask();
+        assert!(path.packets.poll_transmit(1, &mut Nothing, &mut [0; 1500]).is_some());
+        let due_ns = path.packets.poll_timeout().unwrap();
+        assert!(!path.handle_timeout(due_ns - 1, true), "an acknowledgement was due, say");
+        assert!(path.handle_timeout(due_ns, true));
     }
 
     /// RR-PATH-3
     #[test]
     fn a_path_that_the_driver_does_not_serve_carries_nothing_whatever_it_answered() {
         let mut core = Core::new(1, Config::for_tests());
-        let mut completions = Completions::new(1);
-        let mut lane = lane();
-        lane.give_up(&mut core, 0);
-        lane.tell(&mut core, 0, &mut completions);
-        assert_eq!(lane.health, Health::Silent);
-        lane.is_off = false;
-        lane.tell(&mut core, 0, &mut completions);
-        assert_eq!(lane.health, Health::Good);
+        let mut effects = NoEffects;
+        let mut path = path();
+        path.give_up(&mut core, 0);
+        path.tell(&mut core, 0, &mut effects);
+        assert_eq!(path.health, Health::Silent);
+        path.is_off = false;
+        path.tell(&mut core, 0, &mut effects);
+        assert_eq!(path.health, Health::Good);
     }
 }

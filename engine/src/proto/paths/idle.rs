@@ -2,8 +2,8 @@
 //! one does. Only sessions in use are looked at. Whatever goes or comes by a path enters a time for
 //! it; when that has come the session is in the list of those in use.
 
-use super::control::Control;
-use super::engine::State;
+use super::super::core::Core;
+use super::{PathTable, Paths};
 
 /// Time without a packet after which a session is idle, in nanoseconds: more than a step of a
 /// computation takes between two exchanges.
@@ -11,14 +11,14 @@ const IDLE_NS: u64 = 1_000_000_000;
 
 /// A session that was in use.
 #[derive(Debug)]
-pub(crate) struct InUse {
+pub(super) struct InUse {
     session: u32,
     /// What its paths had carried when that was last looked at, and since when it is so much.
     traffic: u64,
     since_ns: u64,
 }
 
-impl Control {
+impl Paths {
     /// Something went or came by a path of the session.
     #[inline]
     pub(super) fn note_use(&mut self, session: u32, in_use: &mut Vec<InUse>) {
@@ -29,36 +29,40 @@ impl Control {
     }
 
     fn traffic(&self) -> u64 {
-        self.lanes().fold(0, |sum, lane| sum.wrapping_add(lane.path().traffic()))
+        self.all().fold(0, |sum, path| sum.wrapping_add(path.packets().traffic()))
     }
 }
 
-impl State {
-    /// Sessions that have become idle give memory back, and are no longer in use.
-    pub(super) fn shrink_idle(&mut self) {
-        let Self { in_use, controls, core, now_ns, .. } = self;
+impl PathTable {
+    /// Sessions that have become idle give memory back, and are no longer in use: `became_idle` is
+    /// called with each.
+    pub(crate) fn shrink_idle(
+        &mut self,
+        core: &mut Core,
+        now_ns: u64,
+        mut became_idle: impl FnMut(u32),
+    ) {
+        let Self { in_use, by_slot, .. } = self;
         in_use.retain_mut(|it| {
-            let Some(control) = controls.get_mut(it.session as usize) else { return false };
+            let Some(paths) = by_slot.get_mut(it.session as usize) else { return false };
             // Another one has its slot, or there are two entries of it.
-            if !control.is_in_use {
+            if !paths.is_in_use {
                 return false;
             }
-            let traffic = control.traffic();
+            let traffic = paths.traffic();
             if traffic != it.traffic || it.since_ns == 0 {
-                (it.traffic, it.since_ns) = (traffic, *now_ns);
+                (it.traffic, it.since_ns) = (traffic, now_ns);
                 return true;
             }
             if now_ns.saturating_sub(it.since_ns) < IDLE_NS {
                 return true;
             }
-            control.is_in_use = false;
-            if control.unsent.is_empty() {
-                control.unsent = Vec::new();
-            }
-            for lane in control.lanes_mut() {
-                lane.shrink();
+            paths.is_in_use = false;
+            for path in paths.all_mut() {
+                path.shrink();
             }
             core.shrink_session(it.session);
+            became_idle(it.session);
             false
         });
         if in_use.is_empty() {

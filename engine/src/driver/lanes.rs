@@ -10,10 +10,10 @@
 //! - Every method is called by the thread that owns the engine, or by the caretaker between
 //!   [`Driver::begin_absence`] and [`Driver::end_absence`]: never by two at once.
 //! - Per bulk lane and direction at most one chunk is outstanding.
-//! - Each [`Driver::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
-//!   [`Event::ChunkReleased`]; each [`Driver::recv_chunk`] by one [`Event::ChunkReceived`]. That
-//!   holds for errors and for [`Driver::close`] too: [`Event::Closed`] is the last event of a lane
-//!   and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
+//! - Each [`BulkLanes::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
+//!   [`Event::ChunkReleased`]; each [`BulkLanes::recv_chunk`] by one [`Event::ChunkReceived`]. That
+//!   holds for errors and for [`ControlLanes::close`] too: [`Event::Closed`] is the last event of a
+//!   lane and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
 //!   still touch the memory, whatever else happened.
 //! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
 //!   with an error, so that its memory comes back; the key names no other lane.
@@ -24,7 +24,7 @@
 //!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
 //!   garbled; one that is cut, or joined with others, is one that is garbled or lost: what is
 //!   longer than [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported`
-//!   once, to [`Driver::open_datagrams`].
+//!   once, to [`DatagramPort::open_datagrams`].
 //!
 //! `driver/tests` holds every driver to this.
 
@@ -37,6 +37,7 @@ use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
+use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState};
@@ -57,6 +58,20 @@ pub(crate) struct LaneKey {
     pub(crate) index: u32,
     /// Counts the uses of the slot.
     pub(crate) generation: u32,
+}
+
+impl Key for LaneKey {
+    fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    fn index(self) -> usize {
+        self.index as usize
+    }
+
+    fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 /// How a chunk leaves the host.
@@ -80,7 +95,7 @@ pub(crate) enum CloseMode {
     Reset,
 }
 
-/// What [`Driver::watch`] waits for.
+/// What [`ControlLanes::watch`] waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Interest {
     /// Bytes, end of stream or an error can be read.
@@ -103,22 +118,22 @@ pub(crate) enum Event {
     },
     /// An outgoing connection is established.
     Connected {
-        /// The lane that [`Driver::connect`] returned.
+        /// The lane that [`ControlLanes::connect`] returned.
         lane: LaneKey,
     },
     /// An outgoing connection failed. `Closed` follows without a call to `close`.
     ConnectFailed {
-        /// The lane that [`Driver::connect`] returned.
+        /// The lane that [`ControlLanes::connect`] returned.
         lane: LaneKey,
         /// Why.
         error: io::Error,
     },
-    /// A watched lane became readable (once per [`Driver::watch`]).
+    /// A watched lane became readable (once per [`ControlLanes::watch`]).
     Readable {
         /// The watched lane.
         lane: LaneKey,
     },
-    /// A watched lane became writable (once per [`Driver::watch`]).
+    /// A watched lane became writable (once per [`ControlLanes::watch`]).
     Writable {
         /// The watched lane.
         lane: LaneKey,
@@ -143,9 +158,9 @@ pub(crate) enum Event {
         /// The header as received. `Err` means that the stream position is unknown.
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
     },
-    /// A datagram can be received (once per [`Driver::watch_datagrams`]).
+    /// A datagram can be received (once per [`DatagramPort::watch_datagrams`]).
     DatagramsReadable,
-    /// There is room for a datagram again (once after [`Driver::datagram_room`] had none).
+    /// There is room for a datagram again (once after [`DatagramPort::datagram_room`] had none).
     DatagramsWritable,
     /// The link of a rail came up or went down, as far as this host sees. Only a hint: a switch
     /// that drops everything is no link that is down, and the news may be late. Rails count as up
@@ -217,44 +232,31 @@ pub(crate) struct DriverCounters {
     pub(crate) foreign_connections: u64,
 }
 
-/// One set of sockets and rings, driven by one thread.
-pub(crate) trait Driver {
-    /// `"uring"` or `"sockets"`.
-    fn name(&self) -> &'static str;
-
-    /// Whether a [`Self::poll`] that finds nothing makes no system call.
-    fn polls_for_free(&self) -> bool;
-
-    /// The rails from now on, in the order of their numbers; at most
-    /// [`RAILS_MAX`]. Comes before [`Self::listen`] and
-    /// [`Self::open_datagrams`], and again when the list changes: events of
-    /// before may still come with numbers of the old list, and open lanes stay as they are. An
-    /// empty list, as at the start: rail 0 alone, and routes decide.
-    ///
-    /// With one rail listener and datagrams are bound to its address. With several they are bound
-    /// to the wildcard address, each rail sends from its own, and connections to other addresses of
-    /// this host are closed ([`DriverCounters::foreign_connections`]). Rails may have listeners of
-    /// their own beside that one, which are bound to their NICs, and so is what they accept.
-    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
-
-    /// How `remote` is reached by a rail, as far as the system tells without trying.
-    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
-        let _ = (rail, remote);
-        Reach::Unknown
+impl DriverCounters {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            syscalls: self.syscalls + other.syscalls,
+            stale_completions: self.stale_completions + other.stale_completions,
+            cq_overflows: self.cq_overflows + other.cq_overflows,
+            zero_copy_sends: self.zero_copy_sends + other.zero_copy_sends,
+            zero_copy_copied: self.zero_copy_copied + other.zero_copy_copied,
+            registered_sends: self.registered_sends + other.registered_sends,
+            datagrams_sent: self.datagrams_sent + other.datagrams_sent,
+            datagrams_received: self.datagrams_received + other.datagrams_received,
+            datagrams_too_long: self.datagrams_too_long + other.datagrams_too_long,
+            datagrams_refused: self.datagrams_refused + other.datagrams_refused,
+            foreign_connections: self.foreign_connections + other.foreign_connections,
+        }
     }
+}
 
-    /// Index of the NIC that a rail has now: one that is deleted and made again, or comes back from
-    /// another network namespace, is another one. An [`Event::RailChanged`] says when it is up.
-    /// `None`: that of [`Self::set_rails`].
-    fn nic_of(&self, rail: u8) -> Option<u32> {
-        let _ = rail;
-        None
-    }
-
+/// Connections, and the bytes of those that are control lanes.
+pub(crate) trait ControlLanes {
     /// Accepts connections from now on, by one listener more. It is non-blocking already.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
-    /// A rail has another NIC than before ([`Self::nic_of`]): a listener that is bound to that
+    /// A rail has another NIC than before ([`Driver::nic_of`]): a listener that is bound to that
     /// takes the place of the rail's, beside `everywhere`, which is bound to no address. Returns a
     /// copy of it; `None`: the rail has none, and what comes by it comes to `everywhere`.
     fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
@@ -275,7 +277,7 @@ pub(crate) trait Driver {
     /// set on every lane.
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey>;
 
-    /// Takes over a connected socket (an accepted one, or one that [`Self::dismantle`] gave up).
+    /// Takes over a connected socket (an accepted one, or one that [`Driver::dismantle`] gave up).
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey>;
 
     /// Writes to a control lane without blocking; returns how many bytes the kernel took.
@@ -297,53 +299,8 @@ pub(crate) trait Driver {
     /// Asks for one event when the lane is ready. Asking again while armed changes nothing.
     fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()>;
 
-    /// Sends `header` and then `length` bytes of `source` from `offset`.
-    ///
-    /// # Safety
-    ///
-    /// The memory behind `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
-    /// value itself is only read during the call.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    );
-
-    /// Receives a header and then `length` bytes into `target` from `offset`.
-    ///
-    /// # Safety
-    ///
-    /// The memory behind `target` stays valid, and nothing else accesses it, until
-    /// `ChunkReceived`. The `Shape` value itself is only read during the call.
-    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize);
-
     /// Ends a lane: outstanding chunks are cancelled and reaped, then `Closed` is reported.
     fn close(&mut self, lane: LaneKey, mode: CloseMode);
-
-    /// Collects what has happened, without blocking. Makes no system call when there is
-    /// nothing to submit and the kernel announces nothing (io_uring).
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()>;
-
-    /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()>;
-
-    /// The owner of the engine is absent: up to [`Self::end_absence`] another thread calls, and
-    /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else
-    /// works as ever, but that a driver whose requests only the owner can make keeps them until
-    /// then; an event may be told again to the owner. `false`: chunks are such requests, and none
-    /// may be asked for now.
-    fn begin_absence(&mut self) -> bool {
-        true
-    }
-
-    /// The opposite of [`Self::begin_absence`].
-    fn end_absence(&mut self) {}
 
     /// Both ends of a connected lane, this one first; `None` when the lane is not connected, or
     /// the driver does not know.
@@ -369,7 +326,40 @@ pub(crate) trait Driver {
         let _ = lane;
         None
     }
+}
 
+/// What bulk lanes move.
+pub(crate) trait BulkLanes {
+    /// Sends `header` and then `length` bytes of `source` from `offset`.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
+    /// value itself is only read during the call.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn send_chunk(
+        &mut self,
+        lane: LaneKey,
+        token: u64,
+        header: &[u8; CHUNK_HEADER_BYTES],
+        source: &Shape,
+        offset: usize,
+        length: usize,
+        mode: SendMode,
+    );
+
+    /// Receives a header and then `length` bytes into `target` from `offset`.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `target` stays valid, and nothing else accesses it, until
+    /// `ChunkReceived`. The `Shape` value itself is only read during the call.
+    unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize);
+}
+
+/// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
+/// of this.
+pub(crate) trait DatagramPort {
     /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
     /// non-blocking already. An error leaves the driver without datagrams; a second socket is
     /// refused with `AlreadyExists`, and the first one stays.
@@ -389,14 +379,12 @@ pub(crate) trait Driver {
     /// Queues the first `length` bytes of the room that was given last for sending to `to` by
     /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
     /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
-    /// lost.
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize) {
-        let _ = (to, rail, length);
+    /// lost. `is_alone`: it must not be joined with others on its way out, for its receiver may
+    /// take it before anything cuts them; nor does it need UDP's checksum where IP lets it go
+    /// without.
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+        let _ = (to, rail, length, is_alone);
     }
-
-    /// The datagram that was sent last must not be joined with others on its way out: its receiver
-    /// may take it before anything cuts them.
-    fn end_train(&mut self) {}
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
     /// in a poll and without being asked for. Makes no system call when nothing is queued.
@@ -433,6 +421,60 @@ pub(crate) trait Driver {
     fn frame_drops(&mut self) -> Option<FrameDrops> {
         None
     }
+}
+
+/// One set of sockets and rings, driven by one thread.
+pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
+    /// `"uring"` or `"sockets"`.
+    fn name(&self) -> &'static str;
+
+    /// Whether a [`Self::poll`] that finds nothing makes no system call.
+    fn polls_for_free(&self) -> bool;
+
+    /// The rails from now on, in the order of their numbers; at most
+    /// [`RAILS_MAX`]. Comes before [`ControlLanes::listen`] and
+    /// [`DatagramPort::open_datagrams`], and again when the list changes: events of
+    /// before may still come with numbers of the old list, and open lanes stay as they are. An
+    /// empty list, as at the start: rail 0 alone, and routes decide.
+    ///
+    /// With one rail listener and datagrams are bound to its address. With several they are bound
+    /// to the wildcard address, each rail sends from its own, and connections to other addresses of
+    /// this host are closed ([`DriverCounters::foreign_connections`]). Rails may have listeners of
+    /// their own beside that one, which are bound to their NICs, and so is what they accept.
+    fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
+
+    /// How `remote` is reached by a rail, as far as the system tells without trying.
+    fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
+        let _ = (rail, remote);
+        Reach::Unknown
+    }
+
+    /// Index of the NIC that a rail has now: one that is deleted and made again, or comes back from
+    /// another network namespace, is another one. An [`Event::RailChanged`] says when it is up.
+    /// `None`: that of [`Self::set_rails`].
+    fn nic_of(&self, rail: u8) -> Option<u32> {
+        let _ = rail;
+        None
+    }
+
+    /// Collects what has happened, without blocking. Makes no system call when there is
+    /// nothing to submit and the kernel announces nothing (io_uring).
+    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
+    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()>;
+
+    /// The owner of the engine is absent: up to [`Self::end_absence`] another thread calls, and
+    /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else
+    /// works as ever, but that a driver whose requests only the owner can make keeps them until
+    /// then; an event may be told again to the owner. `false`: chunks are such requests, and none
+    /// may be asked for now.
+    fn begin_absence(&mut self) -> bool {
+        true
+    }
+
+    /// The opposite of [`Self::begin_absence`].
+    fn end_absence(&mut self) {}
 
     /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were
     /// sent are delivered, except on lanes with chunks that are not released: these are reset.

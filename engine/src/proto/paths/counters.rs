@@ -1,8 +1,7 @@
 //! What an engine counts of its datagrams.
 
-use crate::progress::control::Control;
-use crate::progress::engine::State;
-use crate::proto::packet::Path;
+use super::super::packet::Path;
+use super::{PathTable, Paths};
 
 /// Datagrams that were dropped, by reason. None of them has changed anything.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -41,14 +40,14 @@ impl DatagramCounters {
     }
 }
 
-impl State {
+impl PathTable {
     /// What paths counted, those of sessions that are over included.
-    pub(crate) fn datagram_counters(&self) -> DatagramCounters {
-        let Dropped { malformed, unknown, forged, repeated, stray } = self.datagrams.dropped;
+    pub(crate) fn counters(&self) -> DatagramCounters {
+        let Dropped { malformed, unknown, forged, repeated, stray } = self.dropped;
         let dropped = malformed + unknown + forged + repeated + stray;
-        let segments = self.datagrams.segments;
-        let start = DatagramCounters { dropped, segments, ..self.datagrams.of_closed };
-        let lanes = self.controls.iter().flat_map(Control::lanes);
-        lanes.fold(start, |sum, lane| sum.with(&lane.path))
+        let segments = self.segments;
+        let start = DatagramCounters { dropped, segments, ..self.of_closed };
+        let paths = self.by_slot.iter().flat_map(Paths::all);
+        paths.fold(start, |sum, path| sum.with(&path.packets))
     }
 }

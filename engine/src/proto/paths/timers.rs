@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::progress::control::Control;
+use super::Paths;
 
 /// Stale entries that are not worth sweeping out.
 const STALE_MIN: usize = 64;
@@ -74,9 +74,9 @@ impl Timers {
     }
 
     /// Whether a time among the timers is the one of its session.
-    pub(super) fn stands(controls: &[Control], at_ns: u64, session: u32) -> bool {
-        let control = controls.get(session as usize);
-        control.is_some_and(|control| control.lanes().any(|lane| lane.timer_ns == at_ns))
+    pub(super) fn stands(all: &[Paths], at_ns: u64, session: u32) -> bool {
+        let paths = all.get(session as usize);
+        paths.is_some_and(|paths| paths.all().any(|path| path.timer_ns == at_ns))
     }
 
     /// Entries, stale ones included.

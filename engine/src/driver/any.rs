@@ -1,0 +1,125 @@
+//! A driver as an engine has it: which one it is is known where the calls of the hot path are made.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+
+use super::datagrams::Datagrams;
+use super::lanes::Driver;
+use super::sockets::SocketsDriver;
+#[cfg(feature = "uring")]
+use super::uring::UringDriver;
+
+/// A driver. What each message needs of its datagrams goes without a table of methods, and is
+/// inlined, where nothing stands between the engine and the system; all else by [`Driver`].
+pub(crate) enum AnyDriver<D: Driver + ?Sized = dyn Driver> {
+    /// Plain sockets.
+    Sockets(Box<SocketsDriver>),
+    /// io_uring.
+    #[cfg(feature = "uring")]
+    Uring(Box<UringDriver>),
+    /// A driver around one of these, or a simulation, which sees every call.
+    Other(Box<D>),
+}
+
+impl<D: Driver + ?Sized> AnyDriver<D> {
+    /// The system's datagrams, or the driver that has others.
+    #[inline(always)]
+    fn datagrams(&mut self) -> Result<&mut Datagrams, &mut D> {
+        match self {
+            Self::Sockets(driver) => Ok(driver.datagrams()),
+            #[cfg(feature = "uring")]
+            Self::Uring(driver) => Ok(driver.datagrams()),
+            Self::Other(driver) => Err(driver),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::datagram_room`].
+    #[inline(always)]
+    pub(crate) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.datagram_room(),
+            Err(driver) => driver.datagram_room(),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::send_datagram`].
+    #[inline(always)]
+    pub(crate) fn send_datagram(
+        &mut self,
+        to: SocketAddr,
+        rail: u8,
+        length: usize,
+        is_alone: bool,
+    ) {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.send_datagram(to, rail, length, is_alone),
+            Err(driver) => driver.send_datagram(to, rail, length, is_alone),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::flush_datagrams`].
+    #[inline(always)]
+    pub(crate) fn flush_datagrams(&mut self) {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.flush_datagrams(),
+            Err(driver) => driver.flush_datagrams(),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::recv_datagram`].
+    #[inline(always)]
+    pub(crate) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.recv_datagram(),
+            Err(driver) => driver.recv_datagram(),
+        }
+    }
+}
+
+impl AnyDriver<dyn Driver + Send> {
+    /// For a driver around it.
+    pub(super) fn boxed(self) -> Box<dyn Driver + Send> {
+        match self {
+            Self::Sockets(driver) => driver,
+            #[cfg(feature = "uring")]
+            Self::Uring(driver) => driver,
+            Self::Other(driver) => driver,
+        }
+    }
+}
+
+impl From<AnyDriver<dyn Driver + Send>> for AnyDriver {
+    fn from(driver: AnyDriver<dyn Driver + Send>) -> Self {
+        match driver {
+            AnyDriver::Sockets(driver) => Self::Sockets(driver),
+            #[cfg(feature = "uring")]
+            AnyDriver::Uring(driver) => Self::Uring(driver),
+            AnyDriver::Other(driver) => Self::Other(driver),
+        }
+    }
+}
+
+impl Deref for AnyDriver {
+    type Target = dyn Driver;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Sockets(driver) => &**driver,
+            #[cfg(feature = "uring")]
+            Self::Uring(driver) => &**driver,
+            Self::Other(driver) => &**driver,
+        }
+    }
+}
+
+impl DerefMut for AnyDriver {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match self {
+            Self::Sockets(driver) => &mut **driver,
+            #[cfg(feature = "uring")]
+            Self::Uring(driver) => &mut **driver,
+            Self::Other(driver) => &mut **driver,
+        }
+    }
+}

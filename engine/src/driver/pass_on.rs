@@ -1,0 +1,74 @@
+//! Methods of a driver that only hand a call to something inside.
+
+/// Methods of the traits of [`crate::driver::lanes`] that call the one of the same name of a
+/// field: `pass_on!(field: name poll)`.
+macro_rules! pass_on {
+    ($to:ident: $($method:ident)+) => { $(pass_on!(@$method $to);)+ };
+
+    (@name $to:ident) => { pass_on!(# $to name(&self) -> &'static str); };
+    (@polls_for_free $to:ident) => { pass_on!(# $to polls_for_free(&self) -> bool); };
+    (@set_rails $to:ident) => {
+        pass_on!(# $to set_rails(&mut self, rails: &[Rail]) -> io::Result<()>);
+    };
+    (@reach $to:ident) => { pass_on!(# $to reach(&mut self, rail: u8, remote: IpAddr) -> Reach); };
+    (@nic_of $to:ident) => { pass_on!(# $to nic_of(&self, rail: u8) -> Option<u32>); };
+    (@begin_absence $to:ident) => { pass_on!(# $to begin_absence(&mut self) -> bool); };
+    (@end_absence $to:ident) => { pass_on!(# $to end_absence(&mut self)); };
+    (@counters $to:ident) => { pass_on!(# $to counters(&self) -> DriverCounters); };
+
+    (@listen $to:ident) => {
+        pass_on!(# $to listen(&mut self, listener: TcpListener) -> io::Result<()>);
+    };
+    (@listen_anew $to:ident) => {
+        pass_on!(
+            # $to listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener>
+        );
+    };
+    (@rest_from_accepting $to:ident) => {
+        pass_on!(# $to rest_from_accepting(&mut self, pause: Duration));
+    };
+    (@connect $to:ident) => {
+        pass_on!(# $to connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey>);
+    };
+    (@watch $to:ident) => {
+        pass_on!(# $to watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()>);
+    };
+    (@addresses $to:ident) => {
+        pass_on!(# $to addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)>);
+    };
+    (@owed $to:ident) => { pass_on!(# $to owed(&mut self, lane: LaneKey) -> io::Result<Owed>); };
+    (@hasten_ack $to:ident) => { pass_on!(# $to hasten_ack(&mut self, lane: LaneKey)); };
+    (@tcp_figures $to:ident) => {
+        pass_on!(# $to tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures>);
+    };
+
+    (@datagram_room $to:ident) => {
+        pass_on!(# $to datagram_room(&mut self) -> io::Result<&mut [u8]>);
+    };
+    (@send_datagram $to:ident) => {
+        pass_on!(
+            # $to send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool)
+        );
+    };
+    (@recv_datagram $to:ident) => {
+        pass_on!(# $to recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>>);
+    };
+    (@flush_datagrams $to:ident) => { pass_on!(# $to flush_datagrams(&mut self)); };
+    (@watch_datagrams $to:ident) => {
+        pass_on!(# $to watch_datagrams(&mut self) -> io::Result<()>);
+    };
+    (@datagram_bytes_max $to:ident) => { pass_on!(# $to datagram_bytes_max(&self) -> usize); };
+    (@frame_state $to:ident) => { pass_on!(# $to frame_state(&self) -> FrameState); };
+    (@frame_drops $to:ident) => { pass_on!(# $to frame_drops(&mut self) -> Option<FrameDrops>); };
+
+    (# $to:ident $method:ident(&$self:ident $(, $name:ident: $of:ty)*) $(-> $result:ty)?) => {
+        fn $method(&$self $(, $name: $of)*) $(-> $result)? {
+            $self.$to.$method($($name),*)
+        }
+    };
+    (# $to:ident $method:ident(&mut $self:ident $(, $name:ident: $of:ty)*) $(-> $result:ty)?) => {
+        fn $method(&mut $self $(, $name: $of)*) $(-> $result)? {
+            $self.$to.$method($($name),*)
+        }
+    };
+}

@@ -1,0 +1,244 @@
+//! A datagram that has come: whose it is, whether it is genuine, and what it brings.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::super::core::Core;
+use super::super::effects::Effects;
+use super::super::failure::PeerFailure;
+use super::super::packet::Arrival;
+use super::path::{Health, SessionPath};
+use super::{Index, PathTable, Paths};
+use crate::wire::packet::{
+    FLAG_MTU_PROBE, KIND_PACKET, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet,
+};
+
+/// A session whose peer breaks the protocol.
+pub(crate) type Offence = (u32, PeerFailure);
+
+/// Whence and when a datagram came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiveInfo {
+    pub(crate) from: SocketAddr,
+    pub(crate) now_ns: u64,
+    /// How long before `now_ns` it may have come, at the most.
+    pub(crate) late_ns: u64,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It was dropped, and changed nothing.
+    Dropped,
+    /// The peer made it.
+    Genuine {
+        /// It carried a segment.
+        is_segment: bool,
+    },
+}
+
+impl PathTable {
+    /// One datagram. An error: its sender, who is the peer of a session,
+    /// breaks the protocol.
+    ///
+    /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
+    pub(crate) fn handle_packet(
+        &mut self,
+        core: &mut Core,
+        info: ReceiveInfo,
+        bytes: &mut [u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), Offence> {
+        let Some(length) = bytes.len().checked_sub(PACKET_TAG_BYTES) else {
+            self.dropped.malformed += 1;
+            return Ok(());
+        };
+        if length < PACKET_HEADER_BYTES {
+            self.dropped.malformed += 1;
+            return Ok(());
+        }
+        let id = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
+        let number = u16::from_le_bytes([bytes[2], bytes[3]]);
+        // Mostly it is of the session of the one before it, and that has one path.
+        let mut session = self.latest;
+        let mut paths = self.by_slot.get(session as usize);
+        if !paths.is_some_and(|paths| paths.are_of(id)) {
+            let Some(&found) = self.by_session.get(&id) else {
+                self.dropped.unknown += 1;
+                return Ok(());
+            };
+            (session, self.latest) = (found, found);
+            paths = self.by_slot.get(session as usize);
+        }
+        if paths.is_some_and(|paths| paths.has_only(id, number)) {
+            return self.handle_on_path(core, info, session, 0, bytes, effects).map(drop);
+        }
+        self.handle_on_one_of_several(core, info, session, number, bytes, effects)
+    }
+
+    /// A packet of one of several paths, or of the first one besides the only one.
+    fn handle_on_one_of_several(
+        &mut self,
+        core: &mut Core,
+        info: ReceiveInfo,
+        session: u32,
+        number: u16,
+        bytes: &mut [u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), Offence> {
+        let now_ns = info.now_ns;
+        let index_of = |table: &Self| table.of(session).and_then(|it| it.index_of(number));
+        if index_of(self).is_none() && !self.meet_path(core, now_ns, session, number, bytes) {
+            self.dropped.unknown += 1;
+            return Ok(());
+        }
+        let Some(index) = index_of(self) else { return Ok(()) };
+        let length = bytes.len() - PACKET_TAG_BYTES;
+        let (is_segment, handled) =
+            match self.handle_on_path(core, info, session, index, bytes, effects) {
+                Ok(Outcome::Dropped) => return Ok(()),
+                Ok(Outcome::Genuine { is_segment }) => (is_segment, Ok(())),
+                Err(offence) => (false, Err(offence)),
+            };
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return handled };
+        let is_active = paths.get(index).is_some_and(SessionPath::is_active);
+        let is_led = is_segment && paths.note_contents(length, index != 0);
+        if paths.is_doubtful || !is_active {
+            self.judge_paths(core, now_ns, session);
+        }
+        let is_due = |it: &Paths| it.choice.as_ref().is_some_and(|it| it.preference.is_due(now_ns));
+        if self.of(session).is_some_and(is_due) {
+            self.compare_paths(core, now_ns, session);
+        }
+        let streams_elsewhere =
+            |it: &Paths| it.has_streamed && it.carrier_at() == Some(it.stream_at);
+        if index != 0 && self.of(session).is_some_and(streams_elsewhere) {
+            // The peer sends by another path than the stream's: it may know why.
+            self.ask_stream(now_ns, session);
+        }
+        self.compare_deliveries(core, now_ns, session, is_led.then_some(number));
+        handled
+    }
+
+    /// A packet of a path.
+    fn handle_on_path(
+        &mut self,
+        core: &mut Core,
+        info: ReceiveInfo,
+        session: u32,
+        index: Index,
+        bytes: &mut [u8],
+        effects: &mut impl Effects,
+    ) -> Result<Outcome, Offence> {
+        let ReceiveInfo { from, now_ns, late_ns } = info;
+        let dropped = &mut self.dropped;
+        let paths = self.by_slot.get_mut(session as usize);
+        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else {
+            return Ok(Outcome::Dropped);
+        };
+        if bytes[0] != KIND_PACKET {
+            dropped.malformed += 1;
+            return Ok(Outcome::Dropped);
+        }
+        let low = u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default());
+        let number = path.packets.number_of(low);
+        if !path.keys.receive.open_packet(bytes, number) && !planted!(BelieveAnyTag) {
+            dropped.forged += 1;
+            return Ok(Outcome::Dropped);
+        }
+        let protocol = |error: &dyn fmt::Display| {
+            Err((session, PeerFailure::Protocol(error.to_string().into())))
+        };
+        let Ok(packet) = Packet::decode(&bytes[..bytes.len() - PACKET_TAG_BYTES]) else {
+            dropped.malformed += 1;
+            return Ok(Outcome::Dropped);
+        };
+        path.packets.start_turn(late_ns);
+        let is_home = from == path.remote;
+        let is_known = is_home || path.is_at(from, &packet);
+        if number >= path.highest {
+            path.highest = number;
+            if !is_home {
+                path.handle_address(now_ns, from);
+            }
+            if path.candidate.as_ref().is_some_and(|candidate| candidate.question.is_none()) {
+                path.wake_at(now_ns, session, &mut self.timers);
+            }
+        }
+        let arrival = if is_known {
+            path.packets.handle_packet(now_ns, &packet)
+        } else if packet.is_probe() {
+            path.packets.handle_stray_probe(now_ns, &packet)
+        } else {
+            dropped.stray += 1;
+            return Ok(Outcome::Dropped);
+        };
+        match arrival {
+            Ok(Arrival::Fresh) => {}
+            Ok(_) => {
+                dropped.repeated += 1;
+                return Ok(Outcome::Dropped);
+            }
+            Err(error) => return protocol(&error),
+        }
+        if !std::mem::replace(&mut path.has_news, true) {
+            self.to_drain.push(session);
+        }
+        if path.health == Health::Untried
+            && !path.packets.is_answered()
+            && !std::mem::replace(&mut path.has_asked_back, true)
+        {
+            // The peer's question says that it can be asked; ours may have come too early. Once:
+            // where answers do not get through two sides would go on for ever.
+            path.packets.ask();
+            path.wake_at(now_ns, session, &mut self.timers);
+        }
+        let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
+        let mut is_segment = false;
+        if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
+            let before = core.counters.segments_received;
+            let handled = core.handle_datagram(session, packet.content, now_ns, effects);
+            let segments = core.counters.segments_received - before;
+            self.segments += segments;
+            is_segment = segments > 0;
+            if let Err(error) = handled {
+                return protocol(&error);
+            }
+        }
+        Ok(Outcome::Genuine { is_segment })
+    }
+
+    /// What datagrams say of those that were sent, once what they brought is delivered.
+    #[inline]
+    pub(crate) fn drain(&mut self, core: &mut Core, effects: &mut impl Effects) {
+        while let Some(session) = self.to_drain.pop() {
+            self.drain_paths_of(core, session, effects);
+        }
+    }
+
+    /// The same for all sessions, and for what paths have put off.
+    pub(crate) fn drain_all(&mut self, core: &mut Core, effects: &mut impl Effects) {
+        self.drain(core, effects);
+        for session in 0..self.slots() {
+            for path in self.of_mut(session).all_mut() {
+                path.packets.apply_deferred_ack();
+                path.has_news = true;
+            }
+            self.drain_paths_of(core, session, effects);
+        }
+    }
+
+    fn drain_paths_of(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let mut had_news = false;
+        if let Some(carrier) = paths.carrier.as_deref_mut() {
+            had_news |= carrier.drain(core, session, &mut self.timers, effects);
+        }
+        for path in &mut paths.standby {
+            had_news |= path.drain(core, session, &mut self.timers, effects);
+        }
+        if had_news {
+            core.mark_dirty_if_waiting(session);
+        }
+    }
+}

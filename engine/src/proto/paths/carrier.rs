@@ -1,0 +1,218 @@
+//! Which of several paths carries a session's contents.
+
+use std::cmp::Reverse;
+
+use super::super::core::Core;
+use super::super::rails::PathState;
+use super::super::rails::preference::{Distance, is_nearer};
+use super::super::rails::trial::Used;
+use super::super::session::Session;
+use super::path::{Health, SessionPath};
+use super::{PathTable, Paths};
+
+/// What may be under way for a round trip to say something of the path, in bytes.
+const UNLOADED_BYTES: u64 = 4 << 10;
+
+/// Contents in a row by another path than the carrier that make the peer's choice this side's, too.
+const ELSEWHERE: u32 = 8;
+/// Who gets fewer long datagrams between two readings is not led by the peer.
+const LED_FROM: u32 = 32;
+
+/// Whether contents may go by a path.
+fn is_fit(path: &SessionPath) -> bool {
+    path.is_active() && path.health == Health::Good
+}
+
+/// What users said of a path's rails: less is better.
+fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
+    let path = session.rails.paths.get(usize::from(path.at));
+    path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
+}
+
+/// Round trip of short packets by the carrier. Its own load, also that of the stream while
+/// something of it is not acknowledged (`is_streaming`), may wait in front of it, and would do so
+/// elsewhere.
+fn round_trip_ns(carrier: &SessionPath, is_streaming: bool) -> Option<u64> {
+    let (_, in_flight, _) = carrier.packets.load();
+    let short_ns = carrier.packets.short_round_trip_ns()?;
+    match carrier.packets.least_round_trip_ns() {
+        Some(least_ns) if in_flight > UNLOADED_BYTES || is_streaming => Some(least_ns),
+        _ => Some(short_ns),
+    }
+}
+
+/// Whether another path is not clearly farther than the carrier.
+fn is_near(other: &SessionPath, carrier: &SessionPath, is_streaming: bool) -> bool {
+    let both = round_trip_ns(carrier, is_streaming).zip(other.packets.short_round_trip_ns());
+    both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
+}
+
+impl Paths {
+    /// Contents came in a datagram of `length` bytes, by the carrier or elsewhere. `true`: the peer
+    /// goes on sending them by another path.
+    #[inline]
+    pub(super) fn note_contents(&mut self, length: usize, is_elsewhere: bool) -> bool {
+        let Some(choice) = &mut self.choice else { return false };
+        let is_long = length >= choice.content_bytes.div_ceil(2);
+        choice.contents_came = choice.contents_came.saturating_add(u32::from(is_long));
+        if !is_elsewhere {
+            choice.contents_elsewhere = 0;
+            return false;
+        }
+        choice.contents_elsewhere = (choice.contents_elsewhere + 1) % ELSEWHERE;
+        choice.contents_elsewhere == 0
+    }
+}
+
+impl PathTable {
+    /// The best healthy path carries the contents: a preferred one, a backup last, of these the
+    /// one with the shortest round trip, otherwise the fastest, or the first. While none is healthy
+    /// the one that did stays.
+    ///
+    /// RR-RAIL-4.
+    pub(super) fn choose_carrier(&mut self, core: &mut Core, now_ns: u64, session: u32) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let favourite = paths.choice.as_ref().and_then(|it| it.preference.favourite());
+        let rank = |path: &SessionPath| {
+            let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed);
+            let is_other = Some(path.number) != favourite;
+            (class_of(known, path), is_other, Reverse(speed), path.at)
+        };
+        let best = paths.standby.iter().enumerate().filter(|(_, path)| is_fit(path));
+        let best = best.map(|(at, path)| (rank(path), at)).min();
+        let carrier = paths.carrier.as_deref();
+        let current = carrier.filter(|path| is_fit(path)).map(rank);
+        if let Some((rank, at)) = best
+            && current.is_none_or(|current| rank < current)
+        {
+            if let (Some(carrier), Some(other)) = (&mut paths.carrier, paths.standby.get_mut(at)) {
+                carrier.is_held = true;
+                std::mem::swap(carrier, other);
+            }
+            if let Some(choice) = &mut paths.choice {
+                choice.carries_since_ns = now_ns;
+            }
+            tracing::debug!(session, "another path carries its contents");
+        }
+        let carrier = paths.carrier.as_deref_mut();
+        if let Some(path) = carrier.filter(|path| is_fit(path) && path.is_held) {
+            path.is_held = false;
+            // What went by TCP meanwhile may be stuck on a rail that is down; what only goes by TCP
+            // goes again by the next connection.
+            core.resend_all(session, true);
+        }
+        // What is made from now on fits every path that may have to carry it.
+        let least = paths.all().filter(|path| is_fit(path));
+        if let Some(bytes) = least.map(|path| path.packets.content_bytes_max()).min()
+            && let Some(choice) = &mut paths.choice
+            && bytes != choice.content_bytes
+        {
+            choice.content_bytes = bytes;
+            core.set_content_bytes(session, bytes);
+        }
+        self.choose_stream(core, session);
+        core.mark_dirty(session);
+    }
+
+    /// Contents of both ways had best go by the same path: acknowledgements go with what goes back,
+    /// and what each way costs cannot be told where a message waits for the answer of the other.
+    /// The side that opened the session chooses, for one of them has to.
+    #[cold]
+    pub(super) fn follow(&mut self, core: &mut Core, now_ns: u64, session: u32, path: u16) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
+        let carrier = paths.carrier.as_deref().filter(|path| is_fit(path));
+        let theirs = paths.standby.iter().find(|it| it.number == path && is_fit(it));
+        let (Some(carrier), Some(theirs)) = (carrier, theirs) else { return };
+        let is_streaming = core.holds_long(session);
+        let may_follow = class_of(known, theirs) == class_of(known, carrier)
+            && is_near(theirs, carrier, is_streaming);
+        let Some(choice) = &mut paths.choice else { return };
+        let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
+        if may_follow && is_free {
+            choice.preference.choose(path);
+            self.choose_carrier(core, now_ns, session);
+        }
+    }
+
+    /// Reads what the carrier delivers, and tries whether a path that is as good and as near
+    /// otherwise delivers more. Called when a packet came.
+    #[cold]
+    pub(super) fn try_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let Some(choice) = &mut paths.choice else { return };
+        choice.trial.put_off(now_ns);
+        let came = std::mem::take(&mut choice.contents_came);
+        let is_led = came >= LED_FROM && !known.connection.is_initiator();
+        let carrier = paths.carrier.as_deref_mut().filter(|path| is_fit(path));
+        let Some(carrier) = carrier else { return };
+        let mut delivered = carrier.packets.delivered();
+        if carrier.at == paths.stream_at {
+            delivered.bytes += core.delivered_by_stream(session);
+        }
+        let is_streaming = core.holds_long(session);
+        let content_bytes = choice.content_bytes.max(1) as u64;
+        let used = Used { path: carrier.number, delivered, content_bytes };
+        let class = class_of(known, carrier);
+        let claimed = |path: &SessionPath| {
+            known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed)
+        };
+        let speed = claimed(carrier);
+        let is_candidate = |path: &&SessionPath| {
+            let is_slow = claimed(path) > 0 && claimed(path) <= speed / 2;
+            let is_alike = is_fit(path) && class_of(known, path) == class;
+            is_alike && is_near(path, carrier, is_streaming) && !is_slow && !is_led
+        };
+        let standby = paths.standby.iter().map(|path| &**path);
+        let others = standby.filter(is_candidate).map(|path| path.number);
+        if let Some(path) = choice.trial.read(now_ns, &used, others) {
+            choice.preference.choose(path);
+            self.choose_carrier(core, now_ns, session);
+        }
+    }
+
+    /// Compares the round trips of paths that are as good otherwise, and asks all of them for the
+    /// next time. Called when a packet came, so an idle session asks nothing.
+    #[cold]
+    pub(super) fn compare_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        if let Some(choice) = &mut paths.choice {
+            choice.preference.put_off(now_ns);
+        }
+        paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
+        let Some(carrier) = paths.carrier.as_deref().filter(|path| is_fit(path)) else { return };
+        let class = class_of(known, carrier);
+        let distance = |path: &SessionPath| {
+            let round_trip_ns = path.packets.short_round_trip_ns()?;
+            Some(Distance { path: path.number, round_trip_ns })
+        };
+        let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
+        let is_streaming = carrier.at == paths.stream_at && core.holds_long(session);
+        let used = round_trip_ns(carrier, is_streaming)
+            .map(|round_trip_ns| Distance { path: carrier.number, round_trip_ns });
+        let standby = paths.standby.iter().map(|path| &**path);
+        let others = standby.filter(alike).filter_map(distance);
+        let choice = paths.choice.as_mut();
+        let is_moved = used
+            .zip(choice)
+            .is_some_and(|(used, choice)| choice.preference.compare(now_ns, used, others));
+        let known = core.sessions.at_mut(session as usize);
+        let mut announced = known.map(|known| &mut known.rails.paths);
+        for path in paths.all_mut().filter(|path| is_fit(path)) {
+            if let Some(known) = announced.as_mut().and_then(|it| it.get_mut(usize::from(path.at)))
+                && let Some(least_ns) = path.packets.least_round_trip_ns()
+            {
+                known.round_trip_ns = least_ns;
+            }
+            path.packets.ask();
+            path.wake_at(now_ns, session, &mut self.timers);
+        }
+        if is_moved {
+            self.choose_carrier(core, now_ns, session);
+        }
+    }
+}

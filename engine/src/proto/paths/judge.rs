@@ -1,0 +1,232 @@
+//! Which of several paths are to be relied on.
+
+use super::super::core::{Action, Core};
+use super::super::effects::RemoteName;
+use super::super::rails::health::{Health as RailHealth, Phase, Transition};
+use super::super::rails::{LAST_RESORT_NS, rails_of};
+use super::super::table::Id;
+use super::PathTable;
+use super::path::SessionPath;
+
+impl PathTable {
+    /// Something came by a session's stream: what that delivers counts as what datagrams do. Of
+    /// round trips it says nothing: while long messages go to and fro, nothing carries
+    /// acknowledgements of short ones.
+    pub(crate) fn note_stream(&mut self, core: &mut Core, now_ns: u64, session: u32) {
+        let paths = self.by_slot.get_mut(session as usize);
+        let Some(paths) = paths.filter(|paths| paths.are_several()) else { return };
+        paths.streamed_ns = now_ns;
+        let streams_at = paths.stream_at;
+        let is_elsewhere = paths.carrier_at() != Some(streams_at);
+        let is_led = paths.note_contents(usize::MAX, is_elsewhere);
+        let path = paths.all().find(|path| path.at == streams_at).map(|path| path.number);
+        self.compare_deliveries(core, now_ns, session, path.filter(|_| is_led));
+    }
+
+    /// Looks at which path delivers most, if it is time for that. The peer has chosen `theirs`.
+    pub(super) fn compare_deliveries(
+        &mut self,
+        core: &mut Core,
+        now_ns: u64,
+        session: u32,
+        theirs: Option<u16>,
+    ) {
+        let Some(paths) = self.by_slot.get(session as usize) else { return };
+        let is_reading = paths.choice.as_ref().is_some_and(|it| it.trial.is_due(now_ns));
+        if let Some(theirs) = theirs {
+            self.follow(core, now_ns, session, theirs);
+        }
+        if is_reading {
+            self.try_paths(core, now_ns, session);
+        }
+    }
+
+    /// Looks at all paths of a session that has several: which are to be relied on now, and which
+    /// carries the contents.
+    ///
+    /// RR-RAIL-4, RR-RAIL-6.
+    pub(super) fn judge_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        if !paths.are_several() {
+            return;
+        }
+        let streamed_bytes = core.delivered_by_stream(session);
+        if std::mem::replace(&mut paths.streamed_bytes, streamed_bytes) != streamed_bytes {
+            paths.streamed_ns = now_ns;
+        }
+        let (streams_at, streamed_ns) = (paths.stream_at, paths.streamed_ns);
+        let mut changes = Vec::new();
+        let was_open = paths.carrier_at().is_some();
+        paths.is_doubtful = false;
+        let mut active = paths.all().filter(|path| path.is_active()).count();
+        for index in 0..=paths.standby.len() {
+            let witness = paths
+                .all()
+                .enumerate()
+                .filter(|&(other, _)| other != index)
+                .filter_map(|(_, path)| path.rail_health.as_deref()?.witness())
+                .max_by_key(|witness| witness.sent_ns);
+            let Some(path) = paths.all_mut().nth(index) else { break };
+            let mut evidence = path.evidence();
+            (evidence.bulk_ns, evidence.is_stalled) = core.bulk_evidence(session, path.at, now_ns);
+            if path.at == streams_at {
+                evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
+            }
+            let Some(health) = &mut path.rail_health else { continue };
+            let is_needed = active == 0;
+            if let Some(change) = health.observe(now_ns, &evidence, witness, is_needed) {
+                if !path.is_off {
+                    active += usize::from(change.to == Phase::Active);
+                    active -= usize::from(change.from == Phase::Active);
+                }
+                changes.push((path.at, path.number, change));
+                path.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
+            }
+            let timers = &mut self.timers;
+            if health.take_probe(now_ns) {
+                path.packets.ask();
+                path.wake_at(now_ns, session, timers);
+            }
+            if let Some(next_ns) = path.rail_health.as_deref().and_then(RailHealth::next_ns) {
+                path.wake_at(next_ns.max(now_ns + 100_000), session, timers);
+            } else if evidence.probes > 0 && witness.is_some() {
+                let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
+                path.wake_at(soon_ns, session, timers);
+            }
+            // One that is down, or was never up, says more by its own packets and timers: those of
+            // others need not ask.
+            let health = path.rail_health.as_deref();
+            let is_settled = health.is_some_and(|health| {
+                health.is_down()
+                    || health.has_never_answered()
+                    || (health.is_active() && evidence.probes == 0)
+            });
+            paths.is_doubtful |= !is_settled;
+        }
+        paths.silent_since_ns = match paths.silent_since_ns {
+            _ if active > 0 => None,
+            since => Some(since.unwrap_or(now_ns)),
+        };
+        // The others are to bear witness.
+        let probed = paths.all().filter(|path| path.packets.load().2 > 0);
+        if let Some(probed_ns) = probed.map(|path| path.packets.probed_ns()).max() {
+            let timers = &mut self.timers;
+            for path in paths.all_mut() {
+                let (_, _, probes) = path.packets.load();
+                if probes == 0 && path.packets.asked_ns() < probed_ns {
+                    path.packets.ask();
+                    path.wake_at(now_ns, session, timers);
+                }
+            }
+        }
+        for (at, number, change) in changes {
+            self.path_changed(core, now_ns, session, (at, number), change);
+        }
+        if active > 0 {
+            self.leave_mute_paths(core, now_ns, session);
+        } else {
+            self.try_mute_paths(core, now_ns, session);
+        }
+        self.choose_carrier(core, now_ns, session);
+        let paths = self.by_slot.get(session as usize);
+        if was_open && paths.is_some_and(|paths| paths.carrier_at().is_none()) {
+            // By TCP, as far as that passes: what was under way may have gone with the path.
+            core.resend_all(session, false);
+        }
+    }
+
+    /// Long messages go by the control lane where that is on the path that carries the others: it
+    /// is as near and as fast then, and known to be alive.
+    ///
+    /// RR-DGRAM-12.
+    pub(crate) fn choose_stream(&self, core: &mut Core, session: u32) {
+        let Some(paths) = self.by_slot.get(session as usize) else { return };
+        let known = core.sessions.at(session as usize);
+        let is_there = known.is_some_and(|known| !known.is_control_lane_lost)
+            && (!paths.are_several() || paths.carrier_at() == Some(paths.stream_at));
+        core.use_stream(session, is_there && core.config.eager_by_stream);
+    }
+
+    /// The peer has given up a lane because its path fails there.
+    ///
+    /// RR-RAIL-5.
+    pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
+        let Some(bulk) = core.lanes.get(lane) else { return };
+        let (session, at) = (bulk.session, bulk.path);
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let doubted = paths.all_mut().find(|path| path.at == at);
+        if let Some(health) = doubted.and_then(|path| path.rail_health.as_deref_mut()) {
+            health.suspect();
+            self.judge_paths(core, now_ns, session);
+        }
+    }
+
+    /// Where no path has ever answered, datagrams may not pass at all: then bulk lanes are tried on
+    /// all paths, and one that comes shows that its path is one.
+    ///
+    /// RR-RAIL-3.
+    fn try_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
+        let Some(paths) = self.by_slot.get(session as usize) else { return };
+        let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
+        let is_mute = |path: &SessionPath| {
+            path.rail_health.as_deref().is_some_and(RailHealth::has_never_answered)
+        };
+        if paths.silent_since_ns.is_some_and(is_long) && paths.all().all(is_mute) {
+            for path in paths.all() {
+                core.path_ready(session, usize::from(path.at), now_ns);
+            }
+        }
+    }
+
+    /// A path that answers shows that datagrams pass: what never answered is no last resort any
+    /// more, and nobody would notice its end.
+    ///
+    /// RR-RAIL-3.
+    fn leave_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(paths) = self.by_slot.get(session as usize) else { return };
+        let is_heard = |at: usize| {
+            let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
+            paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
+        };
+        // The first one is there from the beginning where the control lane goes by it.
+        let is_by_tcp = |at: usize| usize::from(paths.stream_at) == at;
+        let all = known.rails.paths.iter().enumerate();
+        let mute = all.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
+        let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
+        for at in mute {
+            core.path_lost(session, at, now_ns);
+        }
+    }
+
+    fn path_changed(
+        &self,
+        core: &mut Core,
+        now_ns: u64,
+        session: u32,
+        (at, number): (u8, u16),
+        change: Transition,
+    ) {
+        let path = self.of(session).and_then(|paths| paths.all().find(|path| path.at == at));
+        // What never answered carries nothing, or is the last resort of a network that drops
+        // datagrams: this is for people.
+        let health = path.and_then(|path| path.rail_health.as_deref());
+        let is_mute = health.is_some_and(RailHealth::has_never_answered);
+        match change.to {
+            _ if is_mute => {}
+            Phase::Active => core.path_ready(session, usize::from(at), now_ns),
+            Phase::Suspect | Phase::Down => {
+                core.path_lost(session, usize::from(at), now_ns);
+            }
+            Phase::Probing => {}
+        }
+        let Some(known) = core.sessions.at_mut(session as usize) else { return };
+        known.rails.note_change(usize::from(at), change.cause, now_ns);
+        let remote = known.rails.paths.get(usize::from(at)).and_then(|path| path.remote);
+        let (initiators, acceptors) = rails_of(number);
+        let rail = if known.connection.is_initiator() { initiators } else { acceptors };
+        let peer = RemoteName { engine: known.engine, locators: known.locators, endpoint: 0 };
+        let remote = remote.unwrap_or(known.locators.first().ip());
+        core.actions.push_back(Action::PathChanged { peer, rail, remote, change });
+    }
+}

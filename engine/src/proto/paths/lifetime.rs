@@ -1,0 +1,247 @@
+//! Paths begin and end with sessions, and with rails.
+
+use std::net::SocketAddr;
+
+use super::super::core::Core;
+use super::super::packet::{Path, PathConfig};
+use super::super::rails::health::Health as RailHealth;
+use super::super::rails::rails_of;
+use super::path::{Health, SessionPath};
+use super::{Index, PathTable, Paths};
+use crate::wire::packet::PACKET_TAG_BYTES;
+
+/// The first path of a session.
+const FIRST: u16 = 0;
+
+impl PathTable {
+    /// Opens a path besides the first one. It carries nothing before it has answered.
+    ///
+    /// RR-RAIL-3.
+    pub(crate) fn open_other_path(
+        &mut self,
+        core: &Core,
+        now_ns: u64,
+        session: u32,
+        number: u16,
+        at: usize,
+    ) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(announced) = known.rails.paths.get(at) else { return };
+        let Some(keys) = known.keys.as_ref() else { return };
+        let is_initiator = known.connection.is_initiator();
+        let carrier = self.of(session).and_then(|paths| paths.carrier.as_deref());
+        let Some(port) = carrier.map(|carrier| carrier.port) else { return };
+        let (initiators, acceptors) = rails_of(number);
+        let rail = if is_initiator { initiators } else { acceptors };
+        let remote = match announced.remote {
+            Some(address) => self.scoped(rail, SocketAddr::new(address, port)),
+            None => SocketAddr::new(known.locators.first().ip(), port),
+        };
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let Some(carrier) = paths.carrier.as_deref_mut() else { return };
+        let config = PathConfig {
+            session: known.id,
+            path: number,
+            tag_bytes: PACKET_TAG_BYTES,
+            datagram_bytes_max: carrier.bytes_max,
+            ..PathConfig::default()
+        };
+        let mut path = SessionPath::new(Path::new(config), keys.path(number, is_initiator), remote);
+        (path.session_id, path.number, path.rail, path.at) = (known.id, number, rail, at as u8);
+        (path.port, path.bytes_max) = (carrier.port, carrier.bytes_max);
+        path.takes_trains = carrier.takes_trains;
+        path.is_held = true;
+        let down = self.rails_down;
+        let health_of = |rail: u8| {
+            let mut health = RailHealth::new(now_ns);
+            if down >> (rail % 16) & 1 != 0 {
+                health.handle_link(now_ns, false);
+            }
+            health
+        };
+        path.rail_health = Some(Box::new(health_of(rail)));
+        path.packets.ask();
+        path.wake_at(now_ns, session, &mut self.timers);
+        if carrier.rail_health.is_none() {
+            carrier.rail_health = Some(Box::new(health_of(carrier.rail)));
+        }
+        paths.choice.get_or_insert_default();
+        if paths.standby.is_empty() {
+            self.several.push(session);
+        }
+        paths.standby.push(Box::new(path));
+        self.standing_by += 1;
+        paths.is_doubtful = true;
+    }
+
+    /// A packet names a path that this side does not know. The peer opened the session, and so
+    /// says which there are: the packet itself has to prove it.
+    ///
+    /// RR-RAIL-2.
+    pub(super) fn meet_path(
+        &mut self,
+        core: &mut Core,
+        now_ns: u64,
+        session: u32,
+        number: u16,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(known) = core.sessions.at(session as usize) else { return false };
+        let Some(keys) = known.keys.as_ref() else { return false };
+        if known.connection.is_initiator() || !known.rails.are_announced() {
+            return false;
+        }
+        let first = u64::from(u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default()));
+        // The check takes the tag's place.
+        if !keys.path(number, false).receive.open_packet(&mut bytes.to_vec(), first) {
+            return false;
+        }
+        // A bulk lane of it may have come before.
+        let known = core.sessions.at(session as usize);
+        let at = known.and_then(|known| known.rails.position(number));
+        let Some(at) = at.or_else(|| core.add_path(session, number)) else { return false };
+        self.open_other_path(core, now_ns, session, number, at);
+        true
+    }
+    /// A session was just established, whose TCP lane goes by the path at `stream_at`; it has none
+    /// of datagrams yet.
+    pub(crate) fn begin(&mut self, session: u32, stream_at: u8) {
+        *self.of_mut(session) = Paths { stream_at, ..Paths::default() };
+    }
+
+    /// Opens the first path of a session that was just established, to an announced UDP port.
+    /// `bytes_max`: the longest datagram that both sides take; `takes_trains`: as
+    /// [`SessionPath::takes_trains`].
+    ///
+    /// RR-PATH-1.
+    pub(crate) fn open_first_path(
+        &mut self,
+        core: &mut Core,
+        session: u32,
+        port: u16,
+        bytes_max: usize,
+        takes_trains: bool,
+    ) {
+        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(keys) = known.keys.as_ref() else { return };
+        let (id, is_initiator) = (known.id, known.connection.is_initiator());
+        let config = PathConfig {
+            session: id,
+            path: FIRST,
+            tag_bytes: PACKET_TAG_BYTES,
+            datagram_bytes_max: bytes_max,
+            ..PathConfig::default()
+        };
+        let bytes_max = bytes_max.max(config.datagram_bytes_min);
+        let mut packets = Path::new(PathConfig { datagram_bytes_max: bytes_max, ..config });
+        packets.ask();
+        let mut remote = known.locators.first();
+        remote.set_port(port);
+        let keys = keys.path(FIRST, is_initiator);
+        core.use_datagrams(session, packets.content_bytes_max());
+        let has_stream = core.config.eager_by_stream;
+        core.use_stream(session, has_stream);
+        // An id that is taken is an accident, or a peer's malice: then it goes by TCP.
+        let is_free = !self.by_session.contains_key(&id);
+        if is_free {
+            self.by_session.insert(id, session);
+        }
+        let mut path = SessionPath::new(packets, keys, remote);
+        (path.session_id, path.bytes_max) = (id, bytes_max);
+        path.takes_trains = takes_trains;
+        self.of_mut(session).carrier = is_free.then(|| Box::new(path));
+    }
+
+    /// Another driver sends and receives, datagrams of `bytes_max` at the most; `None`: it takes
+    /// none. What was agreed on may be longer than that.
+    pub(crate) fn resume(&mut self, core: &mut Core, bytes_max: Option<usize>) {
+        for session in 0..self.slots() {
+            for path in self.of_mut(session).all_mut() {
+                path.is_off = false;
+                if bytes_max.is_some_and(|bytes| path.packets.datagram_bytes_max() <= bytes) {
+                    path.packets.ask();
+                } else {
+                    path.give_up(core, session);
+                }
+            }
+        }
+    }
+
+    /// The driver sends nothing by a path any more.
+    pub(crate) fn give_up_path(&mut self, core: &mut Core, session: u32, index: Index) {
+        if let Some(path) = self.of_mut(session).get_mut(index) {
+            path.give_up(core, session);
+        }
+    }
+
+    /// A session is over: its carrier says once more what has come, its goodbye perhaps. `false`:
+    /// it has none.
+    ///
+    /// RR-PATH-5.
+    pub(crate) fn hasten_last_ack(&mut self, session: u32) -> bool {
+        let Some(carrier) = self.of_mut(session).carrier.as_deref_mut() else { return false };
+        carrier.packets.hasten_ack();
+        carrier.health = Health::Untried;
+        true
+    }
+
+    /// The paths of a session that is over are no more.
+    pub(crate) fn close(&mut self, session: u32) {
+        let paths = self.of_mut(session);
+        let (carrier, others) = (paths.carrier.take(), std::mem::take(&mut paths.standby));
+        self.standing_by -= others.len();
+        for path in carrier.into_iter().chain(others) {
+            self.by_session.remove(&path.session_id);
+            self.of_closed = self.of_closed.with(&path.packets);
+        }
+    }
+
+    /// The NICs of this engine's rails by index, all of which have a link as far as is known.
+    pub(crate) fn set_nics(&mut self, nics: impl Iterator<Item = u32>) {
+        self.nics.clear();
+        self.nics.extend(nics);
+        self.rails_down = 0;
+    }
+
+    /// A rail has another NIC.
+    pub(crate) fn set_nic(&mut self, rail: u8, nic: u32) {
+        if let Some(known) = self.nics.get_mut(usize::from(rail)) {
+            *known = nic;
+        }
+    }
+
+    /// The link of a rail's NIC came or went.
+    pub(crate) fn handle_link(&mut self, core: &mut Core, now_ns: u64, rail: u8, is_up: bool) {
+        let bit = 1 << (rail % 16);
+        match is_up {
+            true => self.rails_down &= !bit,
+            false => self.rails_down |= bit,
+        }
+        for session in self.several() {
+            let paths = self.of_mut(session);
+            for path in paths.all_mut().filter(|path| path.rail == rail) {
+                if let Some(health) = &mut path.rail_health {
+                    health.handle_link(now_ns, is_up);
+                }
+            }
+            self.judge_paths(core, now_ns, session);
+        }
+    }
+
+    /// The TCP lane of a session goes by another path from now on.
+    pub(crate) fn set_stream(&mut self, session: u32, at: u8) {
+        self.of_mut(session).stream_at = at;
+    }
+
+    /// Long contents have come or gone by the TCP lane of a session.
+    pub(crate) fn note_streamed(&mut self, session: u32) {
+        self.of_mut(session).has_streamed = true;
+    }
+
+    /// A peer of which no path was heard has shown otherwise that it is there.
+    pub(crate) fn forget_silence(&mut self, now_ns: u64, session: u32) {
+        // All its paths may stay silent: networks may drop datagrams alone.
+        let paths = self.of_mut(session);
+        paths.silent_since_ns = paths.silent_since_ns.map(|_| now_ns);
+    }
+}

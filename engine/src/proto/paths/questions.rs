@@ -1,0 +1,115 @@
+//! When paths are asked, in a session that has several: a rail that fails is noticed by packets,
+//! not by TCP.
+
+use super::super::core::Core;
+use super::PathTable;
+
+/// Time between two questions to a path whose TCP lanes are busy and that has no other packets
+/// under way, in nanoseconds.
+const BUSY_QUESTION_NS: u64 = 2_000_000;
+
+impl PathTable {
+    /// Asks paths that have nothing else under way, as long as TCP lanes of theirs are busy.
+    pub(super) fn ask_while_busy(&mut self, core: &Core, now_ns: u64, session: u32) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let streams_at = paths.stream_at;
+        let known = core.sessions.at(session as usize);
+        let has_stream = known.is_some_and(|known| !known.is_control_lane_lost);
+        let is_streaming = has_stream && core.holds_long(session);
+        for path in paths.all_mut() {
+            let is_streamed = is_streaming && path.at == streams_at;
+            if !is_streamed && !core.is_path_busy(session, path.at) {
+                continue;
+            }
+            path.packets.apply_deferred_ack();
+            let (_, in_flight, _) = path.packets.load();
+            if now_ns >= path.busy_question_ns {
+                path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
+                if in_flight == 0 {
+                    path.packets.ask();
+                    path.wake_at(now_ns, session, &mut self.timers);
+                }
+            }
+            path.wake_at(path.busy_question_ns, session, &mut self.timers);
+        }
+    }
+
+    /// Long contents went by the control lane: its path is asked while they are not acknowledged.
+    pub(crate) fn watch_stream(&mut self, now_ns: u64, session: u32) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let streams_at = paths.stream_at;
+        if !paths.are_several() {
+            return;
+        }
+        let timers = &mut self.timers;
+        for path in paths.all_mut().filter(|path| path.at == streams_at) {
+            if now_ns >= path.busy_question_ns {
+                path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
+            }
+            // Another time may have been set since it was.
+            path.wake_at(path.busy_question_ns, session, timers);
+        }
+    }
+
+    /// Asks all paths of a session.
+    pub(crate) fn ask_all_paths(&mut self, now_ns: u64, session: u32) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        for path in paths.all_mut() {
+            path.packets.ask();
+            path.wake_at(now_ns, session, &mut self.timers);
+        }
+    }
+
+    /// Asks those paths of a session that have not answered anything sent since then.
+    pub(crate) fn ask_quiet_paths(&mut self, now_ns: u64, session: u32, since_ns: u64) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        for path in paths.all_mut() {
+            path.packets.apply_deferred_ack();
+            if path.packets.answered_sent_ns().is_none_or(|sent_ns| sent_ns < since_ns) {
+                path.packets.ask();
+                path.wake_at(now_ns, session, &mut self.timers);
+            }
+        }
+    }
+
+    /// Chunks were given to the lanes of sessions: their paths are asked from now on, and how far
+    /// away the peers are is noted.
+    pub(crate) fn watch_busy_paths(&mut self, core: &mut Core, now_ns: u64) {
+        for (_, bulk) in core.lanes.iter() {
+            let Some(paths) = self.by_slot.get_mut(bulk.session as usize) else { continue };
+            if bulk.is_idle() {
+                continue;
+            }
+            if let Some(session) = core.sessions.at_mut(bulk.session as usize)
+                && let Some(known) = session.rails.paths.get_mut(usize::from(bulk.path))
+                && let Some(path) = paths.all().find(|path| path.at == bulk.path)
+                && let Some(round_trip_ns) = path.packets.least_round_trip_ns()
+            {
+                known.round_trip_ns = round_trip_ns;
+            }
+            if !paths.are_several() {
+                continue;
+            }
+            let timers = &mut self.timers;
+            for path in paths.all_mut().filter(|path| path.at == bulk.path) {
+                if now_ns >= path.busy_question_ns {
+                    path.wake_at(now_ns, bulk.session, timers);
+                }
+            }
+        }
+    }
+
+    /// Asks the path of the stream, unless it was asked just now.
+    pub(super) fn ask_stream(&mut self, now_ns: u64, session: u32) {
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
+        let streams_at = paths.stream_at;
+        let timers = &mut self.timers;
+        for path in paths.all_mut().filter(|path| path.at == streams_at) {
+            if now_ns >= path.busy_question_ns {
+                path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
+                path.packets.ask();
+                path.wake_at(now_ns, session, timers);
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What goes out by the paths of a session.
+
+use std::net::SocketAddr;
+
+use super::super::core::Core;
+use super::super::effects::Effects;
+use super::path::{Contents, SessionPath};
+use super::{Index, PathTable};
+use crate::wire::packet::PACKET_TAG_BYTES;
+
+/// A datagram that was written, to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transmit {
+    /// Where to.
+    pub(crate) to: SocketAddr,
+    /// By which rail of this engine.
+    pub(crate) rail: u8,
+    /// Its length.
+    pub(crate) bytes: usize,
+    /// The next one may share a system call with it as one of a train.
+    pub(crate) takes_trains: bool,
+    /// Usually that was all: what is wanted otherwise went with it, or can wait a turn.
+    pub(crate) is_last: bool,
+}
+
+impl SessionPath {
+    /// Its tag is put behind a packet of `length` bytes.
+    #[inline]
+    fn seal(&self, room: &mut [u8], (length, number): (usize, u64), is_last: bool) -> Transmit {
+        self.keys.send.seal_packet(room, length, number);
+        let bytes = length + PACKET_TAG_BYTES;
+        let (to, rail, takes_trains) = (self.remote, self.rail, self.takes_trains);
+        Transmit { to, rail, bytes, takes_trains, is_last }
+    }
+}
+
+impl PathTable {
+    /// Whether something waits that fits no datagram of a session's carrier.
+    pub(crate) fn is_waiting_too_long(&self, core: &Core, session: u32) -> bool {
+        // Mostly nothing waits.
+        if !core.is_waiting(session) {
+            return false;
+        }
+        let carrier = self.of(session).and_then(|paths| paths.carrier.as_deref());
+        carrier.is_some_and(|path| core.waiting_bytes(session) > path.packets.content_bytes_max())
+    }
+
+    /// Whether the driver sends by a path.
+    #[inline]
+    pub(crate) fn is_served(&self, session: u32, index: Index) -> bool {
+        let path = self.of(session).and_then(|paths| paths.get(index));
+        path.is_some_and(|path| !path.is_off)
+    }
+
+    /// Writes the next datagram of a path into `room`, which holds the longest that a driver takes.
+    /// `None`: it wants to send nothing now.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        core: &mut Core,
+        (session, index): (u32, Index),
+        now_ns: u64,
+        room: &mut [u8],
+    ) -> Option<Transmit> {
+        let path = self.by_slot.get_mut(session as usize)?.get_mut(index)?;
+        // A question to a new address is the first of what goes.
+        if let Some(candidate) = &mut path.candidate
+            && candidate.question.is_none()
+        {
+            let packet = path.packets.poll_question(now_ns, room);
+            candidate.question = Some(packet.1);
+            let to = candidate.address;
+            return Some(Transmit { to, ..path.seal(room, packet, false) });
+        }
+        let is_open = path.is_open();
+        let mut contents = Contents { core, session, is_open, is_drained: false };
+        let packet = path.packets.poll_transmit(now_ns, &mut contents, room)?;
+        let is_last = contents.is_drained && !path.packets.is_probing();
+        Some(path.seal(room, packet, is_last))
+    }
+
+    /// [`Self::poll_transmit`] of what was just staged for a session, with fewer questions, if
+    /// nothing else waits and nothing is uncommon about its carrier. `None`: nothing happened.
+    #[inline]
+    pub(crate) fn poll_transmit_lone(
+        &mut self,
+        core: &mut Core,
+        session: u32,
+        now_ns: u64,
+        room: &mut [u8],
+    ) -> Option<Transmit> {
+        let path = self.by_slot.get_mut(session as usize)?.carrier.as_deref_mut()?;
+        if !path.is_open() || path.is_off || path.candidate.is_some() {
+            return None;
+        }
+        let mut content = core.lone_content(session)?;
+        let packet = path.packets.transmit_lone(now_ns, &mut content, room)?;
+        Some(path.seal(room, packet, true))
+    }
+
+    /// A path has sent what it wanted: acknowledgements may be applied, and its timer is set unless
+    /// it waits for room (`is_blocked`). `true`: nothing is known now that was not before, but what
+    /// arrived.
+    #[inline]
+    pub(crate) fn end_transmit(
+        &mut self,
+        core: &mut Core,
+        (session, index): (u32, Index),
+        is_blocked: bool,
+        effects: &mut impl Effects,
+    ) -> bool {
+        let paths = self.by_slot.get_mut(session as usize);
+        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return true };
+        // A window may have made room by giving up what held it.
+        let is_calm = path.tell(core, session, effects);
+        path.has_news = false;
+        if !is_blocked {
+            path.set_timer(session, &mut self.timers);
+        }
+        is_calm
+    }
+}
