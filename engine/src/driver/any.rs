@@ -1,5 +1,6 @@
 //! A driver as an engine has it: which one it is is known where the calls of the hot path are made.
 
+use crate::driver::lanes::Handling;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -50,11 +51,11 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         to: SocketAddr,
         rail: u8,
         length: usize,
-        is_alone: bool,
+        handling: Handling,
     ) {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.send_datagram(to, rail, length, is_alone),
-            Err(driver) => driver.send_datagram(to, rail, length, is_alone),
+            Ok(datagrams) => datagrams.send_datagram(to, rail, length, handling),
+            Err(driver) => driver.send_datagram(to, rail, length, handling),
         }
     }
 

@@ -14,7 +14,9 @@ use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::lanes::Rail;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameDrops, FrameState};
+use crate::driver::lanes::{
+    DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameDrops, FrameState, Handling,
+};
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
@@ -170,13 +172,13 @@ impl Datagrams {
         to: SocketAddr,
         rail: u8,
         length: usize,
-        is_alone: bool,
+        handling: Handling,
     ) {
         let Some(socket) = &mut self.socket else { return };
         if self.is_in_frame
             && let Some(frames) = &mut self.frames
         {
-            if rail == 0 && frames.send(to, length, is_alone) {
+            if rail == 0 && frames.send(to, length, handling) {
                 self.counters.datagrams_sent += 1;
                 return;
             }
@@ -188,7 +190,7 @@ impl Datagrams {
             };
             room[..length].copy_from_slice(&written[..length]);
         }
-        socket.send(to, rail, length, is_alone, &mut self.counters);
+        socket.send(to, rail, length, handling, &mut self.counters);
     }
 
     /// See [`crate::driver::lanes::DatagramPort::flush_datagrams`].

@@ -357,6 +357,24 @@ pub(crate) trait BulkLanes {
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize);
 }
 
+/// What a datagram needs on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Handling {
+    /// It is not joined with others in one train: its receiver may take it before anything cuts
+    /// them.
+    pub(crate) is_alone: bool,
+    /// It has UDP's checksum; otherwise it may go without where IP allows that.
+    ///
+    /// RR-PATH-8.
+    pub(crate) is_summed: bool,
+}
+
+impl Handling {
+    /// As any receiver takes it: in a train or not, with a checksum.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) const PLAIN: Self = Self { is_alone: false, is_summed: true };
+}
+
 /// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
 /// of this.
 pub(crate) trait DatagramPort {
@@ -379,11 +397,9 @@ pub(crate) trait DatagramPort {
     /// Queues the first `length` bytes of the room that was given last for sending to `to` by
     /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
     /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
-    /// lost. `is_alone`: it must not be joined with others on its way out, for its receiver may
-    /// take it before anything cuts them; nor does it need UDP's checksum where IP lets it go
-    /// without.
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
-        let _ = (to, rail, length, is_alone);
+    /// lost.
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
+        let _ = (to, rail, length, handling);
     }
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,

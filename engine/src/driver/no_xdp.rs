@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::driver::lanes::DriverCounters;
-use crate::driver::lanes::{FrameDrops, FrameState};
+use crate::driver::lanes::{FrameDrops, FrameState, Handling};
 
 /// What frames are wanted, and from whom they may be had.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Frames {
         match *self {}
     }
 
-    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize, _is_alone: bool) -> bool {
+    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize, _handling: Handling) -> bool {
         match *self {}
     }
 

@@ -1,5 +1,5 @@
 //! What drivers of the system's sockets do in the same way: methods of a type with the fields
-//! `options`, `lanes` (of type [`crate::proto::table::Table`], whose lanes have a `socket`), `rails`,
+//! `options`, `lanes` (a [`Table`](crate::proto::table::Table) of lanes with a `socket`), `rails`,
 //! `datagrams`, `ready`, `counters` and `is_stopped`, and with methods `insert` of a lane and
 //! `watch_links`.
 

@@ -256,7 +256,12 @@ mod tests {
             let bytes = packet(number / 2, 70 + from as u64);
             let room = drivers[from].datagram_room().unwrap();
             room[..bytes.len()].copy_from_slice(&bytes);
-            drivers[from].send_datagram(locators[1 - from], 0, bytes.len(), false);
+            drivers[from].send_datagram(
+                locators[1 - from],
+                0,
+                bytes.len(),
+                crate::driver::lanes::Handling::PLAIN,
+            );
             drivers[from].flush_datagrams();
             let until_ns = world.now_ns() + 10_000;
             while world.step(until_ns) != Step::Limit {}

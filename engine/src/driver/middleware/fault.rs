@@ -31,7 +31,7 @@ use self::datagrams::Datagrams;
 use self::lane::{Lane, State};
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
@@ -495,8 +495,8 @@ impl DatagramPort for Fault {
         self.room()
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
-        self.mistreat(to, rail, length, is_alone);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
+        self.mistreat(to, rail, length, handling);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {

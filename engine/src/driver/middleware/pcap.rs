@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, Event, Interest, LaneKey,
     SendMode,
@@ -318,12 +318,12 @@ impl DatagramPort for Pcap {
         Ok(&mut self.room)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
         // There is room: it was asked for, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };
         let bytes = &self.room[..length];
         room[..length].copy_from_slice(bytes);
-        self.inner.send_datagram(to, rail, length, is_alone);
+        self.inner.send_datagram(to, rail, length, handling);
         let mut local = self.local;
         if let Some(&source) = self.sources.get(usize::from(rail)) {
             local.set_ip(source);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tracing::{Level, enabled, trace};
 
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
 };
@@ -293,8 +293,8 @@ impl DatagramPort for Trace {
         result
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
-        self.inner.send_datagram(to, rail, length, is_alone);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
+        self.inner.send_datagram(to, rail, length, handling);
         self.tell_idle();
         self.has_queued = true;
         trace!(target: TARGET, call = "send_datagram", %to, rail, length);

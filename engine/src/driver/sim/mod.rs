@@ -28,7 +28,7 @@ use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
 use self::net::Net;
 use self::rails::At;
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Rail};
+use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, Owed, SendMode,
 };
@@ -271,7 +271,7 @@ impl DatagramPort for SimDriver {
         Ok(&mut room.bytes)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, _is_alone: bool) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, _handling: Handling) {
         let net = &mut *self.net.borrow_mut();
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {

@@ -104,7 +104,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
         has_room |= events.iter().any(|event| matches!(event, Event::Writable { .. }));
         if !is_sent && let Ok(room) = driver.datagram_room() {
             room[..5].copy_from_slice(b"hello");
-            driver.send_datagram(own, 0, 5, false);
+            driver.send_datagram(own, 0, 5, crate::driver::lanes::Handling::PLAIN);
             driver.flush_datagrams();
             is_sent = true;
         }

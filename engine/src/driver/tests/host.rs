@@ -278,7 +278,12 @@ impl Host {
             Ok(room) => {
                 assert!(room.len() >= DATAGRAM_BYTES_MAX);
                 room[..bytes.len()].copy_from_slice(bytes);
-                self.driver.send_datagram(to, rail, bytes.len(), false);
+                self.driver.send_datagram(
+                    to,
+                    rail,
+                    bytes.len(),
+                    crate::driver::lanes::Handling::PLAIN,
+                );
                 true
             }
             Err(error) => {

@@ -278,6 +278,7 @@ mod tests {
     use super::super::outgoing::Outgoing;
     use super::super::socket;
     use super::*;
+    use crate::driver::lanes::Handling;
     use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
@@ -301,7 +302,7 @@ mod tests {
             let to = self.sockets[1].local_addr().unwrap();
             for (number, &length) in lengths.iter().enumerate() {
                 self.outgoing.room()[..length].fill(number as u8);
-                self.outgoing.push(to, 0, length, false, &mut sent);
+                self.outgoing.push(to, 0, length, Handling::PLAIN, &mut sent);
             }
             assert!(self.outgoing.flush(self.sockets[0].as_raw_fd(), &mut sent));
             assert_eq!(sent.datagrams_sent, lengths.len() as u64);
@@ -360,7 +361,8 @@ mod tests {
         pair.exchange(&[1000; 64]);
         pair.exchange(&[1000; 64]);
         for _ in 0..20 {
-            pair.outgoing.push(to, 0, 500, true, &mut counters);
+            let alone = Handling { is_alone: true, ..Handling::PLAIN };
+            pair.outgoing.push(to, 0, 500, alone, &mut counters);
         }
         assert!(pair.outgoing.flush(pair.sockets[0].as_raw_fd(), &mut counters));
         let mut taken = DriverCounters::default();

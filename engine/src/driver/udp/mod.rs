@@ -29,7 +29,7 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
 use crate::driver::lanes::Rail;
-use crate::driver::lanes::{DriverCounters, Event};
+use crate::driver::lanes::{DriverCounters, Event, Handling};
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;
@@ -120,10 +120,10 @@ impl Datagrams {
         to: SocketAddr,
         rail: u8,
         length: usize,
-        is_alone: bool,
+        handling: Handling,
         counters: &mut DriverCounters,
     ) {
-        self.outgoing.push(to, rail, length, is_alone, counters);
+        self.outgoing.push(to, rail, length, handling, counters);
     }
 
     /// Whether nothing is queued.

@@ -11,7 +11,7 @@ use super::train::{self, Control};
 use super::usual::Usual;
 use super::{BATCH, failed};
 use crate::driver::lanes::Rail;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
 
 /// A datagram and where it goes.
 #[repr(C, align(64))]
@@ -164,7 +164,7 @@ impl Outgoing {
         to: SocketAddr,
         rail: u8,
         length: usize,
-        is_alone: bool,
+        handling: Handling,
         counters: &mut DriverCounters,
     ) {
         debug_assert!(!self.is_full() && length <= DATAGRAM_BYTES_MAX);
@@ -179,7 +179,7 @@ impl Outgoing {
                 slot.address_bytes = bytes;
                 slot.length = length.min(DATAGRAM_BYTES_MAX);
                 slot.rail = rail;
-                slot.is_alone = is_alone;
+                slot.is_alone = handling.is_alone;
                 slot.is_usual = self.sources.is_empty() || self.usual.is(to.ip(), rail);
                 self.count += 1;
             }

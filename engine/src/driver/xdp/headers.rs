@@ -96,8 +96,8 @@ impl Template {
 
     /// Writes the headers in front of a payload: `frame` has room for them, then the payload, and
     /// ends with it; at most 65 000 bytes in all. Over IPv4 the UDP checksum is left out unless it
-    /// `is_summed`: the tag of a packet covers its payload, and addresses and ports by the keys
-    /// that it is made with.
+    /// `is_summed`: the tag of a packet covers its payload, and where it is for by the key that it
+    /// is made with; one that seems to come from elsewhere is a stray (RR-PATH-4).
     #[inline]
     pub(super) fn write(&self, frame: &mut [u8], is_summed: bool) {
         if let Some((headers, payload)) = frame.split_first_chunk_mut::<IPV4_HEADER_BYTES>()

@@ -17,7 +17,7 @@ use super::kinds::AnyRings;
 use super::parse::{Unfits, datagram};
 use super::routes::{Link, Routes};
 use super::socket::PACKET_BYTES;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
 use crate::driver::lanes::{FrameDrops, FrameFigures};
 
 /// How often program and NIC are asked after.
@@ -176,11 +176,11 @@ impl Lane {
 
     /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there. RR-PATH-8.
     #[inline]
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, is_alone: bool) -> bool {
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, handling: Handling) -> bool {
         let Some(template) = self.destinations.template(to, length) else { return false };
         let Some(frame) = self.exchange.written() else { return false };
         let end = self.header_bytes + length;
-        template.write(&mut frame[..end], !is_alone);
+        template.write(&mut frame[..end], handling.is_summed);
         self.exchange.stage(end);
         self.sent += 1;
         true

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::hold::Source;
 use self::lane::Lane;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
 use crate::driver::lanes::{FrameDrops, FrameFigures, FrameState};
 
 /// How often frames that were lost are tried again, and the first time that those are which were
@@ -175,11 +175,11 @@ impl Frames {
         self.lane()?.written()
     }
 
-    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there. `is_alone`: see
+    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there. `handling`: see
     /// [`crate::driver::lanes::DatagramPort::send_datagram`].
     #[inline]
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, is_alone: bool) -> bool {
-        self.lane().is_some_and(|lane| lane.send(to, length, is_alone))
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, handling: Handling) -> bool {
+        self.lane().is_some_and(|lane| lane.send(to, length, handling))
     }
 
     /// Whether [`Self::flush`] has something to do.

@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
+use crate::driver::lanes::Handling;
 use crate::progress::engine::{Engine, State};
-use crate::proto::paths::Transmit;
+use crate::proto::paths::{Paths, Transmit};
 
 impl Engine {
     /// Whether something waits that fits no datagram of the path.
@@ -17,7 +18,8 @@ impl Engine {
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
         let State { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
         let Some(control) = controls.get(session as usize) else { return false };
-        if !control.unsent.is_empty() || datagrams.is_blocked {
+        let is_open = paths.of(session).is_some_and(Paths::are_open);
+        if !is_open || !control.unsent.is_empty() || datagrams.is_blocked {
             return false;
         }
         let Ok(room) = self.driver.datagram_room() else { return false };
@@ -50,7 +52,7 @@ impl Engine {
         }
         // A sample of the round trip is as true as this time.
         self.state.now_ns = self.state.clock.now_ns();
-        let mut happened = false;
+        let (mut happened, mut is_drained) = (false, false);
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             let State { core, paths, datagrams, now_ns, .. } = &mut *self.state;
             if sent == DATAGRAMS_PER_FLUSH {
@@ -76,7 +78,9 @@ impl Engine {
             let Some(datagram) = datagram else { break };
             self.send_datagram(&datagram);
             happened = true;
-            if datagram.is_last {
+            is_drained |= datagram.is_drained;
+            // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
+            if is_drained && !datagram.is_probing {
                 break;
             }
         }
@@ -99,7 +103,8 @@ impl Engine {
 
     #[inline]
     fn send_datagram(&mut self, datagram: &Transmit) {
-        let Transmit { to, rail, bytes, takes_trains, .. } = *datagram;
-        self.driver.send_datagram(to, rail, bytes, !takes_trains);
+        let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
+        let handling = Handling { is_alone: !takes_trains, is_summed };
+        self.driver.send_datagram(to, rail, bytes, handling);
     }
 }

@@ -81,6 +81,7 @@ impl PathTable {
                 }
                 changes.push((path.at, path.number, change));
                 path.is_held |= matches!(change.to, Phase::Suspect | Phase::Down);
+                path.needs_sum |= change.to == Phase::Down;
             }
             let timers = &mut self.timers;
             if health.take_probe(now_ns) {

@@ -187,10 +187,10 @@ impl PathTable {
 
     /// The paths of a session that is over are no more.
     pub(crate) fn close(&mut self, session: u32) {
-        let paths = self.of_mut(session);
-        let (carrier, others) = (paths.carrier.take(), std::mem::take(&mut paths.standby));
-        self.standing_by -= others.len();
-        for path in carrier.into_iter().chain(others) {
+        let stream_at = self.of_mut(session).stream_at;
+        let over = std::mem::replace(self.of_mut(session), Paths { stream_at, ..Paths::default() });
+        self.standing_by -= over.standby.len();
+        for path in over.carrier.into_iter().chain(over.standby) {
             self.by_session.remove(&path.session_id);
             self.of_closed = self.of_closed.with(&path.packets);
         }

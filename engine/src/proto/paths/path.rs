@@ -45,6 +45,8 @@ pub(crate) struct SessionPath {
     /// The peer's kernel cuts trains of datagrams, if nothing did before: they come by its socket.
     /// RR-PATH-7.
     pub(super) takes_trains: bool,
+    /// It failed when datagrams had no checksum: something on the way may want one.
+    pub(super) needs_sum: bool,
     /// Where its datagrams go.
     pub(super) remote: SocketAddr,
     /// Where they went before, or are to go by what the peer announced.
@@ -140,6 +142,7 @@ impl SessionPath {
             port: remote.port(),
             bytes_max: 0,
             takes_trains: false,
+            needs_sum: false,
             remote,
             fallback: remote,
             candidate: None,
@@ -243,7 +246,7 @@ impl SessionPath {
             // With several paths it is silent when it is down: the TCP lane may be so, too.
             Health::Good if self.packets.is_silent() && !self.is_active() => {
                 tracing::debug!(session, "its path has gone silent: messages go by TCP");
-                self.health = Health::Silent;
+                (self.health, self.needs_sum) = (Health::Silent, true);
                 if !self.is_held {
                     core.resend_all(session, self.rail_health.is_none());
                 }

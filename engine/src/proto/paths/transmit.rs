@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::path::{Contents, SessionPath};
+use super::path::{Contents, Health, SessionPath};
 use super::{Index, PathTable};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
@@ -19,18 +19,26 @@ pub(crate) struct Transmit {
     pub(crate) bytes: usize,
     /// The next one may share a system call with it as one of a train.
     pub(crate) takes_trains: bool,
-    /// Usually that was all: what is wanted otherwise went with it, or can wait a turn.
-    pub(crate) is_last: bool,
+    /// It has UDP's checksum, though the peer takes frames: nothing shows yet that it comes without.
+    ///
+    /// RR-PATH-8.
+    pub(crate) is_summed: bool,
+    /// Something new was in it, and nothing else waits.
+    pub(crate) is_drained: bool,
+    /// The path has more to ask, whatever waits.
+    pub(crate) is_probing: bool,
 }
 
 impl SessionPath {
     /// Its tag is put behind a packet of `length` bytes.
     #[inline]
-    fn seal(&self, room: &mut [u8], (length, number): (usize, u64), is_last: bool) -> Transmit {
+    fn seal(&self, room: &mut [u8], (length, number): (usize, u64), is_drained: bool) -> Transmit {
         self.keys.send.seal_packet(room, length, number);
         let bytes = length + PACKET_TAG_BYTES;
         let (to, rail, takes_trains) = (self.remote, self.rail, self.takes_trains);
-        Transmit { to, rail, bytes, takes_trains, is_last }
+        let is_summed = takes_trains || self.needs_sum || self.health != Health::Good;
+        let is_probing = self.packets.is_probing();
+        Transmit { to, rail, bytes, takes_trains, is_summed, is_drained, is_probing }
     }
 }
 
@@ -74,8 +82,8 @@ impl PathTable {
         let is_open = path.is_open();
         let mut contents = Contents { core, session, is_open, is_drained: false };
         let packet = path.packets.poll_transmit(now_ns, &mut contents, room)?;
-        let is_last = contents.is_drained && !path.packets.is_probing();
-        Some(path.seal(room, packet, is_last))
+        let is_drained = contents.is_drained;
+        Some(path.seal(room, packet, is_drained))
     }
 
     /// [`Self::poll_transmit`] of what was just staged for a session, with fewer questions, if
@@ -117,5 +125,28 @@ impl PathTable {
             path.set_timer(session, &mut self.timers);
         }
         is_calm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::keys::SessionKeys;
+    use crate::proto::packet::{Path, PathConfig};
+
+    /// RR-PATH-8
+    #[test]
+    fn datagrams_have_checksums_until_a_path_has_shown_that_it_does_without() {
+        let keys = SessionKeys::for_tests().path(0, true);
+        let packets = Path::new(PathConfig::default());
+        let mut path = SessionPath::new(packets, keys, "192.0.2.1:1".parse().unwrap());
+        let is_summed = |path: &SessionPath| path.seal(&mut [0; 64], (32, 7), true).is_summed;
+        assert!(is_summed(&path), "it has not answered");
+        path.health = Health::Good;
+        assert!(!is_summed(&path));
+        path.takes_trains = true;
+        assert!(is_summed(&path), "the peer's kernel may join what has one");
+        (path.takes_trains, path.needs_sum) = (false, true);
+        assert!(is_summed(&path), "it has failed");
     }
 }

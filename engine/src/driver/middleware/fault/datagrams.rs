@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use rand::RngExt;
 
 use super::Fault;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event, Handling};
 
 /// A datagram that others overtake.
 struct Kept {
     to: SocketAddr,
     rail: u8,
     bytes: Vec<u8>,
-    is_alone: bool,
+    handling: Handling,
     /// The poll at which it goes.
     due: u64,
 }
@@ -72,7 +72,7 @@ impl Fault {
     }
 
     /// Decides on the fate of a datagram.
-    pub(super) fn mistreat(&mut self, to: SocketAddr, rail: u8, length: usize, is_alone: bool) {
+    pub(super) fn mistreat(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
         if self.chance(self.faults.lose) {
             return;
         }
@@ -85,21 +85,21 @@ impl Fault {
             bytes.truncate(self.random.random_range(0..length));
         }
         if self.chance(self.faults.repeat) {
-            self.pass_on(to, rail, &bytes, is_alone);
+            self.pass_on(to, rail, &bytes, handling);
         }
         if self.chance(self.faults.reorder) {
             let due = self.soon();
-            self.datagrams.kept.push(Kept { to, rail, bytes, is_alone, due });
+            self.datagrams.kept.push(Kept { to, rail, bytes, handling, due });
         } else {
-            self.pass_on(to, rail, &bytes, is_alone);
+            self.pass_on(to, rail, &bytes, handling);
         }
     }
 
-    fn pass_on(&mut self, to: SocketAddr, rail: u8, bytes: &[u8], is_alone: bool) {
+    fn pass_on(&mut self, to: SocketAddr, rail: u8, bytes: &[u8], handling: Handling) {
         // Where there is no room it is one more that the network lost.
         if let Ok(room) = self.inner.datagram_room() {
             room[..bytes.len()].copy_from_slice(bytes);
-            self.inner.send_datagram(to, rail, bytes.len(), is_alone);
+            self.inner.send_datagram(to, rail, bytes.len(), handling);
         }
     }
 
@@ -113,7 +113,7 @@ impl Fault {
             .partition::<Vec<_>, _>(|kept| kept.due <= turn);
         self.datagrams.kept = kept;
         for datagram in &due {
-            self.pass_on(datagram.to, datagram.rail, &datagram.bytes, datagram.is_alone);
+            self.pass_on(datagram.to, datagram.rail, &datagram.bytes, datagram.handling);
         }
         if !due.is_empty() {
             self.inner.flush_datagrams();

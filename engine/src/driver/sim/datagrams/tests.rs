@@ -74,7 +74,7 @@ impl Bench {
         };
         assert!(room.len() >= DATAGRAM_BYTES_MAX);
         room[..bytes.len()].copy_from_slice(bytes);
-        driver.send_datagram(to, 0, bytes.len(), false);
+        driver.send_datagram(to, 0, bytes.len(), crate::driver::lanes::Handling::PLAIN);
         true
     }
 

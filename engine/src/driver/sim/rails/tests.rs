@@ -150,7 +150,12 @@ impl Bench {
         let to = self.address(1, link);
         for _ in 0..count {
             self.drivers[0].datagram_room().unwrap()[..length].fill(link as u8);
-            self.drivers[0].send_datagram(to, link as u8, length, false);
+            self.drivers[0].send_datagram(
+                to,
+                link as u8,
+                length,
+                crate::driver::lanes::Handling::PLAIN,
+            );
             self.drivers[0].flush_datagrams();
         }
     }

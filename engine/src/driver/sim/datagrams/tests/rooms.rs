@@ -38,7 +38,7 @@ fn room_that_was_not_used_is_there_still() {
     let driver = bench.drivers[0].as_mut().unwrap();
     driver.datagram_room().unwrap()[..4].copy_from_slice(b"old.");
     driver.datagram_room().unwrap()[..3].copy_from_slice(b"new");
-    driver.send_datagram(to, 0, 3, false);
+    driver.send_datagram(to, 0, 3, crate::driver::lanes::Handling::PLAIN);
     driver.flush_datagrams();
     bench.pass(DELAY_NS);
     assert_eq!(bench.receive_all(1), [b"new"]);
@@ -48,7 +48,12 @@ fn room_that_was_not_used_is_there_still() {
 fn a_datagram_without_room_is_a_violation() {
     let mut bench = Bench::new(1, 2, DatagramWeather::fair());
     let to = bench.locator(1);
-    bench.drivers[0].as_mut().unwrap().send_datagram(to, 0, 3, false);
+    bench.drivers[0].as_mut().unwrap().send_datagram(
+        to,
+        0,
+        3,
+        crate::driver::lanes::Handling::PLAIN,
+    );
     assert!(bench.net.borrow_mut().take_violation().is_some());
 }
 
