@@ -47,7 +47,7 @@ macro_rules! pass_on {
     };
     (@send_datagram $to:ident) => {
         pass_on!(
-            # $to send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: $crate::driver::lanes::Handling)
+            # $to send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, how: Handling)
         );
     };
     (@recv_datagram $to:ident) => {

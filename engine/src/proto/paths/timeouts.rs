@@ -38,8 +38,9 @@ impl PathTable {
         self.timers.sweep(count, |at_ns, session| Timers::stands(all, at_ns, session));
     }
 
-    /// Does what a path wants at a time that has come. `false`: it is none of its. `late_ns`: how long ago what is not handled may have
-    /// come; `is_drained`: nothing is left that came before the turn began.
+    /// Does what a path wants at a time that has come. `false`: it is none of its. `late_ns`: how
+    /// long ago what is not handled may have come; `is_drained`: nothing is left that came before
+    /// the turn began.
     pub(crate) fn handle_timeout(
         &mut self,
         core: &mut Core,

@@ -19,7 +19,8 @@ pub(crate) struct Transmit {
     pub(crate) bytes: usize,
     /// The next one may share a system call with it as one of a train.
     pub(crate) takes_trains: bool,
-    /// It has UDP's checksum, though the peer takes frames: nothing shows yet that it comes without.
+    /// It has UDP's checksum, also where the peer takes frames: nothing shows yet that it comes
+    /// without.
     ///
     /// RR-PATH-8.
     pub(crate) is_summed: bool,
