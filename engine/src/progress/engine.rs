@@ -499,14 +499,7 @@ impl Engine {
             self.check_lanes();
             self.ask_idle_paths();
             self.move_control_lanes();
-            let State { core, paths, controls, now_ns, .. } = &mut *self.state;
-            paths.shrink_idle(core, *now_ns, |session| {
-                if let Some(control) = controls.get_mut(session as usize)
-                    && control.unsent.is_empty()
-                {
-                    control.unsent = Vec::new();
-                }
-            });
+            self.state.shrink_idle();
             self.fit_window();
             self.listen_anew();
             self.publish();

@@ -425,6 +425,18 @@ impl State {
         self.paths.drain_all(&mut self.core, &mut self.completions);
     }
 
+    /// Sessions that have become idle give memory back.
+    pub(super) fn shrink_idle(&mut self) {
+        let Self { core, paths, controls, now_ns, .. } = self;
+        paths.shrink_idle(core, *now_ns, |session| {
+            if let Some(control) = controls.get_mut(session as usize)
+                && control.unsent.is_empty()
+            {
+                control.unsent = Vec::new();
+            }
+        });
+    }
+
     /// How many sessions wait for room in the driver.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn sessions_blocked(&self) -> usize {
