@@ -371,7 +371,7 @@ pub(crate) struct Handling {
 
 impl Handling {
     /// As any receiver takes it: in a train or not, with a checksum.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { is_alone: false, is_summed: true };
 }
 
