@@ -141,7 +141,8 @@ fn played(run: &Run) -> Played {
         let counters = &end.counters;
         assert!(counters.segments_by_datagram * 2 > counters.segments_received, "{counters:?}");
         let wanted = fault.seen as f64 * run.loss;
-        assert!(run.loss == 0.0 || fault.hits > 0, "{run}: {fault:?}");
+        // Of 20 that are due none is hit once in 10^9 runs; of 3, once in 30.
+        assert!(wanted < 20.0 || fault.hits > 0, "{run}: {fault:?}");
         if wanted > 100.0 {
             let hits = fault.hits as f64;
             assert!(hits > wanted * 0.5 && hits < wanted * 2.0, "{run}: {fault:?}");
