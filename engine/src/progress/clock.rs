@@ -43,7 +43,7 @@ impl Clock {
         Self::Since(clock, start)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn now_ns(&self) -> u64 {
         match self {
             Self::Since(clock, start) => clock.delta_as_nanos(*start, clock.raw()),

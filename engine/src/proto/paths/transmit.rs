@@ -89,7 +89,7 @@ impl PathTable {
 
     /// [`Self::poll_transmit`] of what was just staged for a session, with fewer questions, if
     /// nothing else waits and nothing is uncommon about its carrier. `None`: nothing happened.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_transmit_lone(
         &mut self,
         core: &mut Core,
