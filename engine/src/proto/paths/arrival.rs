@@ -38,8 +38,7 @@ enum Outcome {
 }
 
 impl PathTable {
-    /// One datagram. An error: its sender, who is the peer of a session,
-    /// breaks the protocol.
+    /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
     ///
     /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
     pub(crate) fn handle_packet(

@@ -41,7 +41,8 @@ use super::rails::trial::Trial;
 /// Position of no path.
 pub(crate) const NO_PATH: u8 = u8::MAX;
 
-/// One of a session's paths: 0 is the carrier, others follow in the order of [`Paths::all`].
+/// One of a session's paths: 0 is the carrier, others follow in the order of [`Paths::all`]. It
+/// names the same path until another one becomes the carrier.
 pub(crate) type Index = usize;
 
 /// The paths of one session.
