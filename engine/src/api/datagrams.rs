@@ -72,7 +72,7 @@ impl Endpoint<Owned> {
             Err(None) => return DatagramState::Off,
             Err(Some(cause)) => return DatagramState::Refused { cause: cause.to_owned() },
         };
-        let Dropped { malformed, unknown, forged, repeated, stray } = engine.state.paths.dropped;
+        let Dropped { malformed, unknown, forged, repeated, stray } = engine.state.paths.dropped();
         let asked = socket.local_addr().and_then(|at| Ok((at.port(), udp::buffers(socket)?)));
         match asked {
             Ok((port, (receive_buffer_bytes, send_buffer_bytes))) => DatagramState::Taken {

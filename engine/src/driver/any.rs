@@ -1,12 +1,11 @@
 //! A driver as an engine has it: which one it is is known where the calls of the hot path are made.
 
-use crate::driver::lanes::Handling;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use super::datagrams::Datagrams;
-use super::lanes::Driver;
+use super::lanes::{Driver, Handling};
 use super::sockets::SocketsDriver;
 #[cfg(feature = "uring")]
 use super::uring::UringDriver;

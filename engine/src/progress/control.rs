@@ -11,7 +11,7 @@ use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::late::Late;
-use crate::proto::paths::Paths;
+use crate::proto::paths::{CARRIER, Paths};
 use crate::proto::send::Staged;
 use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
@@ -321,7 +321,7 @@ impl Engine {
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else {
-            self.transmit(session, 0, false);
+            self.transmit(session, CARRIER, false);
             return self.driver.flush_datagrams();
         };
         if control.has_contents {

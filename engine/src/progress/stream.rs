@@ -23,6 +23,7 @@ use super::engine::{Engine, State};
 use super::lanes::Interest;
 use crate::proto::datagram::append_segment;
 use crate::proto::hint::Hint;
+use crate::proto::paths::CARRIER;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 
@@ -105,7 +106,7 @@ impl Engine {
             }
             if !is_alone || self.state.core.is_waiting(session) {
                 let is_last = self.state.core.is_dirty_alone(session);
-                happened |= self.transmit(session, 0, is_last);
+                happened |= self.transmit(session, CARRIER, is_last);
             }
             // What was made for longer datagrams than the path takes now goes by TCP.
             is_by_path =

@@ -23,7 +23,7 @@ pub(crate) use self::announced::Announced;
 use super::engine::{Engine, State};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
-use crate::proto::paths::{Paths, ReceiveInfo};
+use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
 use crate::types::{Error, FrameState};
 
 pub(super) use self::several::state_of;
@@ -180,7 +180,7 @@ impl Engine {
         self.control(session).has_contents = true;
         self.state.core.announce_rails(session);
         self.state.datagrams.poll();
-        self.transmit(session, 0, false);
+        self.transmit(session, CARRIER, false);
         self.driver.flush_datagrams();
     }
 
@@ -224,7 +224,7 @@ impl Engine {
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
         if self.state.paths.hasten_last_ack(session) {
-            self.transmit(session, 0, false);
+            self.transmit(session, CARRIER, false);
             self.driver.flush_datagrams();
         }
         self.state.paths.close(session);
@@ -372,8 +372,8 @@ impl Engine {
             // What is drained is as old as the turn; a socket that is watched has nothing.
             let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
             let late_ns = if datagrams.is_watched { 0 } else { *now_ns - datagrams.drained_ns };
-            let when = (*now_ns, late_ns, is_drained);
-            if paths.handle_timeout(core, (session, index), at_ns, when, completions) {
+            let timeout = Timeout { at_ns, now_ns: *now_ns, late_ns, is_drained };
+            if paths.handle_timeout(core, (session, index), timeout, completions) {
                 self.transmit(session, index, false);
             }
         }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::lanes::Handling;
 use crate::progress::engine::{Engine, State};
-use crate::proto::paths::{Paths, Transmit};
+use crate::proto::paths::{CARRIER, Index, Transmit};
 
 impl Engine {
     /// Whether something waits that fits no datagram of the path.
@@ -18,21 +18,18 @@ impl Engine {
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
         let State { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
         let Some(control) = controls.get(session as usize) else { return false };
-        let is_open = paths.of(session).is_some_and(Paths::are_open);
-        if !is_open || !control.unsent.is_empty() || datagrams.is_blocked {
+        if !control.unsent.is_empty() || datagrams.is_blocked {
             return false;
         }
+        let Some(packet) = paths.lone_packet(core, session) else { return false };
         let Ok(room) = self.driver.datagram_room() else { return false };
-        let sent_ns = clock.now_ns();
-        let Some(datagram) = paths.poll_transmit_lone(core, session, sent_ns, room) else {
-            return false;
-        };
-        *now_ns = sent_ns;
+        *now_ns = clock.now_ns();
+        let Some(datagram) = packet.write(*now_ns, room) else { return false };
         self.send_datagram(&datagram);
         self.driver.flush_datagrams();
         // What the last acknowledgement means is found out while it is on its way.
         let State { core, paths, completions, .. } = &mut *self.state;
-        if !paths.end_transmit(core, (session, 0), false, completions) {
+        if !paths.end_transmit(core, (session, CARRIER), false, completions) {
             self.flush_what_no_path_takes(session);
         }
         true
@@ -44,7 +41,7 @@ impl Engine {
     pub(in crate::progress) fn transmit(
         &mut self,
         session: u32,
-        index: usize,
+        index: Index,
         is_last: bool,
     ) -> bool {
         if !self.state.paths.is_served(session, index) {

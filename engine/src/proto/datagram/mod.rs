@@ -54,7 +54,7 @@ use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-pub(crate) use self::outgoing::append_segment;
+pub(crate) use self::outgoing::{Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::stage_in_content;

@@ -8,7 +8,7 @@ use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::super::packet::Arrival;
 use super::path::{Health, SessionPath};
-use super::{Index, PathTable, Paths};
+use super::{CARRIER, Index, PathTable, Paths};
 use crate::wire::packet::{
     FLAG_MTU_PROBE, KIND_PACKET, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet,
 };
@@ -16,7 +16,7 @@ use crate::wire::packet::{
 /// A session whose peer breaks the protocol.
 pub(crate) type Offence = (u32, PeerFailure);
 
-/// Whence and when a datagram came.
+/// Where a datagram came from, and when.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveInfo {
     pub(crate) from: SocketAddr,
@@ -38,8 +38,7 @@ enum Outcome {
 }
 
 impl PathTable {
-    /// One datagram. An error: its sender, who is the peer of a session,
-    /// breaks the protocol.
+    /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
     ///
     /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
     pub(crate) fn handle_packet(
@@ -71,7 +70,7 @@ impl PathTable {
             paths = self.by_slot.get(session as usize);
         }
         if paths.is_some_and(|paths| paths.has_only(id, number)) {
-            return self.handle_on_path(core, info, session, 0, bytes, effects).map(drop);
+            return self.handle_on_path(core, info, session, CARRIER, bytes, effects).map(drop);
         }
         self.handle_on_one_of_several(core, info, session, number, bytes, effects)
     }
@@ -102,7 +101,7 @@ impl PathTable {
             };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return handled };
         let is_active = paths.get(index).is_some_and(SessionPath::is_active);
-        let is_led = is_segment && paths.note_contents(length, index != 0);
+        let is_led = is_segment && paths.note_contents(length, index != CARRIER);
         if paths.is_doubtful || !is_active {
             self.judge_paths(core, now_ns, session);
         }
@@ -112,7 +111,7 @@ impl PathTable {
         }
         let streams_elsewhere =
             |it: &Paths| it.has_streamed && it.carrier_at() == Some(it.stream_at);
-        if index != 0 && self.of(session).is_some_and(streams_elsewhere) {
+        if index != CARRIER && self.of(session).is_some_and(streams_elsewhere) {
             // The peer sends by another path than the stream's: it may know why.
             self.ask_stream(now_ns, session);
         }

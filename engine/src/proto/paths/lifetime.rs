@@ -103,6 +103,7 @@ impl PathTable {
         self.open_other_path(core, now_ns, session, number, at);
         true
     }
+
     /// A session was just established, whose TCP lane goes by the path at `stream_at`; it has none
     /// of datagrams yet.
     pub(crate) fn begin(&mut self, session: u32, stream_at: u8) {
@@ -187,8 +188,7 @@ impl PathTable {
 
     /// The paths of a session that is over are no more.
     pub(crate) fn close(&mut self, session: u32) {
-        let stream_at = self.of_mut(session).stream_at;
-        let over = std::mem::replace(self.of_mut(session), Paths { stream_at, ..Paths::default() });
+        let over = std::mem::take(self.of_mut(session));
         self.standing_by -= over.standby.len();
         for path in over.carrier.into_iter().chain(over.standby) {
             self.by_session.remove(&path.session_id);

@@ -7,8 +7,7 @@
 //!
 //! 1. [`PathTable::handle_packet`] for each datagram that came in, then [`PathTable::drain`];
 //! 2. [`PathTable::poll_transmit`] for each path of a session that has something to send, until it
-//!    gives nothing, or [`PathTable::poll_transmit_lone`] in its place; then
-//!    [`PathTable::end_transmit`];
+//!    gives nothing, or [`PathTable::lone_packet`] in its place; then [`PathTable::end_transmit`];
 //! 3. [`PathTable::poll_timeout`] for the sessions whose time has come,
 //!    [`PathTable::handle_timeout`] for each of their paths, and
 //!    [`PathTable::judge_after_timeout`].
@@ -34,6 +33,7 @@ pub(crate) use self::arrival::ReceiveInfo;
 pub(crate) use self::counters::{DatagramCounters, Dropped};
 use self::idle::InUse;
 pub(crate) use self::path::SessionPath;
+pub(crate) use self::timeouts::Timeout;
 use self::timers::Timers;
 pub(crate) use self::transmit::Transmit;
 use super::rails::health::{Health as RailHealth, Phase};
@@ -44,8 +44,12 @@ use super::table::reserve_for;
 /// Position of no path.
 pub(crate) const NO_PATH: u8 = u8::MAX;
 
-/// One of a session's paths: 0 is the carrier, others follow in the order of [`Paths::all`].
+/// One of a session's paths: 0 is the carrier, others follow in the order of [`Paths::all`]. It
+/// names the same path until another one becomes the carrier.
 pub(crate) type Index = usize;
+
+/// The carrier.
+pub(crate) const CARRIER: Index = 0;
 
 /// The paths of one session.
 #[derive(Debug, Default)]
@@ -102,7 +106,7 @@ impl Paths {
     #[inline]
     fn get(&self, index: Index) -> Option<&SessionPath> {
         match index {
-            0 => self.carrier.as_deref(),
+            CARRIER => self.carrier.as_deref(),
             _ => self.standby.get(index - 1).map(|path| &**path),
         }
     }
@@ -110,7 +114,7 @@ impl Paths {
     #[inline]
     fn get_mut(&mut self, index: Index) -> Option<&mut SessionPath> {
         match index {
-            0 => self.carrier.as_deref_mut(),
+            CARRIER => self.carrier.as_deref_mut(),
             _ => self.standby.get_mut(index - 1).map(|path| &mut **path),
         }
     }
@@ -241,7 +245,7 @@ pub(crate) struct PathTable {
     /// Rails whose NICs have no link: a bit for each.
     rails_down: u16,
     /// What was dropped so far.
-    pub(crate) dropped: Dropped,
+    dropped: Dropped,
     /// Segments that came in datagrams so far.
     segments: u64,
     /// Of paths whose session is over.
@@ -255,7 +259,7 @@ impl PathTable {
         self.by_slot.get(session as usize)
     }
 
-    /// The same, for it to have some.
+    /// The same; a slot that never had any gets an entry without.
     #[inline]
     pub(crate) fn of_mut(&mut self, session: u32) -> &mut Paths {
         let index = session as usize;
@@ -264,6 +268,11 @@ impl PathTable {
             self.by_slot.resize_with(index + 1, Paths::default);
         }
         &mut self.by_slot[index]
+    }
+
+    /// Datagrams that were dropped so far, by reason.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.dropped
     }
 
     /// Slots of sessions that may have paths.

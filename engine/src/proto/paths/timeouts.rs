@@ -7,6 +7,18 @@ use super::path::Health;
 use super::timers::Timers;
 use super::{Index, PathTable, Paths};
 
+/// A time that has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeout {
+    /// As [`PathTable::poll_timeout`] gave it.
+    pub(crate) at_ns: u64,
+    pub(crate) now_ns: u64,
+    /// How long ago what is not handled may have come, at the most.
+    pub(crate) late_ns: u64,
+    /// Nothing is left that came before the turn began.
+    pub(crate) is_drained: bool,
+}
+
 impl PathTable {
     /// Whether some session wants a turn, so that the time counts.
     #[inline]
@@ -38,17 +50,15 @@ impl PathTable {
         self.timers.sweep(count, |at_ns, session| Timers::stands(all, at_ns, session));
     }
 
-    /// Does what a path wants at a time that has come. `false`: it is none of its. `late_ns`: how
-    /// long ago what is not handled may have come; `is_drained`: nothing is left that came before
-    /// the turn began.
+    /// Does what a path wants at a time that has come. `false`: it is none of its.
     pub(crate) fn handle_timeout(
         &mut self,
         core: &mut Core,
         (session, index): (u32, Index),
-        at_ns: u64,
-        (now_ns, late_ns, is_drained): (u64, u64, bool),
+        timeout: Timeout,
         effects: &mut impl Effects,
     ) -> bool {
+        let Timeout { at_ns, now_ns, late_ns, is_drained } = timeout;
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return false };
         paths.note_use(session, &mut self.in_use);
         let path = paths.get_mut(index);

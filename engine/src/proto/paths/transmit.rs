@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::super::core::Core;
+use super::super::datagram::Lone;
 use super::super::effects::Effects;
 use super::path::{Contents, Health, SessionPath};
 use super::{Index, PathTable};
@@ -28,6 +29,22 @@ pub(crate) struct Transmit {
     pub(crate) is_drained: bool,
     /// The path has more to ask, whatever waits.
     pub(crate) is_probing: bool,
+}
+
+/// The only content of a session that waits, and the path that it goes by.
+pub(crate) struct LonePacket<'a> {
+    path: &'a mut SessionPath,
+    content: Lone<'a>,
+}
+
+impl LonePacket<'_> {
+    /// Writes it into `room`, which holds the longest datagram that a driver takes. `None`: it is
+    /// to go the general way, and nothing happened.
+    #[inline]
+    pub(crate) fn write(mut self, now_ns: u64, room: &mut [u8]) -> Option<Transmit> {
+        let packet = self.path.packets.transmit_lone(now_ns, &mut self.content, room)?;
+        Some(self.path.seal(room, packet, true))
+    }
 }
 
 impl SessionPath {
@@ -87,23 +104,19 @@ impl PathTable {
         Some(path.seal(room, packet, is_drained))
     }
 
-    /// [`Self::poll_transmit`] of what was just staged for a session, with fewer questions, if
-    /// nothing else waits and nothing is uncommon about its carrier. `None`: nothing happened.
-    #[inline(always)]
-    pub(crate) fn poll_transmit_lone(
-        &mut self,
-        core: &mut Core,
+    /// What was just staged for a session, if nothing else waits and nothing is uncommon about its
+    /// carrier; [`LonePacket::write`] sends it with fewer questions than [`Self::poll_transmit`].
+    #[inline]
+    pub(crate) fn lone_packet<'a>(
+        &'a mut self,
+        core: &'a mut Core,
         session: u32,
-        now_ns: u64,
-        room: &mut [u8],
-    ) -> Option<Transmit> {
+    ) -> Option<LonePacket<'a>> {
         let path = self.by_slot.get_mut(session as usize)?.carrier.as_deref_mut()?;
         if !path.is_open() || path.is_off || path.candidate.is_some() {
             return None;
         }
-        let mut content = core.lone_content(session)?;
-        let packet = path.packets.transmit_lone(now_ns, &mut content, room)?;
-        Some(path.seal(room, packet, true))
+        Some(LonePacket { path, content: core.lone_content(session)? })
     }
 
     /// A path has sent what it wanted: acknowledgements may be applied, and its timer is set unless
