@@ -392,17 +392,16 @@ impl Engine {
         }
     }
 
-    /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes. Each has a time
-    /// among the timers, so that those sessions are found that owe one.
+    /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
     pub(super) fn acknowledge_all(&mut self) {
-        let due = self.state.paths.hasten_acks(self.state.now_ns);
-        if !due.is_empty() {
-            for &session in &due {
+        let heard = self.state.paths.hasten_acks();
+        if !heard.is_empty() {
+            for &session in &heard {
                 self.transmit_all(session);
             }
             self.driver.flush_datagrams();
         }
-        self.state.paths.end_hasten_acks(due);
+        self.state.paths.end_hasten_acks(heard);
     }
 }
 

@@ -3,9 +3,6 @@
 /// Longest datagram that passes on any network, in bytes, as QUIC has it (RFC 9000, section 14).
 pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 
-/// Longest time that an acknowledgement waits, in nanoseconds.
-pub(crate) const ACK_DELAY_NS: u64 = 25_000;
-
 /// See the module. The defaults suit a LAN and work on a WAN.
 #[derive(Clone, Debug)]
 pub(crate) struct PathConfig {
@@ -41,7 +38,7 @@ impl Default for PathConfig {
             datagram_bytes_max: 1472,
             rtt_initial_ns: 1_000_000,
             ack_every: 16,
-            ack_delay_ns: ACK_DELAY_NS,
+            ack_delay_ns: 25_000,
             window_initial_packets: 32,
             queue_target_ns: 25_000,
         }

@@ -34,7 +34,7 @@ mod sent;
 mod tests;
 mod transmit;
 
-pub(crate) use config::{ACK_DELAY_NS, DATAGRAM_BYTES_MIN, PathConfig};
+pub(crate) use config::{DATAGRAM_BYTES_MIN, PathConfig};
 pub(crate) use delivery::Delivered;
 pub(crate) use path::{Event, Path};
 pub(crate) use received::Arrival;

@@ -172,6 +172,9 @@ impl PathTable {
             dropped.stray += 1;
             return Ok(Outcome::Dropped);
         };
+        if !std::mem::replace(&mut path.is_heard, true) {
+            self.heard.push(session);
+        }
         match arrival {
             Ok(Arrival::Fresh) => {}
             Ok(_) => {

@@ -68,5 +68,10 @@ impl PathTable {
         if in_use.is_empty() {
             in_use.shrink_to_fit();
         }
+        // Paths that ended have left entries, where the loop never sleeps.
+        if self.heard.len() > self.by_slot.len() {
+            self.heard.sort_unstable();
+            self.heard.dedup();
+        }
     }
 }

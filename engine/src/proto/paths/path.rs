@@ -70,6 +70,8 @@ pub(crate) struct SessionPath {
     pub(super) is_off: bool,
     /// Packets came, and its path has not been drained since.
     pub(super) has_news: bool,
+    /// A packet came since the loop slept, and its session is in the list of those.
+    pub(super) is_heard: bool,
 }
 
 /// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
@@ -155,6 +157,7 @@ impl SessionPath {
             timer_ns: u64::MAX,
             is_off: false,
             has_news: false,
+            is_heard: false,
         }
     }
 

@@ -2,7 +2,6 @@
 
 use super::super::core::Core;
 use super::super::effects::Effects;
-use super::super::packet::ACK_DELAY_NS;
 use super::path::Health;
 use super::timers::Timers;
 use super::{Index, PathTable, Paths};
@@ -83,29 +82,29 @@ impl PathTable {
     }
 
     /// Before the loop sleeps: what arrived is acknowledged with what is sent next, as nobody
-    /// answers until it wakes. Each acknowledgement that is owed has a time among the timers, so
-    /// that the sessions are found that owe one; [`Self::end_hasten_acks`] takes the list back.
-    pub(crate) fn hasten_acks(&mut self, now_ns: u64) -> Vec<u32> {
-        let mut due = std::mem::take(&mut self.due);
-        while let Some((at_ns, session)) = self.timers.pop(now_ns + ACK_DELAY_NS) {
+    /// answers until it wakes, and what was put off is applied. The sessions that were heard since
+    /// it slept last, in order, each once; [`Self::end_hasten_acks`] takes the list back.
+    pub(crate) fn hasten_acks(&mut self) -> Vec<u32> {
+        let mut heard = std::mem::take(&mut self.heard);
+        heard.sort_unstable();
+        heard.dedup();
+        for &session in &heard {
             let Some(paths) = self.by_slot.get_mut(session as usize) else { continue };
-            let mut stands = false;
-            for path in paths.all_mut().filter(|path| path.timer_ns == at_ns) {
-                stands = true;
-                path.timer_ns = u64::MAX;
+            for path in paths.all_mut() {
+                path.is_heard = false;
                 path.packets.apply_deferred_ack();
                 path.packets.hasten_ack();
             }
-            if stands && due.last() != Some(&session) {
-                due.push(session);
-            }
         }
-        due
+        heard
     }
 
     /// What [`Self::hasten_acks`] gave was sent.
-    pub(crate) fn end_hasten_acks(&mut self, mut due: Vec<u32>) {
-        due.clear();
-        self.due = due;
+    pub(crate) fn end_hasten_acks(&mut self, mut heard: Vec<u32>) {
+        heard.clear();
+        // Nothing is read meanwhile.
+        if self.heard.is_empty() {
+            self.heard = heard;
+        }
     }
 }
