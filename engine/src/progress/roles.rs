@@ -15,12 +15,12 @@ use crate::wire::proof::PROOF_BYTES;
 
 /// Bytes of a hello, a reply or a proof that have come so far.
 #[derive(Debug)]
-pub(crate) struct Greeting {
+pub(crate) struct PartialMessage {
     pub(crate) bytes: [u8; HELLO_BYTES],
     pub(crate) length: usize,
 }
 
-impl Greeting {
+impl PartialMessage {
     pub(crate) fn new() -> Self {
         Self { bytes: [0; HELLO_BYTES], length: 0 }
     }
@@ -43,21 +43,21 @@ pub(crate) enum Role {
     /// An attempt for the control lane of a session, before TCP is connected.
     Connecting { session: u32, remote: SocketAddr },
     /// Our hello is sent.
-    AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, greeting: Greeting },
+    AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, partial: PartialMessage },
     /// A connection came in and has not said yet who it is.
-    AwaitHello { remote: SocketAddr, since_ns: u64, greeting: Greeting },
+    AwaitHello { remote: SocketAddr, since_ns: u64, partial: PartialMessage },
     /// Its hello is accepted; it has to prove that it made it now.
-    AwaitProof { remote: SocketAddr, since_ns: u64, half: Box<HalfOpen>, greeting: Greeting },
+    AwaitProof { remote: SocketAddr, since_ns: u64, half: Box<HalfOpen>, partial: PartialMessage },
     /// The control lane of a session.
     Control { session: u32 },
     /// A bulk lane of ours, before TCP is connected.
     LaneConnecting { lane: Id, remote: SocketAddr },
     /// Our hello for a bulk lane is sent.
-    LaneAwaitReply { lane: Id, initiator: Box<Initiator>, greeting: Greeting },
+    LaneAwaitReply { lane: Id, initiator: Box<Initiator>, partial: PartialMessage },
     /// Another control lane of a session, on another rail, before TCP is connected.
     MoveConnecting { session: u32, remote: SocketAddr },
     /// Our hello for it is sent.
-    MoveAwaitReply { session: u32, initiator: Box<Initiator>, greeting: Greeting },
+    MoveAwaitReply { session: u32, initiator: Box<Initiator>, partial: PartialMessage },
     /// A bulk lane.
     Bulk { lane: Id, traffic: Traffic },
     /// Being closed; only its last events matter.
@@ -66,13 +66,13 @@ pub(crate) enum Role {
 
 impl Role {
     /// What has come so far of the message that is awaited, and how long that is.
-    pub(crate) fn awaited(&mut self) -> Option<(&mut Greeting, usize)> {
+    pub(crate) fn awaited(&mut self) -> Option<(&mut PartialMessage, usize)> {
         match self {
-            Self::AwaitHello { greeting, .. } => Some((greeting, HELLO_BYTES)),
-            Self::AwaitProof { greeting, .. } => Some((greeting, PROOF_BYTES)),
-            Self::AwaitReply { greeting, .. }
-            | Self::LaneAwaitReply { greeting, .. }
-            | Self::MoveAwaitReply { greeting, .. } => Some((greeting, HELLO_REPLY_BYTES)),
+            Self::AwaitHello { partial, .. } => Some((partial, HELLO_BYTES)),
+            Self::AwaitProof { partial, .. } => Some((partial, PROOF_BYTES)),
+            Self::AwaitReply { partial, .. }
+            | Self::LaneAwaitReply { partial, .. }
+            | Self::MoveAwaitReply { partial, .. } => Some((partial, HELLO_REPLY_BYTES)),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A session in datagram mode ([`super::datagram`]) has one path or several, each with packet
 //! numbers, keys, window and round trip of its own ([`super::packet`]). One, the *carrier*, takes
-//! the session's contents; the others stand by, ask and answer. [`PathTable`] owns all of this; the
+//! the session's segments; the others stand by, ask and answer. [`PathTable`] owns all of this; the
 //! loop gives it datagrams and time, and sends what it is given:
 //!
 //! 1. [`PathTable::handle_packet`] for each datagram that came in, then [`PathTable::drain`];
@@ -51,34 +51,34 @@ pub(crate) const CARRIER: Index = 0;
 /// The paths of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    /// The one that carries contents, if the session is in datagram mode.
+    /// The one that carries segments, if the session is in datagram mode.
     carrier: Option<Box<SessionPath>>,
     /// The others.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place now and then")]
     standby: Vec<Box<SessionPath>>,
-    /// Which of them contents had best go by.
+    /// Which of them segments had best go by.
     preference: Preference,
     /// Which of them deliver long ones faster.
     trial: Trial,
-    /// Long datagrams with contents that came since the last reading, and how many of any length
+    /// Long datagrams with segments that came since the last reading, and how many of any length
     /// came in a row by a path that is not the carrier.
-    contents_came: u32,
-    contents_elsewhere: u32,
+    segments_came: u32,
+    segments_elsewhere: u32,
     /// Some of them is not as it should be.
     is_doubtful: bool,
     /// Position of the path that the session's TCP lane goes by; [`NO_PATH`]: by none of them.
     stream_at: u8,
-    /// Long contents have come or gone by that lane.
+    /// Long segments have come or gone by that lane.
     has_streamed: bool,
     /// When that lane last showed that its path is alive, and how many bytes it had delivered then.
     streamed_ns: u64,
     streamed_bytes: u64,
     /// Since when none is healthy.
     silent_since_ns: Option<u64>,
-    /// Since when the same path has carried contents, where there are several.
+    /// Since when the same path has carried segments, where there are several.
     carries_since_ns: u64,
-    /// Longest content that all healthy ones carry, where there are several.
-    content_bytes: usize,
+    /// Longest segment that all healthy ones carry, where there are several.
+    segment_bytes: usize,
 }
 
 impl Paths {
@@ -118,7 +118,7 @@ impl Paths {
         !self.standby.is_empty()
     }
 
-    /// Whether the session's contents go by datagrams now.
+    /// Whether the session's segments go by datagrams now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
         self.carrier.as_ref().is_some_and(|path| path.is_open())
@@ -179,7 +179,7 @@ impl Paths {
         paths.any(|path| path.rail_health.as_ref().is_some_and(is_lost))
     }
 
-    /// Position of the path that carries contents now, if any does.
+    /// Position of the path that carries segments now, if any does.
     pub(crate) fn carrier_at(&self) -> Option<u8> {
         self.carrier.as_ref().filter(|path| path.is_open()).map(|path| path.at)
     }
@@ -189,7 +189,7 @@ impl Paths {
         self.stream_at
     }
 
-    /// Whether long contents have come or gone by that lane.
+    /// Whether long segments have come or gone by that lane.
     pub(crate) fn has_streamed(&self) -> bool {
         self.has_streamed
     }
