@@ -4,7 +4,7 @@
 use zerocopy::IntoBytes;
 
 use crate::progress::clock;
-use crate::proto::matching::{Envelope, Hasher, Matcher, PostedKey, Selector};
+use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, PostedKey, Selector};
 use crate::proto::outbox::{Outbox, StagingPool};
 use crate::proto::session::Session;
 use crate::wire::eager::EAGER_HEADER_BYTES;
@@ -42,7 +42,7 @@ impl Matching {
     /// A message arrives: gives the receive that takes it, or keeps it as `message`.
     #[inline]
     pub fn arrive(&mut self, source: u32, context: u64, tag: u64, message: u32) -> Option<u32> {
-        let envelope = Envelope { source, context, tag };
+        let envelope = MatchEnvelope { source, context, tag };
         let receive = self.0.take_posted(&envelope);
         if receive.is_none() {
             self.0.insert_unexpected(&envelope, message);
@@ -138,7 +138,7 @@ impl Segment {
             flags: 0,
             target_endpoint: 0.into(),
             source_endpoint: 0.into(),
-            follows: 0.into(),
+            predecessor_distance: 0.into(),
             context: 0.into(),
             length: (payload.len() as u32).into(),
             tag: tag.into(),

@@ -99,13 +99,13 @@ pub(crate) mod simulated {
         AckUnhandled,
         /// A frame that comes again is taken again.
         RepeatFrames,
-        /// Contents that are lost are not sent again.
+        /// Segments that are lost are not sent again.
         ForgetLost,
-        /// A probe of a silent path takes a content that is to go by TCP.
+        /// A probe of a silent path takes a segment that is to go by TCP.
         StealByProbe,
         /// A datagram is believed whatever its tag says.
         BelieveAnyTag,
-        /// Contents go to whatever address a packet came from last.
+        /// Segments go to whatever address a packet came from last.
         MoveUnasked,
         /// Limits that a lost datagram or one of a silent path announced are not repeated.
         LoseLimits,
@@ -121,7 +121,7 @@ pub(crate) mod simulated {
         ShiftPart,
         /// Bulk data that came in a datagram is placed one byte too early.
         ShiftData,
-        /// The oldest content counts as arrived whatever the peer says.
+        /// The oldest segment counts as arrived whatever the peer says.
         ReleaseUnacked,
         /// The peer is told of one more frame than has come, when some came early.
         AckTooMuch,
@@ -131,8 +131,8 @@ pub(crate) mod simulated {
         SkipSegmentSum,
         /// The checksum of a chunk is not looked at.
         SkipChunkSum,
-        /// Contents that a failed session held are not given back.
-        LeakContents,
+        /// Segments that a failed session held are not given back.
+        LeakSegments,
         /// Messages that wait for the one before them keep waiting when that is matched.
         KeepHeld,
     }
@@ -181,7 +181,7 @@ pub(crate) mod simulated {
         Bug::GrantsAsTheyCome,
         Bug::SkipSegmentSum,
         Bug::SkipChunkSum,
-        Bug::LeakContents,
+        Bug::LeakSegments,
         Bug::KeepHeld,
         Bug::LoseLimits,
     ];

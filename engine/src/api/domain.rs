@@ -19,7 +19,7 @@ use crate::driver::lanes::{
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
-use crate::progress::engine::{LoopConfig, State};
+use crate::progress::engine::{EngineState, LoopConfig};
 use crate::progress::statistics::Publisher;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
@@ -203,7 +203,7 @@ impl Domain {
             .map_err(|error| Error::system("the kernel gives no random numbers", error))?;
         let engine = random.random::<u64>().max(1);
         let window_bytes = socket_window_bytes(&datagrams);
-        let mut state = State::new(
+        let mut state = EngineState::new(
             engine,
             random,
             core_config(settings, longest, window_bytes),
@@ -355,7 +355,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
         checksum: settings.checksum(),
-        content_buffer_bytes: longest,
+        segment_buffer_bytes: longest,
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
         eager_by_stream: settings.eager_lane() == EagerLane::Tcp,
         eager_limit_in_datagrams: clamp_u32(settings.datagram_eager_limit_bytes()),

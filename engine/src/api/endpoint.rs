@@ -10,13 +10,13 @@ use super::hints::Hints;
 use crate::driver::lanes::LaneKey;
 use crate::driver::{self, ArenaRange, DriverChoice};
 use crate::progress::caretaker::EngineCell;
-use crate::progress::engine::{Engine, State};
+use crate::progress::engine::{Engine, EngineState};
 use crate::settings::Lanes;
 use crate::types::{Address, Error, Peer};
 
 /// An endpoint that no thread owns: it listens, and can be sent to another thread.
 pub struct Detached {
-    state: Box<State>,
+    state: Box<EngineState>,
     sockets: Vec<(LaneKey, OwnedFd)>,
 }
 
@@ -176,7 +176,7 @@ impl<Mode> fmt::Debug for Endpoint<Mode> {
 }
 
 impl Endpoint<Detached> {
-    pub(crate) fn new(domain: Domain, state: Box<State>) -> Self {
+    pub(crate) fn new(domain: Domain, state: Box<EngineState>) -> Self {
         Self { domain, mode: Detached { state, sockets: Vec::new() } }
     }
 

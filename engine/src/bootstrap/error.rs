@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reports_of_any_content_are_read(bytes: Vec<u8>) {
+        fn reports_of_any_payload_are_read(bytes: Vec<u8>) {
             prop_assert!(!BootstrapError::decode(&bytes).to_string().is_empty());
         }
     }

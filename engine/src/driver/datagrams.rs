@@ -15,7 +15,7 @@ use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::lanes::Rail;
 use crate::driver::lanes::{
-    DATAGRAM_BYTES_MAX, DriverCounters, Event, FrameDrops, FrameState, Handling,
+    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling,
 };
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
@@ -243,7 +243,7 @@ impl Datagrams {
 
     /// Reports what needs no kernel, and cares for the frames. `sleeps`: the driver is about to
     /// sleep. `is_armed`: the kernel has been asked about [`Source::Frames`] and has not answered.
-    pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<Event>) {
+    pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<DriverEvent>) {
         let Some(socket) = &mut self.socket else { return };
         socket.serve(sleeps, events);
         let Some(frames) = &mut self.frames else { return };
@@ -285,7 +285,7 @@ impl Datagrams {
     }
 
     /// The kernel announced something of one source.
-    pub(super) fn announced(&mut self, source: Source, what: Wants, events: &mut Vec<Event>) {
+    pub(super) fn announced(&mut self, source: Source, what: Wants, events: &mut Vec<DriverEvent>) {
         let Some(socket) = &mut self.socket else { return };
         if source == Source::Socket && what.readable {
             self.socket_rests = 0;

@@ -10,11 +10,12 @@
 //! - Every method is called by the thread that owns the engine, or by the caretaker between
 //!   [`Driver::begin_absence`] and [`Driver::end_absence`]: never by two at once.
 //! - Per bulk lane and direction at most one chunk is outstanding.
-//! - Each [`BulkLanes::send_chunk`] is answered by one [`Event::ChunkSent`] and then exactly one
-//!   [`Event::ChunkReleased`]; each [`BulkLanes::recv_chunk`] by one [`Event::ChunkReceived`]. That
-//!   holds for errors and for [`ControlLanes::close`] too: [`Event::Closed`] is the last event of a
-//!   lane and comes after all of these. Until `ChunkReleased` (or `ChunkReceived`) the kernel may
-//!   still touch the memory, whatever else happened.
+//! - Each [`BulkLanes::send_chunk`] is answered by one [`DriverEvent::ChunkSent`] and then exactly
+//!   one [`DriverEvent::ChunkReleased`]; each [`BulkLanes::recv_chunk`] by one
+//!   [`DriverEvent::ChunkReceived`]. That holds for errors and for [`ControlLanes::close`] too:
+//!   [`DriverEvent::Closed`] is the last event of a lane and comes after all of these. Until
+//!   `ChunkReleased` (or `ChunkReceived`) the kernel may still touch the memory, whatever else
+//!   happened.
 //! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
 //!   with an error, so that its memory comes back; the key names no other lane.
 //! - Events carry generations: an event of a closed lane never reaches its successor.
@@ -106,7 +107,7 @@ pub(crate) enum Interest {
 
 /// What a driver reports.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum DriverEvent {
     /// A peer connected to the listener; the lane is adopted already.
     Accepted {
         /// The new lane.
@@ -388,8 +389,8 @@ pub(crate) trait DatagramPort {
 
     /// Room for the next datagram to be sent, at least [`Self::datagram_bytes_max`] bytes of any
     /// content. `WouldBlock`: everything that the driver queues is full even after a flush;
-    /// [`Event::DatagramsWritable`] follows, once, however often there was none. Any other error
-    /// concerns no single peer. Room that is not sent is given again.
+    /// [`DriverEvent::DatagramsWritable`] follows, once, however often there was none. Any other
+    /// error concerns no single peer. Room that is not sent is given again.
     fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -466,8 +467,8 @@ pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
     }
 
     /// Index of the NIC that a rail has now: one that is deleted and made again, or comes back from
-    /// another network namespace, is another one. An [`Event::RailChanged`] says when it is up.
-    /// `None`: that of [`Self::set_rails`].
+    /// another network namespace, is another one. An [`DriverEvent::RailChanged`] says when it is
+    /// up. `None`: that of [`Self::set_rails`].
     fn nic_of(&self, rail: u8) -> Option<u32> {
         let _ = rail;
         None
@@ -475,10 +476,10 @@ pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
 
     /// Collects what has happened, without blocking. Makes no system call when there is
     /// nothing to submit and the kernel announces nothing (io_uring).
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()>;
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()>;
 
     /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()>;
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()>;
 
     /// The owner of the engine is absent: up to [`Self::end_absence`] another thread calls, and
     /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else

@@ -39,7 +39,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::driver::lanes::{Driver, Event, LaneKey};
+use crate::driver::lanes::{Driver, DriverEvent, LaneKey};
 use crate::settings::{Faults, TcpCongestion};
 
 /// Bytes that one call moves at most: what a call holds the engine for is what small messages
@@ -242,9 +242,9 @@ fn deadline_after(limit: Duration) -> Instant {
 }
 
 /// Answers a `send_chunk` that could not start.
-fn refuse_send(events: &mut Vec<Event>, lane: LaneKey, token: u64, error: io::Error) {
-    events.push(Event::ChunkSent { lane, result: Err(error) });
-    events.push(Event::ChunkReleased { token });
+fn refuse_send(events: &mut Vec<DriverEvent>, lane: LaneKey, token: u64, error: io::Error) {
+    events.push(DriverEvent::ChunkSent { lane, result: Err(error) });
+    events.push(DriverEvent::ChunkReleased { token });
 }
 
 /// A lane key that names nothing.

@@ -14,7 +14,7 @@ use rustix::net::netdevice::index_to_name_inlined;
 use super::announce::Announcer;
 use super::links::{Link, Links};
 use super::tcp::{self, Binding};
-use crate::driver::lanes::{DriverCounters, Event, LaneKey, Reach};
+use crate::driver::lanes::{DriverCounters, DriverEvent, LaneKey, Reach};
 use crate::driver::lanes::{RAILS_MAX, Rail};
 use crate::netlink::{NetlinkSocket, Route, find};
 
@@ -146,7 +146,7 @@ impl Rails {
     pub(super) fn take_news(
         &mut self,
         counters: &mut DriverCounters,
-        events: &mut Vec<Event>,
+        events: &mut Vec<DriverEvent>,
     ) -> bool {
         let Some(mut links) = self.links.take() else { return false };
         let (mut has_moved, told) = (false, events.len());
@@ -168,7 +168,7 @@ impl Rails {
         &mut self,
         link: Link<'_>,
         mut is_there: impl FnMut(u32) -> bool,
-        events: &mut Vec<Event>,
+        events: &mut Vec<DriverEvent>,
     ) -> bool {
         let mut has_moved = false;
         for (at, rail) in self.list.iter_mut().enumerate() {
@@ -199,10 +199,10 @@ impl Rails {
             let was_up = mem::replace(&mut self.are_up[at], link.is_up);
             if !is_its_nic && was_up && link.is_up {
                 // What went by the old one is lost.
-                events.push(Event::RailChanged { rail: at as u8, is_up: false });
+                events.push(DriverEvent::RailChanged { rail: at as u8, is_up: false });
             }
             if !is_its_nic || was_up != link.is_up {
-                events.push(Event::RailChanged { rail: at as u8, is_up: link.is_up });
+                events.push(DriverEvent::RailChanged { rail: at as u8, is_up: link.is_up });
             }
         }
         has_moved
@@ -441,8 +441,10 @@ mod tests {
     }
 
     /// What a rail's link is said to be, in order.
-    fn states(events: &[Event]) -> Vec<bool> {
-        let is_up = |event: &Event| matches!(event, Event::RailChanged { rail: 0, is_up: true });
+    fn states(events: &[DriverEvent]) -> Vec<bool> {
+        let is_up = |event: &DriverEvent| {
+            matches!(event, DriverEvent::RailChanged { rail: 0, is_up: true })
+        };
         events.iter().map(is_up).collect()
     }
 

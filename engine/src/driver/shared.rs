@@ -23,7 +23,7 @@ macro_rules! shared {
             if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
                 let lane = self.adopt(socket)?;
                 self.rails.seated(guest, lane);
-                self.ready.push(Event::Accepted { lane, remote, rail: guest.rail });
+                self.ready.push(DriverEvent::Accepted { lane, remote, rail: guest.rail });
             }
             Ok(())
         }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::engine::{Engine, State};
+use super::engine::{Engine, EngineState};
 use super::roles::Role;
 use crate::types::Error;
 
@@ -84,7 +84,7 @@ impl Engine {
     }
 }
 
-impl State {
+impl EngineState {
     /// Of all listeners, that at the wildcard address first.
     pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<TcpListener>> {
         let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
@@ -120,7 +120,7 @@ impl State {
             || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
             || self
                 .roles
-                .greeting()
+                .handshakes()
                 .any(|(_, role)| matches!(role, Role::Connecting { .. } | Role::AwaitReply { .. }));
         due.into_iter().chain(is_growing.then_some(SOON)).min()
     }

@@ -217,7 +217,7 @@ impl Engine {
             let Some(traffic) = self.traffic(key) else { continue };
             let silence = traffic.silence.observe(now_ns, owed, patience);
             if let Some(silence) = silence.filter(|&silence| silence >= patience) {
-                self.state.core.tell_lane_lost(lane);
+                self.state.core.announce_lane_lost(lane);
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());
                 self.close_lane(lane, LaneEnd::Failed(&cause));
             }

@@ -7,11 +7,11 @@ use rand::RngExt;
 use zerocopy::IntoBytes;
 
 use super::bulk::SILENCE;
-use super::control::Control;
+use super::control::ControlLane;
 use super::control_lane_lost::is_of_network;
-use super::engine::{Engine, State};
+use super::engine::{Engine, EngineState};
 use super::lanes::{CloseMode, Interest, LaneKey, Owed};
-use super::roles::{CLOSING, Greeting, Role};
+use super::roles::{CLOSING, PartialMessage, Role};
 use super::silence::Silence;
 use super::unfinished::Step;
 use crate::proto::connection::Phase;
@@ -184,8 +184,8 @@ impl Engine {
                 if let Some(known) = state.core.sessions.at_mut(session as usize) {
                     known.connection.handle_connected(state.now_ns, epoch);
                 }
-                let greeting = Greeting::new();
-                let role = Role::AwaitReply { session, ours, initiator, greeting };
+                let partial = PartialMessage::new();
+                let role = Role::AwaitReply { session, ours, initiator, partial };
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
@@ -197,8 +197,8 @@ impl Engine {
                 if !self.say_hello(key, initiator.hello()) {
                     return;
                 }
-                let greeting = Greeting::new();
-                let role = Role::LaneAwaitReply { lane, initiator, greeting };
+                let partial = PartialMessage::new();
+                let role = Role::LaneAwaitReply { lane, initiator, partial };
                 self.state.roles.insert(key, role);
                 self.watch(key, Interest::Readable);
             }
@@ -257,7 +257,7 @@ impl Engine {
     }
 
     pub(super) fn say_hello(&mut self, key: LaneKey, hello: &Hello) -> bool {
-        match self.send_greeting(key, hello.as_bytes()) {
+        match self.send_handshake(key, hello.as_bytes()) {
             Ok(HELLO_BYTES) => true,
             // A fresh socket has room for so few bytes unless it is dying.
             Ok(_) => {
@@ -305,17 +305,17 @@ impl Engine {
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         self.state.paths.begin(session, lane_at);
-        *self.control(session) = Control {
+        *self.control(session) = ControlLane {
             lane: Some(key),
             attempt,
             // The last words of the handshake may be all that ever goes by it.
             silence: Silence::OWED,
             is_awaited: true,
-            ..Control::default()
+            ..ControlLane::default()
         };
         self.state.owed.push(session);
         self.state.hot.retain(|&hot| hot != session);
-        self.heat(session);
+        self.poll_directly(session);
     }
 
     /// Position of the path that the peer's connection is on: the first one, unless it goes by
@@ -352,7 +352,7 @@ impl Engine {
         self.send_final_ack(session);
         let control = self.control(session);
         let lane = control.lane.take();
-        *control = Control::default();
+        *control = ControlLane::default();
         if let Some(key) = lane {
             self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Graceful);
@@ -428,13 +428,13 @@ impl Engine {
     fn judge_unfinished(&mut self, index: usize) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
         let session = index as u32;
-        let State { controls, paths, .. } = &mut *self.state;
+        let EngineState { controls, paths, .. } = &mut *self.state;
         let (control, paths) = (&mut controls[index], paths.of_mut(session));
         if control.lane.is_none() {
             return;
         }
         // Another lane may come in its place.
-        let is_replaceable = control.has_contents && paths.are_several();
+        let is_replaceable = control.has_datagram_mode && paths.are_several();
         let mut unfinished = control.unfinished.take().unwrap_or_default();
         if let Some(since_ns) = unfinished.unanswered_since_ns()
             && paths.have_answered_since(since_ns)
@@ -461,7 +461,7 @@ impl Engine {
                 self.state.core.ask_for_answer(session);
                 self.ask_all_paths(session);
             }
-            Step::GiveUp if control.has_contents => {
+            Step::GiveUp if control.has_datagram_mode => {
                 let cause = "the rest of a segment does not come by TCP, though its sender is \
                              there: TCP does not get through, or bytes were changed on the way \
                              (`checksum = true` finds out at once)";

@@ -1,4 +1,4 @@
-//! Control lanes: the hottest are read directly, the others are watched.
+//! ControlLane lanes: the hottest are read directly, the others are watched.
 
 use std::io::ErrorKind;
 
@@ -31,7 +31,7 @@ const QUIET_TURNS: u32 = 48;
 
 /// The loop's side of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Control {
+pub(crate) struct ControlLane {
     /// Its control lane.
     pub(super) lane: Option<LaneKey>,
     /// An attempt to connect it.
@@ -40,7 +40,7 @@ pub(crate) struct Control {
     pub(super) is_watched: bool,
     /// The kernel took no more; the driver will tell when it does.
     pub(super) is_blocked: bool,
-    pub(super) is_hot: bool,
+    pub(super) is_polled: bool,
     /// What the peer's kernel owes on the control lane.
     pub(super) silence: Silence,
     pub(super) idle_turns: u32,
@@ -54,12 +54,12 @@ pub(crate) struct Control {
     pub(super) migration: Late<Migration>,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(crate) unsent: Vec<u8>,
-    /// The session is in datagram mode: what it sends are contents.
-    pub(super) has_contents: bool,
-    /// The turn in which long contents were last sent, and how many bytes of them it still may.
+    /// The session is in datagram mode: what it sends are segments.
+    pub(super) has_datagram_mode: bool,
+    /// The turn in which long segments were last sent, and how many bytes of them it still may.
     pub(super) long_poll: u64,
     pub(super) long_bytes_left: usize,
-    /// Long contents come by the control lane, and others by the path.
+    /// Long segments come by the control lane, and others by the path.
     pub(super) is_streaming: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
@@ -69,7 +69,7 @@ pub(crate) struct Control {
     pub(super) zero_copy: Option<Box<super::zero_copy::ZeroCopy>>,
 }
 
-impl Control {
+impl ControlLane {
     /// Something is expected of the control lane: it is looked at until nothing is.
     #[inline]
     pub(super) fn await_something(&mut self, session: u32, owed: &mut Vec<u32>) {
@@ -95,42 +95,42 @@ impl Control {
 }
 
 impl Engine {
-    /// Whether the contents of a session go by datagrams now.
+    /// Whether the segments of a session go by datagrams now.
     #[inline]
     pub(super) fn is_by_datagram(&self, session: u32) -> bool {
         self.state.paths.of(session).is_some_and(Paths::are_open)
     }
 
-    pub(super) fn control(&mut self, session: u32) -> &mut Control {
+    pub(super) fn control(&mut self, session: u32) -> &mut ControlLane {
         let index = session as usize;
         let controls = &mut self.state.controls;
         if index >= controls.len() {
             reserve_for(controls, index + 1);
-            controls.resize_with(index + 1, Control::default);
+            controls.resize_with(index + 1, ControlLane::default);
         }
         &mut controls[index]
     }
 
     /// Reads every hot lane once.
-    pub(super) fn read_hot(&mut self) -> bool {
+    pub(super) fn read_polled(&mut self) -> bool {
         let mut happened = false;
         let mut index = 0;
         while let Some(&session) = self.state.hot.get(index) {
             let got = self.read_control(session);
             happened |= got;
             // A driver whose empty polls cost a system call gains nothing by watching one lane.
-            let may_cool = self.state.hot.len() > 1 || self.driver.polls_for_free();
+            let may_stop = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
             let is_quiet = control.idle_turns >= QUIET_TURNS;
             self.acknowledge_if_due(session, is_quiet);
             let has_path = self.is_by_datagram(session);
             let control = self.control(session);
-            let may_cool = may_cool || has_path;
-            let is_cold = (may_cool && (control.idle_turns > COLD_TURNS || rare!(50)))
+            let may_stop = may_stop || has_path;
+            let is_cold = (may_stop && (control.idle_turns > COLD_TURNS || rare!(50)))
                 || (has_path && !control.is_streaming);
-            if is_cold || !control.is_hot {
-                self.cool(session);
+            if is_cold || !control.is_polled {
+                self.stop_polling(session);
             } else {
                 index += 1;
             }
@@ -138,26 +138,26 @@ impl Engine {
         happened
     }
 
-    fn cool(&mut self, session: u32) {
+    fn stop_polling(&mut self, session: u32) {
         self.state.hot.retain(|&hot| hot != session);
         let control = self.control(session);
-        (control.is_hot, control.is_streaming) = (false, false);
+        (control.is_polled, control.is_streaming) = (false, false);
         control.unsent.shrink_to(1024);
         self.acknowledge_if_due(session, true);
         self.watch_control(session);
     }
 
     /// Makes a lane hot if there is room, or watches it.
-    pub(super) fn heat(&mut self, session: u32) {
+    pub(super) fn poll_directly(&mut self, session: u32) {
         let limit = self.state.config.hot_lanes.max(1);
         let control = self.control(session);
-        if control.is_hot || control.lane.is_none() {
+        if control.is_polled || control.lane.is_none() {
             return;
         }
         let is_wanted = control.is_streaming || !self.is_by_datagram(session);
         if is_wanted && self.state.hot.len() < limit {
             let control = self.control(session);
-            control.is_hot = true;
+            control.is_polled = true;
             control.idle_turns = 0;
             self.state.hot.push(session);
         } else {
@@ -183,7 +183,7 @@ impl Engine {
         self.acknowledge_hot();
         let hot = std::mem::take(&mut self.state.hot);
         for session in hot {
-            self.control(session).is_hot = false;
+            self.control(session).is_polled = false;
             self.watch_control(session);
         }
     }
@@ -192,7 +192,7 @@ impl Engine {
     pub(super) fn handle_control_readable(&mut self, session: u32) {
         self.control(session).is_watched = false;
         self.read_control(session);
-        self.heat(session);
+        self.poll_directly(session);
     }
 
     /// Reads and handles what a control lane holds. `true`: something came.
@@ -315,7 +315,7 @@ impl Engine {
 
     /// A goodbye with the reason, as far as the kernel takes it; the lane is closed next.
     fn say_goodbye(&mut self, session: u32, reason: u8) {
-        use crate::proto::session::Control as Frame;
+        use crate::proto::session::ControlFrame as Frame;
         let goodbye = Frame::goodbye(reason);
         let state = &mut *self.state;
         state.core.push_control(session, goodbye);
@@ -324,10 +324,10 @@ impl Engine {
             self.transmit(session, CARRIER, false);
             return self.driver.flush_datagrams();
         };
-        if control.has_contents {
+        if control.has_datagram_mode {
             // The peer finds no goodbye before the rest of what it has the beginning of.
             let unsent = &mut control.unsent;
-            while !unsent.is_empty() || state.core.poll_content_for_stream(session, unsent) {
+            while !unsent.is_empty() || state.core.poll_segment_for_stream(session, unsent) {
                 match self.driver.send(lane, unsent) {
                     Ok(sent) => drop(unsent.drain(..sent)),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -424,8 +424,8 @@ impl Engine {
         let Some(control) = state.controls.get_mut(session as usize) else {
             return self.flush_loopback(session);
         };
-        if control.has_contents {
-            return self.flush_contents(session);
+        if control.has_datagram_mode {
+            return self.flush_segments(session);
         }
         let Some(lane) = control.lane else { return self.flush_loopback(session) };
         if control.is_blocked {
@@ -521,7 +521,7 @@ impl Engine {
         self.state.core.clean(session);
         self.flush(session);
         self.driver.flush_datagrams();
-        self.state.core.close_content(session);
+        self.state.core.close_segment(session);
     }
 
     /// Sends at once what was just staged if no message was since the last turn: a lone message

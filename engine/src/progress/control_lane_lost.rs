@@ -18,8 +18,8 @@
 use std::io;
 use std::time::Duration;
 
-use super::control::Control;
-use super::engine::{Engine, State};
+use super::control::ControlLane;
+use super::engine::{Engine, EngineState};
 use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::{CLOSING, Role};
@@ -49,7 +49,7 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
     )
 }
 
-impl Control {
+impl ControlLane {
     /// Whether there is a connection that would tell of the peer's end.
     #[cfg(test)]
     pub(crate) fn has_lane(&self) -> bool {
@@ -62,7 +62,7 @@ impl Control {
     }
 }
 
-impl State {
+impl EngineState {
     /// How long before a silence was noticed the peer was last heard. Its paths are asked some
     /// times in a peer timeout, so that is part of the silence; more than that shows only that
     /// nobody asked.
@@ -138,7 +138,7 @@ impl Engine {
         self.state.hot.retain(|&hot| hot != session);
         let at = self.stream_at(session);
         let control = self.control(session);
-        (control.is_hot, control.is_watched, control.is_blocked) = (false, false, false);
+        (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
         control.silence = Silence::NONE;
         (control.migration.moved_by, control.migration.moves_failed) = (at, 0);
         control.partial = Partial::default();

@@ -13,9 +13,9 @@ use super::background::WakeFds;
 use super::bulk::LaneEnd;
 use super::clock::Clock;
 use super::completions::Completions;
-use super::control::Control;
+use super::control::ControlLane;
 use super::datagram::Datagrams;
-use super::lanes::{Event, Interest, LaneKey};
+use super::lanes::{DriverEvent, Interest, LaneKey};
 use super::roles::Roles;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
@@ -46,7 +46,7 @@ const CATCH_UP_NS: u64 = 10_000_000;
 pub(crate) struct LoopConfig {
     /// Spinning before sleeping.
     pub(crate) spin: Duration,
-    /// Control lanes read directly.
+    /// ControlLane lanes read directly.
     pub(crate) hot_lanes: usize,
     /// Size of the receive buffer.
     pub(crate) receive_buffer_bytes: usize,
@@ -70,7 +70,7 @@ fn locators_of(locator: SocketAddr, rails: &[Rail]) -> Locators {
 }
 
 /// Everything of an engine but its driver: what moves from thread to thread.
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub(crate) core: Core,
     pub(crate) completions: Completions,
     pub(crate) config: LoopConfig,
@@ -94,7 +94,7 @@ pub(crate) struct State {
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
     /// By session slot.
-    pub(crate) controls: Vec<Control>,
+    pub(crate) controls: Vec<ControlLane>,
     /// Sessions whose control lane is read directly.
     pub(super) hot: Vec<u32>,
     /// Sessions that may owe an answer, or the rest of something, on their control lane.
@@ -126,7 +126,7 @@ pub(crate) struct State {
     pub(super) random: StdRng,
 }
 
-impl State {
+impl EngineState {
     /// A new engine that will listen on `listener`. `random` is unforeseeable, except in tests.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
@@ -190,7 +190,7 @@ impl State {
     }
 
     /// What peers are told of its rails.
-    fn rails_told(&self) -> Vec<RailInfo> {
+    fn rails_announced(&self) -> Vec<RailInfo> {
         if self.rails.is_empty() {
             return vec![RailInfo { address: self.locators.first().ip(), speed_mbps: 0, role: 0 }];
         }
@@ -235,8 +235,8 @@ impl State {
 pub(crate) struct Engine {
     // Dropped first: the kernel must be done before memory goes.
     pub(super) driver: AnyDriver,
-    pub(crate) state: Box<State>,
-    pub(super) events: Vec<Event>,
+    pub(crate) state: Box<EngineState>,
+    pub(super) events: Vec<DriverEvent>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
     /// The caretaker makes this turn.
@@ -248,7 +248,7 @@ impl Engine {
     /// Takes a state over to the driver of the calling thread; `sockets` are the lanes that the
     /// last driver gave up.
     pub(crate) fn attach(
-        mut state: Box<State>,
+        mut state: Box<EngineState>,
         driver: impl Into<AnyDriver>,
         sockets: Vec<(LaneKey, std::os::fd::OwnedFd)>,
     ) -> Result<Self, Error> {
@@ -258,7 +258,7 @@ impl Engine {
         state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));
         state.acks_due.clear();
         driver.set_rails(&state.rails).map_err(failed)?;
-        let told = state.rails_told();
+        let told = state.rails_announced();
         state.core.set_rails(told);
         listeners.into_iter().try_for_each(|it| driver.listen(it)).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
@@ -299,7 +299,7 @@ impl Engine {
     #[allow(clippy::type_complexity)]
     pub(crate) fn detach(
         mut self,
-    ) -> Result<(Box<State>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
+    ) -> Result<(Box<EngineState>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
         // What the last message said of those before it.
         self.state.drain_all_paths();
         if !self.state.is_quiescent() {
@@ -346,7 +346,7 @@ impl Engine {
             self.read_clock();
         }
         let began_ns = self.state.now_ns;
-        let mut happened = self.read_hot();
+        let mut happened = self.read_polled();
         let finished = self.state.completions.finished;
         happened |= self.read_datagrams();
         if self.state.completions.finished > finished
@@ -413,26 +413,26 @@ impl Engine {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
-                Event::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
-                Event::Connected { lane } => self.handle_connected(lane),
-                Event::ConnectFailed { lane, error } => {
+                DriverEvent::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
+                DriverEvent::Connected { lane } => self.handle_connected(lane),
+                DriverEvent::ConnectFailed { lane, error } => {
                     self.note_connect_failure(lane, &error);
                     self.handle_refused_move(lane, &error);
                     self.handle_connect_failed(lane, &error.to_string());
                 }
-                Event::Readable { lane } => self.handle_readable(lane),
-                Event::Writable { lane } => self.handle_writable(lane),
-                Event::ChunkSent { lane, result } => self.handle_sent(lane, result),
-                Event::ChunkReleased { token } => {
+                DriverEvent::Readable { lane } => self.handle_readable(lane),
+                DriverEvent::Writable { lane } => self.handle_writable(lane),
+                DriverEvent::ChunkSent { lane, result } => self.handle_sent(lane, result),
+                DriverEvent::ChunkReleased { token } => {
                     let state = &mut *self.state;
                     let id = Id::from_u64(token);
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
-                Event::ChunkReceived { lane, result } => self.handle_received(lane, result),
-                Event::DatagramsReadable => self.handle_datagrams_readable(),
-                Event::DatagramsWritable => self.handle_datagrams_writable(),
-                Event::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
-                Event::Closed { lane } => {
+                DriverEvent::ChunkReceived { lane, result } => self.handle_received(lane, result),
+                DriverEvent::DatagramsReadable => self.handle_datagrams_readable(),
+                DriverEvent::DatagramsWritable => self.handle_datagrams_writable(),
+                DriverEvent::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
+                DriverEvent::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }
             }

@@ -15,7 +15,7 @@ use super::bulk::LaneEnd;
 use super::datagram::Announced;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
-use super::roles::{CLOSING, Greeting, HalfOpen, Role};
+use super::roles::{CLOSING, HalfOpen, PartialMessage, Role};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::{Acceptor, Distrust, Initiator, answer_join, is_of_job};
 use crate::proto::session::{Limits, NOTHING};
@@ -48,7 +48,7 @@ impl Engine {
         }
         self.state.handshakes_pending += 1;
         let since_ns = self.state.now_ns;
-        let role = Role::AwaitHello { remote, since_ns, greeting: Greeting::new() };
+        let role = Role::AwaitHello { remote, since_ns, partial: PartialMessage::new() };
         self.state.roles.insert(key, role);
         self.watch(key, Interest::Readable);
     }
@@ -100,10 +100,10 @@ impl Engine {
     ///
     /// RR-CONN-5.
     pub(super) fn drop_silent_handshakes(&mut self) {
-        self.state.roles.forget_greeted();
+        self.state.roles.forget_completed();
         let now_ns = self.state.now_ns;
         let limit_ns = self.state.config.handshake_timeout.as_nanos() as u64;
-        let late = self.state.roles.greeting().filter_map(|(key, role)| match role {
+        let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => {
                 Some((key, "no hello came in time"))
             }
@@ -113,11 +113,11 @@ impl Engine {
             _ => None,
         });
         for (key, cause) in late.collect::<Vec<_>>() {
-            self.greeting_failed(key, cause);
+            self.handshake_failed(key, cause);
         }
         let (lanes, controls) = (&self.state.core.lanes, &self.state.controls);
         let peer_ns = self.state.config.peer_timeout.as_nanos() as u64;
-        let late = self.state.roles.greeting().filter_map(|(key, role)| match role {
+        let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
                 let asked_ns = lanes.get(*lane)?.used_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// Sends a hello, a reply or a proof; a signal in between is no failure.
-    pub(super) fn send_greeting(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn send_handshake(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.driver.send(key, bytes) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -170,15 +170,15 @@ impl Engine {
         }
         let Some(role) = self.state.roles.get_mut(key) else { return };
         let is_proof = matches!(role, Role::AwaitProof { .. });
-        let Some((greeting, wanted)) = role.awaited() else { return };
-        let received = self.driver.recv(key, &mut greeting.bytes[greeting.length..wanted]);
+        let Some((partial, wanted)) = role.awaited() else { return };
+        let received = self.driver.recv(key, &mut partial.bytes[partial.length..wanted]);
         match received {
             // Of two connections that cross, one is given up like this.
             Ok(0) if is_proof => self.dismiss(key),
-            Ok(0) => self.greeting_failed(key, "the connection was closed during the hello"),
+            Ok(0) => self.handshake_failed(key, "the connection was closed during the hello"),
             Ok(got) => {
-                greeting.length += got;
-                let (bytes, length) = (*greeting.bytes, greeting.length);
+                partial.length += got;
+                let (bytes, length) = (*partial.bytes, partial.length);
                 self.handle_bytes(key, &bytes, length, wanted, is_proof);
             }
             Err(error)
@@ -186,7 +186,7 @@ impl Engine {
             {
                 self.watch(key, Interest::Readable);
             }
-            Err(error) => self.greeting_failed(key, &error.to_string()),
+            Err(error) => self.handshake_failed(key, &error.to_string()),
         }
     }
 
@@ -205,11 +205,11 @@ impl Engine {
         let known = length.min(magic.len());
         let version = u16::from_le_bytes([bytes[VERSION_AT.start], bytes[VERSION_AT.start + 1]]);
         if bytes[..known] != magic[..known] {
-            self.greeting_failed(key, "what answers there does not speak ringrail");
+            self.handshake_failed(key, "what answers there does not speak ringrail");
         } else if !is_proof && length >= VERSION_AT.end && version != VERSION {
             self.handle_other_version(key, version);
         } else if length == wanted {
-            self.handle_greeting(key, bytes);
+            self.handle_handshake(key, bytes);
         } else {
             self.watch(key, Interest::Readable);
         }
@@ -230,7 +230,7 @@ impl Engine {
         }
     }
 
-    fn greeting_failed(&mut self, key: LaneKey, cause: &str) {
+    fn handshake_failed(&mut self, key: LaneKey, cause: &str) {
         match self.state.roles.get_mut(key) {
             Some(&mut (Role::AwaitHello { remote, .. } | Role::AwaitProof { remote, .. })) => {
                 self.refuse(key, remote, cause);
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     /// A whole message is there.
-    fn handle_greeting(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
+    fn handle_handshake(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         match *role {
             Role::AwaitHello { remote, .. } => {
@@ -310,7 +310,7 @@ impl Engine {
 
     pub(super) fn send_reply(&mut self, key: LaneKey, reply: &HelloReply) -> bool {
         // A fresh socket has room for so few bytes unless it is dying.
-        matches!(self.send_greeting(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
+        matches!(self.send_handshake(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
     }
 
     /// The hello of a control lane.
@@ -365,7 +365,8 @@ impl Engine {
                 let half = Box::new(HalfOpen { admission, acceptor, ours, theirs, datagrams });
                 // The hello may have waited here for long; the proof has its own time.
                 let since_ns = self.state.now_ns;
-                let role = Role::AwaitProof { remote, since_ns, half, greeting: Greeting::new() };
+                let role =
+                    Role::AwaitProof { remote, since_ns, half, partial: PartialMessage::new() };
                 self.state.roles.insert(key, role);
                 if is_sent {
                     self.watch(key, Interest::Readable);
@@ -500,7 +501,7 @@ impl Engine {
         let step = known.connection.handle_reply(state.now_ns, status);
         if known.is_connected() && !was_connected {
             // Nothing may stand between the proof and the first segment.
-            let sent = self.send_greeting(key, welcome.proof.as_bytes());
+            let sent = self.send_handshake(key, welcome.proof.as_bytes());
             let state = &mut *self.state;
             state.core.establish(session, ours, theirs, welcome.keys);
             self.control(session).attempt = None;

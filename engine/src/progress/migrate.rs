@@ -10,10 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use rand::RngExt;
 
-use super::control::Control;
+use super::control::ControlLane;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
-use super::roles::{CLOSING, Greeting, Role};
+use super::roles::{CLOSING, PartialMessage, Role};
 use crate::proto::handshake::{Initiator, answer_join};
 use crate::proto::late::AtRest;
 use crate::proto::paths::SessionPath;
@@ -28,7 +28,7 @@ const PAUSE_NS: u64 = 90_000_000;
 /// that fails, for there may be long ways.
 const CONNECT_NS: u64 = 250_000_000;
 
-/// How long another path has carried contents before the control lane follows, for the sake of long
+/// How long another path has carried segments before the control lane follows, for the sake of long
 /// ones, in nanoseconds: longer than a path is tried that turns out to be worse.
 const SETTLED_NS: u64 = 50_000_000;
 /// How long after an attempt that failed it tries to follow again, in nanoseconds.
@@ -68,7 +68,7 @@ impl AtRest for Migration {
     };
 }
 
-impl Control {
+impl ControlLane {
     /// Time that the attempt under way has for TCP to connect, in nanoseconds.
     pub(super) fn move_connect_limit_ns(&self) -> u64 {
         CONNECT_NS << self.migration.moves_failed.min(10)
@@ -77,7 +77,7 @@ impl Control {
 
 impl Engine {
     /// Sessions whose control lane is gone, or on a path that is down or suspect, or does not
-    /// carry the other contents any more, get another one.
+    /// carry the other segments any more, get another one.
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Position of the path that the next control lane is to go by, if one is needed: that of the
-    /// contents in the place of one that is down, or that long messages leave. Without a lane each
+    /// segments in the place of one that is down, or that long messages leave. Without a lane each
     /// has its turn, those that are healthy first, and that of the last lane or attempt last.
     ///
     /// RR-RAIL-8.
@@ -195,7 +195,7 @@ impl Engine {
         (hello.lane, hello.path) = (number.into(), path.into());
         let initiator = Box::new(Initiator::join(keys, hello, nonce, remote));
         if self.say_hello(key, initiator.hello()) {
-            let role = Role::MoveAwaitReply { session, initiator, greeting: Greeting::new() };
+            let role = Role::MoveAwaitReply { session, initiator, partial: PartialMessage::new() };
             self.state.roles.insert(key, role);
             self.watch(key, Interest::Readable);
         }
@@ -285,6 +285,6 @@ impl Engine {
         (control.migration.moves_failed, control.migration.moving_since_ns) = (0, now_ns);
         self.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });
-        self.heat(session);
+        self.poll_directly(session);
     }
 }

@@ -38,7 +38,7 @@ impl Engine {
             SendRefusal::Full(setting) => Error::WouldBlock(setting),
             SendRefusal::Failed(failure) => {
                 if let Some(peer) = peer {
-                    self.state.core.note_told(peer.0);
+                    self.state.core.note_reported(peer.0);
                 }
                 let name = peer.and_then(|peer| self.state.core.name_of(peer.0.index() as u32));
                 match name {
@@ -98,7 +98,7 @@ impl Engine {
     }
 
     /// Sends the part of a message that was staged last, and is alone. `piece` is its payload,
-    /// which is not in its content yet.
+    /// which is not in its segment yet.
     pub(super) fn send_part_before_copy(&mut self, session: u32, piece: Span) {
         let poll = self.state.polls;
         self.control(session).count_long(poll, piece.len);
@@ -293,9 +293,9 @@ impl Engine {
         let remote = self.state.core.remotes.get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
         let now_ns = self.state.now_ns;
-        let untold = self.state.core.connect(session, now_ns);
+        let unreported = self.state.core.connect(session, now_ns);
         self.work();
-        match untold {
+        match unreported {
             Some(failure) => Err(self.error_of(Some(peer), SendRefusal::Failed(failure))),
             None => Ok(session),
         }

@@ -16,13 +16,13 @@ use crate::wire::proof::PROOF_BYTES;
 
 /// Bytes of a hello, a reply or a proof that have come so far.
 #[derive(Debug)]
-pub(crate) struct Greeting {
+pub(crate) struct PartialMessage {
     /// Apart, for roles that last need no room for it.
     pub(crate) bytes: Box<[u8; HELLO_BYTES]>,
     pub(crate) length: usize,
 }
 
-impl Greeting {
+impl PartialMessage {
     pub(crate) fn new() -> Self {
         Self { bytes: Box::new([0; HELLO_BYTES]), length: 0 }
     }
@@ -45,21 +45,21 @@ pub(crate) enum Role {
     /// An attempt for the control lane of a session, before TCP is connected.
     Connecting { session: u32, remote: SocketAddr },
     /// Our hello is sent.
-    AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, greeting: Greeting },
+    AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, partial: PartialMessage },
     /// A connection came in and has not said yet who it is.
-    AwaitHello { remote: SocketAddr, since_ns: u64, greeting: Greeting },
+    AwaitHello { remote: SocketAddr, since_ns: u64, partial: PartialMessage },
     /// Its hello is accepted; it has to prove that it made it now.
-    AwaitProof { remote: SocketAddr, since_ns: u64, half: Box<HalfOpen>, greeting: Greeting },
+    AwaitProof { remote: SocketAddr, since_ns: u64, half: Box<HalfOpen>, partial: PartialMessage },
     /// The control lane of a session.
     Control { session: u32 },
     /// A bulk lane of ours, before TCP is connected.
     LaneConnecting { lane: Id, remote: SocketAddr },
     /// Our hello for a bulk lane is sent.
-    LaneAwaitReply { lane: Id, initiator: Box<Initiator>, greeting: Greeting },
+    LaneAwaitReply { lane: Id, initiator: Box<Initiator>, partial: PartialMessage },
     /// Another control lane of a session, on another rail, before TCP is connected.
     MoveConnecting { session: u32, remote: SocketAddr },
     /// Our hello for it is sent.
-    MoveAwaitReply { session: u32, initiator: Box<Initiator>, greeting: Greeting },
+    MoveAwaitReply { session: u32, initiator: Box<Initiator>, partial: PartialMessage },
     /// A bulk lane.
     Bulk { lane: Id, traffic: Late<Traffic> },
     /// Being closed; only its last events matter.
@@ -68,18 +68,18 @@ pub(crate) enum Role {
 
 impl Role {
     /// Whether it is connecting or in a handshake.
-    fn is_greeting(&self) -> bool {
+    fn is_handshake(&self) -> bool {
         !matches!(self, Self::Control { .. } | Self::Bulk { .. } | Self::Closing { .. })
     }
 
     /// What has come so far of the message that is awaited, and how long that is.
-    pub(crate) fn awaited(&mut self) -> Option<(&mut Greeting, usize)> {
+    pub(crate) fn awaited(&mut self) -> Option<(&mut PartialMessage, usize)> {
         match self {
-            Self::AwaitHello { greeting, .. } => Some((greeting, HELLO_BYTES)),
-            Self::AwaitProof { greeting, .. } => Some((greeting, PROOF_BYTES)),
-            Self::AwaitReply { greeting, .. }
-            | Self::LaneAwaitReply { greeting, .. }
-            | Self::MoveAwaitReply { greeting, .. } => Some((greeting, HELLO_REPLY_BYTES)),
+            Self::AwaitHello { partial, .. } => Some((partial, HELLO_BYTES)),
+            Self::AwaitProof { partial, .. } => Some((partial, PROOF_BYTES)),
+            Self::AwaitReply { partial, .. }
+            | Self::LaneAwaitReply { partial, .. }
+            | Self::MoveAwaitReply { partial, .. } => Some((partial, HELLO_REPLY_BYTES)),
             _ => None,
         }
     }
@@ -119,13 +119,13 @@ pub(crate) struct Roles {
     /// Lanes whose slot has a new lane already, while their last events are still to be told.
     outlived: Vec<(LaneKey, Role)>,
     /// Lanes that were in a handshake when they were last looked at, and new ones.
-    greeting: Vec<LaneKey>,
+    handshakes: Vec<LaneKey>,
 }
 
 impl Roles {
     pub(crate) fn insert(&mut self, key: LaneKey, role: Role) {
-        if role.is_greeting() && !self.get(key).is_some_and(Role::is_greeting) {
-            self.greeting.push(key);
+        if role.is_handshake() && !self.get(key).is_some_and(Role::is_handshake) {
+            self.handshakes.push(key);
         }
         let index = key.index as usize;
         if index >= self.slots.len() {
@@ -152,16 +152,16 @@ impl Roles {
     }
 
     /// Lanes that are connecting or in a handshake.
-    pub(super) fn greeting(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
-        let all = self.greeting.iter().filter_map(|&key| Some((key, self.get(key)?)));
-        all.filter(|(_, role)| role.is_greeting())
+    pub(super) fn handshakes(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
+        let all = self.handshakes.iter().filter_map(|&key| Some((key, self.get(key)?)));
+        all.filter(|(_, role)| role.is_handshake())
     }
 
     /// Forgets lanes that are in no handshake any more.
-    pub(super) fn forget_greeted(&mut self) {
-        let mut greeting = std::mem::take(&mut self.greeting);
-        greeting.retain(|&key| self.get(key).is_some_and(Role::is_greeting));
-        self.greeting = greeting;
+    pub(super) fn forget_completed(&mut self) {
+        let mut handshakes = std::mem::take(&mut self.handshakes);
+        handshakes.retain(|&key| self.get(key).is_some_and(Role::is_handshake));
+        self.handshakes = handshakes;
     }
 
     pub(crate) fn get_mut(&mut self, key: LaneKey) -> Option<&mut Role> {
@@ -190,7 +190,7 @@ impl Roles {
     /// Empties the table, for another driver's keys.
     pub(crate) fn take_all(&mut self) -> Vec<(LaneKey, Role)> {
         let slots = std::mem::take(&mut self.slots);
-        self.greeting.clear();
+        self.handshakes.clear();
         let taken = slots.into_iter().enumerate().filter_map(|(index, slot)| {
             let (generation, role) = slot?;
             Some((LaneKey { index: index as u32, generation }, role))

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::Control;
+use super::control::ControlLane;
 use super::datagram::state_of;
 use super::engine::Engine;
 use super::lanes::{LaneKey, TcpFigures};
@@ -47,7 +47,7 @@ impl Engine {
         let core = state.core.counters;
         let datagrams = state.paths.counters();
         let staging_bytes = state.core.staging.allocated_bytes()
-            + state.core.datagrams.contents.allocated_bytes().0;
+            + state.core.datagrams.segments.allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: state.completions.copied_bytes,
@@ -195,7 +195,7 @@ fn path_between(
 fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
-    control: Option<(&'a Control, usize)>,
+    control: Option<(&'a ControlLane, usize)>,
     keys: &'a [Option<LaneKey>],
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {

@@ -1,4 +1,4 @@
-//! Contents by the control lane of a session in datagram mode.
+//! Segments by the control lane of a session in datagram mode.
 //!
 //! All of them go there while the session's path carries none; and the long ones while that lane is
 //! on this path.
@@ -10,16 +10,16 @@
 //!  long  ──────────────> unsent ──> TCP
 //! ```
 //!
-//! A long content is handed to the kernel from where it was gathered, or, if nothing is in front of
+//! A long segment is handed to the kernel from where it was gathered, or, if nothing is in front of
 //! it, from the user's memory before it is gathered; `unsent` has what the kernel did not take of
-//! it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short contents go first. Its receiver
+//! it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short segments go first. Its receiver
 //! acknowledges it with what it sends next, when nothing has come for some turns, or when
 //! [`OWED_BYTES_MAX`] have come.
 
 use std::io::ErrorKind;
 
-use super::control::Control;
-use super::engine::{Engine, State};
+use super::control::ControlLane;
+use super::engine::{Engine, EngineState};
 use super::lanes::Interest;
 use crate::proto::datagram::append_segment;
 use crate::proto::hint::Hint;
@@ -27,7 +27,7 @@ use crate::proto::paths::CARRIER;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 
-/// Bytes of long contents that a session sends in one turn, in whole contents: what short messages
+/// Bytes of long segments that a session sends in one turn, in whole segments: what short messages
 /// wait for.
 const LONG_BYTES_PER_TURN: usize = 64 << 10;
 
@@ -49,21 +49,21 @@ pub(super) enum Rest {
     Failed,
 }
 
-impl Control {
-    /// Bytes of long contents that may still be sent in turn `poll`.
+impl ControlLane {
+    /// Bytes of long segments that may still be sent in turn `poll`.
     fn long_bytes_left(&self, poll: u64) -> usize {
         if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
     }
 
-    /// So many bytes of long contents are sent in turn `poll`.
+    /// So many bytes of long segments are sent in turn `poll`.
     pub(super) fn count_long(&mut self, poll: u64, bytes: usize) {
         self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes);
         self.long_poll = poll;
     }
 }
 
-impl State {
-    /// A long content went to the stream of a session; the kernel took `sent` bytes of it at once.
+impl EngineState {
+    /// A long segment went to the stream of a session; the kernel took `sent` bytes of it at once.
     fn note_streamed(&mut self, session: u32, sent: usize) {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         if sent > 0 {
@@ -77,21 +77,21 @@ impl State {
 impl Engine {
     /// Whether the kernel takes what is sent by the lane of a session at once, as far as is known,
     /// and nothing is in front of it there, and datagrams take the rest.
-    fn is_stream_free(&self, session: u32, control: &Control) -> bool {
+    fn is_stream_free(&self, session: u32, control: &ControlLane) -> bool {
         control.lane.is_some()
             && !control.is_blocked
             && control.unsent.is_empty()
             && self.is_by_datagram(session)
     }
 
-    /// Whether a long content may go by the lane: what waits for a suspect path goes by the next.
+    /// Whether a long segment may go by the lane: what waits for a suspect path goes by the next.
     fn may_begin_long(&self, session: u32) -> bool {
         let paths = self.state.paths.of(session);
         paths.is_none_or(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
     }
 
-    /// Sends the contents of a session in datagram mode, by its path or by its TCP lane.
-    pub(super) fn flush_contents(&mut self, session: u32) -> bool {
+    /// Sends the segments of a session in datagram mode, by its path or by its TCP lane.
+    pub(super) fn flush_segments(&mut self, session: u32) -> bool {
         let mut happened = false;
         let mut is_by_path = self.is_by_datagram(session);
         if is_by_path {
@@ -123,7 +123,7 @@ impl Engine {
         self.end_if_left(session) || happened
     }
 
-    /// A path carries contents no more, or takes shorter ones than wait: these go by the TCP lane.
+    /// A path carries segments no more, or takes shorter ones than wait: these go by the TCP lane.
     #[cold]
     pub(super) fn flush_what_no_path_takes(&mut self, session: u32) {
         if !self.is_by_datagram(session) || self.is_waiting_too_long_for_path(session) {
@@ -138,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// Sends all contents by the TCP lane.
+    /// Sends all segments by the TCP lane.
     fn flush_by_stream(&mut self, session: u32) -> bool {
         let mut happened = false;
         self.await_something(session);
@@ -149,7 +149,7 @@ impl Engine {
                 return happened;
             }
             let unsent = &mut control.unsent;
-            if unsent.is_empty() && !state.core.poll_content_for_stream(session, unsent) {
+            if unsent.is_empty() && !state.core.poll_segment_for_stream(session, unsent) {
                 return happened;
             }
             match self.send_rest(session) {
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// Sends long contents, as many as this turn may.
+    /// Sends long segments, as many as this turn may.
     fn flush_long(&mut self, session: u32) -> bool {
         let mut happened = false;
         let poll = self.state.polls;
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     /// Sends the message that was staged last, and is alone. `bytes` are its payload, which is not
-    /// in its content yet.
+    /// in its segment yet.
     pub(super) fn send_before_copy(&mut self, session: u32, bytes: &[u8]) {
         let polls = self.state.polls;
         if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
@@ -251,7 +251,7 @@ impl Engine {
     }
 
     /// Sends what was staged last, and is alone, as far as the kernel takes it; then puts its
-    /// payload `bytes` into its content. Ends no operation.
+    /// payload `bytes` into its segment. Ends no operation.
     pub(super) fn send_uncopied(&mut self, session: u32, bytes: &[u8]) {
         let state = &mut *self.state;
         state.completions.copied_bytes += bytes.len() as u64;

@@ -50,7 +50,7 @@ pub(crate) struct Config {
     /// Checksums are wanted in all sessions.
     pub(crate) checksum: bool,
     /// Bytes of a buffer for what goes in one datagram: the longest that the NIC carries.
-    pub(crate) content_buffer_bytes: usize,
+    pub(crate) segment_buffer_bytes: usize,
     /// Bulk data goes in datagrams, in all sessions.
     pub(crate) bulk_in_datagrams: bool,
     /// Eager messages that fit no datagram go by the session's stream.
@@ -97,7 +97,7 @@ impl Config {
             bulk_idle_ns: 1000,
             hash_seed: 1,
             checksum: false,
-            content_buffer_bytes: 2048,
+            segment_buffer_bytes: 2048,
             bulk_in_datagrams: false,
             eager_by_stream: false,
             eager_limit_in_datagrams: u32::MAX,

@@ -29,7 +29,7 @@ use super::operation::Operation;
 use super::outbox::StagingPool;
 use super::peers::Promise;
 use super::rails::health::Transition;
-use super::session::{Control, Session};
+use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
@@ -257,7 +257,7 @@ impl Core {
                     let end = header.first_frame.get().wrapping_add(header.frames.get().into());
                     session.note_by_stream(end, length);
                 }
-                self.handle_content(slot, header, body, now_ns, effects)?;
+                self.handle_segment(slot, header, body, now_ns, effects)?;
                 used += length;
                 continue;
             }
@@ -274,7 +274,7 @@ impl Core {
             used += length;
         }
         if let Some(session) = self.sessions.at_mut(slot as usize)
-            && session.has_news()
+            && session.has_update()
         {
             self.mark_dirty(slot);
         }
@@ -393,7 +393,7 @@ impl Core {
     }
 
     /// Sends a control frame on a session, if it is connected.
-    pub(crate) fn push_control(&mut self, session: u32, control: Control) {
+    pub(crate) fn push_control(&mut self, session: u32, control: ControlFrame) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         if !known.is_connected() {
             return;
@@ -419,7 +419,7 @@ impl Core {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.envelopes.consume(1);
         known.bytes.consume(payload_bytes as u32);
-        if known.has_news() && known.is_connected() {
+        if known.has_update() && known.is_connected() {
             self.mark_dirty(session);
         }
     }
@@ -466,7 +466,7 @@ impl Core {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         let is_starved = known.is_connected()
             && known.outbox.is_empty()
-            && (!known.control.is_empty() || known.has_news());
+            && (!known.control.is_empty() || known.has_update());
         if is_starved && !known.is_dirty {
             known.is_dirty = true;
             self.dirty.insert(0, session);

@@ -124,7 +124,7 @@ impl ReceiveCredit {
     /// traffic: half of the window, or anything while what the peer has left may be too little
     /// for what it wants to send.
     #[inline]
-    pub(crate) fn is_news(&self) -> bool {
+    pub(crate) fn is_update_due(&self) -> bool {
         let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
         let left = self.announced.wrapping_sub(self.arrived);
         fresh > 0 && (fresh >= self.window.div_ceil(2) || left < self.largest)
@@ -145,9 +145,9 @@ mod tests {
             assert_eq!(sender.available(), 0);
             assert!(receiver.handle_arrival(1));
             assert!(!receiver.handle_arrival(1));
-            assert!(!receiver.is_news());
+            assert!(!receiver.is_update_due());
             receiver.consume(1);
-            assert!(receiver.is_news());
+            assert!(receiver.is_update_due());
             assert!(sender.handle_limit(receiver.announce()));
         }
     }
@@ -157,9 +157,9 @@ mod tests {
         let mut receiver = ReceiveCredit::new(100, 10);
         assert!(receiver.handle_arrival(90));
         receiver.consume(5);
-        assert!(!receiver.is_news(), "ten are left, and no more are used at once");
+        assert!(!receiver.is_update_due(), "ten are left, and no more are used at once");
         assert!(receiver.handle_arrival(1));
-        assert!(receiver.is_news());
+        assert!(receiver.is_update_due());
     }
 
     /// What is held may wait for its receive for ever: the rest of the window is all there is.
@@ -168,11 +168,11 @@ mod tests {
         let mut receiver = ReceiveCredit::new(8, 1);
         assert!(receiver.handle_arrival(7));
         receiver.consume(1);
-        assert!(!receiver.is_news(), "one is left, and one is less than half");
+        assert!(!receiver.is_update_due(), "one is left, and one is less than half");
         assert!(receiver.handle_arrival(1));
-        assert!(receiver.is_news());
+        assert!(receiver.is_update_due());
         assert_eq!(receiver.announce(), 9);
-        assert!(!receiver.is_news());
+        assert!(!receiver.is_update_due());
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             assert!(receiver.handle_arrival(WINDOW_MAX));
             assert!(!receiver.handle_arrival(1));
             receiver.consume(WINDOW_MAX);
-            assert!(receiver.is_news());
+            assert!(receiver.is_update_due());
             assert!(sender.handle_limit(receiver.announce()));
         }
     }

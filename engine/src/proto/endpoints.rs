@@ -4,8 +4,8 @@ use super::core::{Action, Core, ENDPOINTS_MAX};
 use super::datagram::Fragmenting;
 use super::effects::{Effects, Ended};
 use super::matching::Matcher;
-use super::operation::{Cause, Operation, State};
-use super::session::Control;
+use super::operation::{Cause, Operation, OperationState};
+use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::Kind;
 
@@ -121,7 +121,10 @@ impl Core {
             self.abandon(message);
         }
         let is_receiving = |operation: &Operation| {
-            let is_it = matches!(operation.state, State::Pulling(_) | State::Reassembling(_));
+            let is_it = matches!(
+                operation.state,
+                OperationState::Pulling(_) | OperationState::Reassembling(_)
+            );
             operation.endpoint == endpoint && is_it
         };
         self.cancel(is_receiving, effects);
@@ -143,13 +146,15 @@ impl Core {
     pub(crate) fn is_sending_of_closed(&self) -> bool {
         self.closed_operations().any(|(_, operation)| {
             let is_under_way = match &operation.state {
-                State::New { .. } | State::Queued { .. } => true,
-                State::AwaitDelivery | State::Serving(_) => true,
-                State::Fragmenting(Fragmenting { staged, unacknowledged, .. }) => {
+                OperationState::New { .. } | OperationState::Queued { .. } => true,
+                OperationState::AwaitDelivery | OperationState::Serving(_) => true,
+                OperationState::Fragmenting(Fragmenting { staged, unacknowledged, .. }) => {
                     u64::from(*staged) < operation.length || *unacknowledged > 0
                 }
-                State::AwaitMatch => false,
-                State::Posted { .. } | State::Pulling(_) | State::Reassembling(_) => false,
+                OperationState::AwaitMatch => false,
+                OperationState::Posted { .. }
+                | OperationState::Pulling(_)
+                | OperationState::Reassembling(_) => false,
             };
             is_under_way && !self.is_loopback(operation.session)
         })
@@ -188,7 +193,7 @@ impl Core {
     fn release_lanes_of(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
-        let is_sent = matches!(&operation.state, State::Serving(it) if it.unreleased > 0);
+        let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
         for (lane, bulk) in self.lanes.iter().filter(|(_, bulk)| bulk.session == slot) {
             let is_received = bulk.incoming.iter().any(|range| range.operation == id);
             // A chunk that has left its lane's queue may still be with the kernel.
@@ -212,7 +217,7 @@ impl Core {
         };
         if operation != 0 {
             let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(message.session, Control::done(operation, status, 0));
+            self.push_control(message.session, ControlFrame::done(operation, status, 0));
         }
         self.unexpected.recycle(message);
     }

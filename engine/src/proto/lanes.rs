@@ -7,7 +7,7 @@ use super::failure::PeerFailure;
 use super::handshake::is_of_session;
 use super::keys::SessionKeys;
 use super::operation::Operation;
-use super::session::{Control, Session};
+use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
@@ -38,7 +38,7 @@ impl Core {
         }
         session.lanes_requested = true;
         if !session.connection.is_initiator() {
-            self.push_control(slot, Control::lanes_wanted());
+            self.push_control(slot, ControlFrame::lanes_wanted());
             return;
         }
         if self.path_without_lane(slot, now_ns).is_some() {
@@ -79,7 +79,7 @@ impl Core {
             if let Some(session) = self.sessions.at_mut(slot as usize) {
                 session.lanes_requested = true;
             }
-            self.push_control(slot, Control::lanes_wanted());
+            self.push_control(slot, ControlFrame::lanes_wanted());
         }
     }
 

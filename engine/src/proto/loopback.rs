@@ -7,7 +7,7 @@
 use super::core::{Core, ENVELOPES_MIN};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
-use super::operation::{Operation, State};
+use super::operation::{Operation, OperationState};
 use super::session::Limits;
 use super::table::Id;
 
@@ -86,7 +86,7 @@ impl Core {
             return false;
         }
         let Some(operation) = self.operations.get_mut(id) else { return false };
-        let State::Pulling(pulling) = &mut operation.state else { return false };
+        let OperationState::Pulling(pulling) = &mut operation.state else { return false };
         effects.copy(send, id, pulling.arrived, pulling.wanted - pulling.arrived);
         pulling.granted = pulling.wanted;
         pulling.arrived = pulling.wanted;

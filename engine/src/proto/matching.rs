@@ -54,7 +54,7 @@ const MAX_SHAPES: usize = 8;
 
 /// What an arriving message carries for matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Envelope {
+pub(crate) struct MatchEnvelope {
     /// The sender.
     pub(crate) source: u32,
     /// The matching context; compared whole.
@@ -78,7 +78,7 @@ pub(crate) struct Selector {
 
 impl Selector {
     /// Whether a receive of this kind may take a message with envelope `e`.
-    pub(crate) fn accepts(&self, e: &Envelope) -> bool {
+    pub(crate) fn accepts(&self, e: &MatchEnvelope) -> bool {
         self.context == e.context
             && (self.tag ^ e.tag) & !self.ignore == 0
             && self.source.is_none_or(|source| source == e.source)
@@ -113,7 +113,7 @@ impl Shape {
         Key { context, tag: tag & self.tag_mask, source: source & self.source_mask }
     }
 
-    fn key_of_envelope(self, e: &Envelope) -> Key {
+    fn key_of_envelope(self, e: &MatchEnvelope) -> Key {
         self.key(e.context, e.tag, e.source)
     }
 
@@ -151,13 +151,13 @@ impl Matcher {
     ///
     /// RR-MATCH-2.
     #[inline]
-    pub(crate) fn take_posted(&mut self, e: &Envelope) -> Option<u32> {
+    pub(crate) fn take_posted(&mut self, e: &MatchEnvelope) -> Option<u32> {
         self.posted.take(&self.hasher, e)
     }
 
     /// Keeps a message that found no receive, behind all that arrived before it.
     #[inline]
-    pub(crate) fn insert_unexpected(&mut self, e: &Envelope, message: u32) -> UnexpectedKey {
+    pub(crate) fn insert_unexpected(&mut self, e: &MatchEnvelope, message: u32) -> UnexpectedKey {
         UnexpectedKey(self.unexpected.insert(&self.hasher, e, message))
     }
 

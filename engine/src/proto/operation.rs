@@ -26,21 +26,21 @@ pub(crate) struct Operation {
     /// Sends that have passed this one while it waited.
     pub(crate) passed: u8,
     /// What it waits for.
-    pub(crate) state: State,
+    pub(crate) state: OperationState,
 }
 
 impl Operation {
     /// Whether it is a receive that wants more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {
-        matches!(&self.state, State::Pulling(pulling) if pulling.failed.is_none())
+        matches!(&self.state, OperationState::Pulling(pulling) if pulling.failed.is_none())
     }
 
     /// Whether its end is known, and the kernel alone keeps it.
     pub(super) fn is_decided(&self) -> bool {
         match &self.state {
-            State::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
-            State::Pulling(pulling) => pulling.failed.is_some(),
+            OperationState::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
+            OperationState::Pulling(pulling) => pulling.failed.is_some(),
             _ => false,
         }
     }
@@ -48,7 +48,7 @@ impl Operation {
     /// Whether it is a send that the peer may pull from.
     #[inline]
     pub(super) fn serves(&self) -> bool {
-        matches!(&self.state, State::Serving(serving) if serving.failed.is_none())
+        matches!(&self.state, OperationState::Serving(serving) if serving.failed.is_none())
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) const NO_REMOTE: u32 = u32::MAX;
 
 /// What an operation waits for.
 #[derive(Debug)]
-pub(crate) enum State {
+pub(crate) enum OperationState {
     /// Made, and about to be started.
     New { level: Level },
     /// A send waits for the connection, for credit or for room.

@@ -5,7 +5,7 @@ use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
-use super::session::{Control, Limits, Sequel, Session};
+use super::session::{ControlFrame, Limits, Sequel, Session};
 use super::table::Id;
 use crate::wire::hello::HelloStatus;
 use crate::wire::locators::Locators;
@@ -154,11 +154,14 @@ impl Core {
             return;
         }
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        (known.sequel, known.untold) = (Sequel::None, None);
+        (known.sequel, known.unreported) = (Sequel::None, None);
         if known.is_connected() {
             if !known.is_leaving {
                 known.is_leaving = true;
-                self.push_control(session, Control::goodbye(crate::wire::goodbye::REASON_CLOSED));
+                self.push_control(
+                    session,
+                    ControlFrame::goodbye(crate::wire::goodbye::REASON_CLOSED),
+                );
             }
         } else {
             let action = Action::CloseControl { session, is_failure: false };
@@ -177,14 +180,14 @@ impl Core {
     /// user is to be told of.
     pub(crate) fn connect(&mut self, session: u32, now_ns: u64) -> Option<PeerFailure> {
         let known = self.sessions.at_mut(session as usize)?;
-        let untold = known.untold.take();
+        let unreported = known.unreported.take();
         if known.is_leaving && known.is_connected() {
             known.sequel = Sequel::Connect;
         } else {
             self.reset_failure(session);
             self.want_connection(session, now_ns);
         }
-        untold
+        unreported
     }
 
     /// Connects a session if it is not (the user asks, or sends wait).

@@ -3,11 +3,11 @@
 use super::core::{Core, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
-use super::matching::{Envelope, Selector};
-use super::operation::{NO_REMOTE, NO_SESSION, Operation, State};
+use super::matching::{MatchEnvelope, Selector};
+use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::rendezvous::Offered;
 use super::send::SendRefusal;
-use super::session::Control;
+use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::Kind;
 use crate::wire::{Eager, FrameError, Rts, eager};
@@ -60,7 +60,7 @@ impl Core {
             length: request.capacity,
             hint: Hint::None,
             passed: 0,
-            state: State::Posted { key: None, ignore: request.ignore },
+            state: OperationState::Posted { key: None, ignore: request.ignore },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
@@ -71,7 +71,7 @@ impl Core {
     pub(crate) fn post_fast(&mut self, request: &ReceiveRequest) -> Option<Id> {
         let (selector, session) = self.selector(request).ok()?;
         let known = self.sessions.at(session as usize);
-        let failed = known.is_some_and(|it| it.failure_to_tell().is_some());
+        let failed = known.is_some_and(|it| it.failure_to_report().is_some());
         let matcher = self.endpoints.get_mut(request.endpoint)?;
         if failed || matcher.unexpected_len() > 0 || planted!(IgnoreSource) || !shortcut!() {
             return None;
@@ -87,7 +87,7 @@ impl Core {
             length: request.capacity,
             hint: Hint::None,
             passed: 0,
-            state: State::Posted { key: Some(key), ignore: request.ignore },
+            state: OperationState::Posted { key: Some(key), ignore: request.ignore },
         };
         let inserted = self.operations.insert(operation);
         debug_assert!(inserted.as_ref().is_ok_and(|id| id.index() == index), "it was vacant");
@@ -97,7 +97,7 @@ impl Core {
     /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
     pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        let State::Posted { ignore, .. } = operation.state else { return };
+        let OperationState::Posted { ignore, .. } = operation.state else { return };
         let source = (operation.remote != NO_REMOTE).then_some(operation.remote);
         let source = if planted!(IgnoreSource) { None } else { source };
         let selector = Selector { source, context: operation.context, tag: operation.tag, ignore };
@@ -108,8 +108,11 @@ impl Core {
             && let Some(message) = matcher.take_unexpected(&selector)
             && let Some(waiting) = self.unexpected.at(message)
         {
-            let envelope =
-                Envelope { source: waiting.remote, context: waiting.context, tag: waiting.tag };
+            let envelope = MatchEnvelope {
+                source: waiting.remote,
+                context: waiting.context,
+                tag: waiting.tag,
+            };
             matcher.insert_unexpected(&envelope, message);
         }
         if matcher.unexpected_len() > 0
@@ -121,16 +124,16 @@ impl Core {
         // A dead peer sends nothing any more; what it had sent was looked at first.
         let session = self.sessions.at_mut(operation.session as usize);
         if let Some(session) = session
-            && let Some(failure) = session.failure_to_tell().cloned()
+            && let Some(failure) = session.failure_to_report().cloned()
         {
-            session.untold = None;
+            session.unreported = None;
             let remote = operation.remote;
             self.operations.remove(id);
             effects.complete(id, Ended::Failed(failure, self.name_of(remote)));
             return;
         }
         let key = matcher.insert_posted(&selector, id.index() as u32);
-        operation.state = State::Posted { key: Some(key), ignore };
+        operation.state = OperationState::Posted { key: Some(key), ignore };
     }
 
     /// Gives an unexpected message to the receive that asked for it.
@@ -151,7 +154,7 @@ impl Core {
             Kind::Eager { report } => {
                 self.operations.remove(id);
                 if report != 0 && !planted!(LoseMatched) {
-                    self.push_control(message.session, Control::matched(report));
+                    self.push_control(message.session, ControlFrame::matched(report));
                 }
                 effects.complete(id, Ended::Received(arrival));
             }
@@ -178,7 +181,7 @@ impl Core {
         let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
         let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
             let session = self.sessions.at(session as usize);
-            let failure = session.and_then(|it| it.failure_to_tell().cloned());
+            let failure = session.and_then(|it| it.failure_to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let peer = self.remotes.id_at(message.remote as usize);
@@ -189,7 +192,7 @@ impl Core {
     /// Cancels a receive that has not matched. `false`: it has, and will complete.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
-        let State::Posted { key: Some(key), .. } = operation.state else { return false };
+        let OperationState::Posted { key: Some(key), .. } = operation.state else { return false };
         let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else { return false };
         if matcher.cancel_posted(key).is_none() {
             return false;
@@ -268,7 +271,7 @@ impl Core {
         let Some((remote, epoch)) = admitted else {
             if report != 0 {
                 let status = crate::wire::done::STATUS_ABANDONED;
-                self.push_control(slot, Control::done(report, status, 0));
+                self.push_control(slot, ControlFrame::done(report, status, 0));
             }
             return Ok(());
         };
@@ -277,7 +280,7 @@ impl Core {
         }
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
-        let envelope = Envelope { source: remote, context, tag };
+        let envelope = MatchEnvelope { source: remote, context, tag };
         let Some(matcher) = self.endpoints.get_mut(target) else {
             return Ok(());
         };
@@ -294,7 +297,7 @@ impl Core {
         };
         self.return_credit(slot, payload.len());
         if report != 0 {
-            self.push_control(slot, Control::matched(report));
+            self.push_control(slot, ControlFrame::matched(report));
         }
         let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let Some(operation) = self.operations.remove(id) else { return Ok(()) };
@@ -329,13 +332,13 @@ impl Core {
         let admitted = self.admit::<IS_CHARGED>(slot, target, source, first.len())?;
         let Some((remote, epoch)) = admitted else {
             let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(slot, Control::done(send_operation, status, 0));
+            self.push_control(slot, ControlFrame::done(send_operation, status, 0));
             return Ok(());
         };
         let context = context_of(header.context.get(), header.flags);
         let (tag, length) = (header.tag.get(), header.length.get());
         let hint = Hint::of_flags(header.flags);
-        let envelope = Envelope { source: remote, context, tag };
+        let envelope = MatchEnvelope { source: remote, context, tag };
         let Some(matcher) = self.endpoints.get_mut(target) else {
             return Ok(());
         };

@@ -20,9 +20,9 @@ use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::hint::{Hint, Hinted};
 use super::lanes::Wait;
-use super::operation::{Cause, Operation, Pulling, State};
+use super::operation::{Cause, Operation, OperationState, Pulling};
 use super::rails::schedule::{Choice, Next};
-use super::session::{Control, Session};
+use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
@@ -94,7 +94,7 @@ impl Core {
         operation.context = arrival.context;
         operation.tag = arrival.tag;
         operation.hint = hint;
-        operation.state = State::Pulling(Pulling {
+        operation.state = OperationState::Pulling(Pulling {
             send_operation,
             length: arrival.length,
             wanted,
@@ -190,7 +190,7 @@ impl Core {
             let eager_class = session.eager_limit.class(now_ns);
             self.note_granted(id, now_ns);
             let send_operation = match self.operations.get(id).map(|operation| &operation.state) {
-                Some(State::Pulling(pulling)) => pulling.send_operation,
+                Some(OperationState::Pulling(pulling)) => pulling.send_operation,
                 _ => continue,
             };
             let Some(bulk) = self.lanes.get_mut(lane) else { return };
@@ -214,7 +214,7 @@ impl Core {
                 length: length.into(),
                 chunk: chunk.into(),
             };
-            self.push_control(slot, Control::Grant(grant));
+            self.push_control(slot, ControlFrame::Grant(grant));
         }
     }
 
@@ -250,7 +250,7 @@ impl Core {
         let Some((id, offset, length)) = range else { return false };
         self.note_granted(id, now_ns);
         let found = self.operations.get(id).map(|operation| &operation.state);
-        if let Some(State::Pulling(pulling)) = found {
+        if let Some(OperationState::Pulling(pulling)) = found {
             let send_operation = pulling.send_operation;
             self.pull_by_datagram(slot, id, send_operation, (offset, length));
         }
@@ -265,7 +265,7 @@ impl Core {
         }
         let &Incoming { operation, offset, length, .. } = bulk.incoming.front()?;
         let found = self.operations.get_mut(operation).map(|operation| &mut operation.state);
-        let Some(State::Pulling(pulling)) = found else {
+        let Some(OperationState::Pulling(pulling)) = found else {
             // The receive is over, but its bytes will come: the lane cannot be used any more.
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
@@ -308,8 +308,7 @@ impl Core {
                 bulk.incoming.pop_front();
                 bulk.incoming_bytes -= u64::from(length);
                 let (slot, path) = (bulk.session, usize::from(bulk.path));
-                let rate = bulk.rate;
-                let arrival = (length, incoming.granted_ns);
+                let (rate, arrival) = (bulk.rate, (length, incoming.granted_ns));
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.lane_failures = 0;
                     session.rails.handle_arrival(path, length, rate);
@@ -326,7 +325,7 @@ impl Core {
         }
         let is_lane_gone = self.lanes.get(lane).is_none();
         let Some(found) = self.operations.get_mut(operation) else { return is_good };
-        let State::Pulling(pulling) = &mut found.state else { return is_good };
+        let OperationState::Pulling(pulling) = &mut found.state else { return is_good };
         pulling.targeted -= 1;
         if is_lane_gone && pulling.failed.is_none() {
             // Only now that the kernel is done with the range may another lane write it.
@@ -371,7 +370,7 @@ impl Core {
     fn regrant_corrupted(&mut self, receive: ChunkReceive) {
         self.counters.corrupted_chunks += 1;
         let Some(found) = self.operations.get_mut(receive.operation) else { return };
-        let State::Pulling(pulling) = &mut found.state else { return };
+        let OperationState::Pulling(pulling) = &mut found.state else { return };
         pulling.bad_chunks += 1;
         let (slot, is_hopeless) = (found.session, pulling.bad_chunks == BAD_CHUNKS_MAX);
         let ChunkReceive { operation, offset, length } = receive;
@@ -391,10 +390,10 @@ impl Core {
 
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.remove(id) else { return };
-        let State::Pulling(pulling) = operation.state else { return };
+        let OperationState::Pulling(pulling) = operation.state else { return };
         self.datagrams.pulls.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
-        let done = Control::done(pulling.send_operation, STATUS_OK, pulling.wanted);
+        let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         self.push_control(operation.session, done);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
         let (context, tag, length) = (operation.context, operation.tag, pulling.length);
@@ -427,7 +426,7 @@ impl Core {
         if !is_serving {
             bulk.is_refused = true;
             self.counters.stale_frames += 1;
-            self.push_control(slot, Control::refused(number, grant.receive_operation.get()));
+            self.push_control(slot, ControlFrame::refused(number, grant.receive_operation.get()));
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return Ok(());
         }
@@ -472,7 +471,7 @@ impl Core {
         }
         let &outgoing = bulk.outgoing.front()?;
         let found = self.operations.get_mut(outgoing.operation).filter(|found| found.serves());
-        let Some(State::Serving(serving)) = found.map(|found| &mut found.state) else {
+        let Some(OperationState::Serving(serving)) = found.map(|found| &mut found.state) else {
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
@@ -514,7 +513,7 @@ impl Core {
     /// The kernel has let go of a sent chunk.
     pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
         let Some(found) = self.operations.get_mut(operation) else { return };
-        let State::Serving(serving) = &mut found.state else { return };
+        let OperationState::Serving(serving) = &mut found.state else { return };
         serving.unreleased -= 1;
         self.finish_serving(operation, effects);
     }
@@ -528,7 +527,7 @@ impl Core {
         };
         let is_abandoned = done.status == STATUS_ABANDONED;
         match &mut operation.state {
-            State::Serving(serving) => {
+            OperationState::Serving(serving) => {
                 if is_abandoned {
                     serving.failed.get_or_insert(Cause::Peer(PeerFailure::Left));
                 } else {
@@ -536,7 +535,7 @@ impl Core {
                 }
                 self.finish_serving(id, effects);
             }
-            State::AwaitMatch if is_abandoned => {
+            OperationState::AwaitMatch if is_abandoned => {
                 let remote = operation.remote;
                 self.operations.remove(id);
                 effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
@@ -548,7 +547,7 @@ impl Core {
     /// RR-RDV-4
     fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        let State::Serving(serving) = &mut operation.state else { return };
+        let OperationState::Serving(serving) = &mut operation.state else { return };
         if serving.unreleased > 0 && !planted!(IgnoreRelease) {
             return;
         }
@@ -582,7 +581,8 @@ fn next_range(
         return Some((id, offset, length.min(chunk_bytes) as u32));
     }
     while let Some((place, id)) = session.pulls.next() {
-        if let Some(State::Pulling(pulling)) = operations.get_mut(id).map(|op| &mut op.state) {
+        let found = operations.get_mut(id).map(|operation| &mut operation.state);
+        if let Some(OperationState::Pulling(pulling)) = found {
             let left = pulling.wanted - pulling.granted;
             if left > 0 {
                 let (offset, length) = (pulling.granted, left.min(chunk_bytes));

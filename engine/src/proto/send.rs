@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use super::core::{Core, UNTAGGED};
-use super::datagram::stage_in_content;
+use super::datagram::stage_in_segment;
 use super::effects::{Effects, Ended, Level};
 use super::failure::PeerFailure;
 use super::hint::Hint;
-use super::operation::{Operation, Serving, State};
+use super::operation::{Operation, OperationState, Serving};
 use super::table::{Id, Table};
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::rts::RTS_HEADER_BYTES;
@@ -73,12 +73,12 @@ impl Core {
     }
 
     /// The session of a peer, if it can be sent to. Where a refusal is told, call
-    /// [`Self::note_told`].
+    /// [`Self::note_reported`].
     #[inline]
     pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
         let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
-        match session.failure_to_tell() {
+        match session.failure_to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
             None => Ok(remote.session),
         }
@@ -87,10 +87,10 @@ impl Core {
     /// The owner was told why the session of a peer ended.
     ///
     /// RR-END-5.
-    pub(crate) fn note_told(&mut self, peer: Id) {
+    pub(crate) fn note_reported(&mut self, peer: Id) {
         let session = self.remotes.get(peer).map(|remote| remote.session as usize);
         if let Some(session) = session.and_then(|slot| self.sessions.at_mut(slot)) {
-            session.untold = None;
+            session.unreported = None;
         }
     }
 
@@ -117,8 +117,8 @@ impl Core {
         let known = self.sessions.at_mut(session as usize)?;
         if known.datagram.is_some() {
             let limits = (self.config.eager_limit, self.config.eager_limit_in_datagrams);
-            let pool = &mut self.datagrams.contents;
-            let staged = stage_in_content(known, pool, session, request, target, limits);
+            let pool = &mut self.datagrams.segments;
+            let staged = stage_in_segment(known, pool, session, request, target, limits);
             let (room, is_first) = staged?;
             if is_first {
                 self.dirty.push(session);
@@ -182,7 +182,7 @@ impl Core {
             length: request.length,
             hint: request.hint,
             passed: 0,
-            state: State::New { level: request.level },
+            state: OperationState::New { level: request.level },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
@@ -190,8 +190,8 @@ impl Core {
     /// Puts a new send in line and connects if need be. [`Self::poll_waiting`] hands it out.
     pub(crate) fn enqueue(&mut self, id: Id, now_ns: u64) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        let State::New { level } = operation.state else { return };
-        operation.state = State::Queued { level };
+        let OperationState::New { level } = operation.state else { return };
+        operation.state = OperationState::Queued { level };
         let slot = operation.session;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let at = place_in_line(&session.waiting, &self.operations, id);
@@ -254,7 +254,7 @@ impl Core {
         }
         // The block decides, the rest records: one look-up of the room that is returned.
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
-        let State::Queued { level } = operation.state else { return Staged::Blocked };
+        let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
         let (slot, length) = (operation.session, operation.length);
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
@@ -290,9 +290,9 @@ impl Core {
         let frame_number = session.last_frame().wrapping_add(1);
         if let Some(operation) = self.operations.get_mut(id) {
             operation.state = match (is_eager, level) {
-                (false, _) => State::Serving(Serving::default()),
-                (true, Level::Matched) => State::AwaitMatch,
-                (true, _) => State::AwaitDelivery,
+                (false, _) => OperationState::Serving(Serving::default()),
+                (true, Level::Matched) => OperationState::AwaitMatch,
+                (true, _) => OperationState::AwaitDelivery,
             };
         }
         let completes = is_eager && level == Level::BufferReusable;
@@ -327,7 +327,7 @@ impl Core {
     /// Cancels a send that has not gone out. `false`: it has, and will complete.
     pub(crate) fn cancel_send(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
-        if !matches!(operation.state, State::Queued { .. } | State::New { .. }) {
+        if !matches!(operation.state, OperationState::Queued { .. } | OperationState::New { .. }) {
             return false;
         }
         let slot = operation.session;
@@ -353,7 +353,8 @@ impl Core {
         let id = Id::from_u64(matched.operation.get());
         match self.operations.get(id) {
             Some(operation)
-                if operation.session == session && matches!(operation.state, State::AwaitMatch) =>
+                if operation.session == session
+                    && matches!(operation.state, OperationState::AwaitMatch) =>
             {
                 let accepted = operation.length;
                 self.operations.remove(id);
@@ -380,7 +381,7 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) 
             (stream(other) == stream(new) && !planted!(OvertakeStream))
                 || !new.hint.passes(other.hint)
                 || other.passed >= PASSED_MAX
-                || matches!(other.state, State::Fragmenting(_))
+                || matches!(other.state, OperationState::Fragmenting(_))
         })
     };
     let from = waiting.len().saturating_sub(LOOK_BACK);
@@ -398,7 +399,7 @@ pub(super) fn eager_header(request: &SendRequest, target: u16, flags: u8, operat
         flags: flags | flags_of(request.context),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
-        follows: 0.into(),
+        predecessor_distance: 0.into(),
         context: (request.context as u32).into(),
         length: (request.length as u32).into(),
         tag: request.tag.into(),
@@ -417,7 +418,7 @@ pub(super) fn rts_header(
         flags: flags_of(request.context) | request.hint.flags(),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
-        follows: 0.into(),
+        predecessor_distance: 0.into(),
         context: (request.context as u32).into(),
         first_bytes: first_bytes.into(),
         tag: request.tag.into(),
@@ -435,7 +436,7 @@ mod tests {
 
     impl Line {
         fn post(&mut self, context: u64, hint: Hint) -> usize {
-            let state = State::Queued { level: Level::Delivered };
+            let state = OperationState::Queued { level: Level::Delivered };
             let (endpoint, session, remote, tag, length, passed) = (0, 0, 1, 0, 8, 0);
             let operation =
                 Operation { endpoint, session, remote, context, tag, length, hint, passed, state };
@@ -470,7 +471,7 @@ mod tests {
         line.post(1, Hint::None);
         let first = line.0[0];
         let fragmenting = Fragmenting::new(Level::Delivered, 7);
-        line.1.get_mut(first).unwrap().state = State::Fragmenting(fragmenting);
+        line.1.get_mut(first).unwrap().state = OperationState::Fragmenting(fragmenting);
         assert_eq!(line.post(2, Hint::Priority), 1);
     }
 }

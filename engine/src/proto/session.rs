@@ -26,7 +26,7 @@ use crate::wire::{SEGMENT_BYTES_MAX, frame, hello};
 
 /// A frame that needs no credit. Their number is bounded by operations and lanes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Control {
+pub(crate) enum ControlFrame {
     Grant(Grant),
     Done(Done),
     Refused(Refused),
@@ -38,7 +38,7 @@ pub(crate) enum Control {
     LaneLost(LaneLost),
 }
 
-impl Control {
+impl ControlFrame {
     pub(super) fn as_frame(&self) -> &[u8] {
         match self {
             Self::Grant(frame) => frame.as_bytes(),
@@ -166,7 +166,7 @@ pub(crate) struct Session {
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
     /// A failure that the owner has not been told of, though sends that had completed may be lost.
-    pub(super) untold: Option<PeerFailure>,
+    pub(super) unreported: Option<PeerFailure>,
     /// Counts the beginnings and ends of its connections.
     pub(crate) epoch: u32,
     /// Name of the session, agreed on in the hello exchange.
@@ -189,7 +189,7 @@ pub(crate) struct Session {
     // Sending.
     pub(crate) outbox: Outbox,
     /// Control frames that found no room in the outbox.
-    pub(crate) control: LateQueue<Control>,
+    pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for room, in order.
     pub(crate) waiting: VecDeque<Id>,
     /// Eager sends that complete when the peer acknowledges their frame.
@@ -273,7 +273,7 @@ impl Session {
             connection: Connection::new(retry),
             is_timed: false,
             failure: None,
-            untold: None,
+            unreported: None,
             epoch: 0,
             id: 0,
             keys: None,
@@ -396,8 +396,8 @@ impl Session {
 
     /// Why it cannot be used, or was not usable for a while that the owner knows nothing of.
     #[inline]
-    pub(super) fn failure_to_tell(&self) -> Option<&PeerFailure> {
-        self.failure.as_ref().or(self.untold.as_ref())
+    pub(super) fn failure_to_report(&self) -> Option<&PeerFailure> {
+        self.failure.as_ref().or(self.unreported.as_ref())
     }
 
     /// In stream mode, whether a send has completed whose frame is not acknowledged.
@@ -438,7 +438,7 @@ impl Session {
     /// Sends a control frame, now or as soon as there is room.
     ///
     /// RR-CREDIT-3.
-    pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: Control) {
+    pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: ControlFrame) {
         if self.datagram.is_some() {
             self.control.push_back(control);
             return;
@@ -448,7 +448,7 @@ impl Session {
         }
     }
 
-    fn try_push_control(&mut self, pool: &mut StagingPool, control: &Control) -> bool {
+    fn try_push_control(&mut self, pool: &mut StagingPool, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
         let Some(room) = self.outbox.push(pool, bytes.len(), true) else { return false };
         room.copy_from_slice(bytes);
@@ -473,7 +473,7 @@ impl Session {
             self.control.pop_front();
         }
         let is_open = self.outbox.has_open_segment();
-        let speaks = is_open || self.has_news() || self.asks_ack;
+        let speaks = is_open || self.has_update() || self.asks_ack;
         if !speaks || (!is_open && !self.outbox.push_empty(pool)) {
             return;
         }
@@ -505,13 +505,14 @@ impl Session {
     ///
     /// RR-SEG-5.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        if self.datagram.as_ref().is_some_and(|datagram| datagram.news_due) {
+    pub(crate) fn has_update(&self) -> bool {
+        if self.datagram.as_ref().is_some_and(|datagram| datagram.update_due) {
             return true;
         }
         (self.ack_wanted && self.announced_ack != self.expected_frame)
             || self.questions.are_due()
-            || (!planted!(LoseCreditNews) && (self.envelopes.is_news() || self.bytes.is_news()))
+            || (!planted!(LoseCreditNews)
+                && (self.envelopes.is_update_due() || self.bytes.is_update_due()))
     }
 
     /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.

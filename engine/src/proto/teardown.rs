@@ -4,8 +4,8 @@ use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
 use super::effects::Effects;
 use super::failure::PeerFailure;
-use super::operation::{Cause, NO_REMOTE, Operation, State};
-use super::session::{Control, Sequel};
+use super::operation::{Cause, NO_REMOTE, Operation, OperationState};
+use super::session::{ControlFrame, Sequel};
 use super::table::Id;
 use super::unexpected::Kind;
 
@@ -65,7 +65,10 @@ impl Core {
         // Of what was posted before nothing waits: it ended when its peer was removed.
         let is_kept = |operation: &Operation| {
             sequel != Sequel::None
-                && matches!(operation.state, State::Queued { .. } | State::Posted { .. })
+                && matches!(
+                    operation.state,
+                    OperationState::Queued { .. } | OperationState::Posted { .. }
+                )
         };
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
         let tells = |operation: &Operation| is_hit(operation) && !operation.is_decided();
@@ -75,7 +78,7 @@ impl Core {
             && !is_told
             && let Some(session) = self.sessions.at_mut(slot as usize)
         {
-            session.untold.get_or_insert(failure);
+            session.unreported.get_or_insert(failure);
         }
         if sequel != Sequel::None {
             self.follow_up(slot, sequel);
@@ -121,7 +124,7 @@ impl Core {
                             self.unexpected.recycle(message);
                         }
                     } else if let Some(matcher) = self.endpoints.get_mut(endpoint) {
-                        let envelope = super::matching::Envelope {
+                        let envelope = super::matching::MatchEnvelope {
                             source: message.remote,
                             context: message.context,
                             tag: message.tag,
@@ -154,20 +157,22 @@ impl Core {
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         match &mut operation.state {
-            State::Serving(serving) if serving.unreleased > 0 => {
+            OperationState::Serving(serving) if serving.unreleased > 0 => {
                 // After DONE the message has arrived, whatever becomes of the peer.
                 if serving.done.is_none() {
                     serving.failed.get_or_insert_with(|| cause.clone());
                 }
                 return;
             }
-            State::Pulling(pulling) if pulling.targeted > 0 && !planted!(EndBeforeReap) => {
+            OperationState::Pulling(pulling)
+                if pulling.targeted > 0 && !planted!(EndBeforeReap) =>
+            {
                 pulling.failed.get_or_insert_with(|| cause.clone());
                 self.forget_waiting(id);
                 return;
             }
-            State::Posted { .. } if planted!(KeepReceivesOfDead) => return,
-            State::Posted { key: Some(key), .. } => {
+            OperationState::Posted { .. } if planted!(KeepReceivesOfDead) => return,
+            OperationState::Posted { key: Some(key), .. } => {
                 let (key, endpoint) = (*key, operation.endpoint);
                 if let Some(matcher) = self.endpoints.get_mut(endpoint) {
                     matcher.cancel_posted(key);
@@ -189,12 +194,12 @@ impl Core {
     /// RR-RDV-5.
     pub(super) fn give_up_pull(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
-        if let State::Pulling(pulling) = &operation.state
+        if let OperationState::Pulling(pulling) = &operation.state
             && pulling.failed.is_none()
         {
             let (session, send_operation) = (operation.session, pulling.send_operation);
             let status = crate::wire::done::STATUS_ABANDONED;
-            self.push_control(session, Control::done(send_operation, status, 0));
+            self.push_control(session, ControlFrame::done(send_operation, status, 0));
         }
     }
 
@@ -221,8 +226,8 @@ impl Core {
     fn forget_waiting(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
-        let is_queued = matches!(operation.state, State::Queued { .. });
-        let is_sent = matches!(operation.state, State::AwaitDelivery);
+        let is_queued = matches!(operation.state, OperationState::Queued { .. });
+        let is_sent = matches!(operation.state, OperationState::AwaitDelivery);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if is_queued {
             session.waiting.retain(|&waiting| waiting != id);

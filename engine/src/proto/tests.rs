@@ -13,7 +13,7 @@ use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::send::{SendRequest, Staged};
-use super::session::{Control, Limits};
+use super::session::{ControlFrame, Limits};
 use super::table::Id;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;
@@ -207,7 +207,7 @@ fn eager(target: u16, length: u32, operation: u64) -> Vec<u8> {
         flags: 0,
         target_endpoint: target.into(),
         source_endpoint: 0.into(),
-        follows: 0.into(),
+        predecessor_distance: 0.into(),
         context: 5.into(),
         length: length.into(),
         tag: 1.into(),
@@ -222,7 +222,7 @@ fn rts(target: u16, length: u64) -> Vec<u8> {
         flags: 0,
         target_endpoint: target.into(),
         source_endpoint: 0.into(),
-        follows: 0.into(),
+        predecessor_distance: 0.into(),
         context: 5.into(),
         first_bytes: 0.into(),
         tag: 1.into(),
@@ -248,8 +248,8 @@ fn grant(operation: Id, offset: u64, length: u32, chunk: u32) -> Vec<u8> {
 }
 
 fn done(operation: u64, accepted: u64) -> Vec<u8> {
-    match Control::done(operation, 0, accepted) {
-        Control::Done(frame) => frame.as_bytes().to_vec(),
+    match ControlFrame::done(operation, 0, accepted) {
+        ControlFrame::Done(frame) => frame.as_bytes().to_vec(),
         _ => unreachable!(),
     }
 }
@@ -326,8 +326,8 @@ fn names_of_nothing_change_nothing() {
     // A receive is no send, and these are over or never were.
     for name in [0, receive.to_u64(), send.to_u64() + (1 << 32), u64::MAX] {
         bench.say(&done(name, 10)).unwrap();
-        match Control::matched(name) {
-            Control::Matched(frame) => bench.say(frame.as_bytes()).unwrap(),
+        match ControlFrame::matched(name) {
+            ControlFrame::Matched(frame) => bench.say(frame.as_bytes()).unwrap(),
             _ => unreachable!(),
         };
         let refused = Refused {

@@ -7,7 +7,7 @@ use super::{CHECK, Run};
 use crate::progress::engine::Engine;
 use crate::proto::connection::Phase;
 use crate::proto::core::{Core, ENVELOPES_MIN};
-use crate::proto::datagram::content::ContentPool;
+use crate::proto::datagram::segment::SegmentPool;
 
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;
@@ -38,12 +38,12 @@ impl Run {
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
-        let contents = &core.datagrams.contents;
-        let ([short, long], [short_max, long_max]) = (contents.len(), contents.limit());
+        let segments = &core.datagrams.segments;
+        let ([short, long], [short_max, long_max]) = (segments.len(), segments.limit());
         let sessions = core.sessions.len();
-        if short > short_max + ContentPool::LEAST * sessions || long > long_max + sessions {
+        if short > short_max + SegmentPool::LEAST * sessions || long > long_max + sessions {
             return Err(format!(
-                "{short} and {long} contents, {short_max} and {long_max} are the limits"
+                "{short} and {long} segments, {short_max} and {long_max} are the limits"
             ));
         }
         self.check_failures(core)?;
@@ -200,10 +200,10 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if core.datagrams.assemblies() != 0 {
         return fail("messages in parts are left");
     }
-    let (mut envelopes, mut bytes, mut contents) = (0, 0, 0);
+    let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
     for (_, session) in core.sessions.iter() {
         let datagram = session.datagram.as_deref();
-        contents += datagram.map_or(0, |datagram| datagram.outstanding());
+        segments += datagram.map_or(0, |datagram| datagram.outstanding());
         let is_clear = session.pulls.is_empty()
             && session.missing.is_empty()
             && session.waiting.is_empty()
@@ -221,8 +221,8 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             bytes += u64::from(session.bytes.window());
         }
     }
-    if core.datagrams.contents.len().iter().sum::<usize>() != contents {
-        return fail("contents are kept that no session has");
+    if core.datagrams.segments.len().iter().sum::<usize>() != segments {
+        return fail("segments are kept that no session has");
     }
     let sessions = core.sessions.iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();

@@ -17,7 +17,7 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::Level;
 use crate::proto::hint::Hint;
-use crate::proto::operation::State;
+use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -627,7 +627,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         // Whoever forgets the sender before its first word has come has been sent nothing.
         run(&mut world, "the receiver pulls", |world| {
             let mut operations = world.look(1).unwrap().state.core.operations.iter();
-            operations.any(|(_, operation)| matches!(operation.state, State::Pulling(_)))
+            operations.any(|(_, operation)| matches!(operation.state, OperationState::Pulling(_)))
         });
         pass(&mut world, random.within(MILLISECOND));
         let forgotten = [target, source][forgetter];

@@ -13,7 +13,7 @@ use crate::proto::core::Config;
 use crate::proto::effects::Level;
 use crate::proto::failure::PeerFailure;
 
-/// More than a datagram takes, and than a content.
+/// More than a datagram takes, and than a segment.
 const LENGTHS: [usize; 2] = [5000, 40_000];
 
 fn streaming() -> Config {

@@ -11,7 +11,7 @@ use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
 use crate::proto::effects::Level;
 use crate::proto::hint::Hint;
-use crate::proto::operation::State;
+use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -412,7 +412,8 @@ impl Run {
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
                 let mut operations = engine.state.core.operations.iter();
-                operations.any(|(_, operation)| matches!(operation.state, State::Queued { .. }))
+                operations
+                    .any(|(_, operation)| matches!(operation.state, OperationState::Queued { .. }))
             })
         });
         // Sends whose buffers may be reused have ended long before that.

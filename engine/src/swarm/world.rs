@@ -16,7 +16,7 @@ use crate::driver::sim::{Shared, SimDriver};
 use crate::memory::Arena;
 use crate::progress::clock::Clock;
 use crate::progress::datagram::Datagrams;
-use crate::progress::engine::{Engine, LoopConfig, State};
+use crate::progress::engine::{Engine, EngineState, LoopConfig};
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error, Rail, RailRole};
@@ -172,7 +172,7 @@ impl World {
         let random = StdRng::seed_from_u64(id.wrapping_mul(1000));
         let (keys, arena) = (Arc::clone(&self.keys), Arc::clone(&self.arena));
         let queue_entries = 1 << 16;
-        let mut state = State::new(
+        let mut state = EngineState::new(
             id,
             random,
             core,

@@ -39,7 +39,7 @@ pub(crate) struct Eager {
     pub(crate) flags: u8,
     pub(crate) target_endpoint: U16,
     pub(crate) source_endpoint: U16,
-    pub(crate) follows: U16,
+    pub(crate) predecessor_distance: U16,
     pub(crate) context: U32,
     pub(crate) length: U32,
     pub(crate) tag: U64,

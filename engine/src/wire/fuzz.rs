@@ -236,9 +236,9 @@ fn packets() {
             (*kind, *flags) = (packet::KIND_PACKET, *flags & 31);
         }
         if let Ok(packet) = packet::Packet::decode(&bytes) {
-            assert!(bytes.starts_with(packet.header.as_bytes()) && bytes.ends_with(packet.content));
+            assert!(bytes.starts_with(packet.header.as_bytes()) && bytes.ends_with(packet.payload));
             let words = packet.ack.map_or(0, |ack| ack.words().count());
-            assert!(size_of_val(packet.header) + 8 * words + packet.content.len() <= bytes.len());
+            assert!(size_of_val(packet.header) + 8 * words + packet.payload.len() <= bytes.len());
             assert!(words <= ack::WINDOWS_MAX * ack::NEWEST_WORDS_MAX);
         }
     });

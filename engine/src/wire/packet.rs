@@ -11,7 +11,7 @@
 //! +-----------------------------------+
 //! | acknowledgement, if flagged: see [`super::ack`]                       |
 //! +-----------------------------------------------------------------------+
-//! | content, up to the tag that ends the datagram                         |
+//! | payload, up to the tag that ends the datagram                         |
 //! +-----------------------------------------------------------------------+
 //! ```
 //!
@@ -38,7 +38,7 @@ pub(crate) const FLAG_FLOOR: u8 = 2;
 pub(crate) const FLAG_ELICITS: u8 = 4;
 /// The acknowledgement is wanted without delay: a message ends here, or the window.
 pub(crate) const FLAG_ACK_NOW: u8 = 8;
-/// Padding in the place of content, to learn whether a datagram of this length arrives.
+/// Padding in the place of payload, to learn whether a datagram of this length arrives.
 pub(crate) const FLAG_MTU_PROBE: u8 = 16;
 const FLAGS_KNOWN: u8 = 31;
 
@@ -77,8 +77,8 @@ pub(crate) enum PacketError {
     AckOfUnsent(u64),
     #[error("a floor ({floor}) beyond the packet ({number}) that states it")]
     FloorBeyond { floor: u64, number: u64 },
-    #[error("{0} bytes of content in a packet that wants no acknowledgement")]
-    StrayContent(usize),
+    #[error("{0} bytes of payload in a packet that wants no acknowledgement")]
+    StraySegment(usize),
 }
 
 /// A packet, borrowed from the bytes of a datagram without its tag.
@@ -91,7 +91,7 @@ pub(crate) struct Packet<'a> {
     /// The acknowledgement.
     pub(crate) ack: Option<Ack<'a>>,
     /// What the layer above put in; padding in an MTU probe.
-    pub(crate) content: &'a [u8],
+    pub(crate) payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
@@ -123,14 +123,14 @@ impl<'a> Packet<'a> {
             rest = after;
         }
         if !elicits && !rest.is_empty() {
-            return Err(PacketError::StrayContent(rest.len()));
+            return Err(PacketError::StraySegment(rest.len()));
         }
-        Ok(Self { header, floor, ack, content: rest })
+        Ok(Self { header, floor, ack, payload: rest })
     }
 
     /// Whether it asks for an answer and carries nothing.
     pub(crate) fn is_probe(&self) -> bool {
-        self.has(FLAG_ELICITS) && self.content.is_empty()
+        self.has(FLAG_ELICITS) && self.payload.is_empty()
     }
 
     /// Whether a flag is set.
@@ -171,10 +171,10 @@ mod tests {
     fn a_packet_comes_back() {
         let mut bytes = header(FLAG_ELICITS | FLAG_FLOOR);
         bytes.extend_from_slice(&5u32.to_le_bytes());
-        bytes.extend_from_slice(b"content");
+        bytes.extend_from_slice(b"payload");
         let packet = Packet::decode(&bytes).unwrap();
         assert_eq!((packet.header.number.get(), packet.floor), (7, Some(5)));
-        assert_eq!((packet.content, packet.ack.is_none()), (&b"content"[..], true));
+        assert_eq!((packet.payload, packet.ack.is_none()), (&b"payload"[..], true));
     }
 
     /// RR-PKT-3
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(Packet::decode(&bytes).unwrap_err(), PacketError::BadFlags(128));
         let mut bytes = header(0);
         bytes.push(1);
-        assert_eq!(Packet::decode(&bytes).unwrap_err(), PacketError::StrayContent(1));
+        assert_eq!(Packet::decode(&bytes).unwrap_err(), PacketError::StraySegment(1));
         bytes[0] = 1;
         assert_eq!(Packet::decode(&bytes).unwrap_err(), PacketError::UnknownKind(1));
         let bytes = header(FLAG_FLOOR);
@@ -218,7 +218,7 @@ mod tests {
             }
             if let Ok(packet) = Packet::decode(&bytes) {
                 let words: usize = packet.ack.map_or(0, |ack| ack.words().count());
-                prop_assert!(words * 8 + packet.content.len() < bytes.len());
+                prop_assert!(words * 8 + packet.payload.len() < bytes.len());
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Rts {
     pub(crate) flags: u8,
     pub(crate) target_endpoint: U16,
     pub(crate) source_endpoint: U16,
-    pub(crate) follows: U16,
+    pub(crate) predecessor_distance: U16,
     pub(crate) context: U32,
     pub(crate) first_bytes: U32,
     pub(crate) tag: U64,

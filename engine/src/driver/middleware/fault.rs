@@ -28,12 +28,12 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use self::datagrams::Datagrams;
-use self::lane::{Lane, State};
+use self::lane::{FaultLane, State};
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
@@ -54,7 +54,7 @@ const SLICE: Duration = Duration::from_micros(200);
 /// An event that the caller was not told yet.
 #[derive(Debug)]
 struct Held {
-    event: Event,
+    event: DriverEvent,
     /// The poll at which it may be told.
     due: u64,
 }
@@ -64,13 +64,13 @@ pub(super) struct Fault {
     inner: Box<dyn Driver + Send>,
     faults: Faults,
     random: StdRng,
-    lanes: HashMap<LaneKey, Lane>,
+    lanes: HashMap<LaneKey, FaultLane>,
     held: Vec<Held>,
     datagrams: Datagrams,
     /// Polls so far, those of [`Driver::park`] included.
     turn: u64,
     /// Empty between calls; keeps its memory.
-    fresh: Vec<Event>,
+    fresh: Vec<DriverEvent>,
 }
 
 fn was_reset() -> io::Error {
@@ -102,7 +102,7 @@ impl Fault {
     }
 
     /// Takes an event into the queue of those that are to be told.
-    fn hold(&mut self, event: Event) {
+    fn hold(&mut self, event: DriverEvent) {
         let due = if self.chance(self.faults.late) { self.soon() } else { self.turn };
         self.held.push(Held { event, due });
     }
@@ -121,10 +121,10 @@ impl Fault {
         let watched = std::mem::take(&mut lane.watched);
         self.inner.close(key, CloseMode::Reset);
         if watched[0] {
-            self.hold(Event::Readable { lane: key });
+            self.hold(DriverEvent::Readable { lane: key });
         }
         if watched[1] {
-            self.hold(Event::Writable { lane: key });
+            self.hold(DriverEvent::Writable { lane: key });
         }
     }
 
@@ -166,44 +166,44 @@ impl Fault {
     }
 
     /// Notes what an event means for its lane; `None` when the caller must not see it.
-    fn judge(&mut self, event: Event) -> Option<Event> {
-        if let Event::ChunkReceived { lane, result: Ok(_) } = event {
+    fn judge(&mut self, event: DriverEvent) -> Option<DriverEvent> {
+        if let DriverEvent::ChunkReceived { lane, result: Ok(_) } = event {
             self.garble_chunk(lane);
         }
-        if let Event::Accepted { lane, .. } = event {
-            self.lanes.insert(lane, Lane::new(State::Open));
+        if let DriverEvent::Accepted { lane, .. } = event {
+            self.lanes.insert(lane, FaultLane::new(State::Open));
         }
-        if matches!(event, Event::DatagramsReadable | Event::DatagramsWritable) {
+        if matches!(event, DriverEvent::DatagramsReadable | DriverEvent::DatagramsWritable) {
             return self.datagrams.is_asked(&event).then_some(event);
         }
         let Some(key) = lane_of(&event) else { return Some(event) };
         let Some(lane) = self.lanes.get_mut(&key) else { return Some(event) };
         let is_broken = matches!(lane.state, State::Broken { .. });
         match event {
-            Event::Connected { .. } | Event::ConnectFailed { .. }
+            DriverEvent::Connected { .. } | DriverEvent::ConnectFailed { .. }
                 if lane.state == State::Refused =>
             {
                 None
             }
-            Event::Readable { .. } => std::mem::take(&mut lane.watched[0]).then_some(event),
-            Event::Writable { .. } => std::mem::take(&mut lane.watched[1]).then_some(event),
+            DriverEvent::Readable { .. } => std::mem::take(&mut lane.watched[0]).then_some(event),
+            DriverEvent::Writable { .. } => std::mem::take(&mut lane.watched[1]).then_some(event),
             // The cancellation of a chunk is our doing: a peer's reset says otherwise.
-            Event::ChunkSent { lane, result: Err(_) } if is_broken => {
-                Some(Event::ChunkSent { lane, result: Err(was_reset()) })
+            DriverEvent::ChunkSent { lane, result: Err(_) } if is_broken => {
+                Some(DriverEvent::ChunkSent { lane, result: Err(was_reset()) })
             }
-            Event::ChunkReceived { lane, result: Err(_) } if is_broken => {
-                Some(Event::ChunkReceived { lane, result: Err(was_reset()) })
+            DriverEvent::ChunkReceived { lane, result: Err(_) } if is_broken => {
+                Some(DriverEvent::ChunkReceived { lane, result: Err(was_reset()) })
             }
-            Event::Closed { .. } if is_broken => {
+            DriverEvent::Closed { .. } if is_broken => {
                 lane.state = State::Broken { is_gone: true };
                 None
             }
-            Event::Closed { .. } => {
+            DriverEvent::Closed { .. } => {
                 let state = lane.state;
                 self.lanes.remove(&key);
                 if state == State::Refused {
                     let error = io::ErrorKind::ConnectionRefused.into();
-                    self.hold(Event::ConnectFailed { lane: key, error });
+                    self.hold(DriverEvent::ConnectFailed { lane: key, error });
                 }
                 Some(event)
             }
@@ -212,7 +212,7 @@ impl Fault {
     }
 
     /// Tells what is due and does not have to follow what is not.
-    fn tell(&mut self, events: &mut Vec<Event>) {
+    fn tell(&mut self, events: &mut Vec<DriverEvent>) {
         if self.held.iter().all(|held| held.due <= self.turn) {
             events.extend(self.held.drain(..).map(|held| held.event));
             return;
@@ -233,7 +233,7 @@ impl Fault {
     fn begin_turn(&mut self) {
         self.turn += 1;
         let turn = self.turn;
-        let is_due = |lane: &Lane| lane.doom.is_some_and(|doom| doom <= turn);
+        let is_due = |lane: &FaultLane| lane.doom.is_some_and(|doom| doom <= turn);
         // In the order of the keys, so that a seed always does the same.
         let mut due: Vec<LaneKey> =
             self.lanes.iter().filter(|(_, lane)| is_due(lane)).map(|(&key, _)| key).collect();
@@ -302,7 +302,7 @@ impl Fault {
 impl Driver for Fault {
     pass_on!(inner: name polls_for_free set_rails reach nic_of begin_absence end_absence counters);
 
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         self.begin_turn();
         self.inner.poll(&mut self.fresh)?;
         self.take_in();
@@ -310,7 +310,7 @@ impl Driver for Fault {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let before = events.len();
         let deadline = deadline_after(timeout);
         loop {
@@ -340,13 +340,13 @@ impl Driver for Fault {
         let is_news = |held: &Held| {
             !matches!(
                 held.event,
-                Event::Readable { .. }
-                    | Event::Writable { .. }
-                    | Event::DatagramsReadable
-                    | Event::DatagramsWritable
+                DriverEvent::Readable { .. }
+                    | DriverEvent::Writable { .. }
+                    | DriverEvent::DatagramsReadable
+                    | DriverEvent::DatagramsWritable
             )
         };
-        let is_odd = |lane: &Lane| lane.state != State::Open || lane.doom.is_some();
+        let is_odd = |lane: &FaultLane| lane.state != State::Open || lane.doom.is_some();
         if self.held.iter().any(is_news) || self.lanes.values().any(is_odd) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -361,7 +361,8 @@ impl ControlLanes for Fault {
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let key = self.inner.connect(remote, rail)?;
         let is_refused = self.chance(self.faults.refuse);
-        self.lanes.insert(key, Lane::new(if is_refused { State::Refused } else { State::Open }));
+        self.lanes
+            .insert(key, FaultLane::new(if is_refused { State::Refused } else { State::Open }));
         if is_refused {
             self.inner.close(key, CloseMode::Reset);
         }
@@ -370,7 +371,7 @@ impl ControlLanes for Fault {
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
         let key = self.inner.adopt(socket)?;
-        self.lanes.insert(key, Lane::new(State::Open));
+        self.lanes.insert(key, FaultLane::new(State::Open));
         Ok(key)
     }
 
@@ -397,8 +398,8 @@ impl ControlLanes for Fault {
 
     fn watch(&mut self, key: LaneKey, interest: Interest) -> io::Result<()> {
         let event = match interest {
-            Interest::Readable => Event::Readable { lane: key },
-            Interest::Writable => Event::Writable { lane: key },
+            Interest::Readable => DriverEvent::Readable { lane: key },
+            Interest::Writable => DriverEvent::Writable { lane: key },
         };
         let kind = std::mem::discriminant(&event);
         let is_same = |held: &Held| {
@@ -425,7 +426,7 @@ impl ControlLanes for Fault {
             match lane.state {
                 State::Broken { is_gone: true } => {
                     self.lanes.remove(&key);
-                    self.hold(Event::Closed { lane: key });
+                    self.hold(DriverEvent::Closed { lane: key });
                     return;
                 }
                 State::Broken { is_gone: false } => {
@@ -462,8 +463,8 @@ impl BulkLanes for Fault {
             // driver inside tells it.
             unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
         } else {
-            self.hold(Event::ChunkSent { lane, result: Err(was_reset()) });
-            self.hold(Event::ChunkReleased { token });
+            self.hold(DriverEvent::ChunkSent { lane, result: Err(was_reset()) });
+            self.hold(DriverEvent::ChunkReleased { token });
         }
     }
 
@@ -477,7 +478,7 @@ impl BulkLanes for Fault {
             // SAFETY: as in `send_chunk`.
             unsafe { self.inner.recv_chunk(lane, target, offset, length) };
         } else {
-            self.hold(Event::ChunkReceived { lane, result: Err(was_reset()) });
+            self.hold(DriverEvent::ChunkReceived { lane, result: Err(was_reset()) });
         }
     }
 }

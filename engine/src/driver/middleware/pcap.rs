@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::capture::{Capture, End, Flow};
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, Event, Interest, LaneKey,
-    SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, Interest,
+    LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
@@ -34,7 +34,7 @@ struct Chunk {
     refused: u32,
 }
 
-struct Lane {
+struct CapturedLane {
     flow: Flow,
     /// What is sent, what is received.
     chunks: [Option<Chunk>; 2],
@@ -47,7 +47,7 @@ const RECEIVE: usize = 1;
 pub(super) struct Pcap {
     inner: Box<dyn Driver + Send>,
     capture: Capture,
-    lanes: HashMap<LaneKey, Lane>,
+    lanes: HashMap<LaneKey, CapturedLane>,
     scratch: Vec<u8>,
     /// Where the socket of datagrams is bound.
     local: SocketAddr,
@@ -77,7 +77,7 @@ impl Pcap {
     fn begin(&mut self, key: LaneKey, opener: End) {
         if let Some((near, far)) = self.inner.addresses(key) {
             let flow = self.capture.open([near, far], opener);
-            self.lanes.insert(key, Lane { flow, chunks: [None, None] });
+            self.lanes.insert(key, CapturedLane { flow, chunks: [None, None] });
             self.is_dirty = true;
         }
     }
@@ -147,30 +147,30 @@ impl Pcap {
     }
 
     /// Writes down what the driver inside has just reported.
-    fn note(&mut self, events: &[Event]) {
+    fn note(&mut self, events: &[DriverEvent]) {
         for event in events {
             match event {
-                Event::Accepted { lane, .. } => self.begin(*lane, End::Far),
-                Event::Connected { lane } => self.begin(*lane, End::Near),
+                DriverEvent::Accepted { lane, .. } => self.begin(*lane, End::Far),
+                DriverEvent::Connected { lane } => self.begin(*lane, End::Near),
                 // SAFETY: the caller gets these events when this call returns, so that the
                 // memory is as it was when the chunk ended.
-                Event::ChunkSent { lane, result } => unsafe {
+                DriverEvent::ChunkSent { lane, result } => unsafe {
                     self.end(*lane, SEND, result.as_ref().map(|()| None));
                 },
                 // SAFETY: as above.
-                Event::ChunkReceived { lane, result } => unsafe {
+                DriverEvent::ChunkReceived { lane, result } => unsafe {
                     self.end(*lane, RECEIVE, result.as_ref().map(Some));
                 },
-                Event::Closed { lane } => {
+                DriverEvent::Closed { lane } => {
                     self.lanes.remove(lane);
                 }
-                Event::ConnectFailed { .. }
-                | Event::Readable { .. }
-                | Event::Writable { .. }
-                | Event::ChunkReleased { .. }
-                | Event::DatagramsReadable
-                | Event::DatagramsWritable
-                | Event::RailChanged { .. } => {}
+                DriverEvent::ConnectFailed { .. }
+                | DriverEvent::Readable { .. }
+                | DriverEvent::Writable { .. }
+                | DriverEvent::ChunkReleased { .. }
+                | DriverEvent::DatagramsReadable
+                | DriverEvent::DatagramsWritable
+                | DriverEvent::RailChanged { .. } => {}
             }
         }
     }
@@ -191,14 +191,14 @@ impl Driver for Pcap {
         Ok(())
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let before = events.len();
         let result = self.inner.poll(events);
         self.note(&events[before..]);
         result
     }
 
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         self.flush();
         let before = events.len();
         let result = self.inner.park(timeout, events);

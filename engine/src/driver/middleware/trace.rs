@@ -13,7 +13,7 @@ use tracing::{Level, enabled, trace};
 
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
@@ -57,7 +57,7 @@ impl Trace {
         tell_idle(&mut self.idle);
     }
 
-    fn tell_events(&mut self, call: &'static str, result: &io::Result<()>, events: &[Event]) {
+    fn tell_events(&mut self, call: &'static str, result: &io::Result<()>, events: &[DriverEvent]) {
         if result.is_ok() && events.is_empty() {
             self.idle += 1;
             return;
@@ -77,40 +77,40 @@ fn tell_idle(idle: &mut u64) {
     }
 }
 
-fn tell(event: &Event) {
+fn tell(event: &DriverEvent) {
     match event {
-        Event::Accepted { lane, remote, rail } => {
+        DriverEvent::Accepted { lane, remote, rail } => {
             trace!(target: TARGET, event = "accepted", lane = name(*lane), %remote, rail);
         }
-        Event::Connected { lane } => {
+        DriverEvent::Connected { lane } => {
             trace!(target: TARGET, event = "connected", lane = name(*lane));
         }
-        Event::ConnectFailed { lane, error } => {
+        DriverEvent::ConnectFailed { lane, error } => {
             trace!(target: TARGET, event = "connect_failed", lane = name(*lane), outcome = %error);
         }
-        Event::Readable { lane } => {
+        DriverEvent::Readable { lane } => {
             trace!(target: TARGET, event = "readable", lane = name(*lane));
         }
-        Event::Writable { lane } => {
+        DriverEvent::Writable { lane } => {
             trace!(target: TARGET, event = "writable", lane = name(*lane));
         }
-        Event::DatagramsReadable => trace!(target: TARGET, event = "datagrams_readable"),
-        Event::DatagramsWritable => trace!(target: TARGET, event = "datagrams_writable"),
-        Event::ChunkSent { lane, result } => {
+        DriverEvent::DatagramsReadable => trace!(target: TARGET, event = "datagrams_readable"),
+        DriverEvent::DatagramsWritable => trace!(target: TARGET, event = "datagrams_writable"),
+        DriverEvent::ChunkSent { lane, result } => {
             let outcome = outcome(result);
             trace!(target: TARGET, event = "chunk_sent", lane = name(*lane), outcome);
         }
-        Event::ChunkReleased { token } => {
+        DriverEvent::ChunkReleased { token } => {
             trace!(target: TARGET, event = "chunk_released", token);
         }
-        Event::ChunkReceived { lane, result } => {
+        DriverEvent::ChunkReceived { lane, result } => {
             let outcome = outcome(&result.as_ref().map(|_| ()));
             trace!(target: TARGET, event = "chunk_received", lane = name(*lane), outcome);
         }
-        Event::RailChanged { rail, is_up } => {
+        DriverEvent::RailChanged { rail, is_up } => {
             trace!(target: TARGET, event = "rail_changed", rail, is_up);
         }
-        Event::Closed { lane } => {
+        DriverEvent::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
         }
     }
@@ -133,14 +133,14 @@ impl Driver for Trace {
         reach
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let before = events.len();
         let result = self.inner.poll(events);
         self.tell_events("poll", &result, &events[before..]);
         result
     }
 
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let before = events.len();
         let result = self.inner.park(timeout, events);
         self.tell_events("park", &result, &events[before..]);

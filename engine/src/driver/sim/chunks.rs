@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 
 use super::lane::{Chunk, News, Watch, What};
 use super::net::Net;
-use crate::driver::lanes::{Event, LaneKey};
+use crate::driver::lanes::{DriverEvent, LaneKey};
 
 impl Net {
     pub(super) fn report_sent(
@@ -14,9 +14,9 @@ impl Net {
         chunk: &Chunk,
         result: io::Result<()>,
     ) {
-        self.tell(host, Some(key), Event::ChunkSent { lane: key, result });
-        let event = Event::ChunkReleased { token: chunk.token };
-        let (what, releases) = (What::Event(event), Some(chunk.spans.clone()));
+        self.tell(host, Some(key), DriverEvent::ChunkSent { lane: key, result });
+        let event = DriverEvent::ChunkReleased { token: chunk.token };
+        let (what, releases) = (What::DriverEvent(event), Some(chunk.spans.clone()));
         if let Some(lane) = self.hosts[host].lane_mut(key) {
             // The kernel lets go once the peer has acknowledged.
             lane.last_event_ns += self.weather.delay_ns;
@@ -57,10 +57,10 @@ impl Net {
             lane.writes = Watch::Told;
         }
         if reads {
-            self.tell(host, Some(key), Event::Readable { lane: key });
+            self.tell(host, Some(key), DriverEvent::Readable { lane: key });
         }
         if writes {
-            self.tell(host, Some(key), Event::Writable { lane: key });
+            self.tell(host, Some(key), DriverEvent::Writable { lane: key });
         }
     }
 
@@ -113,8 +113,8 @@ impl Net {
             }
         };
         if let Some(result) = result {
-            let event = Event::ChunkReceived { lane: key, result };
-            let (what, releases) = (What::Event(event), Some(chunk.spans.clone()));
+            let event = DriverEvent::ChunkReceived { lane: key, result };
+            let (what, releases) = (What::DriverEvent(event), Some(chunk.spans.clone()));
             self.tell(host, Some(key), News { what, releases, scribbles: false });
             let lane = self.hosts[host].lane_mut(key);
             lane.expect("it was there above").receive_is_over = true;

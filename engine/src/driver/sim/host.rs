@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::datagrams::Socket;
-use super::lane::{Lane, News, Watch, What};
+use super::lane::{News, SimLane, Watch, What};
 use super::net::{Item, Net};
 use super::rails::Link;
 use crate::driver::ACCEPTS_AT_ONCE;
-use crate::driver::lanes::{Event, LaneKey};
+use crate::driver::lanes::{DriverEvent, LaneKey};
 
 /// Connections that wait in a kernel to be accepted.
 const BACKLOG: usize = 4096;
@@ -28,7 +28,7 @@ pub(crate) struct Host {
     pub(super) is_dark: bool,
     /// Names the time without power.
     pub(super) dark_epoch: Option<u64>,
-    pub(super) lanes: Vec<Option<Lane>>,
+    pub(super) lanes: Vec<Option<SimLane>>,
     generation: u32,
     news: BTreeMap<(u64, u64), News>,
     /// Makes turns that were planned before stale.
@@ -77,7 +77,7 @@ impl Host {
     }
 
     /// Forgets everything of the process; gives the lanes and the memory that news would release.
-    pub(super) fn stop(&mut self) -> (Vec<Lane>, Vec<News>) {
+    pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<News>) {
         self.is_running = false;
         self.turn += 1;
         self.wakes_ns = None;
@@ -87,7 +87,7 @@ impl Host {
 
     pub(super) fn add_lane(&mut self, connection: usize, side: usize) -> LaneKey {
         self.generation += 1;
-        let lane = Lane::new(self.generation, connection, side);
+        let lane = SimLane::new(self.generation, connection, side);
         let free = self.lanes.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.lanes.push(None);
@@ -97,14 +97,14 @@ impl Host {
         LaneKey { index: index as u32, generation: self.generation }
     }
 
-    pub(super) fn lane_mut(&mut self, key: LaneKey) -> Option<&mut Lane> {
+    pub(super) fn lane_mut(&mut self, key: LaneKey) -> Option<&mut SimLane> {
         let lane = self.lanes.get_mut(key.index as usize)?.as_mut();
         lane.filter(|lane| lane.generation == key.generation)
     }
 }
 
 impl Net {
-    pub(super) fn find_lane(&mut self, host: usize, key: LaneKey) -> Option<&mut Lane> {
+    pub(super) fn find_lane(&mut self, host: usize, key: LaneKey) -> Option<&mut SimLane> {
         self.hosts[host].lane_mut(key)
     }
 
@@ -188,11 +188,11 @@ impl Net {
     }
 
     /// Hands over the events whose time has come, some of them if there are many.
-    pub(super) fn deliver(&mut self, host: usize, events: &mut Vec<Event>) {
+    pub(super) fn deliver(&mut self, host: usize, events: &mut Vec<DriverEvent>) {
         // Beside the limit, so that neither lanes nor datagrams wait for the other for ever.
         if self.takes_datagrams_readable(host) {
-            self.settle(host, &Event::DatagramsReadable);
-            events.push(Event::DatagramsReadable);
+            self.settle(host, &DriverEvent::DatagramsReadable);
+            events.push(DriverEvent::DatagramsReadable);
         }
         self.put_accepts_off(host);
         for _ in 0..self.weather.events_per_poll {
@@ -206,7 +206,7 @@ impl Net {
                 self.release_memory(&spans, scribbles);
             }
             let event = match what {
-                What::Event(event) => event,
+                What::DriverEvent(event) => event,
                 What::Accept(connection) => {
                     let lane = self.hosts[host].add_lane(connection, 1);
                     self.hosts[host].accepted += 1;
@@ -218,7 +218,7 @@ impl Net {
                         SocketAddr::new(origin.ip(), port)
                     });
                     let rail = ends[1].at().and_then(|at| self.rail_of(at)).unwrap_or(0);
-                    Event::Accepted { lane, remote, rail }
+                    DriverEvent::Accepted { lane, remote, rail }
                 }
             };
             self.settle(host, &event);
@@ -250,34 +250,36 @@ impl Net {
     }
 
     /// The engine hears of an event: the lane is free for the next one of its kind.
-    fn settle(&mut self, host: usize, event: &Event) {
+    fn settle(&mut self, host: usize, event: &DriverEvent) {
         let known = &mut self.hosts[host];
         let (kind, lane) = match *event {
-            Event::Accepted { lane, .. } => (1, Some(lane)),
-            Event::Connected { lane } => (2, Some(lane)),
-            Event::ConnectFailed { lane, .. } => (3, Some(lane)),
-            Event::Readable { lane } => (4, Some(lane)),
-            Event::Writable { lane } => (5, Some(lane)),
-            Event::ChunkSent { lane, .. } => (6, Some(lane)),
-            Event::ChunkReleased { .. } => (7, None),
-            Event::ChunkReceived { lane, .. } => (8, Some(lane)),
-            Event::Closed { lane } => (9, Some(lane)),
-            Event::DatagramsReadable => (10, None),
-            Event::DatagramsWritable => (11, None),
-            Event::RailChanged { .. } => (12, None),
+            DriverEvent::Accepted { lane, .. } => (1, Some(lane)),
+            DriverEvent::Connected { lane } => (2, Some(lane)),
+            DriverEvent::ConnectFailed { lane, .. } => (3, Some(lane)),
+            DriverEvent::Readable { lane } => (4, Some(lane)),
+            DriverEvent::Writable { lane } => (5, Some(lane)),
+            DriverEvent::ChunkSent { lane, .. } => (6, Some(lane)),
+            DriverEvent::ChunkReleased { .. } => (7, None),
+            DriverEvent::ChunkReceived { lane, .. } => (8, Some(lane)),
+            DriverEvent::Closed { lane } => (9, Some(lane)),
+            DriverEvent::DatagramsReadable => (10, None),
+            DriverEvent::DatagramsWritable => (11, None),
+            DriverEvent::RailChanged { .. } => (12, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {
             match event {
-                Event::Connected { .. } | Event::ConnectFailed { .. } => lane.is_connecting = false,
-                Event::Readable { .. } => lane.reads = Watch::Off,
-                Event::Writable { .. } => lane.writes = Watch::Off,
-                Event::ChunkSent { .. } => lane.sending = None,
-                Event::ChunkReceived { .. } => lane.receiving = None,
+                DriverEvent::Connected { .. } | DriverEvent::ConnectFailed { .. } => {
+                    lane.is_connecting = false
+                }
+                DriverEvent::Readable { .. } => lane.reads = Watch::Off,
+                DriverEvent::Writable { .. } => lane.writes = Watch::Off,
+                DriverEvent::ChunkSent { .. } => lane.sending = None,
+                DriverEvent::ChunkReceived { .. } => lane.receiving = None,
                 _ => {}
             }
         }
-        if let Event::Closed { lane } = event {
+        if let DriverEvent::Closed { lane } = event {
             known.lanes[lane.index as usize] = None;
         }
         let index = lane.map_or(u64::MAX, |lane| u64::from(lane.index));

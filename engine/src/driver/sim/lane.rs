@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent};
 use crate::memory::{Shape, Span};
 
 /// Memory that a request of the simulated kernel refers to.
@@ -102,19 +102,19 @@ pub(super) struct News {
 #[derive(Debug)]
 pub(super) enum What {
     /// For the engine as it is.
-    Event(Event),
+    DriverEvent(DriverEvent),
     /// A connection came in and gets a lane.
     Accept(usize),
 }
 
-impl From<Event> for News {
-    fn from(event: Event) -> Self {
-        Self { what: What::Event(event), releases: None, scribbles: false }
+impl From<DriverEvent> for News {
+    fn from(event: DriverEvent) -> Self {
+        Self { what: What::DriverEvent(event), releases: None, scribbles: false }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct SimLane {
     pub(super) generation: u32,
     pub(super) connection: usize,
     pub(super) side: usize,
@@ -131,7 +131,7 @@ pub(super) struct Lane {
     pub(super) last_event_ns: u64,
 }
 
-impl Lane {
+impl SimLane {
     pub(super) fn new(generation: u32, connection: usize, side: usize) -> Self {
         Self {
             generation,

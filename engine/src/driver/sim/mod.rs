@@ -30,7 +30,7 @@ use self::net::Net;
 use self::rails::At;
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, Owed, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Owed, SendMode,
 };
 use crate::memory::Shape;
 
@@ -73,12 +73,12 @@ impl Driver for SimDriver {
         self.net.borrow_mut().set_rails(self.host, rails)
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         self.net.borrow_mut().deliver(self.host, events);
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let net = &mut *self.net.borrow_mut();
         if self.is_absent {
             net.violation("somebody sleeps in the place of the owner");

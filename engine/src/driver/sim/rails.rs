@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::datagrams::FRAMING_BYTES;
 use super::net::{Item, Net};
-use crate::driver::lanes::Event;
+use crate::driver::lanes::DriverEvent;
 use crate::driver::lanes::Rail;
 
 /// Bytes of a stream in one packet.
@@ -254,7 +254,7 @@ impl Net {
         let is_up = !known.links[link].is_down();
         let rail = known.rails.iter().position(|&at| at == link);
         if let Some(rail) = rail.filter(|_| known.is_running && known.rails.len() > 1) {
-            self.tell(host, None, Event::RailChanged { rail: rail as u8, is_up });
+            self.tell(host, None, DriverEvent::RailChanged { rail: rail as u8, is_up });
         }
     }
 

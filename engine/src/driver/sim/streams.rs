@@ -7,7 +7,7 @@ use super::connection::{Connection, End, Pipe};
 use super::lane::{News, What, cancelled};
 use super::net::{GivenUp, Item, Net};
 use super::rails::At;
-use crate::driver::lanes::{CloseMode, Event, LaneKey};
+use crate::driver::lanes::{CloseMode, DriverEvent, LaneKey};
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::proof::PROOF_BYTES;
 
@@ -88,7 +88,7 @@ impl Net {
         // The answer is on its way as long as the request was.
         let lane = self.hosts[origin].lane_mut(key).expect("an open end has its lane");
         lane.last_event_ns = lane.last_event_ns.max(self.now_ns + back_ns);
-        self.tell(origin, Some(key), Event::Connected { lane: key });
+        self.tell(origin, Some(key), DriverEvent::Connected { lane: key });
     }
 
     /// Whether a handshake does not get through, there or back.
@@ -103,7 +103,7 @@ impl Net {
     }
 
     fn fail_attempt(&mut self, host: usize, key: LaneKey, kind: ErrorKind) {
-        self.tell(host, Some(key), Event::ConnectFailed { lane: key, error: kind.into() });
+        self.tell(host, Some(key), DriverEvent::ConnectFailed { lane: key, error: kind.into() });
         self.tell_closed(host, key);
     }
 
@@ -112,7 +112,7 @@ impl Net {
         lane.is_closing = true;
         let (connection, side) = (lane.connection, lane.side);
         self.connections[connection].ends[side].is_closed = true;
-        self.tell(host, Some(key), Event::Closed { lane: key });
+        self.tell(host, Some(key), DriverEvent::Closed { lane: key });
     }
 
     pub(super) fn mark_bulk(&mut self, connection: usize) {
@@ -281,8 +281,8 @@ impl Net {
             self.report_sent(host, key, &chunk, Err(cancelled()));
         }
         if let Some(chunk) = receiving {
-            let event = Event::ChunkReceived { lane: key, result: Err(cancelled()) };
-            let (what, releases) = (What::Event(event), Some(chunk.spans));
+            let event = DriverEvent::ChunkReceived { lane: key, result: Err(cancelled()) };
+            let (what, releases) = (What::DriverEvent(event), Some(chunk.spans));
             self.tell(host, Some(key), News { what, releases, scribbles: true });
         }
         if side == 1 {
@@ -296,6 +296,6 @@ impl Net {
         } else if !connection.pipes[side].is_ended() {
             self.end_stream(index, side);
         }
-        self.tell(host, Some(key), Event::Closed { lane: key });
+        self.tell(host, Some(key), DriverEvent::Closed { lane: key });
     }
 }

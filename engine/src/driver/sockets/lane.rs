@@ -18,7 +18,7 @@ pub(super) fn direction(interest: Interest) -> usize {
 
 /// A socket and what is wanted of it. Pairs are `[readable, writable]`.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct SocketLane {
     pub(super) socket: OwnedFd,
     pub(super) connecting: bool,
     /// An event said so, and no call has said `EAGAIN` since. The first event comes by itself:
@@ -30,7 +30,7 @@ pub(super) struct Lane {
     pub(super) queued: bool,
 }
 
-impl Lane {
+impl SocketLane {
     pub(super) fn new(socket: OwnedFd, connecting: bool) -> Self {
         Self {
             socket,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::datagrams::source_of;
 use self::epoll::{BATCH, Epoll};
-use self::lane::{Lane, direction};
+use self::lane::{SocketLane, direction};
 use super::datagrams::Datagrams;
 use super::rails::Rails;
 use super::udp::Wants;
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
@@ -46,7 +46,7 @@ const WRITE: usize = 1;
 pub(crate) struct SocketsDriver {
     epoll: Epoll,
     options: tcp::LaneOptions,
-    lanes: Table<Lane, LaneKey>,
+    lanes: Table<SocketLane, LaneKey>,
     listeners: Vec<TcpListener>,
     /// Listeners that may have connections, and when to ask them (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
@@ -56,7 +56,7 @@ pub(crate) struct SocketsDriver {
     runnable: VecDeque<LaneKey>,
     datagrams: Datagrams,
     datagrams_armed: [Wants; 2],
-    ready: Vec<Event>,
+    ready: Vec<DriverEvent>,
     counters: DriverCounters,
     is_stopped: bool,
 }
@@ -89,7 +89,7 @@ impl SocketsDriver {
 
     fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        let Ok(key) = self.lanes.insert(Lane::new(socket, connecting)) else {
+        let Ok(key) = self.lanes.insert(SocketLane::new(socket, connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
         self.counters.syscalls += 1;
@@ -188,12 +188,12 @@ impl SocketsDriver {
 
     fn connect_decided(&mut self, key: LaneKey, error: Option<io::Error>) {
         if let Some(error) = error {
-            self.ready.push(Event::ConnectFailed { lane: key, error });
+            self.ready.push(DriverEvent::ConnectFailed { lane: key, error });
             self.close(key, CloseMode::Reset);
         } else if let Some(lane) = self.lanes.get_mut(key) {
             lane.connecting = false;
             self.counters.syscalls += tcp::established(&lane.socket, &self.options);
-            self.ready.push(Event::Connected { lane: key });
+            self.ready.push(DriverEvent::Connected { lane: key });
         }
     }
 
@@ -210,8 +210,8 @@ impl SocketsDriver {
                 if lane.watched[way] {
                     lane.watched[way] = false;
                     self.ready.push(match way {
-                        READ => Event::Readable { lane: key },
-                        _ => Event::Writable { lane: key },
+                        READ => DriverEvent::Readable { lane: key },
+                        _ => DriverEvent::Writable { lane: key },
                     });
                 }
                 if lane.transfers[way].active {
@@ -260,7 +260,7 @@ impl SocketsDriver {
         accepted.rest.map(|rest| Instant::now() + rest)
     }
 
-    fn serve(&mut self, events: &mut Vec<Event>) {
+    fn serve(&mut self, events: &mut Vec<DriverEvent>) {
         if self.rails.news_owed_in() == Some(Duration::ZERO) {
             self.hear_of_links();
         }
@@ -272,9 +272,9 @@ impl SocketsDriver {
 
 /// Reports the end of a chunk.
 fn report(
-    events: &mut Vec<Event>,
+    events: &mut Vec<DriverEvent>,
     key: LaneKey,
-    lane: &mut Lane,
+    lane: &mut SocketLane,
     way: usize,
     result: io::Result<()>,
 ) {
@@ -283,10 +283,10 @@ fn report(
     let token = transfer.token;
     if way == READ {
         let result = result.map(|()| *transfer.header);
-        events.push(Event::ChunkReceived { lane: key, result });
+        events.push(DriverEvent::ChunkReceived { lane: key, result });
     } else {
-        events.push(Event::ChunkSent { lane: key, result });
-        events.push(Event::ChunkReleased { token });
+        events.push(DriverEvent::ChunkSent { lane: key, result });
+        events.push(DriverEvent::ChunkReleased { token });
     }
 }
 
@@ -305,7 +305,7 @@ impl Driver for SocketsDriver {
         false
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
@@ -315,7 +315,7 @@ impl Driver for SocketsDriver {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
@@ -359,7 +359,7 @@ impl Driver for SocketsDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        let busy = |lane: &Lane| lane.connecting || lane.transfers.iter().any(|t| t.active);
+        let busy = |lane: &SocketLane| lane.connecting || lane.transfers.iter().any(|t| t.active);
         if !self.ready.is_empty() || self.lanes.iter().any(|(_, lane)| busy(lane)) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -467,7 +467,7 @@ impl ControlLanes for SocketsDriver {
             CloseMode::Reset => tcp::abort(&lane.socket),
         };
         drop(lane);
-        self.ready.push(Event::Closed { lane: key });
+        self.ready.push(DriverEvent::Closed { lane: key });
     }
 }
 
@@ -495,7 +495,7 @@ impl BulkLanes for SocketsDriver {
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
         let started = self.begin(lane, READ, |transfer| transfer.begin(0, target, offset, length));
         if let Err(error) = started {
-            self.ready.push(Event::ChunkReceived { lane, result: Err(error) });
+            self.ready.push(DriverEvent::ChunkReceived { lane, result: Err(error) });
         }
     }
 }

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant};
-use crate::driver::lanes::{CloseMode, Driver, Event, Interest};
+use crate::driver::lanes::{CloseMode, Driver, DriverEvent, Interest};
 
 /// Turns of somebody else until `done`, which gets what has happened since the last one.
 fn stand_in(
     driver: &mut (dyn Driver + Send),
-    mut done: impl FnMut(&mut dyn Driver, &[Event]) -> bool + Send,
+    mut done: impl FnMut(&mut dyn Driver, &[DriverEvent]) -> bool + Send,
 ) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -48,14 +48,14 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
         near.get_or_insert_with(|| driver.connect(address, 0).unwrap());
         for event in events {
             match event {
-                Event::Accepted { lane, .. } => {
+                DriverEvent::Accepted { lane, .. } => {
                     far = Some(*lane);
                     driver.close(unused.1, CloseMode::Graceful);
                 }
-                Event::Connected { lane } => is_connected |= Some(*lane) == near,
+                DriverEvent::Connected { lane } => is_connected |= Some(*lane) == near,
                 // The end of the lane that is closed reaches its other side.
-                Event::Readable { lane } => heard |= *lane == unused.0,
-                Event::Closed { lane } => is_closed |= *lane == unused.1,
+                DriverEvent::Readable { lane } => heard |= *lane == unused.0,
+                DriverEvent::Closed { lane } => is_closed |= *lane == unused.1,
                 _ => {}
             }
         }
@@ -69,9 +69,10 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
         assert!(Instant::now() < deadline);
         driver.poll(&mut events).unwrap();
         for event in events.drain(..) {
-            let is_second = matches!(event, Event::Connected { .. } | Event::Accepted { .. });
+            let is_second =
+                matches!(event, DriverEvent::Connected { .. } | DriverEvent::Accepted { .. });
             assert!(!is_second, "told twice: {event:?}");
-            is_closed |= matches!(event, Event::Closed { lane } if lane == unused.1);
+            is_closed |= matches!(event, DriverEvent::Closed { lane } if lane == unused.1);
         }
         if !sent {
             sent = matches!(driver.send(near, b"more"), Ok(4));
@@ -101,7 +102,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
     });
     let (mut has_room, mut came, mut is_sent) = (false, false, false);
     stand_in(driver, |driver, events| {
-        has_room |= events.iter().any(|event| matches!(event, Event::Writable { .. }));
+        has_room |= events.iter().any(|event| matches!(event, DriverEvent::Writable { .. }));
         if !is_sent && let Ok(room) = driver.datagram_room() {
             room[..5].copy_from_slice(b"hello");
             driver.send_datagram(own, 0, 5, crate::driver::lanes::Handling::PLAIN);
@@ -131,9 +132,11 @@ pub(super) fn strangers_leave_nothing_behind_in_absence(variant: &Variant) {
     stand_in(driver, |driver, events| {
         for event in events {
             match event {
-                Event::Accepted { lane, .. } => driver.watch(*lane, Interest::Readable).unwrap(),
-                Event::Readable { lane } => driver.close(*lane, CloseMode::Graceful),
-                Event::Closed { lane } => closed.push(*lane),
+                DriverEvent::Accepted { lane, .. } => {
+                    driver.watch(*lane, Interest::Readable).unwrap()
+                }
+                DriverEvent::Readable { lane } => driver.close(*lane, CloseMode::Graceful),
+                DriverEvent::Closed { lane } => closed.push(*lane),
                 other => panic!("{other:?}"),
             }
         }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event, SendMode};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 
 /// What bytes that belong to no message are, before and after.
@@ -234,9 +234,9 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     }
     host.driver.poll(&mut events).unwrap();
     let [
-        Event::ChunkSent { result: Err(sent), .. },
-        Event::ChunkReleased { token: 2 },
-        Event::ChunkReceived { result: Err(received), .. },
+        DriverEvent::ChunkSent { result: Err(sent), .. },
+        DriverEvent::ChunkReleased { token: 2 },
+        DriverEvent::ChunkReceived { result: Err(received), .. },
     ] = &events[..]
     else {
         panic!("{events:?}")

@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 use super::host::{Host, Variant, header};
 use super::rails::rail;
 use crate::driver::DriverConfig;
-use crate::driver::lanes::{CloseMode, Event, Interest, LaneKey, SendMode};
+use crate::driver::lanes::{CloseMode, DriverEvent, Interest, LaneKey, SendMode};
 use crate::memory::Shape;
 
 pub(super) fn connects_and_accepts(variant: &Variant) {
@@ -17,9 +17,9 @@ pub(super) fn connects_and_accepts(variant: &Variant) {
         let local: IpAddr = format!("127.0.0.{last}").parse().unwrap();
         host.driver.set_rails(&[rail(local, 0)]).unwrap();
         let near = host.connect(address);
-        host.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
-        let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-        let Event::Accepted { lane: far, remote, rail: 0 } = accepted else { unreachable!() };
+        host.expect("Connected", |e| matches!(e, DriverEvent::Connected { lane } if *lane == near));
+        let accepted = host.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+        let DriverEvent::Accepted { lane: far, remote, rail: 0 } = accepted else { unreachable!() };
         assert_eq!(remote.ip(), local);
         assert_ne!(near, far);
     }
@@ -33,8 +33,8 @@ pub(super) fn refused_is_reported_and_closed(variant: &Variant) {
     taken.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
     let address = taken.local_addr().unwrap().as_socket().unwrap();
     let lane = host.connect(address);
-    let failed = host.expect("ConnectFailed", |e| matches!(e, Event::ConnectFailed { .. }));
-    let Event::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
+    let failed = host.expect("ConnectFailed", |e| matches!(e, DriverEvent::ConnectFailed { .. }));
+    let DriverEvent::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
     assert_eq!((failed, error.kind()), (lane, std::io::ErrorKind::ConnectionRefused));
     host.expect_closed(lane);
     host.expect_quiet();
@@ -81,7 +81,7 @@ pub(super) fn full_table_refuses_one_more(variant: &Variant) {
     let third = host.connect(address);
     assert_eq!(third.index, first.index);
     assert_ne!(third.generation, first.generation);
-    host.expect("Connected", |e| matches!(e, Event::Connected { .. }));
+    host.expect("Connected", |e| matches!(e, DriverEvent::Connected { .. }));
 }
 
 /// Calls with the key of a closed lane are errors, and its slot's new lane notices nothing.
@@ -100,7 +100,7 @@ pub(super) fn stale_keys_do_nothing(variant: &Variant) {
     }
     std::io::Write::write_all(&mut peer, b"here").unwrap();
     host.watch(lane, Interest::Readable);
-    host.expect("Readable", |e| matches!(e, Event::Readable { lane: l } if *l == lane));
+    host.expect("Readable", |e| matches!(e, DriverEvent::Readable { lane: l } if *l == lane));
     let mut into = [0; 8];
     assert_eq!(host.driver.recv(lane, &mut into).unwrap(), 4);
     host.expect_quiet();
@@ -123,9 +123,9 @@ fn refuses_everything(host: &mut Host, key: LaneKey) {
     let mut events = Vec::new();
     host.driver.poll(&mut events).unwrap();
     let [
-        Event::ChunkSent { lane: sent, result: Err(_) },
-        Event::ChunkReleased { token: 9 },
-        Event::ChunkReceived { lane: received, result: Err(_) },
+        DriverEvent::ChunkSent { lane: sent, result: Err(_) },
+        DriverEvent::ChunkReleased { token: 9 },
+        DriverEvent::ChunkReceived { lane: received, result: Err(_) },
     ] = events[..]
     else {
         panic!("{events:?}")

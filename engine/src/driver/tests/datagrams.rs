@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant, pattern};
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent};
 use crate::driver::udp;
 
 /// Datagrams that stand in a kernel's buffer of any size.
@@ -25,12 +25,12 @@ fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     (into, from)
 }
 
-fn is_readable(event: &Event) -> bool {
-    matches!(event, Event::DatagramsReadable)
+fn is_readable(event: &DriverEvent) -> bool {
+    matches!(event, DriverEvent::DatagramsReadable)
 }
 
-fn is_writable(event: &Event) -> bool {
-    matches!(event, Event::DatagramsWritable)
+fn is_writable(event: &DriverEvent) -> bool {
+    matches!(event, DriverEvent::DatagramsWritable)
 }
 
 pub(super) fn every_length_goes_there_and_back(variant: &Variant) {
@@ -182,7 +182,7 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
     });
     let (mut events, begin) = (Vec::new(), Instant::now());
     host.driver.park(PATIENCE * 2, &mut events).unwrap();
-    assert!(matches!(events[..], [Event::DatagramsReadable]), "{events:?}");
+    assert!(matches!(events[..], [DriverEvent::DatagramsReadable]), "{events:?}");
     assert!(begin.elapsed() < PATIENCE);
     let peer = other.join().unwrap();
     let mut events = Vec::new();
@@ -202,7 +202,7 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
             host.driver.poll(&mut events).unwrap();
             assert!(begin.elapsed() < PATIENCE);
         }
-        assert!(matches!(events[..], [Event::DatagramsReadable]), "{events:?}");
+        assert!(matches!(events[..], [DriverEvent::DatagramsReadable]), "{events:?}");
         assert!(begin.elapsed() < PATIENCE);
     }
     for number in 4..BURST as u64 {

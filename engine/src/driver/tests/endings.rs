@@ -7,7 +7,9 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, header, pattern};
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverEvent, Interest, LaneKey, SendMode,
+};
 use crate::memory::{Buffer, alloc_region};
 
 /// More than a narrow lane holds.
@@ -86,7 +88,7 @@ pub(super) fn graceful_in_mid_chunk_before_a_deaf_peer(variant: &Variant) {
             assert!(host.expect_sent(lane).is_err());
             assert!(host.expect_received(lane).0.is_err());
             let events = host.events_of(Duration::from_millis(30));
-            let is_closed = events.iter().any(|event| matches!(event, Event::Closed { .. }));
+            let is_closed = events.iter().any(|event| matches!(event, DriverEvent::Closed { .. }));
             if way.1 == SendMode::Copy {
                 assert!(is_closed, "nothing is to be waited for: {events:?}");
             }
@@ -102,7 +104,8 @@ pub(super) fn graceful_in_mid_chunk_before_a_deaf_peer(variant: &Variant) {
                 }
                 assert!(!reader.join().unwrap(), "{way:?}");
             }
-            let is_other = |event: &Event| !matches!(event, Event::ChunkReleased { .. });
+            let is_other =
+                |event: &DriverEvent| !matches!(event, DriverEvent::ChunkReleased { .. });
             assert!(!host.events_of(Duration::from_millis(5)).iter().any(is_other));
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{CloseMode, Event, Interest, Owed, SendMode};
+use crate::driver::lanes::{CloseMode, DriverEvent, Interest, Owed, SendMode};
 use crate::memory::Buffer;
 use crate::settings::Faults;
 
@@ -65,8 +65,8 @@ pub(super) fn cut_lanes_look_reset_until_they_are_closed(variant: &Variant) {
         host.watch(lane, interest);
         host.watch(lane, interest);
         host.expect("readiness", |event| match interest {
-            Interest::Readable => matches!(event, Event::Readable { .. }),
-            Interest::Writable => matches!(event, Event::Writable { .. }),
+            Interest::Readable => matches!(event, DriverEvent::Readable { .. }),
+            Interest::Writable => matches!(event, DriverEvent::Writable { .. }),
         });
         let error = host.driver.recv(lane, &mut [0; 8]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -94,8 +94,9 @@ pub(super) fn refused_attempts_fail_and_are_over(variant: &Variant) {
     let address = listener.local_addr().unwrap();
     for _ in 0..3 {
         let lane = host.connect(address);
-        let failed = host.expect("ConnectFailed", |e| matches!(e, Event::ConnectFailed { .. }));
-        let Event::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
+        let failed =
+            host.expect("ConnectFailed", |e| matches!(e, DriverEvent::ConnectFailed { .. }));
+        let DriverEvent::ConnectFailed { lane: failed, error } = failed else { unreachable!() };
         assert_eq!((failed, error.kind()), (lane, ErrorKind::ConnectionRefused));
         host.expect_closed(lane);
     }
@@ -193,14 +194,14 @@ pub(super) fn refused_room_is_told_of_once(variant: &Variant) {
     for _ in 0..5 {
         assert!(!host.try_datagram(peer.local_addr().unwrap(), b"never"));
         assert!(!host.try_datagram(peer.local_addr().unwrap(), b"never"));
-        host.expect("DatagramsWritable", |e| matches!(e, Event::DatagramsWritable));
+        host.expect("DatagramsWritable", |e| matches!(e, DriverEvent::DatagramsWritable));
         host.expect_quiet();
     }
     peer.send_to(b"there", at).unwrap();
     for _ in 0..5 {
         assert_eq!(host.take_datagram(), None);
         host.watch_datagrams();
-        host.expect("DatagramsReadable", |e| matches!(e, Event::DatagramsReadable));
+        host.expect("DatagramsReadable", |e| matches!(e, DriverEvent::DatagramsReadable));
         host.expect_quiet();
     }
 }

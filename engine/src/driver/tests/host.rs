@@ -13,7 +13,8 @@ use tracing::subscriber::DefaultGuard;
 
 use super::wraps;
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverEvent, Interest, LaneKey,
+    SendMode,
 };
 use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
 use crate::memory::{Arena, Buffer};
@@ -114,7 +115,7 @@ pub(super) struct Host {
     unreleased: HashMap<u64, (LaneKey, bool, Buffer)>,
     receiving: HashMap<LaneKey, Buffer>,
     arrived: HashMap<LaneKey, Buffer>,
-    inbox: VecDeque<Event>,
+    inbox: VecDeque<DriverEvent>,
     listener: Option<SocketAddr>,
     /// Asked for: an event of datagrams that can be received, and of room for them.
     datagrams: [bool; 2],
@@ -198,9 +199,9 @@ impl Host {
     pub(super) fn pair(&mut self) -> (LaneKey, LaneKey) {
         let address = self.listen();
         let near = self.connect(address);
-        self.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
-        let accepted = self.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-        let Event::Accepted { lane: far, .. } = accepted else { unreachable!() };
+        self.expect("Connected", |e| matches!(e, DriverEvent::Connected { lane } if *lane == near));
+        let accepted = self.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+        let DriverEvent::Accepted { lane: far, .. } = accepted else { unreachable!() };
         (near, far)
     }
 
@@ -208,7 +209,7 @@ impl Host {
     pub(super) fn lane_to_outside(&mut self) -> (LaneKey, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let lane = self.connect(listener.local_addr().unwrap());
-        self.expect("Connected", |e| matches!(e, Event::Connected { lane: l } if *l == lane));
+        self.expect("Connected", |e| matches!(e, DriverEvent::Connected { lane: l } if *l == lane));
         let (peer, _) = listener.accept().unwrap();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
         peer.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -226,7 +227,7 @@ impl Host {
     }
 
     pub(super) fn expect_closed(&mut self, lane: LaneKey) {
-        self.expect("Closed", |e| matches!(e, Event::Closed { lane: l } if *l == lane));
+        self.expect("Closed", |e| matches!(e, DriverEvent::Closed { lane: l } if *l == lane));
     }
 
     /// A lane whose socket and whose peer's hold some ten KiB only.
@@ -301,7 +302,7 @@ impl Host {
 
     pub(super) fn datagram_by(&mut self, to: SocketAddr, rail: u8, bytes: &[u8]) {
         while !self.try_datagram_by(to, rail, bytes) {
-            self.expect("DatagramsWritable", |e| matches!(e, Event::DatagramsWritable));
+            self.expect("DatagramsWritable", |e| matches!(e, DriverEvent::DatagramsWritable));
         }
     }
 
@@ -322,7 +323,7 @@ impl Host {
                 return datagram;
             }
             self.watch_datagrams();
-            self.expect("DatagramsReadable", |e| matches!(e, Event::DatagramsReadable));
+            self.expect("DatagramsReadable", |e| matches!(e, DriverEvent::DatagramsReadable));
         }
     }
 
@@ -376,15 +377,17 @@ impl Host {
 
     /// The end of the chunk that `lane` sends.
     pub(super) fn expect_sent(&mut self, lane: LaneKey) -> io::Result<()> {
-        let is_hit = |e: &Event| matches!(e, Event::ChunkSent { lane: l, .. } if *l == lane);
-        let Event::ChunkSent { result, .. } = self.expect("ChunkSent", is_hit) else {
+        let is_hit =
+            |e: &DriverEvent| matches!(e, DriverEvent::ChunkSent { lane: l, .. } if *l == lane);
+        let DriverEvent::ChunkSent { result, .. } = self.expect("ChunkSent", is_hit) else {
             unreachable!()
         };
         result
     }
 
     pub(super) fn expect_released(&mut self, token: u64) {
-        let is_hit = |e: &Event| matches!(e, Event::ChunkReleased { token: t } if *t == token);
+        let is_hit =
+            |e: &DriverEvent| matches!(e, DriverEvent::ChunkReleased { token: t } if *t == token);
         self.expect("ChunkReleased", is_hit);
     }
 
@@ -393,8 +396,9 @@ impl Host {
         &mut self,
         lane: LaneKey,
     ) -> (io::Result<[u8; CHUNK_HEADER_BYTES]>, Buffer) {
-        let is_hit = |e: &Event| matches!(e, Event::ChunkReceived { lane: l, .. } if *l == lane);
-        let Event::ChunkReceived { result, .. } = self.expect("ChunkReceived", is_hit) else {
+        let is_hit =
+            |e: &DriverEvent| matches!(e, DriverEvent::ChunkReceived { lane: l, .. } if *l == lane);
+        let DriverEvent::ChunkReceived { result, .. } = self.expect("ChunkReceived", is_hit) else {
             unreachable!()
         };
         (result, self.arrived.remove(&lane).unwrap())
@@ -416,7 +420,11 @@ impl Host {
     }
 
     /// The first event that `is_hit` chooses; others wait for their turn.
-    pub(super) fn expect(&mut self, what: &str, is_hit: impl Fn(&Event) -> bool) -> Event {
+    pub(super) fn expect(
+        &mut self,
+        what: &str,
+        is_hit: impl Fn(&DriverEvent) -> bool,
+    ) -> DriverEvent {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.inbox.iter().position(&is_hit) {
@@ -428,7 +436,7 @@ impl Host {
     }
 
     /// Everything that happens in `time`, and what was not taken before.
-    pub(super) fn events_of(&mut self, time: Duration) -> Vec<Event> {
+    pub(super) fn events_of(&mut self, time: Duration) -> Vec<DriverEvent> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.turn();
@@ -448,49 +456,49 @@ impl Host {
         assert!(self.lanes.insert(lane, book).is_none(), "{lane:?} is open twice");
     }
 
-    fn book(&mut self, lane: LaneKey, event: &Event) -> &mut Book {
+    fn book(&mut self, lane: LaneKey, event: &DriverEvent) -> &mut Book {
         self.lanes.get_mut(&lane).unwrap_or_else(|| panic!("{event:?} of a lane that is not open"))
     }
 
-    fn check(&mut self, event: &Event) {
+    fn check(&mut self, event: &DriverEvent) {
         match *event {
-            Event::Accepted { lane, .. } => self.open_book(lane, false),
-            Event::Connected { lane } | Event::ConnectFailed { lane, .. } => {
+            DriverEvent::Accepted { lane, .. } => self.open_book(lane, false),
+            DriverEvent::Connected { lane } | DriverEvent::ConnectFailed { lane, .. } => {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.is_connecting), "{event:?} unasked");
             }
-            Event::DatagramsReadable => {
+            DriverEvent::DatagramsReadable => {
                 assert!(std::mem::take(&mut self.datagrams[0]), "{event:?} unasked");
             }
-            Event::DatagramsWritable => {
+            DriverEvent::DatagramsWritable => {
                 assert!(std::mem::take(&mut self.datagrams[1]), "{event:?} unasked");
             }
-            Event::Readable { lane } => {
+            DriverEvent::Readable { lane } => {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.watched[0]), "{event:?} unasked");
             }
-            Event::Writable { lane } => {
+            DriverEvent::Writable { lane } => {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.watched[1]), "{event:?} unasked");
             }
-            Event::ChunkSent { lane, .. } => {
+            DriverEvent::ChunkSent { lane, .. } => {
                 let token = self.book(lane, event).sending.take();
                 let token = token.unwrap_or_else(|| panic!("{event:?} unasked"));
                 self.unreleased.get_mut(&token).expect("released before it was sent").1 = true;
             }
-            Event::ChunkReleased { token } => {
+            DriverEvent::ChunkReleased { token } => {
                 let chunk = self.unreleased.remove(&token);
                 let (_, is_sent, _) = chunk.unwrap_or_else(|| panic!("{event:?} unasked"));
                 assert!(is_sent, "{event:?} before the chunk was sent");
             }
-            Event::ChunkReceived { lane, .. } => {
+            DriverEvent::ChunkReceived { lane, .. } => {
                 let book = self.book(lane, event);
                 assert!(std::mem::take(&mut book.is_receiving), "{event:?} unasked");
                 let buffer = self.receiving.remove(&lane).unwrap();
                 self.arrived.insert(lane, buffer);
             }
-            Event::RailChanged { .. } => {}
-            Event::Closed { lane } => {
+            DriverEvent::RailChanged { .. } => {}
+            DriverEvent::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));
                 assert!(book.sending.is_none() && !book.is_receiving, "{event:?} too early");

@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use socket2::SockRef;
 
 use super::host::{Host, Variant, pattern};
-use crate::driver::lanes::{CloseMode, Event, Interest, LaneKey};
+use crate::driver::lanes::{CloseMode, DriverEvent, Interest, LaneKey};
 
-fn is_readable(event: &Event, lane: LaneKey) -> bool {
-    matches!(event, Event::Readable { lane: l } if *l == lane)
+fn is_readable(event: &DriverEvent, lane: LaneKey) -> bool {
+    matches!(event, DriverEvent::Readable { lane: l } if *l == lane)
 }
 
-fn is_writable(event: &Event, lane: LaneKey) -> bool {
-    matches!(event, Event::Writable { lane: l } if *l == lane)
+fn is_writable(event: &DriverEvent, lane: LaneKey) -> bool {
+    matches!(event, DriverEvent::Writable { lane: l } if *l == lane)
 }
 
 /// Writes until the socket is full; returns the number of bytes.

@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode, Event, Interest, LaneKey, SendMode};
+use crate::driver::lanes::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverEvent, Interest, LaneKey, SendMode,
+};
 use crate::driver::{DriverChoice, DriverConfig};
 use crate::memory::Buffer;
 
@@ -12,7 +14,7 @@ fn expect_bytes(host: &mut Host, lane: LaneKey, expected: &[u8]) {
     let mut heard = Vec::new();
     while heard.len() < expected.len() {
         host.watch(lane, Interest::Readable);
-        host.expect("Readable", |e| matches!(e, Event::Readable { lane: l } if *l == lane));
+        host.expect("Readable", |e| matches!(e, DriverEvent::Readable { lane: l } if *l == lane));
         let mut into = [0; 5];
         match host.driver.recv(lane, &mut into) {
             Ok(count) => heard.extend_from_slice(&into[..count]),
@@ -55,8 +57,8 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
         let mut heir = Host::with(choice, &config);
         let lane = heir.adopt(sockets.swap_remove(at).1);
         heir.driver.listen(listener).unwrap();
-        let accepted = heir.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-        let Event::Accepted { remote, .. } = accepted else { unreachable!() };
+        let accepted = heir.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+        let DriverEvent::Accepted { remote, .. } = accepted else { unreachable!() };
         assert_eq!(remote, waiting.local_addr().unwrap());
         peer.write_all(b" and after").unwrap();
         expect_bytes(&mut heir, lane, b"before and after");
@@ -103,7 +105,7 @@ pub(super) fn busy_driver_is_not_dismantled(variant: &Variant) {
     let address = host.listen();
     let attempt = host.connect(address);
     would_block(&mut host);
-    host.expect("Connected", |e| matches!(e, Event::Connected { lane: l } if *l == attempt));
-    host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
+    host.expect("Connected", |e| matches!(e, DriverEvent::Connected { lane: l } if *l == attempt));
+    host.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
     assert_eq!(host.dismantle().unwrap().len(), 3);
 }

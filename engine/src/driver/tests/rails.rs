@@ -10,7 +10,7 @@ use rustix::thread::UnshareFlags;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, pattern};
-use crate::driver::lanes::{DriverCounters, Event, Interest};
+use crate::driver::lanes::{DriverCounters, DriverEvent, Interest};
 use crate::driver::tcp;
 use crate::types::{RAILS_MAX, Rail, RailRole};
 
@@ -119,9 +119,9 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
         // To the address of the other rail: from and to do not depend on each other.
         let to = SocketAddr::new(addresses[1 - number].parse().unwrap(), port);
         let near = host.connect_by(to, number as u8);
-        host.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
-        let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-        let Event::Accepted { lane: far, remote, rail } = accepted else { unreachable!() };
+        host.expect("Connected", |e| matches!(e, DriverEvent::Connected { lane } if *lane == near));
+        let accepted = host.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+        let DriverEvent::Accepted { lane: far, remote, rail } = accepted else { unreachable!() };
         assert_eq!((remote.ip(), usize::from(rail)), (ip, 1 - number));
         assert_eq!(host.driver.addresses(near).unwrap().0.ip(), ip);
         assert_eq!(host.driver.addresses(far).unwrap(), (to, remote));
@@ -147,8 +147,8 @@ pub(super) fn foreign_addresses_are_not_let_in(variant: &Variant) {
     let mut foreign = TcpStream::connect(("127.0.0.3", port)).unwrap();
     foreign.set_read_timeout(Some(PATIENCE)).unwrap();
     let _welcome = TcpStream::connect(("127.0.0.2", port)).unwrap();
-    let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-    let Event::Accepted { rail, .. } = accepted else { unreachable!() };
+    let accepted = host.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+    let DriverEvent::Accepted { rail, .. } = accepted else { unreachable!() };
     assert_eq!(rail, 1);
     match foreign.read(&mut [0; 1]) {
         Ok(0) => {}
@@ -185,8 +185,8 @@ pub(super) fn listeners_of_rails_follow_their_nics(variant: &Variant) {
     }
     let accepted = |host: &mut Host, ip: &str| {
         let outside = TcpStream::connect((ip, port)).unwrap();
-        let event = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-        let Event::Accepted { lane, rail, remote } = event else { unreachable!() };
+        let event = host.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+        let DriverEvent::Accepted { lane, rail, remote } = event else { unreachable!() };
         assert_eq!((remote, ip), (outside.local_addr().unwrap(), addresses[usize::from(rail)]));
         assert_eq!(host.driver.addresses(lane).unwrap().0.port(), port);
     };
@@ -257,14 +257,22 @@ pub(super) fn engines_of_one_host_meet_by_any_rail(variant: &Variant) {
         for to in addresses {
             let to: IpAddr = to.parse().unwrap();
             let near = host.connect_by(SocketAddr::new(to, port), number);
-            host.expect("Connected", |e| matches!(e, Event::Connected { lane } if *lane == near));
-            let accepted = host.expect("Accepted", |e| matches!(e, Event::Accepted { .. }));
-            let Event::Accepted { lane: far, remote, rail } = accepted else { unreachable!() };
+            host.expect(
+                "Connected",
+                |e| matches!(e, DriverEvent::Connected { lane } if *lane == near),
+            );
+            let accepted = host.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+            let DriverEvent::Accepted { lane: far, remote, rail } = accepted else {
+                unreachable!()
+            };
             assert_eq!(remote.ip().to_string(), from);
             assert_eq!(rails[usize::from(rail)].address, to);
             assert_eq!(host.driver.send(near, b"x").unwrap(), 1);
             host.watch(far, Interest::Readable);
-            host.expect("Readable", |e| matches!(e, Event::Readable { lane } if *lane == far));
+            host.expect(
+                "Readable",
+                |e| matches!(e, DriverEvent::Readable { lane } if *lane == far),
+            );
         }
         let to = SocketAddr::new(from.parse().unwrap(), own);
         host.datagram_by(to, number, b"hello");
@@ -282,8 +290,9 @@ pub(super) fn links_that_come_and_go_are_told_of(variant: &Variant) {
     host.driver.set_rails(&rails_of(&["127.0.0.1", "127.0.0.2"])).unwrap();
     let expect = |host: &mut Host, expected: bool| {
         for number in 0..2 {
-            let event = host.expect("RailChanged", |e| matches!(e, Event::RailChanged { .. }));
-            let Event::RailChanged { rail, is_up } = event else { unreachable!() };
+            let event =
+                host.expect("RailChanged", |e| matches!(e, DriverEvent::RailChanged { .. }));
+            let DriverEvent::RailChanged { rail, is_up } = event else { unreachable!() };
             assert_eq!((rail, is_up), (number, expected));
         }
         host.expect_quiet();

@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::host::{Host, PATIENCE, Variant, header};
 use crate::driver::DriverConfig;
-use crate::driver::lanes::{CloseMode, Event, Interest};
+use crate::driver::lanes::{CloseMode, DriverEvent, Interest};
 use crate::memory::Buffer;
 
 /// Pairs of lanes of one driver. Their completions do not fit into the smallest ring's queue.
@@ -41,7 +41,7 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
     let mut events = Vec::new();
     // The longest time that there is must not overflow.
     host.driver.park(Duration::MAX, &mut events).unwrap();
-    assert!(matches!(events[..], [Event::Readable { lane: l }] if l == lane), "{events:?}");
+    assert!(matches!(events[..], [DriverEvent::Readable { lane: l }] if l == lane), "{events:?}");
     let _peer = other.join().unwrap();
     let other = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
@@ -50,14 +50,14 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
     events.clear();
     let begin = Instant::now();
     host.driver.park(PATIENCE * 2, &mut events).unwrap();
-    assert!(matches!(events[..], [Event::Accepted { .. }]), "{events:?}");
+    assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
     assert!(begin.elapsed() < PATIENCE);
     other.join().unwrap();
     // What is there already is not slept over.
     host.watch(lane, Interest::Readable);
     events.clear();
     host.driver.park(PATIENCE * 2, &mut events).unwrap();
-    assert!(matches!(events[..], [Event::Readable { .. }]), "{events:?}");
+    assert!(matches!(events[..], [DriverEvent::Readable { .. }]), "{events:?}");
     assert!(begin.elapsed() < PATIENCE);
 }
 
@@ -99,7 +99,10 @@ pub(super) fn full_rings_lose_nothing(variant: &Variant) {
     }
     for &(near, far) in &pairs {
         for lane in [near, far] {
-            host.expect("Writable", |e| matches!(e, Event::Writable { lane: l } if *l == lane));
+            host.expect(
+                "Writable",
+                |e| matches!(e, DriverEvent::Writable { lane: l } if *l == lane),
+            );
         }
         assert_eq!(host.expect_received(near).0.unwrap(), header(4));
     }

@@ -29,7 +29,7 @@ use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
 use crate::driver::lanes::Rail;
-use crate::driver::lanes::{DriverCounters, Event, Handling};
+use crate::driver::lanes::{DriverCounters, DriverEvent, Handling};
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;
@@ -61,9 +61,9 @@ pub(super) struct Datagrams {
     socket: UdpSocket,
     outgoing: Outgoing,
     incoming: Incoming,
-    /// The caller waits for [`Event::DatagramsReadable`].
+    /// The caller waits for [`DriverEvent::DatagramsReadable`].
     is_watched: bool,
-    /// The caller waits for [`Event::DatagramsWritable`].
+    /// The caller waits for [`DriverEvent::DatagramsWritable`].
     wants_room: bool,
     /// The kernel took no more, and what is left goes when it says so.
     is_blocked: bool,
@@ -151,7 +151,7 @@ impl Datagrams {
         self.is_watched = true;
     }
 
-    /// Whether the caller waits for [`Event::DatagramsReadable`].
+    /// Whether the caller waits for [`DriverEvent::DatagramsReadable`].
     pub(super) fn is_watched(&self) -> bool {
         self.is_watched
     }
@@ -159,16 +159,16 @@ impl Datagrams {
     /// Reports what needs no kernel: datagrams that are here already, room that a flush made.
     /// `sleeps`: the driver is about to.
     #[inline]
-    pub(super) fn serve(&mut self, sleeps: bool, events: &mut Vec<Event>) {
+    pub(super) fn serve(&mut self, sleeps: bool, events: &mut Vec<DriverEvent>) {
         self.incoming.ask_anew();
         self.outgoing.poll(sleeps);
         if self.is_watched && self.incoming.is_held() {
             self.is_watched = false;
-            events.push(Event::DatagramsReadable);
+            events.push(DriverEvent::DatagramsReadable);
         }
         if self.wants_room && !self.outgoing.is_full() {
             self.wants_room = false;
-            events.push(Event::DatagramsWritable);
+            events.push(DriverEvent::DatagramsWritable);
         }
     }
 
@@ -183,10 +183,10 @@ impl Datagrams {
         &mut self,
         what: Wants,
         counters: &mut DriverCounters,
-        events: &mut Vec<Event>,
+        events: &mut Vec<DriverEvent>,
     ) {
         if what.readable && mem::take(&mut self.is_watched) {
-            events.push(Event::DatagramsReadable);
+            events.push(DriverEvent::DatagramsReadable);
         }
         if what.writable && self.is_blocked {
             self.flush(counters);

@@ -12,8 +12,8 @@ use io_uring::squeue;
 
 use super::super::datagrams::Source;
 use super::UringDriver;
-use super::lane::Lane;
-use crate::driver::lanes::{Event, LaneKey};
+use super::lane::UringLane;
+use crate::driver::lanes::{DriverEvent, LaneKey};
 use crate::driver::udp::Wants;
 
 /// What waits for the owner.
@@ -104,7 +104,7 @@ impl UringDriver {
     /// The owner is absent: peers of lanes that it was closing are told now. Requests that only it
     /// can cancel hold the sockets open, and who leaves waits for the end of the stream.
     pub(super) fn end_streams(&mut self) {
-        let is_open = |lane: &Lane| lane.closing.is_some() && lane.ended != lane.closing;
+        let is_open = |lane: &UringLane| lane.closing.is_some() && lane.ended != lane.closing;
         let open = self.lanes.iter().filter(|(_, lane)| is_open(lane)).map(|(key, _)| key);
         for key in open.collect::<Vec<_>>() {
             self.end_stream_in_absence(key);
@@ -164,8 +164,8 @@ impl UringDriver {
                     let outcome = super::tcp::connect_error(&found.socket);
                     self.connect_ended(lane, outcome);
                 }
-                Question::Watch(lane, 0) => self.ready.push(Event::Readable { lane }),
-                Question::Watch(lane, _) => self.ready.push(Event::Writable { lane }),
+                Question::Watch(lane, 0) => self.ready.push(DriverEvent::Readable { lane }),
+                Question::Watch(lane, _) => self.ready.push(DriverEvent::Writable { lane }),
                 Question::Listener(index) => self.accept_some(index),
                 Question::Links => self.hear_of_links(),
                 Question::DatagramRoom => {

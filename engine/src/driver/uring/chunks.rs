@@ -10,7 +10,7 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::Kind;
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, Event, LaneKey, SendMode};
+use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent, LaneKey, SendMode};
 use crate::memory::Shape;
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
@@ -112,7 +112,7 @@ impl UringDriver {
         };
         if let Some(lane) = self.lanes.get_mut(key) {
             lane.is_receiving = false;
-            self.ready.push(Event::ChunkReceived { lane: key, result: outcome });
+            self.ready.push(DriverEvent::ChunkReceived { lane: key, result: outcome });
         }
         self.finish_close(key);
     }
@@ -294,7 +294,7 @@ impl UringDriver {
         }
         if let Some(chunk) = self.chunks.get(number) {
             chunk.is_sent = true;
-            self.ready.push(Event::ChunkSent { lane: key, result: outcome });
+            self.ready.push(DriverEvent::ChunkSent { lane: key, result: outcome });
         }
         self.release_if_done(key, number);
     }
@@ -316,7 +316,7 @@ impl UringDriver {
         if chunk.is_sent && chunk.notifications == 0 {
             let token = chunk.token;
             self.chunks.remove(number);
-            self.ready.push(Event::ChunkReleased { token });
+            self.ready.push(DriverEvent::ChunkReleased { token });
             if let Some(lane) = self.lanes.get_mut(key) {
                 lane.unreleased -= 1;
             }

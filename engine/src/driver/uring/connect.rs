@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::UringDriver;
 use super::slots::Kind;
 use super::tcp;
-use crate::driver::lanes::{CloseMode, ControlLanes, Event, LaneKey};
+use crate::driver::lanes::{CloseMode, ControlLanes, DriverEvent, LaneKey};
 use crate::driver::{no_such_lane, not_open, stopped};
 
 impl UringDriver {
@@ -64,9 +64,9 @@ impl UringDriver {
             }
         }
         match error {
-            None => self.ready.push(Event::Connected { lane: key }),
+            None => self.ready.push(DriverEvent::Connected { lane: key }),
             Some(error) => {
-                self.ready.push(Event::ConnectFailed { lane: key, error });
+                self.ready.push(DriverEvent::ConnectFailed { lane: key, error });
                 self.close(key, CloseMode::Reset);
             }
         }

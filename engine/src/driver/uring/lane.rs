@@ -44,7 +44,7 @@ impl Transfer {
 
 /// A socket and what is outstanding on it.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct UringLane {
     pub(super) socket: OwnedFd,
     /// Its index in the table of registered files.
     pub(super) fixed: Option<u32>,
@@ -65,7 +65,7 @@ pub(super) struct Lane {
     pub(super) ended: Option<CloseMode>,
 }
 
-impl Lane {
+impl UringLane {
     pub(super) fn new(socket: OwnedFd, is_connecting: bool) -> Self {
         Self {
             socket,

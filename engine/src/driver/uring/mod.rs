@@ -30,7 +30,7 @@ use self::absence::Absence;
 use self::chunks::Chunks;
 use self::features::Name;
 pub(crate) use self::features::UringFeatures;
-use self::lane::Lane;
+use self::lane::UringLane;
 use self::listen::Listener;
 use self::slots::{Kind, Slots};
 use super::datagrams::Datagrams;
@@ -42,7 +42,7 @@ use super::{
 };
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, Event, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
@@ -62,7 +62,7 @@ pub(crate) struct UringDriver {
     is_registered: Option<bool>,
     can_zero_copy: bool,
     has_files: bool,
-    lanes: Table<Lane, LaneKey>,
+    lanes: Table<UringLane, LaneKey>,
     listeners: Vec<Listener>,
     /// Some listener rests.
     has_resting: bool,
@@ -72,7 +72,7 @@ pub(crate) struct UringDriver {
     slots: Slots,
     chunks: Chunks,
     staged: u32,
-    ready: Vec<Event>,
+    ready: Vec<DriverEvent>,
     completions: Vec<(u64, i32, u32)>,
     absence: Absence,
     counters: DriverCounters,
@@ -143,8 +143,8 @@ impl UringDriver {
                 found.watched[way] = false;
                 if found.closing.is_none() && result != -libc::ECANCELED {
                     self.ready.push(match way {
-                        0 => Event::Readable { lane },
-                        _ => Event::Writable { lane },
+                        0 => DriverEvent::Readable { lane },
+                        _ => DriverEvent::Writable { lane },
                     });
                 }
                 self.finish_close(lane);
@@ -167,7 +167,7 @@ impl UringDriver {
     }
 
     /// One request of a lane has its result.
-    fn retire(&mut self, lane: LaneKey) -> Option<&mut Lane> {
+    fn retire(&mut self, lane: LaneKey) -> Option<&mut UringLane> {
         let found = self.lanes.get_mut(lane)?;
         found.requests -= 1;
         Some(found)
@@ -177,7 +177,7 @@ impl UringDriver {
 
     fn insert(&mut self, socket: OwnedFd, is_connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        let Ok(key) = self.lanes.insert(Lane::new(socket, is_connecting)) else {
+        let Ok(key) = self.lanes.insert(UringLane::new(socket, is_connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
         self.unregister_left();
@@ -247,7 +247,7 @@ impl UringDriver {
         }
         if is_released {
             self.forget(key);
-            self.ready.push(Event::Closed { lane: key });
+            self.ready.push(DriverEvent::Closed { lane: key });
         }
     }
 
@@ -272,7 +272,7 @@ impl Driver for UringDriver {
         self.features.announces() || self.features.completes_unasked()
     }
 
-    fn poll(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
@@ -289,7 +289,7 @@ impl Driver for UringDriver {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration, events: &mut Vec<Event>) -> io::Result<()> {
+    fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
@@ -325,7 +325,7 @@ impl Driver for UringDriver {
         self.is_stopped = true;
         self.drop_datagrams();
         // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
-        let mode = |lane: &Lane| match lane.unreleased {
+        let mode = |lane: &UringLane| match lane.unreleased {
             0 => CloseMode::Graceful,
             _ => CloseMode::Reset,
         };
@@ -352,7 +352,7 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        let is_busy = |lane: &Lane| {
+        let is_busy = |lane: &UringLane| {
             lane.is_connecting
                 || lane.is_receiving
                 || lane.is_sending
@@ -503,7 +503,7 @@ impl BulkLanes for UringDriver {
         };
         let started = started.and_then(|()| self.submit_receive(key));
         if let Err(error) = started {
-            self.ready.push(Event::ChunkReceived { lane: key, result: Err(error) });
+            self.ready.push(DriverEvent::ChunkReceived { lane: key, result: Err(error) });
         }
     }
 }

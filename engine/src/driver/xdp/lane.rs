@@ -30,7 +30,7 @@ pub(super) const SINGLE_BYTES_MAX: usize = PACKET_BYTES - BYTES_MAX - 8;
 
 /// Frames to and from one address and port.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct FrameLane {
     // Goes before the socket, so that nothing is redirected to a closed one.
     hold: Hold,
     exchange: Exchange<AnyRings>,
@@ -51,7 +51,7 @@ pub(super) struct Lane {
     received: u64,
 }
 
-impl Lane {
+impl FrameLane {
     /// Takes a queue of the NIC that has the address `local`, to which `socket` is bound. Packets
     /// may take several frames where the NIC takes longer ones than a frame; also elsewhere, or not
     /// at all, if `needs_long`.

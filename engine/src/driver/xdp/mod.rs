@@ -37,7 +37,7 @@ use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 pub(super) use self::hold::Source;
-use self::lane::Lane;
+use self::lane::FrameLane;
 use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
 use crate::driver::lanes::{FrameDrops, FrameFigures, FrameState};
 
@@ -68,9 +68,9 @@ pub(super) struct Frames {
 
 #[derive(Debug)]
 enum Mode {
-    Up(Box<Lane>),
+    Up(Box<FrameLane>),
     /// Nothing goes or comes any more; somebody still watches its descriptor.
-    Leaving(Box<Lane>, Fallen),
+    Leaving(Box<FrameLane>, Fallen),
     Down(Fallen),
     /// There never were any.
     Refused(Fallen),
@@ -116,7 +116,7 @@ impl Frames {
     ) -> Result<Self, String> {
         lane::may_have_frames(local)?;
         let began = Instant::now();
-        let (mode, is_long) = match Lane::open(local, socket.as_fd(), source, true, false) {
+        let (mode, is_long) = match FrameLane::open(local, socket.as_fd(), source, true, false) {
             Ok(lane) => {
                 let is_long = lane.is_long();
                 (Mode::Up(announced(local, lane)), is_long)
@@ -134,7 +134,7 @@ impl Frames {
     }
 
     #[inline]
-    fn lane(&mut self) -> Option<&mut Lane> {
+    fn lane(&mut self) -> Option<&mut FrameLane> {
         match &mut self.mode {
             Mode::Up(lane) => Some(lane),
             Mode::Leaving(..) | Mode::Down(_) | Mode::Refused(_) => None,
@@ -201,7 +201,7 @@ impl Frames {
 
     #[inline]
     pub(super) fn has_received(&mut self) -> bool {
-        self.lane().is_some_and(Lane::has_received)
+        self.lane().is_some_and(FrameLane::has_received)
     }
 
     /// Who sent the next datagram that came in a frame; [`Self::payload`] has it.
@@ -213,7 +213,7 @@ impl Frames {
     /// The datagram that [`Self::receive`] found.
     #[inline]
     pub(super) fn payload(&mut self) -> &mut [u8] {
-        self.lane().map(Lane::payload).unwrap_or_default()
+        self.lane().map(FrameLane::payload).unwrap_or_default()
     }
 
     /// Whether [`Self::tend`] should come soon.
@@ -255,7 +255,7 @@ impl Frames {
 
     fn rise(&mut self, now: Instant) {
         let (socket, is_long) = (self.socket.as_fd(), self.is_long);
-        let opened = Lane::open(self.local, socket, &self.source, false, is_long);
+        let opened = FrameLane::open(self.local, socket, &self.source, false, is_long);
         match (opened, &mut self.mode) {
             (Ok(lane), mode) => *mode = Mode::Up(announced(self.local, lane)),
             (Err(cause), mode) => {
@@ -294,7 +294,7 @@ impl Frames {
     }
 }
 
-fn announced(local: SocketAddr, lane: Lane) -> Box<Lane> {
+fn announced(local: SocketAddr, lane: FrameLane) -> Box<FrameLane> {
     let (nic, queue, how) = lane.describe();
     tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
     Box::new(lane)

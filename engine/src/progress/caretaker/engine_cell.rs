@@ -13,7 +13,7 @@ use super::handover::{Handover, Step, Taken};
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
 use crate::progress::background::WakeFds;
-use crate::progress::engine::{Engine, State};
+use crate::progress::engine::{Engine, EngineState};
 use crate::types::Error;
 
 /// What the owner and the caretaker share.
@@ -25,9 +25,9 @@ pub(super) struct Place {
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
-// sees what the other did. Any thread may touch all of it: `EngineCell::new` makes it of a `State`
-// and a driver that are both `Send`, and what else an engine has is plain data. Only the owner puts
-// it in and takes it out, so that it also ends on its owner's thread.
+// sees what the other did. Any thread may touch all of it: `EngineCell::new` makes it of an
+// `EngineState` and a driver that are both `Send`, and what else an engine has is plain data. Only
+// the owner puts it in and takes it out, so that it also ends on its owner's thread.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
@@ -66,7 +66,7 @@ impl EngineCell {
     /// Attaches a state to a driver of the calling thread, which becomes the owner; see
     /// [`Engine::attach`].
     pub(crate) fn new(
-        state: Box<State>,
+        state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
         sockets: Vec<(LaneKey, OwnedFd)>,
     ) -> Result<Self, Error> {

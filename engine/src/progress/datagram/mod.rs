@@ -1,12 +1,12 @@
 //! Datagrams: the loop reads and writes them, and [`crate::proto::paths`] decides.
 //!
 //! A session is set up over TCP, and both sides say there whether they take datagrams. If both do,
-//! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: contents go by the
+//! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: segments go by the
 //! path while that answers, and by the TCP lane of the session before it has answered and when it
-//! has gone silent. The TCP lane also tells of the peer's end, and carries the contents
+//! has gone silent. The TCP lane also tells of the peer's end, and carries the segments
 //! that fit no datagram ([`super::stream`]).
 //!
-//! Budget of a message on a good path: its bytes are copied into a content and from there into the
+//! Budget of a message on a good path: its bytes are copied into a segment and from there into the
 //! driver's room, one tag over the datagram, one system call for all datagrams of a turn, no
 //! allocation, no lock. A timer costs a push to a heap once per probe time and session, not per
 //! packet.
@@ -20,7 +20,7 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 
 pub(crate) use self::announced::Announced;
-use super::engine::{Engine, State};
+use super::engine::{Engine, EngineState};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
@@ -177,7 +177,7 @@ impl Engine {
         let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
         let (port, takes_trains) = (theirs.port, !theirs.as_frames);
         state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
-        self.control(session).has_contents = true;
+        self.control(session).has_datagram_mode = true;
         self.state.core.announce_rails(session);
         self.state.datagrams.poll();
         self.transmit(session, CARRIER, false);
@@ -251,7 +251,7 @@ impl Engine {
                     }
                     count += 1;
                     let info = state.receive_info(from);
-                    let State { core, paths, completions, .. } = state;
+                    let EngineState { core, paths, completions, .. } = state;
                     let handled = paths.handle_packet(core, info, bytes, completions);
                     if let Err((session, failure)) = handled {
                         self.give_up(session, failure);
@@ -368,7 +368,7 @@ impl Engine {
     /// A time of some of a session's paths has come.
     fn fire_timers_of(&mut self, session: u32, at_ns: u64, until_ns: u64) {
         for index in 0..self.count_paths(session) {
-            let State { core, paths, completions, datagrams, now_ns, .. } = &mut *self.state;
+            let EngineState { core, paths, completions, datagrams, now_ns, .. } = &mut *self.state;
             // What is drained is as old as the turn; a socket that is watched has nothing.
             let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
             let late_ns = if datagrams.is_watched { 0 } else { *now_ns - datagrams.drained_ns };
@@ -405,7 +405,7 @@ impl Engine {
     }
 }
 
-impl State {
+impl EngineState {
     /// What is known of a datagram that is handled now.
     #[inline]
     fn receive_info(&self, from: SocketAddr) -> ReceiveInfo {

@@ -41,9 +41,9 @@ impl Engine {
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
             let Some(at) = self.state.core.add_path(session, number) else { continue };
-            let has_contents = self.control(session).has_contents;
+            let has_datagram_mode = self.control(session).has_datagram_mode;
             let state = &mut *self.state;
-            if has_contents {
+            if has_datagram_mode {
                 state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
             } else {
                 // There are no datagrams to ask by: a lane that comes shows that it is a path.

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::lanes::Handling;
-use crate::progress::engine::{Engine, State};
+use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{CARRIER, Index, Transmit};
 
 impl Engine {
@@ -16,7 +16,7 @@ impl Engine {
     /// Sends what was just staged for a session by its path, if nothing else waits and nothing is
     /// uncommon there: [`Self::transmit`] with fewer questions. `false`: nothing happened.
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
-        let State { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
+        let EngineState { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
         let Some(control) = controls.get(session as usize) else { return false };
         if !control.unsent.is_empty() || datagrams.is_blocked {
             return false;
@@ -28,7 +28,7 @@ impl Engine {
         self.send_datagram(&datagram);
         self.driver.flush_datagrams();
         // What the last acknowledgement means is found out while it is on its way.
-        let State { core, paths, completions, .. } = &mut *self.state;
+        let EngineState { core, paths, completions, .. } = &mut *self.state;
         if !paths.end_transmit(core, (session, CARRIER), false, completions) {
             self.flush_what_no_path_takes(session);
         }
@@ -51,7 +51,7 @@ impl Engine {
         self.state.now_ns = self.state.clock.now_ns();
         let (mut happened, mut is_drained) = (false, false);
         for sent in 0..=DATAGRAMS_PER_FLUSH {
-            let State { core, paths, datagrams, now_ns, .. } = &mut *self.state;
+            let EngineState { core, paths, datagrams, now_ns, .. } = &mut *self.state;
             if sent == DATAGRAMS_PER_FLUSH {
                 core.mark_dirty_last(session);
                 break;
@@ -85,7 +85,7 @@ impl Engine {
         if happened && is_last {
             self.driver.flush_datagrams();
         }
-        let State { core, paths, completions, datagrams, controls, .. } = &mut *self.state;
+        let EngineState { core, paths, completions, datagrams, controls, .. } = &mut *self.state;
         let is_blocked = datagrams.is_blocked;
         paths.end_transmit(core, (session, index), is_blocked, completions);
         if is_blocked

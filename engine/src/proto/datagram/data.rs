@@ -1,7 +1,7 @@
 //! Bulk data in datagrams: sessions that need no bulk lane.
 //!
 //! The receiver pulls as ever ([`super::super::rendezvous`]), but grants ranges on the lane of
-//! datagrams ([`DATAGRAM_LANE`]). What it grants comes as DATA frames, in contents of their own,
+//! datagrams ([`DATAGRAM_LANE`]). What it grants comes as DATA frames, in segments of their own,
 //! which wait behind those of messages and are sent again like them. So a range needs no lane that
 //! could fail with it, is granted once, and its bytes go from the datagram straight to the
 //! receive's memory.
@@ -9,12 +9,12 @@
 //! ```text
 //!  grant                        a session with less than the horizon, and room at the receiver
 //!    ──────── GRANT ──────────> granted: ranges in the order in which they came
-//!                               stage_data: one content each, up to UNSENT_MAX unsent ones
+//!                               stage_data: one segment each, up to UNSENT_MAX unsent ones
 //!    <──────── DATA ──────────  behind `urgent` and `ready`; `lost` before all
 //!  handle_data: place, count
 //! ```
 //!
-//! Budget per datagram: at the sender one copy of user memory into the content and one into the
+//! Budget per datagram: at the sender one copy of user memory into the segment and one into the
 //! driver's room, at the receiver one copy; no allocation once warm.
 
 use std::collections::VecDeque;
@@ -25,14 +25,14 @@ use super::super::bulk::{GRANTED_MAX, Outgoing};
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
-use super::super::operation::{Operation, State};
-use super::super::session::Control;
+use super::super::operation::{Operation, OperationState};
+use super::super::session::ControlFrame;
 use super::super::table::{Id, Table};
 use super::ranges::Ranges;
 use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
 use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
 
-/// Contents of bulk data that wait for their first sending: as many as one turn sends. A message
+/// Segments of bulk data that wait for their first sending: as many as one turn sends. A message
 /// that is staged behind them passes them.
 const UNSENT_MAX: usize = 64;
 
@@ -50,7 +50,7 @@ pub(crate) struct Pulls {
     bytes: u64,
     /// Sessions that may grant when less is under way.
     waiting: VecDeque<u32>,
-    /// Sessions with granted ranges and room for contents of them.
+    /// Sessions with granted ranges and room for segments of them.
     feeding: Vec<u32>,
     /// Of messages that are over: their memory.
     idle: Vec<Ranges>,
@@ -88,13 +88,13 @@ pub(super) struct Bulk {
     /// Bytes that the peer was granted and that have not come.
     pub(super) pulled_bytes: u64,
     is_waiting: bool,
-    /// Ranges that the peer granted and that are not all in contents, in order.
+    /// Ranges that the peer granted and that are not all in segments, in order.
     pub(super) granted: VecDeque<Outgoing>,
     is_feeding: bool,
 }
 
 impl Bulk {
-    /// The session, in `slot`, may have room for contents of what the peer granted.
+    /// The session, in `slot`, may have room for segments of what the peer granted.
     #[inline]
     pub(super) fn feed(&mut self, slot: u32, pulls: &mut Pulls) {
         if !self.granted.is_empty() && !self.is_feeding {
@@ -190,7 +190,7 @@ impl Core {
             length: length.into(),
             chunk: 0.into(),
         };
-        self.push_control(slot, Control::Grant(grant));
+        self.push_control(slot, ControlFrame::Grant(grant));
     }
 
     /// So many bytes that were granted came, or never will.
@@ -238,7 +238,9 @@ impl Core {
         let found = self.operations.get_mut(id).filter(|found| found.session == slot);
         let pulling = match found.map(|found| &mut found.state) {
             // One of an earlier session that failed may still be written by the kernel.
-            Some(State::Pulling(pulling)) if pulling.failed.is_none() && pulling.targeted == 0 => {
+            Some(OperationState::Pulling(pulling))
+                if pulling.failed.is_none() && pulling.targeted == 0 =>
+            {
                 pulling
             }
             // The receive has ended, and the peer will hear of it.
@@ -271,7 +273,7 @@ impl Core {
     pub(crate) fn forget_pull(&mut self, id: Id) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let slot = operation.session;
-        let State::Pulling(pulling) = &mut operation.state else { return };
+        let OperationState::Pulling(pulling) = &mut operation.state else { return };
         let missing = pulling.granted - pulling.arrived;
         let ranges = std::mem::take(&mut pulling.ranges);
         self.datagrams.pulls.recycle(ranges);
@@ -304,7 +306,7 @@ impl Core {
         let receive_operation = grant.receive_operation.get();
         let is_it = |found: &&mut Operation| found.session == slot && found.serves();
         let found = self.operations.get_mut(id).filter(is_it);
-        let Some((State::Serving(serving), message, hint)) =
+        let Some((OperationState::Serving(serving), message, hint)) =
             found.map(|found| (&mut found.state, found.length, found.hint))
         else {
             self.refuse_datagram_grant(slot, receive_operation);
@@ -332,16 +334,16 @@ impl Core {
 
     fn refuse_datagram_grant(&mut self, slot: u32, receive_operation: u64) {
         self.counters.stale_frames += 1;
-        self.push_control(slot, Control::refused(DATAGRAM_LANE, receive_operation));
+        self.push_control(slot, ControlFrame::refused(DATAGRAM_LANE, receive_operation));
     }
 
     /// The next bytes of messages that go in datagrams, as long as there is room: sessions come
-    /// back when contents are sent or acknowledged.
+    /// back when segments are sent or acknowledged.
     pub(crate) fn stage_data(&mut self) -> Option<StagedData<'_>> {
         while let Some(&slot) = self.datagrams.pulls.feeding.last() {
-            if let Some((operation, offset, content, length)) = self.push_data(slot) {
-                let content = self.datagrams.contents.get_mut(content)?;
-                return Some(StagedData { operation, offset, room: content.newest(length) });
+            if let Some((operation, offset, segment, length)) = self.push_data(slot) {
+                let segment = self.datagrams.segments.get_mut(segment)?;
+                return Some(StagedData { operation, offset, room: segment.newest(length) });
             }
             self.datagrams.pulls.feeding.pop();
             if let Some(bulk) = self.bulk_of(slot) {
@@ -351,7 +353,7 @@ impl Core {
         None
     }
 
-    /// One content with the next bytes that a session was asked for; where in which message they
+    /// One segment with the next bytes that a session was asked for; where in which message they
     /// are, and how many.
     fn push_data(&mut self, slot: u32) -> Option<(Id, u64, Id, usize)> {
         loop {
@@ -366,13 +368,13 @@ impl Core {
                 self.refuse_datagram_grant(slot, range.receive_operation);
                 continue;
             }
-            let pool = &mut self.datagrams.contents;
+            let pool = &mut self.datagrams.segments;
             if datagram.unsent_bulk() >= UNSENT_MAX {
                 return None;
             }
             let room = datagram.frame_bytes_max() - DATA_HEADER_BYTES;
             let length = room.min(range.length as usize);
-            let content = datagram.push_alone(pool, slot, DATA_HEADER_BYTES + length)?;
+            let segment = datagram.push_alone(pool, slot, DATA_HEADER_BYTES + length)?;
             let front = datagram.bulk.as_deref_mut()?.granted.front_mut()?;
             front.offset += length as u64;
             front.length -= length as u32;
@@ -387,10 +389,10 @@ impl Core {
                 receive_operation: range.receive_operation.into(),
                 offset: range.offset.into(),
             };
-            let head = pool.get_mut(content)?.newest(DATA_HEADER_BYTES + length);
+            let head = pool.get_mut(segment)?.newest(DATA_HEADER_BYTES + length);
             head[..DATA_HEADER_BYTES].copy_from_slice(header.as_bytes());
             self.mark_dirty(slot);
-            return Some((range.operation, range.offset, content, length));
+            return Some((range.operation, range.offset, segment, length));
         }
     }
 }

@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::super::core::Core;
 use super::super::effects::{Arrival, Effects};
-use super::super::matching::Envelope;
+use super::super::matching::MatchEnvelope;
 use super::super::receive::context_of;
 use super::super::unexpected::Kind;
 use crate::wire::eager::FLAG_PARTS;
@@ -67,7 +67,7 @@ impl Core {
             let Some(matcher) = self.endpoints.get_mut(target) else { break };
             let context = context_of(header.context.get(), header.flags);
             let tag = header.tag.get();
-            let envelope = Envelope { source: remote, context, tag };
+            let envelope = MatchEnvelope { source: remote, context, tag };
             let whole = length as u64;
             if let Some(receive) = matcher.take_posted(&envelope) {
                 session.envelopes.pass(1);

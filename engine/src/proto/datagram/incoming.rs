@@ -3,10 +3,10 @@
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
 use super::super::failure::PeerFailure;
-use super::super::operation::State;
+use super::super::operation::OperationState;
 use super::super::session::Session;
 use super::super::table::Id;
-use super::order::{Envelope, Held};
+use super::order::{EnvelopeHeader, Held};
 use super::window::{Coming, FRAMES_MAX, is_before};
 use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
@@ -29,11 +29,11 @@ impl Core {
         let Some((header, body, _)) = whole.filter(|&(.., length)| length == bytes.len()) else {
             return Err(FrameError::BadSegmentLength(bytes.len() as u32));
         };
-        self.handle_content(slot, header, body, now_ns, effects)
+        self.handle_segment(slot, header, body, now_ns, effects)
     }
 
-    /// Handles a content, which came by any lane of a session in datagram mode.
-    pub(crate) fn handle_content(
+    /// Handles a segment, which came by any lane of a session in datagram mode.
+    pub(crate) fn handle_segment(
         &mut self,
         slot: u32,
         header: &SegmentHeader,
@@ -65,7 +65,7 @@ impl Core {
         if session.control.len() > answers_max {
             return Err(FrameError::AnswersWait(session.control.len()));
         }
-        if session.is_connected() && (session.has_news() || !session.control.is_empty()) {
+        if session.is_connected() && (session.has_update() || !session.control.is_empty()) {
             self.mark_dirty(slot);
         }
         Ok(())
@@ -123,16 +123,16 @@ impl Core {
     ) -> Result<(), FrameError> {
         let is_in_turn = match frame {
             Frame::Eager(header, payload) => {
-                let envelope = Envelope::Eager(**header);
+                let envelope = EnvelopeHeader::Eager(**header);
                 self.admit_envelope(slot, number, envelope, payload, now_ns, effects)?
             }
             Frame::EagerParts(header) => {
                 self.announce_parts(slot, number, header)?;
-                let envelope = Envelope::Parts(**header);
+                let envelope = EnvelopeHeader::Parts(**header);
                 self.admit_envelope(slot, number, envelope, &[], now_ns, effects)?
             }
             Frame::Rts(header, first) => {
-                let envelope = Envelope::Rts(**header);
+                let envelope = EnvelopeHeader::Rts(**header);
                 self.admit_envelope(slot, number, envelope, first, now_ns, effects)?
             }
             other => {
@@ -182,7 +182,7 @@ impl Core {
         &mut self,
         slot: u32,
         number: u32,
-        envelope: Envelope,
+        envelope: EnvelopeHeader,
         payload: &[u8],
         now_ns: u64,
         effects: &mut impl Effects,
@@ -217,17 +217,17 @@ impl Core {
         &mut self,
         slot: u32,
         number: u32,
-        envelope: &Envelope,
+        envelope: &EnvelopeHeader,
         payload: &[u8],
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         match envelope {
-            Envelope::Eager(header) => {
+            EnvelopeHeader::Eager(header) => {
                 self.take_eager::<true>(slot, header, payload, now_ns, effects)
             }
-            Envelope::Rts(header) => self.take_rts::<true>(slot, header, payload, effects),
-            Envelope::Parts(header) => {
+            EnvelopeHeader::Rts(header) => self.take_rts::<true>(slot, header, payload, effects),
+            EnvelopeHeader::Parts(header) => {
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.message_ns = now_ns;
                 }
@@ -332,7 +332,8 @@ impl Core {
     fn abandon_parts(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) -> bool {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.operations.get(id) else { return false };
-        let is_it = operation.session == slot && matches!(operation.state, State::Fragmenting(_));
+        let is_it =
+            operation.session == slot && matches!(operation.state, OperationState::Fragmenting(_));
         if !is_it || done.status != STATUS_ABANDONED {
             return false;
         }
@@ -352,7 +353,7 @@ impl Core {
         if operation.session != slot {
             return false;
         }
-        let State::Fragmenting(fragmenting) = &mut operation.state else { return false };
+        let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return false };
         fragmenting.is_matched = true;
         true
     }

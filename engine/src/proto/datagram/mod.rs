@@ -3,8 +3,9 @@
 //! A session is in *stream mode*, where its control lane keeps order and loses nothing, or in
 //! *datagram mode* ([`Core::use_datagrams`]). In datagram mode a datagram carries one segment.
 //! Frames keep one number per session and direction, whatever lane they go by; what was sent
-//! together is a *content*, kept until it is acknowledged, and sent again unchanged but for its
-//! segment header when it is lost. Nothing waits for what was lost but that which needs it:
+//! together is a *segment* ([`segment::SegmentBuffer`]), kept until it is acknowledged, and sent
+//! again unchanged but for its segment header when it is lost. Nothing waits for what was lost but
+//! that which needs it:
 //!
 //! * messages wait for the one before them from the same source to the same target in the same
 //!   context ([`order`]);
@@ -17,16 +18,15 @@
 //! `handle_transmitted`:
 //!
 //! 1. [`Core::handle_datagram`] for what came in;
-//! 2. [`Core::handle_content_acked`] and [`Core::handle_content_lost`] for what the path of a lane
+//! 2. [`Core::handle_segment_acked`] and [`Core::handle_segment_lost`] for what the path of a lane
 //!    found out about its packets; a packet may be acknowledged to the peer only after
-//!    `handle_datagram` had it. [`Core::resend_all`] when a lane is given up that took contents;
-//! 3. [`Core::poll_content`] for each session of [`Core::poll_dirty`], as long as the lane takes
+//!    `handle_datagram` had it. [`Core::resend_all`] when a lane is given up that took segments;
+//! 3. [`Core::poll_segment`] for each session of [`Core::poll_dirty`], as long as the lane takes
 //!    more; a session whose lane took no more is asked again when it does;
 //! 4. beside that, while the session's TCP lane is on that path ([`Core::use_stream`]),
 //!    [`Core::poll_long`] for what goes by it, and [`Core::acknowledge_stream`] for what came by
 //!    it.
 
-pub(crate) mod content;
 mod data;
 mod fast_path;
 mod incoming;
@@ -35,16 +35,17 @@ mod outgoing;
 mod parts;
 mod ranges;
 mod room;
+pub(crate) mod segment;
 mod staging;
 mod stream;
 #[cfg(test)]
 mod tests;
 pub(crate) mod window;
 
-use self::content::{ContentPool, List, Order};
 use self::data::{Bulk, Pulls};
 use self::order::{Chain, ReorderBuffer};
 use self::parts::Assemblies;
+use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
 use super::late::LateMap;
@@ -57,26 +58,26 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 pub(crate) use self::outgoing::{Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
-pub(crate) use self::staging::stage_in_content;
+pub(crate) use self::staging::stage_in_segment;
 
-/// A content holds at least an envelope and the least part.
-const CONTENT_BYTES_MIN: usize =
+/// A segment holds at least an envelope and the least part.
+const SEGMENT_BYTES_MIN: usize =
     SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
 
 /// What the sessions of an engine that are in datagram mode share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) contents: ContentPool,
+    pub(crate) segments: SegmentPool,
     pub(super) assemblies: Assemblies,
     pub(crate) pulls: Pulls,
 }
 
 impl Shared {
-    /// Short and long contents take as much memory each as staging buffers may.
+    /// Short and long segments take as much memory each as staging buffers may.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
         Self {
-            contents: ContentPool::new(config.content_buffer_bytes, bytes),
+            segments: SegmentPool::new(config.segment_buffer_bytes, bytes),
             assemblies: Assemblies::default(),
             pulls: Pulls::default(),
         }
@@ -93,7 +94,7 @@ impl Shared {
 
 #[cfg(any(test, feature = "sim"))]
 impl Datagram {
-    /// Contents that are not acknowledged.
+    /// Segments that are not acknowledged.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
@@ -140,11 +141,11 @@ impl super::session::Session {
 /// What a session has in datagram mode.
 #[derive(Debug)]
 pub(crate) struct Datagram {
-    /// Longest content that is made now, header included.
-    content_bytes: usize,
-    /// Contents of messages that may wait for their first sending.
+    /// Longest segment that is made now, header included.
+    segment_bytes: usize,
+    /// Segments of messages that may wait for their first sending.
     unsent_max: usize,
-    /// All contents.
+    /// All segments.
     outstanding: List,
     /// Those to be sent again.
     lost: List,
@@ -170,7 +171,7 @@ pub(crate) struct Datagram {
     next_frame: u32,
     chain: Chain,
     /// Credit was announced in a datagram that may not have come, and nothing repeats it.
-    pub(super) news_due: bool,
+    pub(super) update_due: bool,
     /// Where the frames end of which the peer wants to hear, while it does.
     asked_end: u32,
     header_only: [u8; SEGMENT_HEADER_BYTES],
@@ -188,9 +189,9 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    fn new(content_bytes: usize, unsent_max: usize, seed: u64, has_bulk: bool) -> Self {
+    fn new(segment_bytes: usize, unsent_max: usize, seed: u64, has_bulk: bool) -> Self {
         Self {
-            content_bytes,
+            segment_bytes,
             unsent_max,
             outstanding: List::new(Order::Frames),
             lost: List::new(Order::Queue),
@@ -206,7 +207,7 @@ impl Datagram {
             open: None,
             next_frame: 0,
             chain: Chain::new(seed),
-            news_due: false,
+            update_due: false,
             asked_end: 0,
             header_only: [0; SEGMENT_HEADER_BYTES],
             arrivals: Arrivals::default(),
@@ -221,26 +222,26 @@ impl Datagram {
 
 impl Core {
     /// Puts a session that was just established, and has sent nothing, into datagram mode.
-    /// `content_bytes`: what the least of its lanes carries in one datagram.
-    pub(crate) fn use_datagrams(&mut self, slot: u32, content_bytes: usize) {
-        let content_bytes = self.clamp_content(content_bytes);
-        let unsent_max = (self.config.staging_bytes / content_bytes).max(1);
+    /// `segment_bytes`: what the least of its lanes carries in one datagram.
+    pub(crate) fn use_datagrams(&mut self, slot: u32, segment_bytes: usize) {
+        let segment_bytes = self.clamp_segment(segment_bytes);
+        let unsent_max = (self.config.staging_bytes / segment_bytes).max(1);
         let seed = self.config.hash_seed;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             let has_bulk = session.bulk_in_datagrams;
-            let datagram = Datagram::new(content_bytes, unsent_max, seed, has_bulk);
+            let datagram = Datagram::new(segment_bytes, unsent_max, seed, has_bulk);
             session.datagram = Some(Box::new(datagram));
         }
     }
 
     /// The least lane of a session carries more or less than before. What was made for more goes
     /// by a lane that takes it: a stream takes everything.
-    pub(crate) fn set_content_bytes(&mut self, slot: u32, content_bytes: usize) {
-        let content_bytes = self.clamp_content(content_bytes);
+    pub(crate) fn set_segment_bytes(&mut self, slot: u32, segment_bytes: usize) {
+        let segment_bytes = self.clamp_segment(segment_bytes);
         let session = self.sessions.at_mut(slot as usize);
         if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.close_open(&mut self.datagrams.contents);
-            datagram.content_bytes = content_bytes;
+            datagram.close_open(&mut self.datagrams.segments);
+            datagram.segment_bytes = segment_bytes;
         }
     }
 
@@ -276,7 +277,7 @@ impl Core {
             return;
         }
         session.ask_ack(session.stream_end);
-        if session.has_news() {
+        if session.has_update() {
             self.mark_dirty(slot);
         }
     }
@@ -290,8 +291,8 @@ impl Core {
         limit.min(self.config.eager_limit).min(session.eager_limit.bytes())
     }
 
-    fn clamp_content(&self, content_bytes: usize) -> usize {
-        content_bytes.clamp(CONTENT_BYTES_MIN, self.datagrams.contents.buffer_bytes())
+    fn clamp_segment(&self, segment_bytes: usize) -> usize {
+        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.datagrams.segments.buffer_bytes())
     }
 
     /// Whether nothing of a session waits, and what it has sent was taken by its lane (stream
@@ -321,11 +322,11 @@ impl Core {
         let Some(datagram) = session.datagram.as_deref() else {
             return session.has_unheard_sends();
         };
-        let contents = &self.datagrams.contents;
-        let first = datagram.outstanding.first(contents);
+        let segments = &self.datagrams.segments;
+        let first = datagram.outstanding.first(segments);
         let mut outstanding =
-            std::iter::successors(first, |&id| datagram.outstanding.next(contents, id));
-        outstanding.any(|id| contents.get(id).is_some_and(|content| content.ends_unheard))
+            std::iter::successors(first, |&id| datagram.outstanding.next(segments, id));
+        outstanding.any(|id| segments.get(id).is_some_and(|segment| segment.ends_unheard))
     }
 
     /// Whether a peer that ends the session now has all but the goodbye: in datagram mode that is
@@ -355,21 +356,21 @@ impl Core {
         }
     }
 
-    /// A session in datagram mode ends: contents go back to the pool; what is held or half there
+    /// A session in datagram mode ends: segments go back to the pool; what is held or half there
     /// can never be matched, for what it waits for will not come.
     ///
     /// RR-DGRAM-9.
     pub(super) fn end_datagrams(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(mut datagram) = session.datagram.take() else { return };
-        let contents = &mut self.datagrams.contents;
-        while let Some(id) = datagram.outstanding.first(contents) {
-            datagram.outstanding.unlink(contents, id);
-            if planted!(LeakContents) {
+        let segments = &mut self.datagrams.segments;
+        while let Some(id) = datagram.outstanding.first(segments) {
+            datagram.outstanding.unlink(segments, id);
+            if planted!(LeakSegments) {
                 continue;
             }
-            if let Some(content) = contents.take(id) {
-                contents.recycle(content);
+            if let Some(segment) = segments.take(id) {
+                segments.recycle(segment);
             }
         }
         for held in datagram.reorder_buffer.drain() {

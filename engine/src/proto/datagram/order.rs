@@ -97,17 +97,17 @@ impl Chain {
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Envelope {
+pub(crate) enum EnvelopeHeader {
     Eager(Eager),
     Parts(Eager),
     Rts(Rts),
 }
 
-impl Envelope {
-    fn follows(&self) -> u16 {
+impl EnvelopeHeader {
+    fn predecessor_distance(&self) -> u16 {
         match self {
-            Self::Eager(header) | Self::Parts(header) => header.follows.get(),
-            Self::Rts(header) => header.follows.get(),
+            Self::Eager(header) | Self::Parts(header) => header.predecessor_distance.get(),
+            Self::Rts(header) => header.predecessor_distance.get(),
         }
     }
 }
@@ -116,13 +116,13 @@ impl Envelope {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) frame: u32,
-    pub(crate) envelope: Envelope,
+    pub(crate) envelope: EnvelopeHeader,
     /// What came with it: a buffer of [`super::super::unexpected`], and how much of it.
     pub(crate) payload: Box<[u8]>,
     pub(crate) payload_bytes: usize,
 }
 
-/// The receiving side. Envelope credit bounds how many wait, byte credit what they hold.
+/// The receiving side. EnvelopeHeader credit bounds how many wait, byte credit what they hold.
 #[derive(Debug)]
 pub(crate) struct ReorderBuffer {
     by_predecessor: LateMap<Held>,
@@ -142,14 +142,14 @@ impl ReorderBuffer {
     pub(crate) fn waits_for(
         &self,
         frame: u32,
-        envelope: &Envelope,
+        envelope: &EnvelopeHeader,
         arrivals: &Arrivals,
     ) -> Option<u32> {
-        let follows = envelope.follows();
-        if follows == 0 {
+        let predecessor_distance = envelope.predecessor_distance();
+        if predecessor_distance == 0 {
             return None;
         }
-        let predecessor = frame.wrapping_sub(u32::from(follows));
+        let predecessor = frame.wrapping_sub(u32::from(predecessor_distance));
         let is_matched = is_before(predecessor, arrivals.expected())
             || (arrivals.has(predecessor) && !self.frames.contains(predecessor));
         (!is_matched && !planted!(MatchOutOfTurn)).then_some(predecessor)
@@ -208,8 +208,11 @@ mod tests {
     use super::super::window::{Coming, FRAMES_MAX};
     use super::*;
 
-    fn following(follows: u16) -> Envelope {
-        Envelope::Eager(Eager { follows: follows.into(), ..Eager::new_zeroed() })
+    fn following(predecessor_distance: u16) -> EnvelopeHeader {
+        EnvelopeHeader::Eager(Eager {
+            predecessor_distance: predecessor_distance.into(),
+            ..Eager::new_zeroed()
+        })
     }
 
     const ONE: Stream = (0, 1, 5);

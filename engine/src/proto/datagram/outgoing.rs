@@ -1,15 +1,15 @@
-//! Sending contents, and sending them again until they are acknowledged.
+//! Sending segments, and sending them again until they are acknowledged.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
-use super::super::operation::State;
+use super::super::operation::OperationState;
 use super::super::packet;
-use super::super::session::{Control, Session};
+use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::Datagram;
-use super::content::{Content, ContentPool, List, Place};
+use super::segment::{List, Place, SegmentBuffer, SegmentPool};
 use super::window::is_before;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
@@ -17,12 +17,12 @@ use crate::wire::segment::{
 };
 
 /// Token of a segment without frames: nothing of it is kept.
-const NEWS: u64 = 0;
+const UPDATE: u64 = 0;
 
 /// What to send in one datagram.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
-    /// Names it when it is acknowledged or lost. The same content has the same token each time.
+    /// Names it when it is acknowledged or lost. The same segment has the same token each time.
     pub(crate) token: u64,
     /// One segment.
     pub(crate) bytes: &'a [u8],
@@ -33,27 +33,27 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) is_awaited: bool,
 }
 
-/// The only content of a session that waits, while nothing else of it does.
+/// The only segment of a session that waits, while nothing else of it does.
 pub(crate) struct Lone<'a> {
     session: &'a mut Session,
-    content: &'a mut Content,
+    segment: &'a mut SegmentBuffer,
     token: u64,
 }
 
-impl packet::Content for Lone<'_> {
+impl packet::Payload for Lone<'_> {
     #[inline]
     fn waiting_bytes(&self) -> usize {
-        self.content.bytes
+        self.segment.bytes
     }
 
     #[inline]
     fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
-        let room = room.get_mut(..self.content.bytes)?;
+        let room = room.get_mut(..self.segment.bytes)?;
         let header = self.session.datagram_header(false);
         self.session.datagram.as_deref_mut()?.open = None;
-        self.content.place = Place::Flying;
-        room.copy_from_slice(self.content.seal(header));
-        let ack_now = !self.content.operations.is_empty();
+        self.segment.place = Place::Flying;
+        room.copy_from_slice(self.segment.seal(header));
+        let ack_now = !self.segment.operations.is_empty();
         Some(packet::Filled { token: self.token, bytes: room.len(), ack_now })
     }
 
@@ -71,16 +71,16 @@ enum Pick {
 }
 
 /// Takes the first out of a list that fits.
-fn pick(list: &mut List, pool: &mut ContentPool, room_bytes: usize, content_bytes: usize) -> Pick {
+fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_bytes: usize) -> Pick {
     let mut at = list.first(pool);
     while let Some(id) = at {
-        let bytes = pool.get(id).map_or(usize::MAX, |content| content.bytes);
+        let bytes = pool.get(id).map_or(usize::MAX, |segment| segment.bytes);
         if bytes <= room_bytes {
             list.unlink(pool, id);
             return Pick::Found(id);
         }
         // What was made for longer datagrams waits for another lane, and others pass it.
-        if bytes <= content_bytes {
+        if bytes <= segment_bytes {
             return Pick::Wait;
         }
         at = list.next(pool, id);
@@ -90,38 +90,38 @@ fn pick(list: &mut List, pool: &mut ContentPool, room_bytes: usize, content_byte
 
 impl Datagram {
     /// RR-CREDIT-3
-    fn push_control(&mut self, pool: &mut ContentPool, slot: u32, control: &Control) -> bool {
+    fn push_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
         let Some(pushed) = self.push(pool, slot, bytes.len(), true) else { return false };
-        pushed.content.push(bytes.len()).copy_from_slice(bytes);
+        pushed.segment.push(bytes.len()).copy_from_slice(bytes);
         true
     }
 
-    /// The content to be sent next, lost ones first.
+    /// The segment to be sent next, lost ones first.
     #[inline]
-    fn next(&mut self, pool: &mut ContentPool, room_bytes: usize) -> Option<Id> {
-        let content_bytes = self.content_bytes;
+    fn next(&mut self, pool: &mut SegmentPool, room_bytes: usize) -> Option<Id> {
+        let segment_bytes = self.segment_bytes;
         // One that is alone goes without a stay in a queue.
         if !self.is_queued()
             && let Some(id) = self.open
-            && pool.get(id).is_some_and(|content| content.bytes <= room_bytes)
+            && pool.get(id).is_some_and(|segment| segment.bytes <= room_bytes)
             && shortcut!()
         {
             self.open = None;
             return Some(id);
         }
-        match pick(&mut self.lost, pool, room_bytes, content_bytes) {
+        match pick(&mut self.lost, pool, room_bytes, segment_bytes) {
             Pick::Found(id) => return Some(id),
             Pick::Wait => return None,
             Pick::Nothing => {}
         }
         let open = self.open.and_then(|id| pool.get(id));
-        let is_urgent = open.is_some_and(|content| content.is_urgent);
+        let is_urgent = open.is_some_and(|segment| segment.is_urgent);
         if is_urgent || self.urgent.len() + self.ready.len() == 0 {
             self.close_open(pool);
         }
         for list in [&mut self.urgent, &mut self.ready, &mut self.slow] {
-            match pick(list, pool, room_bytes, content_bytes) {
+            match pick(list, pool, room_bytes, segment_bytes) {
                 Pick::Found(id) => return Some(id),
                 Pick::Wait => return None,
                 Pick::Nothing => {}
@@ -140,8 +140,8 @@ impl Datagram {
         self.lost.len() + self.urgent.len() + self.ready.len() + self.slow.len() > 0
     }
 
-    /// A content that waits, the one to be sent next if it is not the open one.
-    fn first_waiting(&self, pool: &ContentPool) -> Option<Id> {
+    /// A segment that waits, the one to be sent next if it is not the open one.
+    fn first_waiting(&self, pool: &SegmentPool) -> Option<Id> {
         if !self.is_queued() {
             return self.open;
         }
@@ -151,20 +151,20 @@ impl Datagram {
         first.or(self.open).or_else(|| self.slow.first(pool))
     }
 
-    /// The long content to be sent next.
-    pub(super) fn next_long(&mut self, pool: &mut ContentPool) -> Option<Id> {
+    /// The long segment to be sent next.
+    pub(super) fn next_long(&mut self, pool: &mut SegmentPool) -> Option<Id> {
         let id = self.long.first(pool)?;
         self.long.unlink(pool, id);
         Some(id)
     }
 
     /// RR-DGRAM-3
-    fn mark_lost(&mut self, pool: &mut ContentPool, id: Id) {
-        if let Some(content) = pool.get_mut(id)
-            && content.place == Place::Flying
+    fn mark_lost(&mut self, pool: &mut SegmentPool, id: Id) {
+        if let Some(segment) = pool.get_mut(id)
+            && segment.place == Place::Flying
         {
-            content.place = Place::Lost;
-            let list = if content.is_long { &mut self.long } else { &mut self.lost };
+            segment.place = Place::Lost;
+            let list = if segment.is_long { &mut self.long } else { &mut self.lost };
             list.push_back(pool, id);
         }
     }
@@ -196,7 +196,7 @@ impl Core {
     ///
     /// RR-DGRAM-3.
     #[inline]
-    pub(crate) fn poll_content(
+    pub(crate) fn poll_segment(
         &mut self,
         slot: u32,
         room_bytes: usize,
@@ -207,7 +207,7 @@ impl Core {
             return None;
         }
         let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         while let Some(control) = session.control.front() {
             if !datagram.push_control(pool, slot, control) {
                 break;
@@ -218,7 +218,7 @@ impl Core {
         if next.is_none() && room_bytes == usize::MAX {
             next = datagram.next_long(pool);
         }
-        if next.is_none() && (!session.has_news() || room_bytes < SEGMENT_HEADER_BYTES) {
+        if next.is_none() && (!session.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
         }
         if next.is_some() {
@@ -239,18 +239,18 @@ impl Core {
             let header = SegmentHeader { length, first_frame, ..header };
             datagram.header_only.copy_from_slice(header.as_bytes());
             let (bytes, is_awaited) = (&datagram.header_only[..], false);
-            return Some(Outgoing { token: NEWS, bytes, is_last, is_awaited });
+            return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
         };
-        let content = self.datagrams.contents.get_mut(id)?;
-        content.place = Place::Flying;
-        let (token, is_awaited) = (id.to_u64(), !content.operations.is_empty());
-        Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
+        let segment = self.datagrams.segments.get_mut(id)?;
+        segment.place = Place::Flying;
+        let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
+        Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
-    /// The content of a session that was staged last, if nothing else waits. `None`: more does, or
-    /// there is something that [`Self::poll_content`] has to see to.
+    /// The segment of a session that was staged last, if nothing else waits. `None`: more does, or
+    /// there is something that [`Self::poll_segment`] has to see to.
     #[inline]
-    pub(crate) fn lone_content(&mut self, slot: u32) -> Option<Lone<'_>> {
+    pub(crate) fn lone_segment(&mut self, slot: u32) -> Option<Lone<'_>> {
         let session = self.sessions.at_mut(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
         let is_lone = !datagram.is_queued()
@@ -261,24 +261,24 @@ impl Core {
             && session.is_connected()
             && !session.is_leaving;
         let id = datagram.open.filter(|_| is_lone && shortcut!())?;
-        let content = self.datagrams.contents.get_mut(id)?;
-        Some(Lone { session, content, token: id.to_u64() })
+        let segment = self.datagrams.segments.get_mut(id)?;
+        Some(Lone { session, segment, token: id.to_u64() })
     }
 
-    /// Appends the next content of a session to what goes by a stream lane, with checksums if the
+    /// Appends the next segment of a session to what goes by a stream lane, with checksums if the
     /// session has them. `false`: nothing to send.
     ///
     /// RR-SUM-2.
-    pub(crate) fn poll_content_for_stream(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
+    pub(crate) fn poll_segment_for_stream(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
         let session = self.sessions.at(slot as usize);
         let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
         // A stream does not tell what has come: the peer has to.
-        let Some(content) = self.poll_content(slot, usize::MAX, true) else { return false };
-        append_segment(into, content.bytes, has_checksums);
+        let Some(segment) = self.poll_segment(slot, usize::MAX, true) else { return false };
+        append_segment(into, segment.bytes, has_checksums);
         true
     }
 
-    /// Whether a long content of a session waits for its stream.
+    /// Whether a long segment of a session waits for its stream.
     #[inline]
     pub(crate) fn has_long(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
@@ -286,14 +286,14 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long.len() > 0)
     }
 
-    /// Whether a long content of a session is not acknowledged.
+    /// Whether a long segment of a session is not acknowledged.
     pub(crate) fn holds_long(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
         datagram.is_some_and(|datagram| datagram.long_held > 0)
     }
 
-    /// Whether a content of a session waits that is not long.
+    /// Whether a segment of a session waits that is not long.
     pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
@@ -324,9 +324,9 @@ impl Core {
         session.map_or_else(Vec::new, |session| std::mem::take(&mut session.final_ack))
     }
 
-    /// A content that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
+    /// A segment that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
     /// too long.
-    pub(crate) fn poll_content_again(
+    pub(crate) fn poll_segment_again(
         &mut self,
         slot: u32,
         token: u64,
@@ -334,12 +334,12 @@ impl Core {
         asks_ack: bool,
     ) -> Option<Outgoing<'_>> {
         let id = Id::from_u64(token);
-        let pool = &mut self.datagrams.contents;
-        let content = pool.get(id).filter(|content| content.session == slot)?;
-        if content.bytes > room_bytes || !matches!(content.place, Place::Flying | Place::Lost) {
+        let pool = &mut self.datagrams.segments;
+        let segment = pool.get(id).filter(|segment| segment.session == slot)?;
+        if segment.bytes > room_bytes || !matches!(segment.place, Place::Flying | Place::Lost) {
             return None;
         }
-        let is_lost = content.place == Place::Lost;
+        let is_lost = segment.place == Place::Lost;
         let session = self.sessions.at_mut(slot as usize)?;
         let header = session.datagram_header(asks_ack);
         let datagram = session.datagram.as_deref_mut()?;
@@ -347,21 +347,21 @@ impl Core {
             datagram.lost.unlink(pool, id);
         }
         let is_last = !datagram.waits();
-        let content = pool.get_mut(id)?;
-        content.place = Place::Flying;
-        let is_awaited = !content.operations.is_empty();
-        Some(Outgoing { token, bytes: content.seal(header), is_last, is_awaited })
+        let segment = pool.get_mut(id)?;
+        segment.place = Place::Flying;
+        let is_awaited = !segment.operations.is_empty();
+        Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
     /// Length of the next datagram of a session, or more; 0: nothing waits.
     pub(crate) fn waiting_bytes(&self, slot: u32) -> usize {
         let Some(session) = self.sessions.at(slot as usize) else { return 0 };
         let Some(datagram) = session.datagram.as_deref() else { return 0 };
-        let pool = &self.datagrams.contents;
+        let pool = &self.datagrams.segments;
         match datagram.first_waiting(pool).and_then(|id| pool.get(id)) {
-            Some(content) => content.bytes,
-            None if !session.control.is_empty() => datagram.content_bytes,
-            None if session.has_news() => SEGMENT_HEADER_BYTES,
+            Some(segment) => segment.bytes,
+            None if !session.control.is_empty() => datagram.segment_bytes,
+            None if session.has_update() => SEGMENT_HEADER_BYTES,
             None => 0,
         }
     }
@@ -383,45 +383,45 @@ impl Core {
     }
 
     /// Nothing joins what is staged for a session: it goes alone.
-    pub(crate) fn close_content(&mut self, slot: u32) {
+    pub(crate) fn close_segment(&mut self, slot: u32) {
         let session = self.sessions.at_mut(slot as usize);
         if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.close_open(&mut self.datagrams.contents);
+            datagram.close_open(&mut self.datagrams.segments);
         }
     }
 
     /// The packet with this token arrived.
     #[inline]
-    pub(crate) fn handle_content_acked(
+    pub(crate) fn handle_segment_acked(
         &mut self,
         slot: u32,
         token: u64,
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(token);
-        let was_sent = self.datagrams.contents.get(id).is_some_and(|content| {
-            content.session == slot && matches!(content.place, Place::Flying | Place::Lost)
+        let was_sent = self.datagrams.segments.get(id).is_some_and(|segment| {
+            segment.session == slot && matches!(segment.place, Place::Flying | Place::Lost)
         });
         if was_sent {
-            self.release_content(slot, id, effects);
+            self.release_segment(slot, id, effects);
         }
     }
 
-    /// A packet with this token was lost. It may be reported of a content that has come in
+    /// A packet with this token was lost. It may be reported of a segment that has come in
     /// another packet: what the lost one said of credit may have been said nowhere else.
     ///
     /// RR-DGRAM-3.
-    pub(crate) fn handle_content_lost(&mut self, slot: u32, token: u64) {
+    pub(crate) fn handle_segment_lost(&mut self, slot: u32, token: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         let id = Id::from_u64(token);
-        if pool.get(id).is_some_and(|content| content.session == slot) {
+        if pool.get(id).is_some_and(|segment| segment.session == slot) {
             if !planted!(ForgetLost) {
                 datagram.mark_lost(pool, id);
             }
         } else if !planted!(LoseLimits) {
-            datagram.news_due = true;
+            datagram.update_due = true;
         }
         self.mark_dirty(slot);
     }
@@ -434,15 +434,15 @@ impl Core {
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         let mut at = datagram.outstanding.first(pool);
         while let Some(id) = at {
             at = datagram.outstanding.next(pool, id);
-            if !has_stream || pool.get(id).is_some_and(|content| !content.is_long) {
+            if !has_stream || pool.get(id).is_some_and(|segment| !segment.is_long) {
                 datagram.mark_lost(pool, id);
             }
         }
-        datagram.news_due = !planted!(LoseLimits);
+        datagram.update_due = !planted!(LoseLimits);
         self.mark_dirty(slot);
     }
 
@@ -451,40 +451,40 @@ impl Core {
     /// RR-SEG-3.
     pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
         loop {
-            let pool = &self.datagrams.contents;
+            let pool = &self.datagrams.segments;
             let session = self.sessions.at(slot as usize);
             let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
                 return;
             };
             let Some(id) = datagram.outstanding.first(pool) else { return };
-            let Some(content) = pool.get(id) else { return };
+            let Some(segment) = pool.get(id) else { return };
             // Frames that were never sent cannot have come, whatever the peer says.
-            if (is_before(ack, content.end_frame()) && !planted!(ReleaseUnacked))
+            if (is_before(ack, segment.end_frame()) && !planted!(ReleaseUnacked))
                 || is_before(datagram.next_frame, ack)
-                || !matches!(content.place, Place::Flying | Place::Lost)
+                || !matches!(segment.place, Place::Flying | Place::Lost)
             {
                 return;
             }
-            self.release_content(slot, id, effects);
+            self.release_segment(slot, id, effects);
         }
     }
 
-    fn release_content(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
+    fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let pool = &mut self.datagrams.contents;
-        let was_lost = pool.get(id).filter(|content| content.place == Place::Lost);
-        if let Some(is_long) = was_lost.map(|content| content.is_long) {
+        let pool = &mut self.datagrams.segments;
+        let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
+        if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet has come; the lost one may have been the only one with news.
             let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
             list.unlink(pool, id);
-            datagram.news_due |= !planted!(LoseLimits);
+            datagram.update_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
-        let Some(mut content) = pool.take(id) else { return };
-        if content.is_long {
+        let Some(mut segment) = pool.take(id) else { return };
+        if segment.is_long {
             datagram.long_held -= 1;
-            datagram.long_delivered += content.bytes as u64;
+            datagram.long_delivered += segment.bytes as u64;
         }
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
@@ -492,26 +492,26 @@ impl Core {
         if let Some(bulk) = &mut datagram.bulk {
             bulk.feed(slot, &mut self.datagrams.pulls);
         }
-        if !session.control.is_empty() || datagram.news_due {
+        if !session.control.is_empty() || datagram.update_due {
             self.mark_dirty(slot);
         }
-        if !content.operations.is_empty() {
-            for operation in content.operations.drain(..) {
+        if !segment.operations.is_empty() {
+            for operation in segment.operations.drain(..) {
                 self.handle_delivered(operation, effects);
             }
         }
-        self.datagrams.contents.recycle(content);
+        self.datagrams.segments.recycle(segment);
     }
 
-    /// A content with something of a send in it was acknowledged.
+    /// A segment with something of a send in it was acknowledged.
     ///
     /// RR-SEG-3.
     fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let accepted = operation.length;
         match &mut operation.state {
-            State::AwaitDelivery => {}
-            State::Fragmenting(fragmenting) => {
+            OperationState::AwaitDelivery => {}
+            OperationState::Fragmenting(fragmenting) => {
                 fragmenting.unacknowledged -= 1;
                 if fragmenting.unacknowledged > 0 || u64::from(fragmenting.staged) < accepted {
                     return;
@@ -529,7 +529,7 @@ impl Session {
     #[inline]
     fn is_waiting(&self) -> bool {
         let Some(datagram) = self.datagram.as_deref() else { return false };
-        datagram.waits() || !self.control.is_empty() || self.has_news()
+        datagram.waits() || !self.control.is_empty() || self.has_update()
     }
 
     /// The peer wants to hear that all frames before `end` have come, when they have.
@@ -563,7 +563,7 @@ impl Session {
             self.ask_ack(self.stream_end);
         }
         if let Some(datagram) = self.datagram.as_deref_mut() {
-            datagram.news_due = false;
+            datagram.update_due = false;
             // Frames before those that it was asked for may be missing still.
             self.ack_wanted &= is_before(self.expected_frame, datagram.asked_end);
         }

@@ -15,9 +15,9 @@
 use super::super::core::Core;
 use super::super::effects::{Arrival, Effects, Ended, Level};
 use super::super::failure::PeerFailure;
-use super::super::operation::State;
+use super::super::operation::OperationState;
 use super::super::receive::context_of;
-use super::super::session::Control;
+use super::super::session::ControlFrame;
 use super::super::table::{Id, Table};
 use super::super::unexpected::{Kind, Message, Unexpected};
 use super::ranges::Ranges;
@@ -31,9 +31,9 @@ pub(crate) struct Fragmenting {
     pub(crate) level: Level,
     /// Frame of the envelope.
     pub(crate) frame: u32,
-    /// Bytes in contents.
+    /// Bytes in segments.
     pub(crate) staged: u32,
-    /// Contents with something of it that are not acknowledged, as far as the level asks.
+    /// Segments with something of it that are not acknowledged, as far as the level asks.
     pub(crate) unacknowledged: u32,
     /// MATCHED came.
     pub(crate) is_matched: bool,
@@ -246,13 +246,13 @@ impl Core {
         let Some((remote, epoch)) = admitted? else {
             if report != 0 {
                 let status = crate::wire::done::STATUS_ABANDONED;
-                self.push_control(slot, Control::done(report, status, 0));
+                self.push_control(slot, ControlFrame::done(report, status, 0));
             }
             return Ok(());
         };
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
-        let envelope = super::super::matching::Envelope { source: remote, context, tag };
+        let envelope = super::super::matching::MatchEnvelope { source: remote, context, tag };
         let Some(matcher) = self.endpoints.get_mut(target) else {
             return Ok(());
         };
@@ -268,7 +268,7 @@ impl Core {
         };
         self.return_credit(slot, length as usize);
         if report != 0 {
-            self.push_control(slot, Control::matched(report));
+            self.push_control(slot, ControlFrame::matched(report));
         }
         let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
@@ -307,7 +307,7 @@ impl Core {
         }
         self.return_credit_of(&message);
         if report != 0 {
-            self.push_control(message.session, Control::matched(report));
+            self.push_control(message.session, ControlFrame::matched(report));
         }
         self.receive_parts(id, message.session, assembly, arrival);
         self.unexpected.recycle(message);
@@ -324,7 +324,7 @@ impl Core {
         operation.remote = arrival.peer.index() as u32;
         operation.context = arrival.context;
         operation.tag = arrival.tag;
-        operation.state = State::Reassembling(Reassembling { assembly, arrival });
+        operation.state = OperationState::Reassembling(Reassembling { assembly, arrival });
         if let Some(assembly) = self.datagrams.assemblies.table.get_mut(assembly) {
             assembly.target = Target::Receive(id);
         }
@@ -355,7 +355,9 @@ impl Core {
         }
         self.drop_assembly(assembly);
         let Some(operation) = self.operations.remove(id) else { return };
-        let State::Reassembling(Reassembling { arrival, .. }) = operation.state else { return };
+        let OperationState::Reassembling(Reassembling { arrival, .. }) = operation.state else {
+            return;
+        };
         if is_given_up {
             let name = self.name_of(operation.remote);
             effects.complete(id, Ended::Failed(PeerFailure::Left, name));

@@ -1,7 +1,7 @@
-//! Room for frames in the contents of a session.
+//! Room for frames in the segments of a session.
 
 use super::Datagram;
-use super::content::{Content, ContentPool, LONG_PAYLOAD_BYTES, Place};
+use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
 use super::window::FRAMES_MAX;
 use crate::proto::hint::Hint;
 use crate::proto::table::Id;
@@ -11,7 +11,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 /// Frames of the window that only control frames use.
 const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 
-/// Long contents of a session that wait for their first sending: the next one is gathered when the
+/// Long segments of a session that wait for their first sending: the next one is gathered when the
 /// kernel has this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
 
@@ -21,33 +21,33 @@ pub(super) struct Pushed<'a> {
     pub(super) frame: u32,
     /// All frames before this one are known to have come.
     pub(super) base: u32,
-    /// The content that it is in.
+    /// The segment that it is in.
     pub(super) id: Id,
-    pub(super) content: &'a mut Content,
+    pub(super) segment: &'a mut SegmentBuffer,
 }
 
 impl Datagram {
     /// All frames before this one are known to have come.
     #[inline]
-    pub(super) fn base(&self, pool: &ContentPool) -> u32 {
+    pub(super) fn base(&self, pool: &SegmentPool) -> u32 {
         let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
-        oldest.map_or(self.next_frame, |content| content.first_frame)
+        oldest.map_or(self.next_frame, |segment| segment.first_frame)
     }
 
-    /// What is left of the content that is open, for one frame; 0: none is.
+    /// What is left of the segment that is open, for one frame; 0: none is.
     #[inline]
-    pub(super) fn open_room(&self, pool: &ContentPool) -> usize {
+    pub(super) fn open_room(&self, pool: &SegmentPool) -> usize {
         let open = self.open.and_then(|id| pool.get(id));
-        open.map_or(0, |content| self.content_bytes.saturating_sub(content.bytes))
+        open.map_or(0, |segment| self.segment_bytes.saturating_sub(segment.bytes))
     }
 
     /// The longest frame.
     #[inline]
     pub(super) fn frame_bytes_max(&self) -> usize {
-        self.content_bytes - SEGMENT_HEADER_BYTES
+        self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
-    /// Whether a message of `length` bytes fits one content with its envelope.
+    /// Whether a message of `length` bytes fits one segment with its envelope.
     pub(crate) fn takes_whole(&self, length: u64) -> bool {
         let short = self.frame_bytes_max() - EAGER_HEADER_BYTES;
         length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
@@ -77,25 +77,25 @@ impl Datagram {
         in_datagrams.max((self.frame_bytes_max() - EAGER_HEADER_BYTES) as u32)
     }
 
-    /// The long content that was opened last, while it is not sent and the next frame is the one
+    /// The long segment that was opened last, while it is not sent and the next frame is the one
     /// behind its own.
-    fn long_open(&self, pool: &ContentPool) -> Option<Id> {
+    fn long_open(&self, pool: &SegmentPool) -> Option<Id> {
         let id = self.long.last(pool)?;
-        let content = pool.get(id)?;
-        let is_open = content.place == Place::Ready && content.end_frame() == self.next_frame;
+        let segment = pool.get(id)?;
+        let is_open = segment.place == Place::Ready && segment.end_frame() == self.next_frame;
         is_open.then_some(id)
     }
 
-    /// What is left of that content, for one frame; 0: there is none.
-    pub(super) fn long_open_room(&self, pool: &ContentPool) -> usize {
+    /// What is left of that segment, for one frame; 0: there is none.
+    pub(super) fn long_open_room(&self, pool: &SegmentPool) -> usize {
         let open = self.long_open(pool).and_then(|id| pool.get(id));
-        open.map_or(0, Content::room)
+        open.map_or(0, SegmentBuffer::room)
     }
 
     /// Whether [`Self::push_long`] would find room.
     ///
     /// RR-DGRAM-2.
-    pub(super) fn has_room_for_long(&self, pool: &ContentPool, length: usize) -> bool {
+    pub(super) fn has_room_for_long(&self, pool: &SegmentPool, length: usize) -> bool {
         let frames = self.next_frame.wrapping_sub(self.base(pool));
         let has_room =
             || self.long.len() < LONG_UNSENT_MAX && pool.has_room_for_long(self.long_held);
@@ -105,7 +105,7 @@ impl Datagram {
     /// Room for a frame of a message that goes by the stream. `None`: no room now.
     pub(super) fn push_long<'a>(
         &mut self,
-        pool: &'a mut ContentPool,
+        pool: &'a mut SegmentPool,
         slot: u32,
         length: usize,
     ) -> Option<Pushed<'a>> {
@@ -115,7 +115,7 @@ impl Datagram {
         let base = self.base(pool);
         let open = self.long_open(pool).filter(|_| self.long_open_room(pool) >= length);
         let id = open.unwrap_or_else(|| {
-            // Frames of a content are consecutive.
+            // Frames of a segment are consecutive.
             self.close_open(pool);
             let id = pool.open_long(slot, self.next_frame);
             self.outstanding.push_back(pool, id);
@@ -124,12 +124,12 @@ impl Datagram {
             id
         });
         let frame = self.take_number(base);
-        let content = pool.get_mut(id)?;
-        content.place = Place::Ready;
-        Some(Pushed { frame, base, id, content })
+        let segment = pool.get_mut(id)?;
+        segment.place = Place::Ready;
+        Some(Pushed { frame, base, id, segment })
     }
 
-    /// Contents of one datagram that it has.
+    /// Segments of one datagram that it has.
     #[inline]
     fn short_held(&self) -> usize {
         self.outstanding.len() - self.long_held
@@ -138,18 +138,18 @@ impl Datagram {
     /// Whether [`Self::push`] would find room.
     ///
     /// RR-DGRAM-2.
-    pub(super) fn has_room(&self, pool: &ContentPool, length: usize, is_control: bool) -> bool {
+    pub(super) fn has_room(&self, pool: &SegmentPool, length: usize, is_control: bool) -> bool {
         let fits_open = self.open_room(pool) >= length;
         self.has_room_above(self.base(pool), pool, fits_open, is_control)
     }
 
-    /// [`Self::has_room`], of a session whose base is known. `fits_open`: the open content has as
+    /// [`Self::has_room`], of a session whose base is known. `fits_open`: the open segment has as
     /// much room.
     #[inline]
     fn has_room_above(
         &self,
         base: u32,
-        pool: &ContentPool,
+        pool: &SegmentPool,
         fits_open: bool,
         is_control: bool,
     ) -> bool {
@@ -163,16 +163,16 @@ impl Datagram {
                 && (is_control || unsent < self.unsent_max))
     }
 
-    /// Room for a frame of `length` bytes, which fit a content. `None`: no room now.
+    /// Room for a frame of `length` bytes, which fit a segment. `None`: no room now.
     #[inline]
     pub(super) fn push<'a>(
         &mut self,
-        pool: &'a mut ContentPool,
+        pool: &'a mut SegmentPool,
         slot: u32,
         length: usize,
         is_control: bool,
     ) -> Option<Pushed<'a>> {
-        debug_assert!(length <= self.frame_bytes_max(), "a frame fits a content");
+        debug_assert!(length <= self.frame_bytes_max(), "a frame fits a segment");
         let base = self.base(pool);
         let fits_open = self.open_room(pool) >= length;
         if !self.has_room_above(base, pool, fits_open, is_control) {
@@ -188,9 +188,9 @@ impl Datagram {
         });
         self.open = Some(id);
         let frame = self.take_number(base);
-        let content = pool.get_mut(id)?;
-        content.is_urgent |= is_control;
-        Some(Pushed { frame, base, id, content })
+        let segment = pool.get_mut(id)?;
+        segment.is_urgent |= is_control;
+        Some(Pushed { frame, base, id, segment })
     }
 
     /// The number of the next frame, where all before `base` are known to have come.
@@ -202,12 +202,12 @@ impl Datagram {
         frame
     }
 
-    /// [`Self::push`] for a message, or a piece of one: what leads others shares no content with
-    /// those, and its content goes before theirs.
+    /// [`Self::push`] for a message, or a piece of one: what leads others shares no segment with
+    /// those, and its segment goes before theirs.
     #[inline]
     pub(super) fn push_message<'a>(
         &mut self,
-        pool: &'a mut ContentPool,
+        pool: &'a mut SegmentPool,
         slot: u32,
         length: usize,
         hint: Hint,
@@ -221,30 +221,30 @@ impl Datagram {
     #[cold]
     fn push_leading<'a>(
         &mut self,
-        pool: &'a mut ContentPool,
+        pool: &'a mut SegmentPool,
         slot: u32,
         length: usize,
     ) -> Option<Pushed<'a>> {
         let open = self.open.and_then(|id| pool.get(id));
-        if open.is_some_and(|content| !content.is_urgent) {
+        if open.is_some_and(|segment| !segment.is_urgent) {
             self.close_open(pool);
         }
         let pushed = self.push(pool, slot, length, false)?;
-        pushed.content.is_urgent = true;
+        pushed.segment.is_urgent = true;
         Some(pushed)
     }
 
-    /// Contents of bulk data that wait for their first sending.
+    /// Segments of bulk data that wait for their first sending.
     pub(super) fn unsent_bulk(&self) -> usize {
         self.slow.len()
     }
 
-    /// A content of its own for one frame of bulk data of `length` bytes. `None`: no room now.
+    /// A segment of its own for one frame of bulk data of `length` bytes. `None`: no room now.
     ///
     /// RR-DGRAM-2.
     pub(super) fn push_alone(
         &mut self,
-        pool: &mut ContentPool,
+        pool: &mut SegmentPool,
         slot: u32,
         length: usize,
     ) -> Option<Id> {
@@ -259,19 +259,19 @@ impl Datagram {
         let id = pool.open(slot, number);
         self.outstanding.push_back(pool, id);
         self.slow.push_back(pool, id);
-        let content = pool.get_mut(id)?;
-        content.place = Place::Ready;
-        content.push(length);
+        let segment = pool.get_mut(id)?;
+        segment.place = Place::Ready;
+        segment.push(length);
         Some(id)
     }
 
-    /// No frame is added to the open content any more.
+    /// No frame is added to the open segment any more.
     #[inline]
-    pub(super) fn close_open(&mut self, pool: &mut ContentPool) {
+    pub(super) fn close_open(&mut self, pool: &mut SegmentPool) {
         let Some(id) = self.open.take() else { return };
-        let Some(content) = pool.get_mut(id) else { return };
-        content.place = Place::Ready;
-        let queue = if content.is_urgent { &mut self.urgent } else { &mut self.ready };
+        let Some(segment) = pool.get_mut(id) else { return };
+        segment.place = Place::Ready;
+        let queue = if segment.is_urgent { &mut self.urgent } else { &mut self.ready };
         queue.push_back(pool, id);
     }
 }

@@ -1,18 +1,18 @@
-//! Messages into contents: whole where they fit, else in parts, else a request to send. What fits
-//! no datagram goes by the session's stream if it may, in long contents.
+//! Messages into segments: whole where they fit, else in parts, else a request to send. What fits
+//! no datagram goes by the session's stream if it may, in long segments.
 
 use zerocopy::IntoBytes;
 
 use super::super::core::Core;
 use super::super::effects::Level;
 use super::super::hint::Hint;
-use super::super::operation::{Serving, State};
+use super::super::operation::{OperationState, Serving};
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
-use super::super::session::{Control, Session};
+use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use super::content::{ContentPool, LONG_PAYLOAD_BYTES};
 use super::parts::Fragmenting;
 use super::room::Pushed;
+use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
 use crate::wire::rts::RTS_HEADER_BYTES;
@@ -26,30 +26,30 @@ enum How {
     Pulled,
 }
 
-/// What a message goes as, and by which contents.
+/// What a message goes as, and by which segments.
 #[derive(Clone, Copy)]
 struct Course {
     how: How,
     /// Payload in the frame of its envelope.
     payload: usize,
-    /// By long contents, which go by the stream.
+    /// By long segments, which go by the stream.
     is_long: bool,
 }
 
 /// A header that says which message is before it.
 trait Linked: IntoBytes + zerocopy::Immutable {
-    fn set_follows(&mut self, follows: u16);
+    fn set_predecessor_distance(&mut self, predecessor_distance: u16);
 }
 
 impl Linked for Eager {
-    fn set_follows(&mut self, follows: u16) {
-        self.follows = follows.into();
+    fn set_predecessor_distance(&mut self, predecessor_distance: u16) {
+        self.predecessor_distance = predecessor_distance.into();
     }
 }
 
 impl Linked for Rts {
-    fn set_follows(&mut self, follows: u16) {
-        self.follows = follows.into();
+    fn set_predecessor_distance(&mut self, predecessor_distance: u16) {
+        self.predecessor_distance = predecessor_distance.into();
     }
 }
 
@@ -64,12 +64,12 @@ fn part(flags: u8, message: u32, offset: u32, length: u32) -> Part {
     }
 }
 
-/// [`Core::stage_now`] in datagram mode: a message that fits a content. `true` beside the room: the
+/// [`Core::stage_now`] in datagram mode: a message that fits a segment. `true` beside the room: the
 /// session has something to send, and had nothing before.
 #[inline]
-pub(crate) fn stage_in_content<'a>(
+pub(crate) fn stage_in_segment<'a>(
     session: &mut Session,
-    pool: &'a mut ContentPool,
+    pool: &'a mut SegmentPool,
     slot: u32,
     request: &SendRequest,
     target: u16,
@@ -88,14 +88,14 @@ pub(crate) fn stage_in_content<'a>(
     } else {
         datagram.push_message(pool, slot, bytes, request.hint)
     };
-    let Pushed { frame, base, content, .. } = pushed?;
+    let Pushed { frame, base, segment, .. } = pushed?;
     let stream = (request.endpoint, target, request.context);
     let mut header = eager_header(request, target, 0, 0);
-    header.set_follows(datagram.chain.follow(stream, frame, base));
+    header.set_predecessor_distance(datagram.chain.follow(stream, frame, base));
     session.envelope_credit.spend(1);
     session.byte_credit.spend(request.length as u32);
-    content.ends_unheard = true;
-    let (head, room) = content.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
+    segment.ends_unheard = true;
+    let (head, room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
     Some((room, !std::mem::replace(&mut session.is_dirty, true)))
 }
@@ -120,7 +120,7 @@ impl Core {
     ) -> Option<(u32, Id, &mut [u8])> {
         let session = self.sessions.at_mut(slot as usize)?;
         let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         let length = header.as_bytes().len();
         let room = length + course.payload;
         let pushed = if course.is_long {
@@ -130,15 +130,15 @@ impl Core {
         } else {
             None
         };
-        let Pushed { frame, base, id, content } = pushed?;
+        let Pushed { frame, base, id, segment } = pushed?;
         let stream = (request.endpoint, target, request.context);
-        header.set_follows(datagram.chain.follow(stream, frame, base));
+        header.set_predecessor_distance(datagram.chain.follow(stream, frame, base));
         session.envelope_credit.spend(1);
         if !session.is_dirty {
             session.is_dirty = true;
             self.dirty.push(slot);
         }
-        let (head, room) = content.push(room).split_at_mut(length);
+        let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
         Some((frame, id, room))
     }
@@ -148,8 +148,8 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
         let level = match operation.state {
-            State::Queued { level } => level,
-            State::Fragmenting(_) => return self.stage_part(id, slot),
+            OperationState::Queued { level } => level,
+            OperationState::Fragmenting(_) => return self.stage_part(id, slot),
             _ => return Staged::Blocked,
         };
         let (length, hint) = (operation.length, operation.hint);
@@ -174,7 +174,7 @@ impl Core {
             let header = eager_header(&request, target, flags, name);
             self.push_envelope(slot, &request, target, header, course)
         };
-        let Some((number, content, _)) = pushed else { return self.blocked(slot) };
+        let Some((number, segment, _)) = pushed else { return self.blocked(slot) };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.byte_credit.spend(charged as u32);
             session.eager_limit.note_message(length, how == How::Pulled);
@@ -185,24 +185,24 @@ impl Core {
         let completes = how == How::Whole && level == Level::BufferReusable;
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (how, level) {
-            (How::Pulled, _) => State::Serving(Serving::default()),
-            (How::Parts, _) => State::Fragmenting(Fragmenting::new(level, number)),
-            (How::Whole, Level::Matched) => State::AwaitMatch,
-            (How::Whole, _) => State::AwaitDelivery,
+            (How::Pulled, _) => OperationState::Serving(Serving::default()),
+            (How::Parts, _) => OperationState::Fragmenting(Fragmenting::new(level, number)),
+            (How::Whole, Level::Matched) => OperationState::AwaitMatch,
+            (How::Whole, _) => OperationState::AwaitDelivery,
         };
         if completes {
             self.operations.remove(id);
         } else if how == How::Whole && level == Level::Delivered {
-            self.await_content(id, content);
+            self.await_segment(id, segment);
         } else if how == How::Parts {
-            self.note_part(id, content, 0);
+            self.note_part(id, segment, 0);
             return self.stage_part(id, slot);
         }
-        let Some(content) = self.datagrams.contents.get_mut(content) else {
+        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
             return Staged::Blocked;
         };
-        content.ends_unheard |= completes;
-        let room = content.newest(payload);
+        segment.ends_unheard |= completes;
+        let room = segment.newest(payload);
         match how {
             How::Pulled => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
@@ -234,7 +234,7 @@ impl Core {
         } else {
             (How::Parts, EAGER_HEADER_BYTES, 0)
         };
-        let pool = &self.datagrams.contents;
+        let pool = &self.datagrams.segments;
         let has_room = if is_long {
             datagram.has_room_for_long(pool, header + payload)
         } else {
@@ -244,34 +244,34 @@ impl Core {
         (session.envelope_credit.available() > 0 && has_room).then_some(course)
     }
 
-    /// The sends of a session wait; acknowledgements, credit and sent contents bring it back.
+    /// The sends of a session wait; acknowledgements, credit and sent segments bring it back.
     fn blocked(&mut self, slot: u32) -> Staged<'_> {
         self.unblocked.retain(|&unblocked| unblocked != slot);
         Staged::Blocked
     }
 
-    fn await_content(&mut self, id: Id, content: Id) -> bool {
-        let Some(content) = self.datagrams.contents.get_mut(content) else { return false };
-        let is_new = content.operations.last() != Some(&id);
+    fn await_segment(&mut self, id: Id, segment: Id) -> bool {
+        let Some(segment) = self.datagrams.segments.get_mut(segment) else { return false };
+        let is_new = segment.operations.last() != Some(&id);
         if is_new {
-            content.operations.push(id);
+            segment.operations.push(id);
         }
         is_new
     }
 
-    /// `length` more bytes of a message in parts, or its envelope, are in a content.
-    fn note_part(&mut self, id: Id, content: Id, length: u32) {
+    /// `length` more bytes of a message in parts, or its envelope, are in a segment.
+    fn note_part(&mut self, id: Id, segment: Id, length: u32) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        let State::Fragmenting(fragmenting) = &mut operation.state else { return };
+        let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
         fragmenting.staged += length;
         if (fragmenting.level == Level::BufferReusable || fragmenting.is_matched)
-            && let Some(content) = self.datagrams.contents.get_mut(content)
+            && let Some(segment) = self.datagrams.segments.get_mut(segment)
         {
-            content.ends_unheard = true;
+            segment.ends_unheard = true;
         }
-        if fragmenting.level == Level::Delivered && self.await_content(id, content) {
+        if fragmenting.level == Level::Delivered && self.await_segment(id, segment) {
             let Some(operation) = self.operations.get_mut(id) else { return };
-            let State::Fragmenting(fragmenting) = &mut operation.state else { return };
+            let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
             fragmenting.unacknowledged += 1;
         }
     }
@@ -279,7 +279,7 @@ impl Core {
     /// RR-DGRAM-6
     fn stage_part(&mut self, id: Id, slot: u32) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
-        let State::Fragmenting(Fragmenting { level, frame, staged, is_matched, .. }) =
+        let OperationState::Fragmenting(Fragmenting { level, frame, staged, is_matched, .. }) =
             operation.state
         else {
             return Staged::Blocked;
@@ -288,7 +288,7 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return Staged::Blocked };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         let is_long = datagram.has_stream;
         let (open, longest) = if is_long {
             (datagram.long_open_room(pool), PART_HEADER_BYTES + LONG_PAYLOAD_BYTES)
@@ -307,7 +307,7 @@ impl Core {
             datagram.push_message(pool, slot, room, hint)
         };
         let Some(pushed) = pushed else { return self.blocked(slot) };
-        let content = pushed.id;
+        let segment = pushed.id;
         let is_last = length == left;
         if is_last {
             session.waiting.pop_front();
@@ -318,11 +318,11 @@ impl Core {
         }
         let flags = if is_last { FLAG_LAST } else { 0 };
         let header = part(flags, frame, staged, length as u32);
-        if let Some(content) = pool.get_mut(content) {
-            let head = content.push(room);
+        if let Some(segment) = pool.get_mut(segment) {
+            let head = segment.push(room);
             head[..PART_HEADER_BYTES].copy_from_slice(header.as_bytes());
         }
-        self.note_part(id, content, length as u32);
+        self.note_part(id, segment, length as u32);
         let completes = is_last && (level == Level::BufferReusable || is_matched);
         if completes {
             self.operations.remove(id);
@@ -330,12 +330,12 @@ impl Core {
             && level == Level::Matched
             && let Some(operation) = self.operations.get_mut(id)
         {
-            operation.state = State::AwaitMatch;
+            operation.state = OperationState::AwaitMatch;
         }
-        let Some(content) = self.datagrams.contents.get_mut(content) else {
+        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
             return Staged::Blocked;
         };
-        Staged::Part { room: content.newest(length), offset: staged as usize, completes }
+        Staged::Part { room: segment.newest(length), offset: staged as usize, completes }
     }
 
     /// A send or receive in parts ends early. Its peer is told if it waits for the rest.
@@ -343,7 +343,7 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
         match operation.state {
-            State::Fragmenting(Fragmenting { frame, staged, .. }) => {
+            OperationState::Fragmenting(Fragmenting { frame, staged, .. }) => {
                 let is_staged = u64::from(staged) == operation.length;
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.waiting.retain(|&waiting| waiting != id);
@@ -353,10 +353,12 @@ impl Core {
                 }
                 if !is_staged {
                     let given_up = part(FLAG_GIVEN_UP, frame, staged, 0);
-                    self.push_control(slot, Control::Part(given_up));
+                    self.push_control(slot, ControlFrame::Part(given_up));
                 }
             }
-            State::Reassembling(ref reassembling) => self.drop_assembly(reassembling.assembly),
+            OperationState::Reassembling(ref reassembling) => {
+                self.drop_assembly(reassembling.assembly)
+            }
             _ => {}
         }
     }

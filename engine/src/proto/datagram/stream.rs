@@ -1,10 +1,10 @@
-//! Long contents: what a session in datagram mode sends by its TCP lane.
+//! Long segments: what a session in datagram mode sends by its TCP lane.
 
 use super::super::core::Core;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::Datagram;
-use super::content::{LONG_PAYLOAD_BYTES, Place};
+use super::segment::{LONG_PAYLOAD_BYTES, Place};
 
 /// Whether what is staged next for the stream of a session would be sent next, and alone.
 fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
@@ -37,29 +37,29 @@ impl Core {
         is_next.then_some(operation.session)
     }
 
-    /// Puts the payload of the message that was staged last into its content, of which it is the
+    /// Puts the payload of the message that was staged last into its segment, of which it is the
     /// end; returns all of that.
     pub(crate) fn fill_last(&mut self, slot: u32, payload: &[u8]) -> &[u8] {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         let last = datagram.and_then(|datagram| datagram.outstanding.last(pool));
-        let Some(content) = last.and_then(|id| pool.get_mut(id)) else {
-            debug_assert!(false, "a message that was staged is in a content");
+        let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
+            debug_assert!(false, "a message that was staged is in a segment");
             return &[];
         };
-        content.newest(payload.len()).copy_from_slice(payload);
-        content.whole()
+        segment.newest(payload.len()).copy_from_slice(payload);
+        segment.whole()
     }
 
-    /// Bytes of long contents that were acknowledged since a session began.
+    /// Bytes of long segments that were acknowledged since a session began.
     pub(crate) fn delivered_by_stream(&self, slot: u32) -> u64 {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
         datagram.map_or(0, |datagram| datagram.long_delivered)
     }
 
-    /// The next long content of a session, for its stream while its path carries the others. The
+    /// The next long segment of a session, for its stream while its path carries the others. The
     /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
     /// where a send of the user, or room for the next one, waits for that. `true` beside it: it
     /// goes with checksums ([`super::append_segment`]).
@@ -68,19 +68,19 @@ impl Core {
     pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {
         let session = self.sessions.at_mut(slot as usize).filter(|it| it.is_connected())?;
         let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.contents;
+        let pool = &mut self.datagrams.segments;
         let id = datagram.next_long(pool)?;
         let is_last = datagram.long.len() == 0;
         let is_full = !pool.has_room_for_long(datagram.long_held);
-        let content = pool.get_mut(id)?;
-        datagram.long_awaited |= !content.operations.is_empty();
+        let segment = pool.get_mut(id)?;
+        datagram.long_awaited |= !segment.operations.is_empty();
         let asks = (is_last && datagram.long_awaited) || is_full;
         datagram.long_awaited &= !asks;
         if !session.waiting.is_empty() {
             self.unblocked.push(slot);
         }
         let header = session.datagram_header(asks);
-        content.place = Place::Flying;
-        Some((content.seal(header), session.outbox.has_checksums()))
+        segment.place = Place::Flying;
+        Some((segment.seal(header), session.outbox.has_checksums()))
     }
 }

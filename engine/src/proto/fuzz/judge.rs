@@ -70,7 +70,7 @@ impl World {
             flags: 0,
             target_endpoint: endpoint.into(),
             source_endpoint: 0.into(),
-            follows: 0.into(),
+            predecessor_distance: 0.into(),
             context: (context as u32).into(),
             length: 8.into(),
             tag: 1.into(),

@@ -3,7 +3,7 @@
 use zerocopy::IntoBytes;
 
 use super::script::Script;
-use crate::proto::session::Control;
+use crate::proto::session::ControlFrame;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
 
@@ -118,12 +118,12 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
             };
             grant.as_bytes().to_vec()
         }
-        6 => bytes_of(&Control::done(name(script, names), script.byte() % 3, length(script))),
-        7 => bytes_of(&Control::matched(name(script, names))),
+        6 => bytes_of(&ControlFrame::done(name(script, names), script.byte() % 3, length(script))),
+        7 => bytes_of(&ControlFrame::matched(name(script, names))),
         8 => match script.byte() % 8 {
-            0 => bytes_of(&Control::goodbye(script.byte() % 3)),
-            1 | 2 => bytes_of(&Control::lanes_wanted()),
-            _ => bytes_of(&Control::refused(lane(script, lanes), name(script, names))),
+            0 => bytes_of(&ControlFrame::goodbye(script.byte() % 3)),
+            1 | 2 => bytes_of(&ControlFrame::lanes_wanted()),
+            _ => bytes_of(&ControlFrame::refused(lane(script, lanes), name(script, names))),
         },
         _ => {
             let count = script.below(64);
@@ -132,7 +132,7 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
     }
 }
 
-fn bytes_of(control: &Control) -> Vec<u8> {
+fn bytes_of(control: &ControlFrame) -> Vec<u8> {
     control.as_frame().to_vec()
 }
 
@@ -143,7 +143,7 @@ fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
         flags: script.byte() % 4,
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
-        follows: 0.into(),
+        predecessor_distance: 0.into(),
         context: 5.into(),
         length: carried.into(),
         tag: u64::from(script.byte() % 3).into(),
@@ -168,7 +168,7 @@ fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
         flags: script.byte() % 4,
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
-        follows: 0.into(),
+        predecessor_distance: 0.into(),
         context: 5.into(),
         first_bytes: first.into(),
         tag: u64::from(script.byte() % 3).into(),

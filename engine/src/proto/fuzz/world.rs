@@ -14,7 +14,7 @@ use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest, Staged};
-use crate::proto::session::{Control, Limits, NOTHING};
+use crate::proto::session::{ControlFrame, Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -185,7 +185,7 @@ impl World {
         match self.core.handle_bytes(slot, &self.partial, self.now_ns, &mut self.kernel) {
             Ok(used) => drop(self.partial.drain(..used)),
             Err(error) => {
-                self.core.push_control(slot, Control::goodbye(1));
+                self.core.push_control(slot, ControlFrame::goodbye(1));
                 let failure = PeerFailure::Protocol(error.to_string().into());
                 self.core.fail_session(slot, failure, &mut self.kernel);
             }

@@ -19,14 +19,14 @@ pub(super) struct Key {
 
 /// The place of a node in the list of its bin.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(super) struct BinLink {
     prev: u32,
     next: u32,
     /// The hash of the bin's key, to find the bin again.
     hash: u32,
 }
 
-impl Link {
+impl BinLink {
     /// In no list.
     pub(super) const NONE: Self = Self { prev: NIL, next: NIL, hash: 0 };
 
@@ -39,18 +39,18 @@ impl Link {
 
 /// Something that has a place in one bin.
 pub(super) trait Linked {
-    fn link(&self) -> &Link;
-    fn link_mut(&mut self) -> &mut Link;
+    fn link(&self) -> &BinLink;
+    fn link_mut(&mut self) -> &mut BinLink;
 }
 
-impl Linked for Link {
+impl Linked for BinLink {
     #[inline]
-    fn link(&self) -> &Link {
+    fn link(&self) -> &BinLink {
         self
     }
 
     #[inline]
-    fn link_mut(&mut self) -> &mut Link {
+    fn link_mut(&mut self) -> &mut BinLink {
         self
     }
 }
@@ -124,12 +124,12 @@ impl Bins {
             let bin = &mut self.table[at & mask];
             if bin.head == NIL {
                 *bin = Bin { key: *key, hash, head: node, tail: node };
-                *nodes[node as usize].link_mut() = Link { prev: NIL, next: NIL, hash };
+                *nodes[node as usize].link_mut() = BinLink { prev: NIL, next: NIL, hash };
                 self.used += 1;
                 return;
             }
             if bin.hash == hash && bin.key == *key {
-                *nodes[node as usize].link_mut() = Link { prev: bin.tail, next: NIL, hash };
+                *nodes[node as usize].link_mut() = BinLink { prev: bin.tail, next: NIL, hash };
                 nodes[bin.tail as usize].link_mut().next = node;
                 bin.tail = node;
                 return;
@@ -154,7 +154,7 @@ impl Bins {
     /// Takes `node`, which is in some bin, out of it.
     #[inline]
     pub(super) fn unlink<N: Linked>(&mut self, nodes: &mut [N], node: u32) {
-        let Link { prev, next, hash } = *nodes[node as usize].link();
+        let BinLink { prev, next, hash } = *nodes[node as usize].link();
         if prev != NIL && next != NIL {
             nodes[prev as usize].link_mut().next = next;
             nodes[next as usize].link_mut().prev = prev;

@@ -1,8 +1,8 @@
 //! Posted receives: each in the one bin of its shape.
 
-use super::bins::{Bins, Link, Linked};
+use super::bins::{BinLink, Bins, Linked};
 use super::slab::{NIL, Slab, Slot, SlotKey};
-use super::{Envelope, Hasher, MAX_SHAPES, Selector, Shape};
+use super::{Hasher, MAX_SHAPES, MatchEnvelope, Selector, Shape};
 
 /// The class with the shape [`Shape::CONTEXT`]. Its bins also hold the receives whose shape found
 /// no class of its own, so their heads are not taken unseen.
@@ -15,26 +15,26 @@ struct Node {
     ignore: u64,
     source: u32,
     receive: u32,
-    link: Link,
+    link: BinLink,
     class: u8,
     directed: bool,
 }
 
 impl Node {
     /// Whether this receive accepts `e`, the context being equal already.
-    fn accepts(&self, e: &Envelope) -> bool {
+    fn accepts(&self, e: &MatchEnvelope) -> bool {
         (self.tag ^ e.tag) & !self.ignore == 0 && (!self.directed || self.source == e.source)
     }
 }
 
 impl Linked for Slot<Node> {
     #[inline]
-    fn link(&self) -> &Link {
+    fn link(&self) -> &BinLink {
         &self.value.link
     }
 
     #[inline]
-    fn link_mut(&mut self) -> &mut Link {
+    fn link_mut(&mut self) -> &mut BinLink {
         &mut self.value.link
     }
 }
@@ -73,7 +73,7 @@ impl Posted {
             ignore: s.ignore,
             source: s.source.unwrap_or(0),
             receive,
-            link: Link::NONE,
+            link: BinLink::NONE,
             class: class as u8,
             directed: s.source.is_some(),
         });
@@ -117,7 +117,7 @@ impl Posted {
     }
 
     #[inline]
-    pub(super) fn take(&mut self, hasher: &Hasher, e: &Envelope) -> Option<u32> {
+    pub(super) fn take(&mut self, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
         // Mostly one shape is in use, and no other receive can be older.
         if self.in_use.is_power_of_two() && self.in_use != 1 << MIXED && shortcut!() {
             let class = self.in_use.trailing_zeros() as usize;
@@ -166,7 +166,7 @@ impl Posted {
 
     /// The oldest receive in the mixed class that accepts `e`.
     #[cold]
-    fn find_mixed(&self, hasher: &Hasher, e: &Envelope) -> Option<u32> {
+    fn find_mixed(&self, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
         let Class { shape, bins } = &self.classes[MIXED];
         let key = shape.key_of_envelope(e);
         let mut index = bins.head(bins.find(&key, hasher.hash(&key))?);

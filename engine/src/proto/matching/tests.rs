@@ -3,18 +3,18 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::bins::{Bins, Key, Link};
+use super::bins::{BinLink, Bins, Key};
 use super::*;
 
 /// The rules of matching with nothing clever about them.
 #[derive(Default)]
 struct Model {
     posted: Vec<(Selector, u32)>,
-    unexpected: Vec<(Envelope, u32)>,
+    unexpected: Vec<(MatchEnvelope, u32)>,
 }
 
 impl Model {
-    fn take_posted(&mut self, e: &Envelope) -> Option<u32> {
+    fn take_posted(&mut self, e: &MatchEnvelope) -> Option<u32> {
         let at = self.posted.iter().position(|(s, _)| s.accepts(e))?;
         Some(self.posted.remove(at).1)
     }
@@ -46,14 +46,14 @@ impl Model {
         self.posted.extract_if(.., |(s, _)| wanted(s)).map(|(_, handle)| handle).collect()
     }
 
-    fn drain_unexpected(&mut self, wanted: impl Fn(&Envelope) -> bool) -> Vec<u32> {
+    fn drain_unexpected(&mut self, wanted: impl Fn(&MatchEnvelope) -> bool) -> Vec<u32> {
         self.unexpected.extract_if(.., |(e, _)| wanted(e)).map(|(_, handle)| handle).collect()
     }
 }
 
 #[derive(Clone, Debug)]
 enum Op {
-    Arrive(Envelope),
+    Arrive(MatchEnvelope),
     Post(Selector),
     Peek(Selector),
     /// Cancels one of the receives posted so far, in whatever state it is.
@@ -65,8 +65,12 @@ enum Op {
     DrainAllUnexpected,
 }
 
-fn envelope() -> impl Strategy<Value = Envelope> {
-    (0..3u32, 0..2u64, 0..6u64).prop_map(|(source, context, tag)| Envelope { source, context, tag })
+fn envelope() -> impl Strategy<Value = MatchEnvelope> {
+    (0..3u32, 0..2u64, 0..6u64).prop_map(|(source, context, tag)| MatchEnvelope {
+        source,
+        context,
+        tag,
+    })
 }
 
 fn selector(ignore: impl Strategy<Value = u64>) -> impl Strategy<Value = Selector> {
@@ -197,7 +201,7 @@ proptest! {
     ) {
         let key = |number| Key { context: 0, tag: number as u64, source: 0 };
         let mut bins = Bins::default();
-        let mut links = vec![Link::NONE; ops.len()];
+        let mut links = vec![BinLink::NONE; ops.len()];
         let mut lists: Vec<Vec<u32>> = vec![Vec::new(); hashes.len()];
         for (node, (push, number, at)) in ops.into_iter().enumerate() {
             let list = &mut lists[number];
@@ -227,16 +231,20 @@ proptest! {
 const DEPTH: u32 = 10_000;
 
 /// Envelopes as programs choose them; each list has `DEPTH` different ones.
-fn regular_envelopes() -> Vec<Vec<Envelope>> {
-    let all = |f: fn(u32) -> Envelope| (0..DEPTH).map(f).collect();
+fn regular_envelopes() -> Vec<Vec<MatchEnvelope>> {
+    let all = |f: fn(u32) -> MatchEnvelope| (0..DEPTH).map(f).collect();
     vec![
-        all(|i| Envelope { source: 0, context: 0, tag: u64::from(i) }),
-        all(|i| Envelope { source: i, context: 0, tag: 7 }),
-        all(|i| Envelope { source: 0, context: u64::from(i), tag: 0 }),
-        all(|i| Envelope { source: 3, context: 1, tag: u64::from(i) << 32 }),
-        all(|i| Envelope { source: 3, context: 1, tag: u64::from(i) << 50 }),
-        all(|i| Envelope { source: i % 100, context: u64::from(i % 7), tag: u64::from(i / 100) }),
-        all(|i| Envelope { source: i, context: u64::from(i), tag: u64::from(i) }),
+        all(|i| MatchEnvelope { source: 0, context: 0, tag: u64::from(i) }),
+        all(|i| MatchEnvelope { source: i, context: 0, tag: 7 }),
+        all(|i| MatchEnvelope { source: 0, context: u64::from(i), tag: 0 }),
+        all(|i| MatchEnvelope { source: 3, context: 1, tag: u64::from(i) << 32 }),
+        all(|i| MatchEnvelope { source: 3, context: 1, tag: u64::from(i) << 50 }),
+        all(|i| MatchEnvelope {
+            source: i % 100,
+            context: u64::from(i % 7),
+            tag: u64::from(i / 100),
+        }),
+        all(|i| MatchEnvelope { source: i, context: u64::from(i), tag: u64::from(i) }),
     ]
 }
 
@@ -249,7 +257,7 @@ fn regular_envelopes_spread_under_every_seed() {
                 matcher.insert_unexpected(e, handle);
             }
             let (first, last) = (envelopes[0], envelopes[DEPTH as usize - 1]);
-            let s = |e: Envelope| Selector {
+            let s = |e: MatchEnvelope| Selector {
                 source: Some(e.source),
                 context: e.context,
                 tag: e.tag,
@@ -294,7 +302,7 @@ fn any_source(tag: u64, ignore: u64) -> Selector {
 /// RR-MATCH-2
 #[test]
 fn the_oldest_receive_wins_whatever_its_kind() {
-    let e = Envelope { source: 5, context: 0, tag: 0x21 };
+    let e = MatchEnvelope { source: 5, context: 0, tag: 0x21 };
     let kinds = [
         Selector { source: Some(5), ..any_source(0x21, 0) },
         any_source(0x21, 0),
@@ -321,7 +329,7 @@ fn the_oldest_receive_wins_whatever_its_kind() {
 #[test]
 fn a_key_outlives_its_receive_without_harm() {
     let mut matcher = Matcher::new(0);
-    let e = Envelope { source: 0, context: 0, tag: 1 };
+    let e = MatchEnvelope { source: 0, context: 0, tag: 1 };
     let matched = matcher.insert_posted(&any_source(1, 0), 10);
     assert_eq!(matcher.take_posted(&e), Some(10));
     assert_eq!(matcher.cancel_posted(matched), None);
@@ -342,7 +350,7 @@ fn a_key_outlives_its_receive_without_harm() {
 #[test]
 fn views_that_nobody_asks_for_end() {
     let mut matcher = Matcher::new(0);
-    let e = Envelope { source: 0, context: 0, tag: 1 };
+    let e = MatchEnvelope { source: 0, context: 0, tag: 1 };
     let directed = Selector { source: Some(0), ..any_source(1, 0) };
     matcher.insert_unexpected(&e, 0);
     assert_eq!(matcher.unexpected.live_views(), 0, "no receive has asked for anything yet");

@@ -4,9 +4,9 @@
 //! the first one of a shape that meets unexpected messages pays for indexing them, later messages
 //! are indexed as they come. A program that uses one shape pays for one view.
 
-use super::bins::{Bins, Link};
+use super::bins::{BinLink, Bins};
 use super::slab::{NIL, Slab, SlotKey};
-use super::{Envelope, Hasher, MAX_SHAPES, Selector, Shape};
+use super::{Hasher, MAX_SHAPES, MatchEnvelope, Selector, Shape};
 
 /// The view with the shape [`Shape::CONTEXT`]; selectors whose shape found no view of its own walk
 /// its bins.
@@ -21,7 +21,7 @@ const IDLE_ARRIVALS: u64 = if cfg!(test) { 8 } else { 1 << 14 };
 #[derive(Clone, Copy, Debug)]
 struct Node {
     sequence: u64,
-    envelope: Envelope,
+    envelope: MatchEnvelope,
     message: u32,
 }
 
@@ -30,16 +30,16 @@ struct View {
     shape: Shape,
     bins: Bins,
     /// The places of the messages in this view, by slot.
-    links: Vec<Link>,
+    links: Vec<BinLink>,
     /// The arrival sequence when a receive last asked.
     asked: u64,
 }
 
 impl View {
     #[inline]
-    fn push_back(&mut self, hasher: &Hasher, e: &Envelope, index: u32) {
+    fn push_back(&mut self, hasher: &Hasher, e: &MatchEnvelope, index: u32) {
         if self.links.len() <= index as usize {
-            self.links.resize(index as usize + 1, Link::NONE);
+            self.links.resize(index as usize + 1, BinLink::NONE);
         }
         let key = self.shape.key_of_envelope(e);
         self.bins.push_back(&mut self.links, &key, hasher.hash(&key), index);
@@ -62,7 +62,7 @@ impl Unexpected {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, hasher: &Hasher, e: &Envelope, message: u32) -> SlotKey {
+    pub(super) fn insert(&mut self, hasher: &Hasher, e: &MatchEnvelope, message: u32) -> SlotKey {
         if self.nodes.len() == 0 {
             self.retire_idle_views();
         }

@@ -2,7 +2,7 @@
 
 use super::loss::Loss;
 use super::numbers::{WORD, numbers};
-use super::path::{Event, Path};
+use super::path::{PacketEvent, Path};
 use super::sent::{Purpose, Record};
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{PacketError, expand};
@@ -50,7 +50,7 @@ impl Path {
             self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut news);
         }
         let Some((number, sent_at_ns)) = news.highest else {
-            self.sent.settle();
+            self.sent.advance_floor();
             return;
         };
         if self.highest_acked.is_none_or(|highest| number > highest) {
@@ -68,7 +68,7 @@ impl Path {
         }
         self.find_losses(now_ns, false, news.sent_from_ns);
         self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
-        self.sent.settle();
+        self.sent.advance_floor();
         let highest = self.highest_acked.unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();
@@ -96,7 +96,7 @@ impl Path {
             let age_ns = now_ns.saturating_sub(record.sent_at_ns);
             self.loss.handle_spurious(number, highest, age_ns, &self.rtt);
             self.statistics.spurious += 1;
-            if record.purpose == Purpose::Content {
+            if record.purpose == Purpose::Payload {
                 self.congestion.handle_spurious(number);
             }
         }
@@ -112,10 +112,10 @@ impl Path {
             return;
         }
         match record.purpose {
-            Purpose::Content => {
+            Purpose::Payload => {
                 self.congestion.handle_ack(u64::from(record.bytes));
                 self.delivery.add(u64::from(record.bytes));
-                self.events.push_back(Event::Acked { token: record.token });
+                self.events.push_back(PacketEvent::Acked { token: record.token });
             }
             Purpose::Ping | Purpose::MtuProbe | Purpose::Ack => {}
         }
@@ -127,7 +127,7 @@ impl Path {
     fn handle_mtu_changed(&mut self) {
         self.congestion.set_datagram(self.mtu.current() as u64);
         self.rtt.forget_long();
-        self.events.push_back(Event::ContentBytesMax { bytes: self.content_bytes_max() });
+        self.events.push_back(PacketEvent::PayloadBytesMax { bytes: self.payload_bytes_max() });
     }
 
     pub(super) fn handle_sample(
@@ -180,10 +180,10 @@ impl Path {
         self.statistics.lost += 1;
         match record.purpose {
             Purpose::MtuProbe => self.mtu.handle_probe_lost(record.bytes as usize, now_ns),
-            Purpose::Content => {
+            Purpose::Payload => {
                 self.mtu.handle_lost(number, record.bytes as usize);
                 self.congestion.handle_loss();
-                self.events.push_back(Event::Lost { token: record.token });
+                self.events.push_back(PacketEvent::Lost { token: record.token });
             }
             Purpose::Ping | Purpose::Ack => {}
         }

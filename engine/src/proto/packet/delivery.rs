@@ -5,7 +5,7 @@ use super::path::Path;
 /// What was delivered since a path began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered {
-    /// Bytes of acknowledged datagrams with content, tags included, and how many these were.
+    /// Bytes of acknowledged datagrams with payload, tags included, and how many these were.
     pub(crate) bytes: u64,
     pub(crate) datagrams: u64,
 }
@@ -19,7 +19,7 @@ impl Delivered {
         }
     }
 
-    /// A datagram with content was acknowledged.
+    /// A datagram with payload was acknowledged.
     #[inline]
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;

@@ -1,4 +1,4 @@
-//! What acknowledgements mean, once whoever waits for the content beside them has it; and the
+//! What acknowledgements mean, once the payload beside them is delivered; and the
 //! common case of what comes in, on a path of its own: the next packet, with an acknowledgement of
 //! the next packet that was sent, where none is missing and none was lost. It leaves everything
 //! as the general path does; whatever is not as common is left to that path, untouched.
@@ -80,7 +80,7 @@ impl Path {
     #[inline]
     pub(super) fn may_defer(&self, ack: &Ack<'_>, packet: &Packet<'_>) -> bool {
         let is_calm = !self.sent.has_lost() && self.loss.probes() == 0;
-        ack.is_cumulative() && !packet.content.is_empty() && self.is_answered() && is_calm
+        ack.is_cumulative() && !packet.payload.is_empty() && self.is_answered() && is_calm
     }
 
     /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.
@@ -120,7 +120,7 @@ impl Path {
         if cumulative != number + 1 || !self.sent.is_in_order() || !shortcut!() {
             return false;
         }
-        if self.sent.record(number).purpose != Purpose::Content {
+        if self.sent.record(number).purpose != Purpose::Payload {
             return false;
         }
         let record = self.sent.acknowledge(number);
@@ -143,7 +143,7 @@ impl Path {
             self.find_losses(now_ns, false, record.sent_at_ns);
         }
         self.acked_sent_ns = self.acked_sent_ns.max(record.sent_at_ns);
-        self.sent.settle();
+        self.sent.advance_floor();
         let highest = self.highest_acked.unwrap_or(number);
         if self.congestion.handle_ack_end(highest, self.sent.next(), &self.rtt) {
             self.loss.handle_round();

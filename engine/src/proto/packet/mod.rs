@@ -1,7 +1,7 @@
 //! The packet layer: one [`Path`] makes datagrams of one path reliable enough to build on.
 //!
 //! A path numbers packets, acknowledges, measures round trips, finds losses, and decides when how
-//! much may go. It keeps no content: what a packet carries has a *token* of the caller's, and the
+//! much may go. It keeps no payload: what a packet carries has a *token* of the caller's, and the
 //! path reports which tokens arrived and which were lost. A lost one goes again under a new packet
 //! number, on this path or on another. What arrives is handed up at once and in no order.
 //!
@@ -36,6 +36,6 @@ mod transmit;
 
 pub(crate) use config::{DATAGRAM_BYTES_MIN, PathConfig};
 pub(crate) use delivery::Delivered;
-pub(crate) use path::{Event, Path};
+pub(crate) use path::{PacketEvent, Path};
 pub(crate) use received::Arrival;
-pub(crate) use transmit::{Content, Filled};
+pub(crate) use transmit::{Filled, Payload};

@@ -31,20 +31,20 @@ pub(super) const PATIENCE_PROBES: u64 = 4;
 
 /// What the layer above is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PacketEvent {
     /// A packet with this token arrived at the peer's path.
     Acked {
-        /// As given with the content.
+        /// As given with the payload.
         token: u64,
     },
     /// A packet with this token is taken for lost. Of one packet, this or the other is reported,
     /// once; a token that was sent in two packets is reported for both.
     Lost {
-        /// As given with the content.
+        /// As given with the payload.
         token: u64,
     },
-    /// Content may be up to so long now; what is sent again may have to be cut anew.
-    ContentBytesMax {
+    /// Payload may be up to so long now; what is sent again may have to be cut anew.
+    PayloadBytesMax {
         /// The new limit, without an acknowledgement in the same packet.
         bytes: usize,
     },
@@ -80,8 +80,8 @@ pub(crate) struct Path {
     pub(super) mtu: Mtu,
     pub(super) statistics: Statistics,
     pub(super) delivery: Delivered,
-    pub(super) events: VecDeque<Event>,
-    /// Whoever waits for the content of a packet gets it before the acknowledgement beside it has
+    pub(super) events: VecDeque<PacketEvent>,
+    /// The receiver of the payload of a packet gets it before the acknowledgement beside it has
     /// its consequences: they come with [`Self::apply_deferred_ack`], which all calls make that
     /// depend on them.
     pub(super) deferred_ack: Option<DeferredAck>,
@@ -105,7 +105,7 @@ pub(crate) struct Path {
     probed_at_ns: u64,
     /// Probes due.
     pub(super) probes_due: u32,
-    /// Pacing holds content back until then.
+    /// Pacing holds payload back until then.
     pub(super) paced_until_ns: Option<u64>,
 }
 
@@ -158,7 +158,7 @@ impl Path {
         expand(low, self.received.expected())
     }
 
-    /// Takes a packet whose tag is right. Only of a [`Arrival::Fresh`] one is the content to be
+    /// Takes a packet whose tag is right. Only of a [`Arrival::Fresh`] one is the payload to be
     /// used. An error is the peer's fault; the packet changed nothing.
     pub(crate) fn handle_packet(
         &mut self,
@@ -361,7 +361,7 @@ impl Path {
 
     /// The next event, of all that is known.
     #[cfg(test)]
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<PacketEvent> {
         self.apply_deferred_ack();
         self.events.pop_front()
     }
@@ -373,9 +373,9 @@ impl Path {
     }
 
     /// The next event, where nobody waits for what an acknowledgement without gaps means: the
-    /// content that it came beside has told the layer above.
+    /// payload that it came beside has told the layer above.
     #[inline]
-    pub(crate) fn poll_known_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_known_event(&mut self) -> Option<PacketEvent> {
         self.apply_deferred_ack_if_due();
         self.events.pop_front()
     }

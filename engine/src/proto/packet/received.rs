@@ -13,7 +13,7 @@ const NUMBERS_AT_START: u64 = 128;
 /// What became of a packet that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Seen for the first time: its content is to be used.
+    /// Seen for the first time: its payload is to be used.
     Fresh,
     /// Its number arrived before: network duplicate or replay. Nothing happened.
     Duplicate,
@@ -40,7 +40,7 @@ pub(super) struct Received {
     /// When an acknowledgement is due; `None` while nothing waits.
     due_ns: Option<u64>,
     /// `end` when last acknowledged.
-    told_end: u64,
+    announced_end: u64,
     /// The word where the sweep goes on.
     sweep_word: u64,
 }
@@ -55,7 +55,7 @@ impl Received {
             newest_at_ns: 0,
             waiting: 0,
             due_ns: None,
-            told_end: 0,
+            announced_end: 0,
             sweep_word: 0,
         }
     }
@@ -217,7 +217,7 @@ impl Received {
 
     /// Whether there is anything to tell, so that a packet that goes anyhow takes it along.
     #[inline]
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_unacknowledged(&self) -> bool {
         self.waiting > 0
     }
 
@@ -235,7 +235,7 @@ impl Received {
         if self.end > self.cumulative {
             let base = self.cumulative / WORD;
             let last = (self.end - 1) / WORD;
-            let fresh = last.saturating_sub(self.told_end / WORD) + 1;
+            let fresh = last.saturating_sub(self.announced_end / WORD) + 1;
             let words = fresh.clamp(NEWEST_WORDS, NEWEST_WORDS_MAX as u64).min(last - base + 1);
             let newest = last + 1 - words;
             let slots = 0..words as usize;
@@ -251,7 +251,7 @@ impl Received {
                 self.sweep_word = from + words;
             }
         }
-        self.told_end = self.end;
+        self.announced_end = self.end;
         self.waiting = 0;
         self.due_ns = None;
         writer.finish()
@@ -322,7 +322,7 @@ mod tests {
         }
         assert_eq!(received.due_ns(), Some(300));
         told(&mut received, 0);
-        assert_eq!((received.due_ns(), received.has_news()), (None, false));
+        assert_eq!((received.due_ns(), received.has_unacknowledged()), (None, false));
     }
 
     /// RR-PKT-6

@@ -17,9 +17,9 @@ pub(super) enum Purpose {
     /// An acknowledgement only: not in flight, never answered for.
     #[default]
     Ack,
-    /// Content of the layer above, named by its token.
-    Content,
-    /// A probe without content.
+    /// Payload of the layer above, named by its token.
+    Payload,
+    /// A probe without payload.
     Ping,
     /// A probe of the path's MTU.
     MtuProbe,
@@ -92,7 +92,7 @@ impl Sent {
         let outstanding = self.outstanding.contains(self.base) && self.base < self.next;
         let record = outstanding.then(|| self.acknowledge(self.base));
         self.lost.remove(self.base);
-        self.settle();
+        self.advance_floor();
         record
     }
 
@@ -128,7 +128,7 @@ impl Sent {
         self.outstanding.reserve(self.base, number);
         self.lost.reserve(self.base, number);
         if record.purpose == Purpose::Ack {
-            self.settle();
+            self.advance_floor();
             return number;
         }
         if number - self.base >= self.records.len() as u64 {
@@ -144,7 +144,7 @@ impl Sent {
 
     /// Gives memory back, if nothing is outstanding or remembered as lost.
     pub(super) fn shrink(&mut self) {
-        self.settle();
+        self.advance_floor();
         if self.base == self.next {
             self.records = vec![Record::default(); NUMBERS_AT_START as usize];
             self.outstanding = NumberSet::new(NUMBERS_AT_START);
@@ -230,20 +230,20 @@ impl Sent {
             }
             self.lost_order.pop_front();
         }
-        self.settle();
+        self.advance_floor();
     }
 
     /// Moves the floor over numbers that are done with. Their bits are clear already.
     #[inline]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn advance_floor(&mut self) {
         if self.count == 0 && self.lost_order.is_empty() {
             (self.base, self.oldest) = (self.next, self.next);
         } else {
-            self.settle_slowly();
+            self.advance_floor_slowly();
         }
     }
 
-    fn settle_slowly(&mut self) {
+    fn advance_floor_slowly(&mut self) {
         self.base = self.first_at_or_above(self.base, |at| {
             let (outstanding, lost) = self.word(at);
             outstanding | lost
@@ -282,17 +282,17 @@ impl Sent {
         [self.records.len() as u64, self.lost_order.capacity() as u64]
     }
 
-    /// The `nth` newest outstanding packet of content, 0 for the newest.
-    pub(super) fn newest_content(&self, nth: usize) -> Option<Record> {
+    /// The `nth` newest outstanding packet with payload, 0 for the newest.
+    pub(super) fn newest_payload(&self, nth: usize) -> Option<Record> {
         let words = (self.oldest / WORD..=self.next.saturating_sub(1) / WORD).rev();
         let newest_first = words.flat_map(|word| {
             let bits = self.word(word).0.reverse_bits();
             numbers(0, bits).map(move |at| word * WORD + (WORD - 1 - at))
         });
-        let content = newest_first
+        let payload = newest_first
             .map(|number| *self.record(number))
-            .filter(|record| record.purpose == Purpose::Content);
-        content.take(nth + 1).last()
+            .filter(|record| record.purpose == Purpose::Payload);
+        payload.take(nth + 1).last()
     }
 }
 
@@ -318,17 +318,17 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_content_is_what_a_probe_repeats() {
+    fn the_newest_payload_is_what_a_probe_repeats() {
         let mut sent = Sent::new();
-        assert!(sent.newest_content(0).is_none());
+        assert!(sent.newest_payload(0).is_none());
         for token in 0..200 {
-            sent.push(record(Purpose::Content, token));
+            sent.push(record(Purpose::Payload, token));
         }
         sent.push(record(Purpose::Ping, 0));
         sent.acknowledge(199);
-        assert_eq!(sent.newest_content(0).unwrap().token, 198);
-        assert_eq!(sent.newest_content(1).unwrap().token, 197);
-        assert_eq!(sent.newest_content(500).unwrap().token, 0);
+        assert_eq!(sent.newest_payload(0).unwrap().token, 198);
+        assert_eq!(sent.newest_payload(1).unwrap().token, 197);
+        assert_eq!(sent.newest_payload(500).unwrap().token, 0);
     }
 
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -352,7 +352,7 @@ mod tests {
                     .collect();
                 match what {
                     0..=3 => {
-                        let number = sent.push(record(Purpose::Content, now_ns));
+                        let number = sent.push(record(Purpose::Payload, now_ns));
                         model.insert(number, State::Outstanding);
                     }
                     4 => { sent.push(record(Purpose::Ack, 0)); }
@@ -374,7 +374,7 @@ mod tests {
                         });
                     }
                 }
-                sent.settle();
+                sent.advance_floor();
                 let floor = model.keys().next().copied().unwrap_or(sent.next());
                 prop_assert_eq!(sent.floor(), floor);
                 let open: Vec<u64> = model.iter()

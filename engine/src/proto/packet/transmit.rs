@@ -1,4 +1,4 @@
-//! What a path sends: probes, content, and acknowledgements that wait for neither.
+//! What a path sends: probes, payload, and acknowledgements that wait for neither.
 
 use zerocopy::IntoBytes;
 
@@ -10,9 +10,9 @@ use crate::wire::packet::{
     PACKET_HEADER_BYTES, PacketHeader,
 };
 
-/// Numbers kept for probes and acknowledgements when content has used all others.
+/// Numbers kept for probes and acknowledgements when payload has used all others.
 const NUMBERS_KEPT: u64 = 1 << 14;
-/// What is in flight at most, in datagrams, for content to pass the pacer.
+/// What is in flight at most, in datagrams, for payload to pass the pacer.
 const UNPACED_PACKETS: u64 = 16;
 /// Probe timeouts in a row after which probes are as short as any network takes.
 const SHORT_PROBES_FROM: u32 = 3;
@@ -28,8 +28,8 @@ pub(crate) struct Filled {
     pub(crate) ack_now: bool,
 }
 
-/// Where content comes from. The path asks when there is room for it in the window.
-pub(crate) trait Content {
+/// Where payload comes from. The path asks when there is room for it in the window.
+pub(crate) trait Payload {
     /// Length of what would go into the next packet, in bytes; 0 if nothing waits.
     fn waiting_bytes(&self) -> usize;
 
@@ -49,8 +49,8 @@ struct Lead {
 }
 
 impl Path {
-    /// Longest content of one packet now, without an acknowledgement beside it.
-    pub(crate) fn content_bytes_max(&self) -> usize {
+    /// Longest payload of one packet now, without an acknowledgement beside it.
+    pub(crate) fn payload_bytes_max(&self) -> usize {
         self.mtu.current() - PACKET_HEADER_BYTES - FLOOR_BYTES - self.config.tag_bytes
     }
 
@@ -72,7 +72,7 @@ impl Path {
     pub(crate) fn poll_transmit(
         &mut self,
         now_ns: u64,
-        content: &mut impl Content,
+        payload: &mut impl Payload,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         debug_assert!(out.len() >= self.config.datagram_bytes_max, "the longest datagram fits");
@@ -83,14 +83,14 @@ impl Path {
         self.paced_until_ns = None;
         if self.probes_due > 0 {
             self.probes_due -= 1;
-            return Some(self.send_probe(now_ns, content, out));
+            return Some(self.send_probe(now_ns, payload, out));
         }
         if let Some(sent) = self.send_mtu_probe(now_ns, out) {
             return Some(sent);
         }
-        let waiting_bytes = content.waiting_bytes();
+        let waiting_bytes = payload.waiting_bytes();
         if waiting_bytes > 0
-            && let Some(sent) = self.send_content(now_ns, content, waiting_bytes, out)
+            && let Some(sent) = self.send_payload(now_ns, payload, waiting_bytes, out)
         {
             return Some(sent);
         }
@@ -100,17 +100,17 @@ impl Path {
         None
     }
 
-    /// [`Self::poll_transmit`] of content that is all that waits, where no probe is due, nothing is
+    /// [`Self::poll_transmit`] of payload that is all that waits, where no probe is due, nothing is
     /// remembered as lost, and less than half of the window is in use: neither that nor the pacer
     /// has a say then. `None`: it is not so, and the general path finds everything as it was.
     #[inline]
     pub(crate) fn transmit_lone(
         &mut self,
         now_ns: u64,
-        content: &mut impl Content,
+        payload: &mut impl Payload,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
-        let bytes = content.waiting_bytes();
+        let bytes = payload.waiting_bytes();
         let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ACK_BYTES_MAX + self.config.tag_bytes;
         let (datagram, in_flight) = (self.mtu.current(), self.sent.bytes_in_flight());
         let is_common = self.probes_due == 0
@@ -128,13 +128,13 @@ impl Path {
             self.pacer.rest();
         }
         let lead = self.lead(now_ns, true, out);
-        let Some(filled) = content.fill(&mut out[lead.bytes..]) else {
+        let Some(filled) = payload.fill(&mut out[lead.bytes..]) else {
             return self.send_lead(now_ns, &lead, out);
         };
         let bytes = lead.bytes + filled.bytes;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);
         let flags = lead.flags | FLAG_ELICITS | if filled.ack_now { FLAG_ACK_NOW } else { 0 };
-        Some(self.seal(now_ns, bytes, flags, Purpose::Content, filled.token, out))
+        Some(self.seal(now_ns, bytes, flags, Purpose::Payload, filled.token, out))
     }
 
     /// Writes a probe for an address that is to show that the peer is there, as
@@ -170,7 +170,7 @@ impl Path {
             lead.bytes += FLOOR_BYTES;
             lead.flags |= FLAG_FLOOR;
         }
-        if with_ack && self.received.has_news() {
+        if with_ack && self.received.has_unacknowledged() {
             let room = &mut out[lead.bytes..lead.bytes + ACK_BYTES_MAX];
             lead.bytes += self.received.write(now_ns, room);
             lead.flags |= FLAG_ACK;
@@ -214,7 +214,7 @@ impl Path {
         (bytes, number)
     }
 
-    /// An acknowledgement was written, if there was any, and there is no content beside it.
+    /// An acknowledgement was written, if there was any, and there is no payload beside it.
     #[cold]
     fn send_lead(&mut self, now_ns: u64, lead: &Lead, out: &mut [u8]) -> Option<(usize, u64)> {
         if lead.flags & FLAG_ACK == 0 {
@@ -236,7 +236,7 @@ impl Path {
     fn send_probe(
         &mut self,
         now_ns: u64,
-        content: &mut impl Content,
+        payload: &mut impl Payload,
         out: &mut [u8],
     ) -> (usize, u64) {
         self.statistics.probes += 1;
@@ -244,16 +244,16 @@ impl Path {
         let is_short = self.loss.probes() >= SHORT_PROBES_FROM;
         let length = if is_short { self.mtu.least() } else { self.mtu.current() };
         let room = &mut out[lead.bytes..length - self.config.tag_bytes];
-        let filled = match self.sent.newest_content(self.probes_due as usize) {
-            Some(record) => content.fill_again(record.token, room),
-            None if content.waiting_bytes() > 0 => content.fill(room),
+        let filled = match self.sent.newest_payload(self.probes_due as usize) {
+            Some(record) => payload.fill_again(record.token, room),
+            None if payload.waiting_bytes() > 0 => payload.fill(room),
             None => None,
         };
         let flags = lead.flags | FLAG_ELICITS | FLAG_ACK_NOW;
         match filled {
             Some(filled) => {
                 let bytes = lead.bytes + filled.bytes;
-                self.seal(now_ns, bytes, flags, Purpose::Content, filled.token, out)
+                self.seal(now_ns, bytes, flags, Purpose::Payload, filled.token, out)
             }
             None => self.seal(now_ns, lead.bytes, flags, Purpose::Ping, 0, out),
         }
@@ -280,15 +280,15 @@ impl Path {
 
     /// RR-PKT-11
     #[inline]
-    fn send_content(
+    fn send_payload(
         &mut self,
         now_ns: u64,
-        content: &mut impl Content,
+        payload: &mut impl Payload,
         waiting_bytes: usize,
         out: &mut [u8],
     ) -> Option<(usize, u64)> {
         let in_flight = self.sent.bytes_in_flight();
-        let ack_bytes = if self.received.has_news() { ACK_BYTES_MAX } else { 0 };
+        let ack_bytes = if self.received.has_unacknowledged() { ACK_BYTES_MAX } else { 0 };
         let overhead = PACKET_HEADER_BYTES + FLOOR_BYTES + ack_bytes + self.config.tag_bytes;
         let datagram = self.mtu.current();
         let length = waiting_bytes.saturating_add(overhead).min(datagram) as u64;
@@ -322,7 +322,7 @@ impl Path {
         if in_flight > 0 {
             end = end.min((window - in_flight) as usize - self.config.tag_bytes);
         }
-        let Some(filled) = content.fill(&mut out[lead.bytes..end]) else {
+        let Some(filled) = payload.fill(&mut out[lead.bytes..end]) else {
             return self.send_lead(now_ns, &lead, out);
         };
         let bytes = lead.bytes + filled.bytes;
@@ -338,6 +338,6 @@ impl Path {
         if filled.ack_now || (is_last && is_short) {
             flags |= FLAG_ACK_NOW;
         }
-        Some(self.seal(now_ns, bytes, flags, Purpose::Content, filled.token, out))
+        Some(self.seal(now_ns, bytes, flags, Purpose::Payload, filled.token, out))
     }
 }

@@ -101,7 +101,7 @@ impl PathTable {
             };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return handled };
         let is_active = paths.get(index).is_some_and(SessionPath::is_active);
-        let is_led = is_segment && paths.note_contents(length, index != CARRIER);
+        let is_led = is_segment && paths.note_segments(length, index != CARRIER);
         if paths.is_doubtful || !is_active {
             self.judge_paths(core, now_ns, session);
         }
@@ -183,7 +183,7 @@ impl PathTable {
             }
             Err(error) => return protocol(&error),
         }
-        if !std::mem::replace(&mut path.has_news, true) {
+        if !std::mem::replace(&mut path.has_update, true) {
             self.to_drain.push(session);
         }
         if path.health == Health::Untried
@@ -197,9 +197,9 @@ impl PathTable {
         }
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
         let mut is_segment = false;
-        if !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
+        if !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
             let before = core.counters.segments_received;
-            let handled = core.handle_datagram(session, packet.content, now_ns, effects);
+            let handled = core.handle_datagram(session, packet.payload, now_ns, effects);
             let segments = core.counters.segments_received - before;
             self.segments += segments;
             is_segment = segments > 0;
@@ -224,7 +224,7 @@ impl PathTable {
         for session in 0..self.slots() {
             for path in self.of_mut(session).all_mut() {
                 path.packets.apply_deferred_ack();
-                path.has_news = true;
+                path.has_update = true;
             }
             self.drain_paths_of(core, session, effects);
         }
@@ -232,14 +232,14 @@ impl PathTable {
 
     fn drain_paths_of(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let mut had_news = false;
+        let mut had_update = false;
         if let Some(carrier) = paths.carrier.as_deref_mut() {
-            had_news |= carrier.drain(core, session, &mut self.timers, effects);
+            had_update |= carrier.drain(core, session, &mut self.timers, effects);
         }
         for path in &mut paths.standby {
-            had_news |= path.drain(core, session, &mut self.timers, effects);
+            had_update |= path.drain(core, session, &mut self.timers, effects);
         }
-        if had_news {
+        if had_update {
             core.mark_dirty_if_waiting(session);
         }
     }

@@ -1,4 +1,4 @@
-//! Which of several paths carries a session's contents.
+//! Which of several paths carries a session's segments.
 
 use std::cmp::Reverse;
 
@@ -13,12 +13,12 @@ use super::{PathTable, Paths};
 /// What may be under way for a round trip to say something of the path, in bytes.
 const UNLOADED_BYTES: u64 = 4 << 10;
 
-/// Contents in a row by another path than the carrier that make the peer's choice this side's, too.
+/// Segments in a row by another path than the carrier that make the peer's choice this side's, too.
 const ELSEWHERE: u32 = 8;
 /// Who gets fewer long datagrams between two readings is not led by the peer.
 const LED_FROM: u32 = 32;
 
-/// Whether contents may go by a path.
+/// Whether segments may go by a path.
 fn is_fit(path: &SessionPath) -> bool {
     path.is_active() && path.health == Health::Good
 }
@@ -48,24 +48,24 @@ fn is_near(other: &SessionPath, carrier: &SessionPath, is_streaming: bool) -> bo
 }
 
 impl Paths {
-    /// Contents came in a datagram of `length` bytes, by the carrier or elsewhere. `true`: the peer
+    /// Segments came in a datagram of `length` bytes, by the carrier or elsewhere. `true`: the peer
     /// goes on sending them by another path.
     #[inline]
-    pub(super) fn note_contents(&mut self, length: usize, is_elsewhere: bool) -> bool {
+    pub(super) fn note_segments(&mut self, length: usize, is_elsewhere: bool) -> bool {
         let Some(choice) = &mut self.choice else { return false };
-        let is_long = length >= choice.content_bytes.div_ceil(2);
-        choice.contents_came = choice.contents_came.saturating_add(u32::from(is_long));
+        let is_long = length >= choice.segment_bytes.div_ceil(2);
+        choice.segments_came = choice.segments_came.saturating_add(u32::from(is_long));
         if !is_elsewhere {
-            choice.contents_elsewhere = 0;
+            choice.segments_elsewhere = 0;
             return false;
         }
-        choice.contents_elsewhere = (choice.contents_elsewhere + 1) % ELSEWHERE;
-        choice.contents_elsewhere == 0
+        choice.segments_elsewhere = (choice.segments_elsewhere + 1) % ELSEWHERE;
+        choice.segments_elsewhere == 0
     }
 }
 
 impl PathTable {
-    /// The best healthy path carries the contents: a preferred one, a backup last, of these the
+    /// The best healthy path carries the segments: a preferred one, a backup last, of these the
     /// one with the shortest round trip, otherwise the fastest, or the first. While none is healthy
     /// the one that did stays.
     ///
@@ -93,7 +93,7 @@ impl PathTable {
             if let Some(choice) = &mut paths.choice {
                 choice.carries_since_ns = now_ns;
             }
-            tracing::debug!(session, "another path carries its contents");
+            tracing::debug!(session, "another path carries its segments");
         }
         let carrier = paths.carrier.as_deref_mut();
         if let Some(path) = carrier.filter(|path| is_fit(path) && path.is_held) {
@@ -104,18 +104,18 @@ impl PathTable {
         }
         // What is made from now on fits every path that may have to carry it.
         let least = paths.all().filter(|path| is_fit(path));
-        if let Some(bytes) = least.map(|path| path.packets.content_bytes_max()).min()
+        if let Some(bytes) = least.map(|path| path.packets.payload_bytes_max()).min()
             && let Some(choice) = &mut paths.choice
-            && bytes != choice.content_bytes
+            && bytes != choice.segment_bytes
         {
-            choice.content_bytes = bytes;
-            core.set_content_bytes(session, bytes);
+            choice.segment_bytes = bytes;
+            core.set_segment_bytes(session, bytes);
         }
         self.choose_stream(core, session);
         core.mark_dirty(session);
     }
 
-    /// Contents of both ways had best go by the same path: acknowledgements go with what goes back,
+    /// Segments of both ways had best go by the same path: acknowledgements go with what goes back,
     /// and what each way costs cannot be told where a message waits for the answer of the other.
     /// The side that opened the session chooses, for one of them has to.
     #[cold]
@@ -145,7 +145,7 @@ impl PathTable {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let Some(choice) = &mut paths.choice else { return };
         choice.trial.put_off(now_ns);
-        let came = std::mem::take(&mut choice.contents_came);
+        let came = std::mem::take(&mut choice.segments_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
         let carrier = paths.carrier.as_deref_mut().filter(|path| is_fit(path));
         let Some(carrier) = carrier else { return };
@@ -154,8 +154,8 @@ impl PathTable {
             delivered.bytes += core.delivered_by_stream(session);
         }
         let is_streaming = core.holds_long(session);
-        let content_bytes = choice.content_bytes.max(1) as u64;
-        let used = Used { path: carrier.number, delivered, content_bytes };
+        let segment_bytes = choice.segment_bytes.max(1) as u64;
+        let used = Used { path: carrier.number, delivered, segment_bytes };
         let class = class_of(known, carrier);
         let claimed = |path: &SessionPath| {
             known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed)

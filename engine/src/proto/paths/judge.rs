@@ -18,7 +18,7 @@ impl PathTable {
         paths.streamed_ns = now_ns;
         let streams_at = paths.stream_at;
         let is_elsewhere = paths.carrier_at() != Some(streams_at);
-        let is_led = paths.note_contents(usize::MAX, is_elsewhere);
+        let is_led = paths.note_segments(usize::MAX, is_elsewhere);
         let path = paths.all().find(|path| path.at == streams_at).map(|path| path.number);
         self.compare_deliveries(core, now_ns, session, path.filter(|_| is_led));
     }
@@ -42,7 +42,7 @@ impl PathTable {
     }
 
     /// Looks at all paths of a session that has several: which are to be relied on now, and which
-    /// carries the contents.
+    /// carries the segments.
     ///
     /// RR-RAIL-4, RR-RAIL-6.
     pub(super) fn judge_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {

@@ -139,7 +139,7 @@ impl PathTable {
         let mut remote = known.locators.first();
         remote.set_port(port);
         let keys = keys.path(FIRST, is_initiator);
-        core.use_datagrams(session, packets.content_bytes_max());
+        core.use_datagrams(session, packets.payload_bytes_max());
         let has_stream = core.config.eager_by_stream;
         core.use_stream(session, has_stream);
         // An id that is taken is an accident, or a peer's malice: then it goes by TCP.
@@ -233,7 +233,7 @@ impl PathTable {
         self.of_mut(session).stream_at = at;
     }
 
-    /// Long contents have come or gone by the TCP lane of a session.
+    /// Long segments have come or gone by the TCP lane of a session.
     pub(crate) fn note_streamed(&mut self, session: u32) {
         self.of_mut(session).has_streamed = true;
     }

@@ -2,7 +2,7 @@
 //!
 //! A session in datagram mode ([`super::datagram`]) has one path or several, each with packet
 //! numbers, keys, window and round trip of its own ([`super::packet`]). One, the *carrier*, takes
-//! the session's contents; the others stand by, ask and answer. [`PathTable`] owns all of this; the
+//! the session's segments; the others stand by, ask and answer. [`PathTable`] owns all of this; the
 //! loop gives it datagrams and time, and sends what it is given:
 //!
 //! 1. [`PathTable::handle_packet`] for each datagram that came in, then [`PathTable::drain`];
@@ -54,12 +54,12 @@ pub(crate) const CARRIER: Index = 0;
 /// The paths of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    /// The one that carries contents, if the session is in datagram mode.
+    /// The one that carries segments, if the session is in datagram mode.
     carrier: Option<Box<SessionPath>>,
     /// The others.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place now and then")]
     standby: Vec<Box<SessionPath>>,
-    /// Which of them contents had best go by; `None`: there is one.
+    /// Which of them segments had best go by; `None`: there is one.
     choice: Option<Box<Choice>>,
     /// They are in the list of those in use.
     is_in_use: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Paths {
     is_doubtful: bool,
     /// Position of the path that the session's TCP lane goes by; [`NO_PATH`]: by none of them.
     stream_at: u8,
-    /// Long contents have come or gone by that lane.
+    /// Long segments have come or gone by that lane.
     has_streamed: bool,
     /// When that lane last showed that its path is alive, and how many bytes it had delivered then.
     streamed_ns: u64,
@@ -79,18 +79,18 @@ pub(crate) struct Paths {
 /// What one of several paths is chosen by.
 #[derive(Debug, Default)]
 struct Choice {
-    /// Which of them contents had best go by.
+    /// Which of them segments had best go by.
     preference: Preference,
     /// Which of them deliver long ones faster.
     trial: Trial,
-    /// Long datagrams with contents that came since the last reading, and how many of any length
+    /// Long datagrams with segments that came since the last reading, and how many of any length
     /// came in a row by a path that is not the carrier.
-    contents_came: u32,
-    contents_elsewhere: u32,
-    /// Since when the same path has carried contents.
+    segments_came: u32,
+    segments_elsewhere: u32,
+    /// Since when the same path has carried segments.
     carries_since_ns: u64,
-    /// Longest content that all healthy ones carry.
-    content_bytes: usize,
+    /// Longest segment that all healthy ones carry.
+    segment_bytes: usize,
 }
 
 impl Paths {
@@ -130,7 +130,7 @@ impl Paths {
         !self.standby.is_empty()
     }
 
-    /// Whether the session's contents go by datagrams now.
+    /// Whether the session's segments go by datagrams now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
         self.carrier.as_ref().is_some_and(|path| path.is_open())
@@ -191,7 +191,7 @@ impl Paths {
         paths.any(|path| path.rail_health.as_deref().is_some_and(is_lost))
     }
 
-    /// Position of the path that carries contents now, if any does.
+    /// Position of the path that carries segments now, if any does.
     pub(crate) fn carrier_at(&self) -> Option<u8> {
         self.carrier.as_ref().filter(|path| path.is_open()).map(|path| path.at)
     }
@@ -201,7 +201,7 @@ impl Paths {
         self.stream_at
     }
 
-    /// Whether long contents have come or gone by that lane.
+    /// Whether long segments have come or gone by that lane.
     pub(crate) fn has_streamed(&self) -> bool {
         self.has_streamed
     }

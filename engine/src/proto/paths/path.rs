@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
-use super::super::packet::{Content, Event, Filled, Path};
+use super::super::packet::{Filled, PacketEvent, Path, Payload};
 use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
 use super::timers::Timers;
 use crate::wire::packet::Packet;
@@ -20,7 +20,7 @@ const QUESTION_NS: u64 = 100_000_000;
 pub(super) enum Health {
     /// Nothing was answered yet: networks may drop UDP.
     Untried,
-    /// It carries the session's contents.
+    /// It carries the session's segments.
     Good,
     /// It did carry them, and answers no more.
     Silent,
@@ -60,7 +60,7 @@ pub(crate) struct SessionPath {
     pub(super) health: Health,
     /// How it compares with others, in a session that has several.
     pub(super) rail_health: Option<Box<RailHealth>>,
-    /// No content goes by it: another one carries them, or it is not to be relied on.
+    /// No segment goes by it: another one carries them, or it is not to be relied on.
     pub(super) is_held: bool,
     /// It is not asked for the sake of TCP lanes before.
     pub(super) busy_question_ns: u64,
@@ -69,7 +69,7 @@ pub(crate) struct SessionPath {
     /// The driver sends nothing.
     pub(super) is_off: bool,
     /// Packets came, and its path has not been drained since.
-    pub(super) has_news: bool,
+    pub(super) has_update: bool,
     /// A packet came since the loop slept, and its session is in the list of those.
     pub(super) is_heard: bool,
 }
@@ -97,8 +97,8 @@ impl fmt::Debug for SessionPath {
     }
 }
 
-/// Contents of a session, for its path to send.
-pub(super) struct Contents<'a> {
+/// Segments of a session, for its path to send.
+pub(super) struct Outgoing<'a> {
     pub(super) core: &'a mut Core,
     pub(super) session: u32,
     /// The path carries them; otherwise it only probes.
@@ -107,17 +107,17 @@ pub(super) struct Contents<'a> {
     pub(super) is_drained: bool,
 }
 
-impl Content for Contents<'_> {
+impl Payload for Outgoing<'_> {
     fn waiting_bytes(&self) -> usize {
         if self.is_open { self.core.waiting_bytes(self.session) } else { 0 }
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        let content = self.core.poll_content(self.session, room.len(), false)?;
-        room[..content.bytes.len()].copy_from_slice(content.bytes);
-        self.is_drained = content.is_last;
-        let (token, bytes) = (content.token, content.bytes.len());
-        Some(Filled { token, bytes, ack_now: content.is_last && content.is_awaited })
+        let segment = self.core.poll_segment(self.session, room.len(), false)?;
+        room[..segment.bytes.len()].copy_from_slice(segment.bytes);
+        self.is_drained = segment.is_last;
+        let (token, bytes) = (segment.token, segment.bytes.len());
+        Some(Filled { token, bytes, ack_now: segment.is_last && segment.is_awaited })
     }
 
     fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
@@ -125,9 +125,9 @@ impl Content for Contents<'_> {
             // It goes by TCP; on a path that carries nothing it would be taken for sent.
             return None;
         }
-        let content = self.core.poll_content_again(self.session, token, room.len(), false)?;
-        room[..content.bytes.len()].copy_from_slice(content.bytes);
-        Some(Filled { token, bytes: content.bytes.len(), ack_now: true })
+        let segment = self.core.poll_segment_again(self.session, token, room.len(), false)?;
+        room[..segment.bytes.len()].copy_from_slice(segment.bytes);
+        Some(Filled { token, bytes: segment.bytes.len(), ack_now: true })
     }
 }
 
@@ -156,7 +156,7 @@ impl SessionPath {
             busy_question_ns: 0,
             timer_ns: u64::MAX,
             is_off: false,
-            has_news: false,
+            has_update: false,
             is_heard: false,
         }
     }
@@ -166,7 +166,7 @@ impl SessionPath {
         self.rail_health.as_deref().is_some_and(RailHealth::is_active) && !self.is_off
     }
 
-    /// Whether contents go by it now.
+    /// Whether segments go by it now.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.health == Health::Good && !self.is_held
@@ -231,16 +231,16 @@ impl SessionPath {
         let mut is_calm = true;
         while let Some(event) = self.packets.poll_known_event() {
             match event {
-                Event::Acked { token } => {
-                    core.handle_content_acked(session, token, effects);
+                PacketEvent::Acked { token } => {
+                    core.handle_segment_acked(session, token, effects);
                     continue;
                 }
-                Event::Lost { token } => core.handle_content_lost(session, token),
+                PacketEvent::Lost { token } => core.handle_segment_lost(session, token),
                 // With several paths the least of them counts.
-                Event::ContentBytesMax { bytes } if self.rail_health.is_none() => {
-                    core.set_content_bytes(session, bytes);
+                PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
+                    core.set_segment_bytes(session, bytes);
                 }
-                Event::ContentBytesMax { .. } => {}
+                PacketEvent::PayloadBytesMax { .. } => {}
             }
             is_calm = false;
         }
@@ -273,12 +273,12 @@ impl SessionPath {
         timers: &mut Timers,
         effects: &mut impl Effects,
     ) -> bool {
-        let had_news = std::mem::take(&mut self.has_news);
-        if had_news {
+        let had_update = std::mem::take(&mut self.has_update);
+        if had_update {
             self.tell(core, session, effects);
             self.set_timer(session, timers);
         }
-        had_news
+        had_update
     }
 
     /// A time of its path has come. `true`: probes go, for nothing was answered.
@@ -386,7 +386,7 @@ mod tests {
 
     struct Nothing;
 
-    impl Content for Nothing {
+    impl Payload for Nothing {
         fn waiting_bytes(&self) -> usize {
             0
         }

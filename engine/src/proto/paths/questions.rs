@@ -34,7 +34,7 @@ impl PathTable {
         }
     }
 
-    /// Long contents went by the control lane: its path is asked while they are not acknowledged.
+    /// Long segments went by the control lane: its path is asked while they are not acknowledged.
     pub(crate) fn watch_stream(&mut self, now_ns: u64, session: u32) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let streams_at = paths.stream_at;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::super::core::Core;
 use super::super::datagram::Lone;
 use super::super::effects::Effects;
-use super::path::{Contents, Health, SessionPath};
+use super::path::{Health, Outgoing, SessionPath};
 use super::{Index, PathTable};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
@@ -31,10 +31,10 @@ pub(crate) struct Transmit {
     pub(crate) is_probing: bool,
 }
 
-/// The only content of a session that waits, and the path that it goes by.
+/// The only segment of a session that waits, and the path that it goes by.
 pub(crate) struct LonePacket<'a> {
     path: &'a mut SessionPath,
-    content: Lone<'a>,
+    segment: Lone<'a>,
 }
 
 impl LonePacket<'_> {
@@ -42,7 +42,7 @@ impl LonePacket<'_> {
     /// to go the general way, and nothing happened.
     #[inline]
     pub(crate) fn write(mut self, now_ns: u64, room: &mut [u8]) -> Option<Transmit> {
-        let packet = self.path.packets.transmit_lone(now_ns, &mut self.content, room)?;
+        let packet = self.path.packets.transmit_lone(now_ns, &mut self.segment, room)?;
         Some(self.path.seal(room, packet, true))
     }
 }
@@ -68,7 +68,7 @@ impl PathTable {
             return false;
         }
         let carrier = self.of(session).and_then(|paths| paths.carrier.as_deref());
-        carrier.is_some_and(|path| core.waiting_bytes(session) > path.packets.content_bytes_max())
+        carrier.is_some_and(|path| core.waiting_bytes(session) > path.packets.payload_bytes_max())
     }
 
     /// Whether the driver sends by a path.
@@ -98,9 +98,9 @@ impl PathTable {
             return Some(Transmit { to, ..path.seal(room, packet, false) });
         }
         let is_open = path.is_open();
-        let mut contents = Contents { core, session, is_open, is_drained: false };
-        let packet = path.packets.poll_transmit(now_ns, &mut contents, room)?;
-        let is_drained = contents.is_drained;
+        let mut payload = Outgoing { core, session, is_open, is_drained: false };
+        let packet = path.packets.poll_transmit(now_ns, &mut payload, room)?;
+        let is_drained = payload.is_drained;
         Some(path.seal(room, packet, is_drained))
     }
 
@@ -116,7 +116,7 @@ impl PathTable {
         if !path.is_open() || path.is_off || path.candidate.is_some() {
             return None;
         }
-        Some(LonePacket { path, content: core.lone_content(session)? })
+        Some(LonePacket { path, segment: core.lone_segment(session)? })
     }
 
     /// A path has sent what it wanted: acknowledgements may be applied, and its timer is set unless
@@ -134,7 +134,7 @@ impl PathTable {
         let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return true };
         // A window may have made room by giving up what held it.
         let is_calm = path.tell(core, session, effects);
-        path.has_news = false;
+        path.has_update = false;
         if !is_blocked {
             path.set_timer(session, &mut self.timers);
         }

@@ -54,7 +54,7 @@ const RELAPSE_NS: u64 = 1_000_000_000;
 const PROBE_PAUSE_MAX_NS: u64 = 50_000_000;
 const PROBE_PAUSE_MIN_NS: u64 = 1_000_000;
 
-/// State of a path.
+/// OperationState of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// It is asked, and has not answered often enough.

@@ -20,7 +20,7 @@ use self::health::PathCause;
 use self::rate::Rate;
 use super::bulk::BulkLane;
 use super::core::{Action, Core};
-use super::session::Control;
+use super::session::ControlFrame;
 use super::table::Id;
 use crate::wire::lost::FLAG_LANE_ALONE;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
@@ -281,7 +281,7 @@ impl Core {
         for index in 0..count {
             let RailInfo { address, speed_mbps, role } = self.rails[index];
             let rail = Rail::new(index as u8, count as u8, role, speed_mbps, address);
-            self.push_control(slot, Control::Rail(rail));
+            self.push_control(slot, ControlFrame::Rail(rail));
         }
     }
 
@@ -457,7 +457,7 @@ impl Core {
     /// Tells the peer that a lane is given up here, whose own end may never come there.
     ///
     /// RR-LANE-7.
-    pub(crate) fn tell_lane_lost(&mut self, lane: Id) {
+    pub(crate) fn announce_lane_lost(&mut self, lane: Id) {
         if let Some(&BulkLane { session, number, .. }) = self.lanes.get(lane) {
             self.push_control(session, lane_lost(number, FLAG_LANE_ALONE));
         }
@@ -528,8 +528,8 @@ impl PathState {
     }
 }
 
-fn lane_lost(lane: u32, flags: u8) -> Control {
-    Control::LaneLost(LaneLost {
+fn lane_lost(lane: u32, flags: u8) -> ControlFrame {
+    ControlFrame::LaneLost(LaneLost {
         kind: frame::KIND_LANE_LOST,
         flags,
         reserved: 0.into(),

@@ -6,7 +6,7 @@
 
 use super::super::bulk::BulkLane;
 use super::super::core::Core;
-use super::super::operation::State;
+use super::super::operation::OperationState;
 use super::super::session::Session;
 use super::super::table::{Id, Table};
 use super::shares::Share;
@@ -263,7 +263,7 @@ fn ungranted(session: &Session, operations: &Table<Operation>) -> u64 {
     }
     let missing: u64 = session.missing.iter().map(|&(_, _, length)| length).sum();
     let pulls = session.pulls.iter().filter_map(|id| match &operations.get(id)?.state {
-        State::Pulling(pulling) => Some(pulling.wanted - pulling.granted),
+        OperationState::Pulling(pulling) => Some(pulling.wanted - pulling.granted),
         _ => None,
     });
     pulls.fold(missing, u64::saturating_add)

@@ -37,13 +37,13 @@ pub(crate) struct Used {
     /// Its number.
     pub(crate) path: u16,
     pub(crate) delivered: Delivered,
-    /// Longest content that goes in one datagram now, in bytes.
-    pub(crate) content_bytes: u64,
+    /// Longest segment that goes in one datagram now, in bytes.
+    pub(crate) segment_bytes: u64,
 }
 
 /// Bytes per second of what was delivered in a time; `None`: too little, or in short datagrams.
-fn rate(delivered: &Delivered, elapsed_ns: u64, content_bytes: u64) -> Option<u64> {
-    let full_bytes = delivered.datagrams.saturating_mul(content_bytes);
+fn rate(delivered: &Delivered, elapsed_ns: u64, segment_bytes: u64) -> Option<u64> {
+    let full_bytes = delivered.datagrams.saturating_mul(segment_bytes);
     if delivered.bytes < BYTES_MIN || 2 * delivered.bytes < full_bytes {
         return None;
     }
@@ -115,7 +115,7 @@ impl Trial {
         match self.state {
             State::Resting => self.begin(now_ns, used, others),
             State::Trying { path, .. } if path != used.path => {
-                // Something else moved the contents, and stays right until it is asked again.
+                // Something else moved the segments, and stays right until it is asked again.
                 self.wins = 0;
                 self.rest(now_ns, 0);
                 Some(used.path)
@@ -136,7 +136,7 @@ impl Trial {
                     return None;
                 }
                 let delivered = used.delivered.since(&begin);
-                let tried = rate(&delivered, now_ns - begin_ns, used.content_bytes);
+                let tried = rate(&delivered, now_ns - begin_ns, used.segment_bytes);
                 if tried.is_none() && now_ns < since_ns + TRIAL_MAX_NS {
                     return None;
                 }
@@ -173,7 +173,7 @@ impl Trial {
             return None;
         }
         let delivered = used.delivered.since(&before);
-        let home_rate = rate(&delivered, now_ns - before_ns, used.content_bytes)?;
+        let home_rate = rate(&delivered, now_ns - before_ns, used.segment_bytes)?;
         if home_rate < self.known_rate / 2 {
             self.next_trial_ns = self.next_trial_ns.min(now_ns + CHANGED_NS);
             self.known_rate = home_rate;
@@ -255,7 +255,7 @@ mod tests {
                 let used = Used {
                     path: self.used,
                     delivered: self.delivered[at],
-                    content_bytes: DATAGRAM,
+                    segment_bytes: DATAGRAM,
                 };
                 let others = (0..self.rates.len() as u16).filter(|&path| path != self.used);
                 if let Some(path) = self.trial.read(self.now_ns, &used, others) {
@@ -343,12 +343,12 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_gives_way_to_whatever_else_moves_the_contents() {
+    fn a_trial_gives_way_to_whatever_else_moves_the_segments() {
         let mut bench = Bench::new(&[100, 50, 50]);
         bench.run(15 * MILLI);
         assert_eq!(bench.used, 1, "a trial");
         bench.used = 2;
-        let used = Used { path: 2, delivered: Delivered::default(), content_bytes: DATAGRAM };
+        let used = Used { path: 2, delivered: Delivered::default(), segment_bytes: DATAGRAM };
         assert_eq!(bench.trial.read(bench.now_ns, &used, [0, 1].into_iter()), Some(2));
         bench.run(90 * MILLI);
         assert_eq!((bench.used, bench.moves), (2, 1));

@@ -106,7 +106,7 @@ fn a_lost_acknowledgement_delays_no_message() {
 /// Whether a datagram carries a message of this context.
 fn carries(bytes: &[u8], context: u32) -> bool {
     let Ok(packet) = Packet::decode(&bytes[..bytes.len() - PACKET_TAG_BYTES]) else { return false };
-    let Ok((_, frames)) = SegmentHeader::ref_from_prefix(packet.content) else { return false };
+    let Ok((_, frames)) = SegmentHeader::ref_from_prefix(packet.payload) else { return false };
     let Ok((eager, _)) = Eager::ref_from_prefix(frames) else { return false };
     eager.kind == frame::KIND_EAGER && eager.context.get() == context
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use rand::RngExt;
 
 use super::Fault;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event, Handling};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent, Handling};
 
 /// A datagram that others overtake.
 struct Kept {
@@ -41,25 +41,25 @@ impl Datagrams {
     }
 
     /// Whether an event of datagrams answers a question that is open.
-    pub(super) fn is_asked(&mut self, event: &Event) -> bool {
+    pub(super) fn is_asked(&mut self, event: &DriverEvent) -> bool {
         match event {
-            Event::DatagramsReadable => std::mem::take(&mut self.is_watched),
+            DriverEvent::DatagramsReadable => std::mem::take(&mut self.is_watched),
             _ => std::mem::take(&mut self.wants_room),
         }
     }
 }
 
 impl Fault {
-    fn is_coming(&self, event: &Event) -> bool {
+    fn is_coming(&self, event: &DriverEvent) -> bool {
         self.held.iter().any(|held| discriminant(&held.event) == discriminant(event))
     }
 
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
-        let is_coming = self.is_coming(&Event::DatagramsWritable);
+        let is_coming = self.is_coming(&DriverEvent::DatagramsWritable);
         if self.chance(self.faults.again) {
             if !is_coming && !self.datagrams.wants_room {
                 let due = self.soon();
-                self.held.push(super::Held { event: Event::DatagramsWritable, due });
+                self.held.push(super::Held { event: DriverEvent::DatagramsWritable, due });
             }
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -121,7 +121,7 @@ impl Fault {
     }
 
     pub(super) fn watch_inside(&mut self) -> io::Result<()> {
-        if !self.is_coming(&Event::DatagramsReadable) {
+        if !self.is_coming(&DriverEvent::DatagramsReadable) {
             self.inner.watch_datagrams()?;
             self.datagrams.is_watched = true;
         }

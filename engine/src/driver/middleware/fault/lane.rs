@@ -17,7 +17,7 @@ pub(super) enum State {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct FaultLane {
     pub(super) state: State,
     /// Sends so far, as far as they are spared.
     pub(super) sends: u8,
@@ -31,7 +31,7 @@ pub(super) struct Lane {
     pub(super) doom: Option<u64>,
 }
 
-impl Lane {
+impl FaultLane {
     pub(super) fn new(state: State) -> Self {
         Self { state, sends: 0, receives: 0, target: None, watched: [false; 2], doom: None }
     }

@@ -1,31 +1,31 @@
 //! Which events keep their order though they are held back.
 
-use crate::driver::lanes::{Event, LaneKey};
+use crate::driver::lanes::{DriverEvent, LaneKey};
 
 /// The lane that an event is of.
-pub(super) fn lane_of(event: &Event) -> Option<LaneKey> {
+pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
     match *event {
-        Event::Accepted { lane, .. }
-        | Event::Connected { lane }
-        | Event::ConnectFailed { lane, .. }
-        | Event::Readable { lane }
-        | Event::Writable { lane }
-        | Event::ChunkSent { lane, .. }
-        | Event::ChunkReceived { lane, .. }
-        | Event::Closed { lane } => Some(lane),
-        Event::ChunkReleased { .. }
-        | Event::DatagramsReadable
-        | Event::DatagramsWritable
-        | Event::RailChanged { .. } => None,
+        DriverEvent::Accepted { lane, .. }
+        | DriverEvent::Connected { lane }
+        | DriverEvent::ConnectFailed { lane, .. }
+        | DriverEvent::Readable { lane }
+        | DriverEvent::Writable { lane }
+        | DriverEvent::ChunkSent { lane, .. }
+        | DriverEvent::ChunkReceived { lane, .. }
+        | DriverEvent::Closed { lane } => Some(lane),
+        DriverEvent::ChunkReleased { .. }
+        | DriverEvent::DatagramsReadable
+        | DriverEvent::DatagramsWritable
+        | DriverEvent::RailChanged { .. } => None,
     }
 }
 
 /// Whether `later` may not be told before `earlier`. A release names no lane, so that it follows
 /// the end of every send, and every `Closed` follows it.
-pub(super) fn must_follow(later: &Event, earlier: &Event) -> bool {
+pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
     match (later, earlier) {
-        (Event::ChunkReleased { .. }, Event::ChunkSent { .. })
-        | (Event::Closed { .. }, Event::ChunkReleased { .. }) => true,
+        (DriverEvent::ChunkReleased { .. }, DriverEvent::ChunkSent { .. })
+        | (DriverEvent::Closed { .. }, DriverEvent::ChunkReleased { .. }) => true,
         _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
     }
 }

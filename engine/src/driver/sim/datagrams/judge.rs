@@ -65,7 +65,7 @@ impl Net {
         }
         // Questions, which carry nothing, go wherever somebody pretends to be.
         let place = (session, host, datagram.to);
-        if packet.content.is_empty() {
+        if packet.payload.is_empty() {
             judge.questions.insert(datagram.content().to_vec(), place);
         } else if !judge.relays.contains(&place) {
             return Err(format!("content for host {meant:?} goes to host {target:?} unasked"));

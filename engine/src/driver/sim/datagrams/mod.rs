@@ -24,7 +24,7 @@ use self::watcher::{Sieve, Watcher};
 pub(crate) use self::weather::DatagramWeather;
 use super::net::{Item, Net};
 use super::rails::{At, Trip};
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, Event};
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent};
 
 /// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
 pub(crate) const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;
@@ -217,7 +217,7 @@ impl Net {
         let socket = &mut self.hosts[host].socket;
         if socket.wants_room && socket.queue.len() < QUEUED_MAX {
             socket.wants_room = false;
-            self.tell(host, None, Event::DatagramsWritable);
+            self.tell(host, None, DriverEvent::DatagramsWritable);
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::net::{Net, Weather};
 use super::super::{Shared, SimDriver};
 use super::{DatagramCounts, DatagramWeather};
-use crate::driver::lanes::{ControlLanes, DATAGRAM_BYTES_MAX, DatagramPort, Driver, Event};
+use crate::driver::lanes::{ControlLanes, DATAGRAM_BYTES_MAX, DatagramPort, Driver, DriverEvent};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -106,7 +106,7 @@ impl Bench {
         assert_eq!(net.take_violation(), None);
     }
 
-    fn poll(&mut self, host: usize) -> Vec<Event> {
+    fn poll(&mut self, host: usize) -> Vec<DriverEvent> {
         let mut events = Vec::new();
         self.drivers[host].as_mut().unwrap().poll(&mut events).unwrap();
         events
@@ -117,7 +117,7 @@ impl Bench {
     }
 
     /// Sleeps, and tells how long; the events of the poll that ends the sleep.
-    fn park(&mut self, host: usize, limit_ns: u64) -> (u64, Vec<Event>) {
+    fn park(&mut self, host: usize, limit_ns: u64) -> (u64, Vec<DriverEvent>) {
         let mut events = Vec::new();
         let driver = self.drivers[host].as_mut().unwrap();
         driver.park(Duration::from_nanos(limit_ns), &mut events).unwrap();

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
 use super::{LinkWeather, RailFault};
-use crate::driver::lanes::{ControlLanes, DatagramPort, Driver, Event, LaneKey, Owed};
+use crate::driver::lanes::{ControlLanes, DatagramPort, Driver, DriverEvent, LaneKey, Owed};
 use crate::driver::sim::net::{Net, Weather};
 use crate::driver::sim::{Shared, SimDriver};
 use crate::types::{Rail, RailRole};
@@ -30,7 +30,7 @@ struct Bench {
     net: Shared,
     drivers: Vec<SimDriver>,
     /// Events that nobody has asked for yet.
-    events: [Vec<Event>; 2],
+    events: [Vec<DriverEvent>; 2],
 }
 
 fn ip(host: usize, link: usize) -> IpAddr {
@@ -99,7 +99,7 @@ impl Bench {
         assert_eq!(self.net.borrow_mut().take_violation(), None);
     }
 
-    fn take(&mut self, host: usize, is_it: impl Fn(&Event) -> bool) -> Option<Event> {
+    fn take(&mut self, host: usize, is_it: impl Fn(&DriverEvent) -> bool) -> Option<DriverEvent> {
         let events = &mut self.events[host];
         let at = events.iter().position(is_it)?;
         Some(events.remove(at))
@@ -110,8 +110,10 @@ impl Bench {
         let to = self.address(1, link);
         let near = self.drivers[0].connect(to, link as u8).unwrap();
         self.pass(4 * DELAY_NS);
-        assert!(matches!(self.take(0, |_| true), Some(Event::Connected { lane }) if lane == near));
-        let Some(Event::Accepted { lane: far, remote, rail }) = self.take(1, |_| true) else {
+        assert!(
+            matches!(self.take(0, |_| true), Some(DriverEvent::Connected { lane }) if lane == near)
+        );
+        let Some(DriverEvent::Accepted { lane: far, remote, rail }) = self.take(1, |_| true) else {
             panic!("nothing was accepted");
         };
         assert_eq!((remote.ip(), usize::from(rail)), (ip(0, link), link));
@@ -260,7 +262,7 @@ fn a_blackhole_is_silent_and_streams_go_on_when_it_heals() {
         bench.datagrams(0, 1, 100);
         bench.pass(MILLISECOND);
         assert_eq!(bench.received(), [0]);
-        let quiet = |event: &Event| matches!(event, Event::RailChanged { .. });
+        let quiet = |event: &DriverEvent| matches!(event, DriverEvent::RailChanged { .. });
         assert!(bench.events[0].iter().all(quiet) && bench.events[1].is_empty());
     }
 }
@@ -322,7 +324,9 @@ fn a_way_back_that_is_cut_holds_the_writer() {
     assert!(bench.events[0].is_empty());
     bench.fault(0, 0, None);
     bench.pass(SECOND);
-    assert!(matches!(bench.take(0, |_| true), Some(Event::Writable { lane }) if lane == near));
+    assert!(
+        matches!(bench.take(0, |_| true), Some(DriverEvent::Writable { lane }) if lane == near)
+    );
     assert_eq!(bench.write(near, b"more"), 4);
     let zero = std::time::Duration::ZERO;
     let asked_now = Owed::Answer { heard: zero, asked: zero };
@@ -381,7 +385,9 @@ fn links_that_flap_are_told_of_by_the_number_of_their_rail() {
         for expected in [false, true] {
             bench.pass(period_ns / 2);
             let event = bench.take(0, |_| true);
-            let Some(Event::RailChanged { rail: 0, is_up }) = event else { panic!("{event:?}") };
+            let Some(DriverEvent::RailChanged { rail: 0, is_up }) = event else {
+                panic!("{event:?}")
+            };
             assert_eq!(is_up, expected);
         }
     }
@@ -390,10 +396,16 @@ fn links_that_flap_are_told_of_by_the_number_of_their_rail() {
     // A process that comes later hears what it must know.
     bench.fault(0, 0, Some(RailFault::Down));
     bench.pass(0);
-    assert!(matches!(bench.take(0, |_| true), Some(Event::RailChanged { rail: 1, is_up: false })));
+    assert!(matches!(
+        bench.take(0, |_| true),
+        Some(DriverEvent::RailChanged { rail: 1, is_up: false })
+    ));
     bench.drivers[0].set_rails(&rails(0, &[0, 1])).unwrap();
     bench.pass(0);
-    assert!(matches!(bench.take(0, |_| true), Some(Event::RailChanged { rail: 0, is_up: false })));
+    assert!(matches!(
+        bench.take(0, |_| true),
+        Some(DriverEvent::RailChanged { rail: 0, is_up: false })
+    ));
 }
 
 #[test]
@@ -407,7 +419,9 @@ fn connections_need_a_rail_at_either_end() {
     bench.drivers[1].set_rails(&rails(1, &[0, 1])).unwrap();
     let lane = bench.start_connection(2, 2).unwrap();
     bench.pass(MILLISECOND);
-    assert!(matches!(bench.take(0, |_| true), Some(Event::Connected { lane: it }) if it == lane));
+    assert!(
+        matches!(bench.take(0, |_| true), Some(DriverEvent::Connected { lane: it }) if it == lane)
+    );
     let error = bench.drivers[0].recv(lane, &mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert!(bench.events[1].is_empty());
@@ -415,8 +429,8 @@ fn connections_need_a_rail_at_either_end() {
     bench.fault(0, 0, Some(RailFault::Down));
     let lane = bench.start_connection(0, 0).unwrap();
     bench.pass(MILLISECOND);
-    let failed = bench.take(0, |event| matches!(event, Event::ConnectFailed { .. }));
-    let Some(Event::ConnectFailed { lane: it, error }) = failed else { panic!("{failed:?}") };
+    let failed = bench.take(0, |event| matches!(event, DriverEvent::ConnectFailed { .. }));
+    let Some(DriverEvent::ConnectFailed { lane: it, error }) = failed else { panic!("{failed:?}") };
     assert_eq!((it, error.kind()), (lane, ErrorKind::NetworkUnreachable));
     bench.events[0].clear();
     bench.fault(1, 1, Some(RailFault::BLACKHOLE));
@@ -425,5 +439,7 @@ fn connections_need_a_rail_at_either_end() {
     assert!(bench.events[0].is_empty() && bench.events[1].is_empty());
     bench.fault(1, 1, None);
     bench.pass(2 * SECOND);
-    assert!(matches!(bench.take(0, |_| true), Some(Event::Connected { lane: it }) if it == lane));
+    assert!(
+        matches!(bench.take(0, |_| true), Some(DriverEvent::Connected { lane: it }) if it == lane)
+    );
 }

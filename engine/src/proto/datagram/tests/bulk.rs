@@ -183,7 +183,7 @@ fn messages_pass_bulk_data() {
     world.stage(0);
     world.send(stream(2), 8, Level::BufferReusable);
     let all = world.capture(0, 1);
-    assert_eq!(kinds(&all[0].1), [frame::KIND_EAGER], "{} contents", all.len());
+    assert_eq!(kinds(&all[0].1), [frame::KIND_EAGER], "{} segments", all.len());
     assert!(all.len() > 10);
     assert!(all[1..].iter().all(|(_, bytes)| kinds(bytes) == [frame::KIND_DATA]));
 }
@@ -203,7 +203,7 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
     for _ in 0..5000 {
         world.step();
         let node = &world.nodes[0];
-        most = node.core.datagrams.contents.len()[0].max(most);
+        most = node.core.datagrams.segments.len()[0].max(most);
         for (share, to) in shares.iter_mut().zip(1..) {
             let session = node.core.sessions.at(node.slots[&to] as usize).unwrap();
             let held = session.datagram.as_deref().unwrap().outstanding.len();
@@ -214,7 +214,7 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
         }
     }
     world.check();
-    let half = world.nodes[0].core.datagrams.contents.limit()[0] / 2;
+    let half = world.nodes[0].core.datagrams.segments.limit()[0] / 2;
     assert!(most > half / 2 && most < half + 2 * peers, "{most} of {half}");
     assert!(shares.iter().all(|&share| share > 1), "each has some: {shares:?}");
 }

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 use super::super::super::core::Config;
 use super::super::super::effects::Level;
 use super::super::super::hint::Hint;
-use super::super::content::ContentPool;
+use super::super::segment::SegmentPool;
 use super::world::{ENDPOINTS, Faults, Stream, World};
 
 /// What one seed draws.
@@ -48,11 +48,11 @@ impl Plan {
             ..Config::for_tests()
         };
         let nodes = one_of(&mut random, &[2, 2, 3]);
-        let content_bytes = one_of(&mut random, &[0, 200, 300, 1200]);
-        let mut world = World::new(nodes, &config, content_bytes, seed ^ 0x5eed);
+        let segment_bytes = one_of(&mut random, &[0, 200, 300, 1200]);
+        let mut world = World::new(nodes, &config, segment_bytes, seed ^ 0x5eed);
         let pool = one_of(&mut random, &[1, 2, 8, 100]);
         for node in &mut world.nodes {
-            node.core.datagrams.contents = ContentPool::new(2048, pool * 2048);
+            node.core.datagrams.segments = SegmentPool::new(2048, pool * 2048);
         }
         world.room_bytes = 1200;
         world.burst = one_of(&mut random, &[1, 2, 8]);

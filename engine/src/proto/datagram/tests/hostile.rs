@@ -27,13 +27,13 @@ fn segment(first: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
     [header.as_bytes(), &body].concat()
 }
 
-fn message(length: u32, follows: u16, is_parts: bool) -> Vec<u8> {
+fn message(length: u32, predecessor_distance: u16, is_parts: bool) -> Vec<u8> {
     let header = Eager {
         kind: frame::KIND_EAGER,
         flags: if is_parts { eager::FLAG_PARTS } else { 0 },
         target_endpoint: 0.into(),
         source_endpoint: 0.into(),
-        follows: follows.into(),
+        predecessor_distance: predecessor_distance.into(),
         context: 1.into(),
         length: length.into(),
         tag: 0.into(),

@@ -17,7 +17,7 @@ use super::window::Arrivals;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use zerocopy::FromBytes;
 
-/// Contents of a short datagram.
+/// Segments of a short datagram.
 const CONTENT: usize = 300;
 
 fn config() -> Config {
@@ -183,7 +183,7 @@ fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
     let send = world.send(stream(2), 8, Level::Delivered).unwrap();
     world.stage(0);
     let mut by_stream = Vec::new();
-    assert!(world.nodes[0].core.poll_content_for_stream(0, &mut by_stream));
+    assert!(world.nodes[0].core.poll_segment_for_stream(0, &mut by_stream));
     world.deliver(0, 1, &by_stream).unwrap();
     // The answer cannot say that the frame has come, for one before it is missing.
     for (_, bytes) in world.capture(1, 0) {
@@ -259,11 +259,11 @@ fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
     assert_eq!((header_of(&first[0].1).ack.get(), header_of(&again[0].1).ack.get()), (0, 1));
     // A probe repeats it, too; once it is acknowledged nothing does.
     let core = &mut world.nodes[0].core;
-    let probe = core.poll_content_again(0, first[0].0, CONTENT, false).unwrap();
+    let probe = core.poll_segment_again(0, first[0].0, CONTENT, false).unwrap();
     assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
     world.acknowledge(0, 1, first[0].0);
     let core = &mut world.nodes[0].core;
-    assert!(core.poll_content_again(0, first[0].0, CONTENT, false).is_none());
+    assert!(core.poll_segment_again(0, first[0].0, CONTENT, false).is_none());
     core.resend_all(0, false);
     let news = world.capture(0, 1);
     assert_eq!((news.len(), header_of(&news[0].1).frames.get()), (1, 0));
@@ -326,7 +326,7 @@ fn credit_announced_in_a_lost_datagram_is_announced_again() {
 #[test]
 fn control_frames_pass_messages_that_wait_for_room() {
     let mut world = world();
-    world.nodes[0].core.datagrams.contents = super::content::ContentPool::new(2048, 2 * 2048);
+    world.nodes[0].core.datagrams.segments = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
         world.send(stream(context), 200, Level::BufferReusable);
     }
@@ -341,7 +341,7 @@ fn control_frames_pass_messages_that_wait_for_room() {
 }
 
 #[test]
-fn bursts_share_a_content() {
+fn bursts_share_a_segment() {
     let mut world = world();
     for _ in 0..12 {
         world.send(stream(1), 8, Level::BufferReusable);
@@ -374,11 +374,11 @@ fn a_goodbye_waits_for_all_that_was_said_before_it() {
 }
 
 #[test]
-fn a_content_too_long_for_its_lanes_waits_for_another_one_alone() {
+fn a_segment_too_long_for_its_lanes_waits_for_another_one_alone() {
     let mut world = World::new(2, &config(), 1200, 1);
     world.send(stream(1), 1000, Level::BufferReusable);
     let long = world.capture(0, 1);
-    world.nodes[0].core.set_content_bytes(0, CONTENT);
+    world.nodes[0].core.set_segment_bytes(0, CONTENT);
     world.room_bytes = CONTENT;
     world.lose(0, 1, long[0].0);
     world.send(stream(2), 8, Level::BufferReusable);
@@ -452,7 +452,7 @@ fn pools_do_not_grow_once_warm() {
             }
         }
         world.settle(500);
-        most.push(world.nodes[0].core.datagrams.contents.allocated_bytes().0);
+        most.push(world.nodes[0].core.datagrams.segments.allocated_bytes().0);
         assert!(round < 20 || most[round] == most[10], "{most:?}");
     }
     world.check();

@@ -3,8 +3,8 @@
 use super::super::super::effects::{Ended, Level};
 use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
-use super::super::content::ContentPool;
-use super::world::{World, content};
+use super::super::segment::SegmentPool;
+use super::world::{World, segment};
 use super::{stream, world};
 
 const LENGTH: usize = 1000;
@@ -46,7 +46,7 @@ fn parts_come_in_any_order_and_are_received_at_any_time() {
                     if count == posted_after {
                         let id = world.receive((1, 0), Some((0, 0)), 1, capacity);
                         receive = Some(id);
-                        // The first content has the envelope.
+                        // The first segment has the envelope.
                         let is_matched = order[..count].contains(&0);
                         if is_matched && count < 4 {
                             let node = &mut world.nodes[1];
@@ -74,7 +74,7 @@ fn parts_come_in_any_order_and_are_received_at_any_time() {
 
 /// RR-SEG-3
 #[test]
-fn a_message_in_parts_is_delivered_with_the_last_of_its_contents() {
+fn a_message_in_parts_is_delivered_with_the_last_of_its_segments() {
     for last in 0..4 {
         let mut world = world();
         let send = world.send(stream(1), LENGTH, Level::Delivered).unwrap();
@@ -91,10 +91,10 @@ fn a_message_in_parts_is_delivered_with_the_last_of_its_contents() {
     }
 }
 
-/// A world in which a message in parts stops after two contents, for want of room; these.
+/// A world in which a message in parts stops after two segments, for want of room; these.
 fn half_sent(level: Level) -> (World, Id, Vec<(u64, Vec<u8>)>) {
     let mut world = world();
-    world.nodes[0].core.datagrams.contents = ContentPool::new(2048, 4 * 2048);
+    world.nodes[0].core.datagrams.segments = SegmentPool::new(2048, 4 * 2048);
     let send = world.send(stream(1), LENGTH, level).unwrap();
     let parts = world.capture(0, 1);
     assert_eq!(parts.len(), 2, "as many as the pool gives");
@@ -115,7 +115,7 @@ fn a_receive_ends_when_the_sender_gives_its_message_up() {
             let ended = world.end_of(0, send);
             assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Removed, _))), "{ended:?}");
             all.extend(world.capture(0, 1));
-            assert_eq!(all.len(), 3, "two contents, and that no more come");
+            assert_eq!(all.len(), 3, "two segments, and that no more come");
             let mut receive = None;
             for count in 0..=3 {
                 if count == posted_after {
@@ -216,5 +216,5 @@ fn what_is_cut_leaves_the_memory_behind_it_alone() {
         world.deliver(0, 1, bytes).unwrap();
     }
     let (_, _, bytes) = &world.nodes[1].memory.ended[&receive];
-    assert_eq!(bytes[..], content(&stream(1), 0, LENGTH)[..300]);
+    assert_eq!(bytes[..], segment(&stream(1), 0, LENGTH)[..300]);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use zerocopy::FromZeros;
 
-use super::super::order::{Chain, Envelope, Held, ReorderBuffer};
+use super::super::order::{Chain, EnvelopeHeader, Held, ReorderBuffer};
 use super::super::window::{Arrivals, Coming, FRAMES_MAX};
 use crate::wire::Eager;
 
@@ -90,8 +90,8 @@ proptest! {
             prop_assert_eq!(arrivals.note(number(at)), Coming::Fresh);
             has_come[at] = true;
             let mut header = Eager::new_zeroed();
-            header.follows = follows[at].into();
-            let envelope = Envelope::Eager(header);
+            header.predecessor_distance = follows[at].into();
+            let envelope = EnvelopeHeader::Eager(header);
             let mut last = None;
             match reorder_buffer.waits_for(number(at), &envelope, &arrivals) {
                 None => {

@@ -54,7 +54,7 @@ impl Wire {
                     Staged::Blocked => {}
                 }
             }
-            let Some(out) = core.poll_content(0, CONTENT, false) else { return };
+            let Some(out) = core.poll_segment(0, CONTENT, false) else { return };
             let slot = &mut self.slots[self.len];
             (slot.0, slot.1) = (out.token, out.bytes.len());
             slot.2[..out.bytes.len()].copy_from_slice(out.bytes);
@@ -72,11 +72,11 @@ impl Wire {
             }
             for (at, (token, length, bytes)) in self.slots[..self.len].iter().enumerate().rev() {
                 if round == 0 && at % 3 == 0 {
-                    from.handle_content_lost(0, *token);
+                    from.handle_segment_lost(0, *token);
                     continue;
                 }
                 to.handle_datagram(0, &bytes[..*length], 0, counts).unwrap();
-                from.handle_content_acked(0, *token, counts);
+                from.handle_segment_acked(0, *token, counts);
             }
             while from.poll_dirty().is_some() || to.poll_dirty().is_some() {}
         }

@@ -68,7 +68,7 @@ pub(super) struct Stream {
     pub(super) context: u64,
 }
 
-pub(super) fn content(stream: &Stream, tag: u64, length: usize) -> Vec<u8> {
+pub(super) fn segment(stream: &Stream, tag: u64, length: usize) -> Vec<u8> {
     let seed = tag
         .wrapping_mul(31)
         .wrapping_add(stream.context * 7 + stream.from as u64 * 3 + u64::from(stream.source) * 5);
@@ -170,12 +170,12 @@ fn engine_of(node: usize) -> u64 {
 }
 
 impl World {
-    pub(super) fn new(count: usize, config: &Config, content_bytes: usize, seed: u64) -> Self {
-        Self::of(&vec![config.clone(); count], content_bytes, seed)
+    pub(super) fn new(count: usize, config: &Config, segment_bytes: usize, seed: u64) -> Self {
+        Self::of(&vec![config.clone(); count], segment_bytes, seed)
     }
 
     /// Engines with settings of each.
-    pub(super) fn of(configs: &[Config], content_bytes: usize, seed: u64) -> Self {
+    pub(super) fn of(configs: &[Config], segment_bytes: usize, seed: u64) -> Self {
         let count = configs.len();
         let nodes = configs.iter().enumerate().map(|(number, config)| {
             let mut core = Core::new(engine_of(number), config.clone());
@@ -201,7 +201,7 @@ impl World {
             doomed: Vec::new(),
             datagrams: 0,
             burst: 4,
-            room_bytes: content_bytes,
+            room_bytes: segment_bytes,
             now: 0,
             news: BTreeMap::new(),
             made: 0,
@@ -214,14 +214,14 @@ impl World {
         };
         for left in 0..count {
             for right in left + 1..count {
-                world.connect(left, right, content_bytes);
+                world.connect(left, right, segment_bytes);
             }
         }
         world
     }
 
     /// Establishes a session in datagram mode, opened by `left`.
-    fn connect(&mut self, left: usize, right: usize, content_bytes: usize) {
+    fn connect(&mut self, left: usize, right: usize, segment_bytes: usize) {
         for (from, to) in [(left, right), (right, left)] {
             for endpoint in 0..ENDPOINTS {
                 let node = &mut self.nodes[from];
@@ -234,7 +234,7 @@ impl World {
         let (from, to) = (engine_of(left), engine_of(right));
         let [slot, other] = connect((&mut opener.core, from), (&mut acceptor.core, to), id);
         for (node, slot, peer) in [(opener, slot, right), (acceptor, other, left)] {
-            node.core.use_datagrams(slot, content_bytes);
+            node.core.use_datagrams(slot, segment_bytes);
             node.slots.insert(peer, slot);
         }
     }
@@ -261,7 +261,7 @@ impl World {
     /// Sends the next message of a stream; its tag is its number there.
     pub(super) fn send(&mut self, stream: Stream, length: usize, level: Level) -> Option<Id> {
         let tag = self.sent.get(&stream).map_or(0, Vec::len) as u64;
-        let bytes = content(&stream, tag, length);
+        let bytes = segment(&stream, tag, length);
         let node = &mut self.nodes[stream.from];
         let request = SendRequest {
             endpoint: stream.source,
@@ -364,12 +364,12 @@ impl World {
                 let node = &mut self.nodes[to];
                 node.memory.now = self.now;
                 let slot = node.slots[&peer];
-                node.core.handle_content_acked(slot, token, &mut node.memory);
+                node.core.handle_segment_acked(slot, token, &mut node.memory);
             }
             News::Lost { to, peer, token } => {
                 let node = &mut self.nodes[to];
                 let slot = node.slots[&peer];
-                node.core.handle_content_lost(slot, token);
+                node.core.handle_segment_lost(slot, token);
             }
         }
     }
@@ -443,7 +443,7 @@ impl World {
         let core = &mut self.nodes[from].core;
         let waiting = core.waiting_bytes(slot);
         let asks_ack = self.faults.is_silent;
-        let Some(out) = core.poll_content(slot, self.room_bytes, asks_ack) else { return false };
+        let Some(out) = core.poll_segment(slot, self.room_bytes, asks_ack) else { return false };
         assert!(waiting > 0 && out.bytes.len() <= self.room_bytes);
         let (token, bytes) = (out.token, out.bytes.to_vec());
         self.datagrams += 1;
@@ -544,7 +544,7 @@ impl World {
         self.stage(from);
         let slot = self.nodes[from].slots[&to];
         let mut all = Vec::new();
-        while let Some(out) = self.nodes[from].core.poll_content(slot, self.room_bytes, false) {
+        while let Some(out) = self.nodes[from].core.poll_segment(slot, self.room_bytes, false) {
             all.push((out.token, out.bytes.to_vec()));
             self.stage(from);
         }
@@ -567,13 +567,13 @@ impl World {
     pub(super) fn acknowledge(&mut self, from: usize, to: usize, token: u64) {
         let node = &mut self.nodes[from];
         let slot = node.slots[&to];
-        node.core.handle_content_acked(slot, token, &mut node.memory);
+        node.core.handle_segment_acked(slot, token, &mut node.memory);
     }
 
     /// The sender of a datagram learns that it has not come.
     pub(super) fn lose(&mut self, from: usize, to: usize, token: u64) {
         let slot = self.nodes[from].slots[&to];
-        self.nodes[from].core.handle_content_lost(slot, token);
+        self.nodes[from].core.handle_segment_lost(slot, token);
     }
 
     pub(super) fn end_of(&self, node: usize, id: Id) -> Option<&Ended> {
@@ -617,7 +617,7 @@ impl World {
             let length = self.sent[&stream][*tag as usize].0;
             assert_eq!(arrival.length, length as u64);
             let fits = length.min(bytes.len());
-            assert!(bytes[..fits] == content(&stream, *tag, length)[..fits], "{stream:?} {tag}");
+            assert!(bytes[..fits] == segment(&stream, *tag, length)[..fits], "{stream:?} {tag}");
             assert!(bytes[fits..].iter().all(|&byte| byte == 0xee));
             *tag += 1;
         }
@@ -643,7 +643,7 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate() {
             let core = &node.core;
             assert_eq!(core.operations.len(), 0);
-            assert_eq!(core.datagrams.contents.allocated_bytes().1, 0);
+            assert_eq!(core.datagrams.segments.allocated_bytes().1, 0);
             assert_eq!(core.datagrams.assemblies.len(), 0);
             assert_eq!(core.datagrams.pulls.bytes(), 0);
             assert_eq!(core.unexpected.held_bytes().0, 0);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proto::packet::path::Path;
-use crate::proto::packet::transmit::{Content, Filled};
+use crate::proto::packet::transmit::{Filled, Payload};
 use crate::wire::packet::Packet;
 
 #[test]
@@ -105,12 +105,12 @@ fn the_mtu_is_found_and_a_black_hole_is_left() {
     let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
     let mut world = World::new(&jumbo, lossy(GBIT, rtt_ns, 0), bulk(), 8);
     world.run(20 * MILLI, |_| false);
-    assert_eq!(world.ends[0].path.content_bytes_max(), 8972 - 8 - 20);
+    assert_eq!(world.ends[0].path.payload_bytes_max(), 8972 - 8 - 20);
     // A route with 4000 bytes.
     world.links[0].config.bytes_max = 4000;
     let healed = goodput(&mut world, 400 * MILLI, 420 * MILLI);
     assert!(healed > GBIT / 2, "{healed}");
-    assert!(world.ends[0].sender.content_bytes_max.unwrap() < 4000);
+    assert!(world.ends[0].sender.payload_bytes_max.unwrap() < 4000);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn loss_of_long_datagrams_and_short_ones_alike_leaves_the_mtu() {
     let rtt_ns = 100 * MICRO;
     let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 300_000), bulk(), 9);
     world.run(100 * MILLI, |_| false);
-    assert_eq!(world.ends[0].sender.content_bytes_max, Some(1472 - 8 - 20));
+    assert_eq!(world.ends[0].sender.payload_bytes_max, Some(1472 - 8 - 20));
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn a_dead_path_is_probed_for_days_and_remembers_little() {
     assert!(rate > 50_000_000, "{rate}");
 }
 
-/// One short content whenever it is wanted.
+/// One short payload whenever it is wanted.
 struct Drip(bool);
 
-impl Content for Drip {
+impl Payload for Drip {
     fn waiting_bytes(&self) -> usize {
         if self.0 { 100 } else { 0 }
     }
@@ -222,7 +222,7 @@ fn who_goes_on_sending_into_a_dead_path_finds_out() {
     let (path, now_ns) = answered(&[100 * MICRO; 10]);
     let alone_ns = time_to_silence(path, now_ns, 10 * SECOND);
     assert!(alone_ns < 10 * MILLI, "{alone_ns}");
-    // More often than a probe timeout, so that each content would put the next one off.
+    // More often than a probe timeout, so that each payload would put the next one off.
     let (path, now_ns) = answered(&[100 * MICRO; 10]);
     let ns = time_to_silence(path, now_ns, 80 * MICRO);
     assert!(ns < alone_ns + 4 * MILLI, "{ns} instead of {alone_ns}");

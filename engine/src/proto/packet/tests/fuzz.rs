@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
-use crate::proto::packet::{Content, Event, Filled, Path, PathConfig};
+use crate::proto::packet::{Filled, PacketEvent, Path, PathConfig, Payload};
 use crate::wire::ack::{ACK_BYTES_MAX, AckWriter};
 use crate::wire::packet::{FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketHeader};
 
@@ -29,7 +29,7 @@ impl Endless {
     }
 }
 
-impl Content for Endless {
+impl Payload for Endless {
     fn waiting_bytes(&self) -> usize {
         self.bytes
     }
@@ -82,7 +82,7 @@ fn hostile_packets() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
         let mut path = Path::new(PathConfig::default());
         let mut out = vec![0; PathConfig::default().datagram_bytes_max];
-        let mut content = Endless::default();
+        let mut payload = Endless::default();
         let (mut now_ns, mut sent, mut said) = (1_000_000u64, 0, 0u32);
         for choice in input.chunks_exact(8) {
             let choice: [u8; 8] = choice.try_into().unwrap();
@@ -90,7 +90,7 @@ fn hostile_packets() {
             path.start_turn(u64::from(first) << 10);
             match first % 4 {
                 0 => now_ns += u64::from(second) << (choice[2] % 24),
-                1 => content.bytes = usize::from(second) * 8,
+                1 => payload.bytes = usize::from(second) * 8,
                 _ => {
                     let bytes = packet(choice, said, sent);
                     if let Ok(packet) = Packet::decode(&bytes)
@@ -104,16 +104,16 @@ fn hostile_packets() {
                 path.handle_timeout(now_ns, second & 1 == 0);
             }
             while let Some(event) = path.poll_known_event() {
-                if let Event::Acked { token } | Event::Lost { token } = event {
-                    let left = content.under_way.get_mut(&token).expect("it was sent");
+                if let PacketEvent::Acked { token } | PacketEvent::Lost { token } = event {
+                    let left = payload.under_way.get_mut(&token).expect("it was sent");
                     *left -= 1;
                     if *left == 0 {
-                        content.under_way.remove(&token);
+                        payload.under_way.remove(&token);
                     }
                 }
             }
             for _ in 0..second % 32 {
-                let Some((length, number)) = path.poll_transmit(now_ns, &mut content, &mut out)
+                let Some((length, number)) = path.poll_transmit(now_ns, &mut payload, &mut out)
                 else {
                     break;
                 };

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::proto::packet::path::Path;
-use crate::proto::packet::{Content, Filled};
+use crate::proto::packet::{Filled, Payload};
 use crate::wire::ack::{ACK_BYTES_MAX, AckWriter, NUMBERS_MAX};
 use crate::wire::packet::{
     FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketError, PacketHeader,
@@ -131,13 +131,13 @@ proptest! {
         ),
     ) {
         let mut path = Path::new(PathConfig::default());
-        let mut content = Endless::default();
+        let mut payload = Endless::default();
         let mut out = vec![0; 1472];
         for (at, (flags, [number, floor, ack], word, bits, near)) in
             packets.into_iter().enumerate()
         {
             let now_ns = at as u64 * 10_000;
-            path.poll_transmit(now_ns, &mut content, &mut out);
+            path.poll_transmit(now_ns, &mut payload, &mut out);
             let near = |value: u32| if near > 0 { value % 300 } else { value };
             let header = PacketHeader {
                 kind: KIND_PACKET,
@@ -171,7 +171,7 @@ proptest! {
 #[derive(Default)]
 struct Endless(u64);
 
-impl Content for Endless {
+impl Payload for Endless {
     fn waiting_bytes(&self) -> usize {
         1
     }
@@ -192,9 +192,9 @@ impl Content for Endless {
 fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     let mut path = Path::new(PathConfig::default());
     let mut out = vec![0; 1472];
-    let mut content = Endless::default();
+    let mut payload = Endless::default();
     for _ in 0..3 {
-        path.poll_transmit(0, &mut content, &mut out).unwrap();
+        path.poll_transmit(0, &mut payload, &mut out).unwrap();
     }
     let forge = |cumulative: u64, bits: Option<u64>| {
         let mut bytes = PacketHeader {
@@ -233,7 +233,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 #[test]
 fn one_that_is_overtaken_tells_no_time() {
     let mut path = Path::new(config(100 * MICRO));
-    let (mut content, mut out) = (Endless::default(), vec![0; 1472]);
+    let (mut payload, mut out) = (Endless::default(), vec![0; 1472]);
     let answer = |number: u32, cumulative: u64, delay_ns: u64| {
         let flags = FLAG_ACK | FLAG_ELICITS;
         let header = PacketHeader {
@@ -245,15 +245,15 @@ fn one_that_is_overtaken_tells_no_time() {
         };
         let mut room = [0; ACK_BYTES_MAX];
         let length = AckWriter::new(&mut room, cumulative, delay_ns).finish();
-        [header.as_bytes(), &room[..length], b"content"].concat()
+        [header.as_bytes(), &room[..length], b"payload"].concat()
     };
     let handle = |path: &mut Path, now_ns: u64, bytes: &[u8]| {
         path.handle_packet(now_ns, &Packet::decode(bytes).unwrap()).unwrap();
     };
-    path.poll_transmit(0, &mut content, &mut out).unwrap();
+    path.poll_transmit(0, &mut payload, &mut out).unwrap();
     handle(&mut path, 100 * MICRO, &answer(0, 1, 0));
     for number in 1..4 {
-        path.poll_transmit(number * MICRO + SECOND, &mut content, &mut out).unwrap();
+        path.poll_transmit(number * MICRO + SECOND, &mut payload, &mut out).unwrap();
     }
     // All were sent at about 1 s; the second answer to them waited for a millisecond at its sender.
     let came_ns = SECOND + 104 * MICRO;
@@ -272,7 +272,7 @@ fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
     let rtt_ns = 100 * MICRO;
     let mut path = Path::new(config(rtt_ns));
     let mut out = vec![0; 1472];
-    let mut content = Endless::default();
+    let mut payload = Endless::default();
     let (mut now_ns, mut lost) = (0, 0);
     for number in 0..NUMBERS_MAX + 1000 {
         now_ns += 1000;
@@ -285,7 +285,7 @@ fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
         };
         path.handle_packet(now_ns, &Packet::decode(header.as_bytes()).unwrap()).unwrap();
         path.handle_timeout(now_ns, true);
-        while path.poll_transmit(now_ns, &mut content, &mut out).is_some() {}
+        while path.poll_transmit(now_ns, &mut payload, &mut out).is_some() {}
         while path.poll_event().is_some() {
             lost += 1;
         }

@@ -1,10 +1,10 @@
-//! Messages cut into content, and put together again.
+//! Messages cut into payload, and put together again.
 
 use std::collections::VecDeque;
 
-use super::super::{Content, Event, Filled};
+use super::super::{Filled, PacketEvent, Payload};
 
-/// What leads each piece of content: message, offset.
+/// What leads each piece of payload: message, offset.
 const PIECE_HEADER_BYTES: usize = 8;
 
 /// Sorted, disjoint ranges of bytes.
@@ -67,7 +67,7 @@ pub(super) struct Sender {
     acked_bytes: Vec<u32>,
     pub(super) finished: u32,
     pub(super) now_ns: u64,
-    pub(super) content_bytes_max: Option<usize>,
+    pub(super) payload_bytes_max: Option<usize>,
 }
 
 impl Sender {
@@ -85,7 +85,7 @@ impl Sender {
             acked_bytes: Vec::new(),
             finished: 0,
             now_ns: 0,
-            content_bytes_max: None,
+            payload_bytes_max: None,
         }
     }
 
@@ -103,9 +103,9 @@ impl Sender {
         if may_begin { self.message_bytes } else { 0 }
     }
 
-    pub(super) fn handle_event(&mut self, event: Event) {
+    pub(super) fn handle_event(&mut self, event: PacketEvent) {
         match event {
-            Event::Acked { token } => {
+            PacketEvent::Acked { token } => {
                 let state = std::mem::replace(&mut self.tokens[token as usize], Token::Acked);
                 let Token::Open(piece) = state else { panic!("{token} was {state:?}, is acked") };
                 let message = piece.message as usize;
@@ -116,7 +116,7 @@ impl Sender {
                     self.finished += 1;
                 }
             }
-            Event::Lost { token } => {
+            PacketEvent::Lost { token } => {
                 let state = std::mem::replace(&mut self.tokens[token as usize], Token::Lost);
                 let Token::Open(piece) = state else { panic!("{token} was {state:?}, is lost") };
                 let acked = &self.acked[piece.message as usize];
@@ -124,7 +124,7 @@ impl Sender {
                     self.again.push_back(piece);
                 }
             }
-            Event::ContentBytesMax { bytes } => self.content_bytes_max = Some(bytes),
+            PacketEvent::PayloadBytesMax { bytes } => self.payload_bytes_max = Some(bytes),
         }
     }
 
@@ -149,7 +149,7 @@ impl Sender {
     }
 }
 
-impl Content for Sender {
+impl Payload for Sender {
     fn waiting_bytes(&self) -> usize {
         let piece = self.again.front().map_or_else(|| self.uncut(), |piece| piece.bytes);
         if piece == 0 { 0 } else { PIECE_HEADER_BYTES + piece as usize }
@@ -206,10 +206,10 @@ impl Receiver {
         Self { message_bytes, ..Self::default() }
     }
 
-    pub(super) fn handle_content(&mut self, now_ns: u64, content: &[u8]) {
-        let message = u32::from_le_bytes(content[..4].try_into().unwrap());
-        let offset = u32::from_le_bytes(content[4..8].try_into().unwrap());
-        let bytes = (content.len() - PIECE_HEADER_BYTES) as u32;
+    pub(super) fn handle_content(&mut self, now_ns: u64, payload: &[u8]) {
+        let message = u32::from_le_bytes(payload[..4].try_into().unwrap());
+        let offset = u32::from_le_bytes(payload[4..8].try_into().unwrap());
+        let bytes = (payload.len() - PIECE_HEADER_BYTES) as u32;
         let message_at = message as usize;
         if self.arrived.len() <= message_at {
             self.arrived.resize_with(message_at + 1, Default::default);

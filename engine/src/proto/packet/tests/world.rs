@@ -144,9 +144,9 @@ impl World {
         while let Some(bytes) = end.inbox.pop_front() {
             let packet = Packet::decode(&bytes).expect("paths make sound packets");
             let arrival = end.path.handle_packet(now_ns, &packet).expect("and sound answers");
-            let is_content = !packet.content.is_empty() && !packet.has(FLAG_MTU_PROBE);
-            if arrival == Arrival::Fresh && is_content {
-                end.receiver.handle_content(now_ns, packet.content);
+            let is_payload = !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE);
+            if arrival == Arrival::Fresh && is_payload {
+                end.receiver.handle_content(now_ns, packet.payload);
             }
             self.spare.push(bytes);
         }
@@ -167,7 +167,7 @@ impl World {
             let end = &mut self.ends[at];
             let (_, before, _) = end.path.load();
             let probes = end.path.statistics().probes;
-            let waits = super::super::Content::waiting_bytes(&end.sender) > 0;
+            let waits = super::super::Payload::waiting_bytes(&end.sender) > 0;
             let lone = if waits {
                 end.path.transmit_lone(now_ns, &mut end.sender, &mut self.out)
             } else {
@@ -201,7 +201,7 @@ impl World {
         assert!(in_flight == 0 || due_ns.is_some(), "a timer is armed");
         let rests = end.path.rests_until_ns();
         assert!(due_ns.is_none_or(|due_ns| rests <= due_ns), "{rests}, and is due at {due_ns:?}");
-        let waits = super::super::Content::waiting_bytes(&end.sender) > 0;
-        assert!(!waits || end.path.poll_timeout().is_some(), "content waits without a timer");
+        let waits = super::super::Payload::waiting_bytes(&end.sender) > 0;
+        assert!(!waits || end.path.poll_timeout().is_some(), "payload waits without a timer");
     }
 }

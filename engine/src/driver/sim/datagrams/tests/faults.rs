@@ -36,7 +36,7 @@ fn a_firewall_stops_datagrams_only() {
     let to = bench.locator(1);
     bench.drivers[0].as_mut().unwrap().connect(to, 0).unwrap();
     bench.pass(MILLISECOND);
-    assert!(matches!(bench.poll(0)[..], [Event::Connected { .. }]));
+    assert!(matches!(bench.poll(0)[..], [DriverEvent::Connected { .. }]));
     bench.net.borrow_mut().open_datagrams_way(0, 1);
     assert!(passes(&mut bench, 0, 1));
     bench.net.borrow_mut().cut_datagrams_way(1, 0);

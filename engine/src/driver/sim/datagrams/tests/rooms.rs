@@ -4,8 +4,8 @@ use super::super::FRAMING_BYTES;
 use super::super::socket::QUEUED_MAX;
 use super::*;
 
-fn is_readable(events: &[Event]) -> bool {
-    matches!(events, [Event::DatagramsReadable])
+fn is_readable(events: &[DriverEvent]) -> bool {
+    matches!(events, [DriverEvent::DatagramsReadable])
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn without_room_it_would_block_and_is_writable_once() {
     // Sleeping lasts until the kernel takes one more.
     let (slept_ns, events) = bench.park(0, MILLISECOND);
     assert_eq!(slept_ns, each);
-    assert!(matches!(events[..], [Event::DatagramsWritable]), "{events:?}");
+    assert!(matches!(events[..], [DriverEvent::DatagramsWritable]), "{events:?}");
     assert!(bench.queue(0, to, &[9; 1000]));
     assert!(!bench.queue(0, to, &[9; 1000]));
     let (slept_ns, events) = bench.park(0, MILLISECOND);

@@ -1,7 +1,7 @@
-//! What was sent together, kept until it is acknowledged.
+//! Segments that are kept until they are acknowledged.
 //!
-//! A *content* is a segment whose header is written each time it is sent: frames, the number of the
-//! first one, how many they are. Its buffer comes out of a pool that all sessions share. *Short*
+//! A [`SegmentBuffer`] holds frames, the number of the first one, and how many they are; the header
+//! is written each time it is sent. It comes out of a pool that all sessions share. *Short*
 //! ones fit a datagram; *long* ones go by the session's stream.
 
 use zerocopy::IntoBytes;
@@ -12,19 +12,19 @@ use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::part::PART_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
-/// Most payload of one frame in a long content. Longer messages go in parts of that length, so that
+/// Most payload of one frame in a long segment. Longer messages go in parts of that length, so that
 /// the receiver copies one while the sender copies the next; more of them cost more calls.
 pub(super) const LONG_PAYLOAD_BYTES: usize = EAGER_BYTES_MAX;
 
-/// A long content: an envelope, and the first part of its message; or messages, 16 of 2 KiB at the
+/// A long segment: an envelope, and the first part of its message; or messages, 16 of 2 KiB at the
 /// most, so that those of any power of two fill it.
 pub(super) const LONG_BYTES: usize =
     SEGMENT_HEADER_BYTES + 16 * EAGER_HEADER_BYTES + PART_HEADER_BYTES + LONG_PAYLOAD_BYTES;
 
-/// No content.
+/// No segment.
 const NONE: u32 = u32::MAX;
 
-/// Where a content is.
+/// Where a segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// Frames are still added.
@@ -37,7 +37,7 @@ pub(crate) enum Place {
     Lost,
 }
 
-/// Which of the two lists that a content can be in a link belongs to.
+/// Which of the two lists that a segment can be in a link belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
     /// All of a session, by their frames.
@@ -47,16 +47,16 @@ pub(crate) enum Order {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct ListLink {
     previous: u32,
     next: u32,
 }
 
-const UNLINKED: Link = Link { previous: NONE, next: NONE };
+const UNLINKED: ListLink = ListLink { previous: NONE, next: NONE };
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Content {
+pub(crate) struct SegmentBuffer {
     buffer: Box<[u8]>,
     /// Header included.
     pub(crate) bytes: usize,
@@ -73,10 +73,10 @@ pub(crate) struct Content {
     pub(super) is_long: bool,
     /// Sends with something in it that end, or come nearer to it, when it is acknowledged.
     pub(crate) operations: Vec<Id>,
-    links: [Link; 2],
+    links: [ListLink; 2],
 }
 
-impl Content {
+impl SegmentBuffer {
     /// The last frame in it, plus 1.
     pub(crate) fn end_frame(&self) -> u32 {
         self.first_frame.wrapping_add(u32::from(self.frames))
@@ -117,7 +117,7 @@ impl Content {
     }
 }
 
-/// Contents with buffers of one length.
+/// Segments with buffers of one length.
 #[derive(Debug)]
 struct Class {
     buffer_bytes: usize,
@@ -127,7 +127,7 @@ struct Class {
     used: usize,
     /// Those that are over, for the next ones.
     #[allow(clippy::vec_box, reason = "they go to and from the table, which moves its entries")]
-    idle: Vec<Box<Content>>,
+    idle: Vec<Box<SegmentBuffer>>,
 }
 
 impl Class {
@@ -150,9 +150,9 @@ impl Class {
     }
 
     #[cold]
-    fn make(&mut self, is_long: bool) -> Box<Content> {
+    fn make(&mut self, is_long: bool) -> Box<SegmentBuffer> {
         self.made += 1;
-        Box::new(Content {
+        Box::new(SegmentBuffer {
             buffer: vec![0; self.buffer_bytes].into_boxed_slice(),
             bytes: 0,
             first_frame: 0,
@@ -168,29 +168,29 @@ impl Class {
     }
 }
 
-/// See the module. At most `limit` contents of each length, and [`ContentPool::LEAST`] short ones
+/// See the module. At most `limit` segments of each length, and [`SegmentPool::LEAST`] short ones
 /// and a long one of each session beyond that, so that no session waits for another one's
 /// acknowledgements.
 #[derive(Debug)]
-pub(crate) struct ContentPool {
-    contents: Table<Box<Content>>,
+pub(crate) struct SegmentPool {
+    segments: Table<Box<SegmentBuffer>>,
     /// Those that go in one datagram.
     short: Class,
     /// Those that go by a stream.
     long: Class,
 }
 
-impl ContentPool {
-    /// Short contents that every session may have: one of messages, one of control frames.
+impl SegmentPool {
+    /// Short segments that every session may have: one of messages, one of control frames.
     pub(crate) const LEAST: usize = 2;
 
     /// Buffers of `buffer_bytes` each, and long ones, for `bytes` of either kind.
     pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
         let (short, long) = (Class::new(buffer_bytes, bytes), Class::new(LONG_BYTES, bytes));
-        Self { contents: Table::new(usize::MAX), short, long }
+        Self { segments: Table::new(usize::MAX), short, long }
     }
 
-    /// Longest content of one datagram, in bytes, header included.
+    /// Longest segment of one datagram, in bytes, header included.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.short.buffer_bytes
     }
@@ -238,32 +238,32 @@ impl ContentPool {
         held == 0 || held < half.saturating_sub(self.short.used)
     }
 
-    /// A new content; [`Self::has_room`] was asked.
+    /// A new segment; [`Self::has_room`] was asked.
     #[inline]
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
-        let content = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
+        let segment = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
         self.short.used += 1;
-        self.insert(content, session, first_frame)
+        self.insert(segment, session, first_frame)
     }
 
-    /// A new long content; [`Self::has_room_for_long`] was asked.
+    /// A new long segment; [`Self::has_room_for_long`] was asked.
     pub(super) fn open_long(&mut self, session: u32, first_frame: u32) -> Id {
-        let content = self.long.idle.pop().unwrap_or_else(|| self.long.make(true));
+        let segment = self.long.idle.pop().unwrap_or_else(|| self.long.make(true));
         self.long.used += 1;
-        self.insert(content, session, first_frame)
+        self.insert(segment, session, first_frame)
     }
 
     #[inline]
-    fn insert(&mut self, mut content: Box<Content>, session: u32, first_frame: u32) -> Id {
-        content.bytes = SEGMENT_HEADER_BYTES;
-        content.first_frame = first_frame;
-        content.frames = 0;
-        content.session = session;
-        content.place = Place::Open;
-        content.is_urgent = false;
-        content.ends_unheard = false;
-        content.links = [UNLINKED; 2];
-        self.contents.insert(content).expect("the table has no bound of its own")
+    fn insert(&mut self, mut segment: Box<SegmentBuffer>, session: u32, first_frame: u32) -> Id {
+        segment.bytes = SEGMENT_HEADER_BYTES;
+        segment.first_frame = first_frame;
+        segment.frames = 0;
+        segment.session = session;
+        segment.place = Place::Open;
+        segment.is_urgent = false;
+        segment.ends_unheard = false;
+        segment.links = [UNLINKED; 2];
+        self.segments.insert(segment).expect("the table has no bound of its own")
     }
 
     #[inline]
@@ -271,43 +271,43 @@ impl ContentPool {
         if is_long { &mut self.long } else { &mut self.short }
     }
 
-    /// Takes a content out, unlinked, with what waits for it; [`Self::recycle`] takes it back.
+    /// Takes a segment out, unlinked, with what waits for it; [`Self::recycle`] takes it back.
     #[inline]
-    pub(crate) fn take(&mut self, id: Id) -> Option<Box<Content>> {
-        let content = self.contents.remove(id)?;
-        self.class(content.is_long).used -= 1;
-        Some(content)
+    pub(crate) fn take(&mut self, id: Id) -> Option<Box<SegmentBuffer>> {
+        let segment = self.segments.remove(id)?;
+        self.class(segment.is_long).used -= 1;
+        Some(segment)
     }
 
-    /// Keeps the memory of a content for the next one.
+    /// Keeps the memory of a segment for the next one.
     #[inline]
-    pub(crate) fn recycle(&mut self, mut content: Box<Content>) {
-        content.operations.clear();
-        self.class(content.is_long).idle.push(content);
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, id: Id) -> Option<&Content> {
-        self.contents.get(id).map(|content| &**content)
+    pub(crate) fn recycle(&mut self, mut segment: Box<SegmentBuffer>) {
+        segment.operations.clear();
+        self.class(segment.is_long).idle.push(segment);
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut Content> {
-        self.contents.get_mut(id).map(|content| &mut **content)
+    pub(crate) fn get(&self, id: Id) -> Option<&SegmentBuffer> {
+        self.segments.get(id).map(|segment| &**segment)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut SegmentBuffer> {
+        self.segments.get_mut(id).map(|segment| &mut **segment)
     }
 
     #[inline]
     pub(crate) fn id_at(&self, index: u32) -> Option<Id> {
-        self.contents.id_at(index as usize)
+        self.segments.id_at(index as usize)
     }
 
     #[inline]
-    fn link(&mut self, index: u32, order: Order) -> Option<&mut Link> {
-        self.contents.at_mut(index as usize).map(|content| &mut content.links[order as usize])
+    fn link(&mut self, index: u32, order: Order) -> Option<&mut ListLink> {
+        self.segments.at_mut(index as usize).map(|segment| &mut segment.links[order as usize])
     }
 }
 
-/// A list of contents, threaded through them.
+/// A list of segments, threaded through them.
 #[derive(Debug)]
 pub(crate) struct List {
     order: Order,
@@ -327,22 +327,22 @@ impl List {
     }
 
     #[inline]
-    pub(crate) fn first(&self, pool: &ContentPool) -> Option<Id> {
+    pub(crate) fn first(&self, pool: &SegmentPool) -> Option<Id> {
         pool.id_at(self.first)
     }
 
     #[inline]
-    pub(crate) fn last(&self, pool: &ContentPool) -> Option<Id> {
+    pub(crate) fn last(&self, pool: &SegmentPool) -> Option<Id> {
         pool.id_at(self.last)
     }
 
     /// The one behind `id`.
-    pub(crate) fn next(&self, pool: &ContentPool, id: Id) -> Option<Id> {
+    pub(crate) fn next(&self, pool: &SegmentPool, id: Id) -> Option<Id> {
         pool.id_at(pool.get(id)?.links[self.order as usize].next)
     }
 
     #[inline]
-    pub(crate) fn push_back(&mut self, pool: &mut ContentPool, id: Id) {
+    pub(crate) fn push_back(&mut self, pool: &mut SegmentPool, id: Id) {
         let index = id.index() as u32;
         let previous = std::mem::replace(&mut self.last, index);
         match pool.link(previous, self.order) {
@@ -350,15 +350,15 @@ impl List {
             None => self.first = index,
         }
         if let Some(link) = pool.link(index, self.order) {
-            *link = Link { previous, next: NONE };
+            *link = ListLink { previous, next: NONE };
         }
         self.len += 1;
     }
 
     /// `id` is in this list.
-    pub(crate) fn unlink(&mut self, pool: &mut ContentPool, id: Id) {
+    pub(crate) fn unlink(&mut self, pool: &mut SegmentPool, id: Id) {
         let Some(link) = pool.link(id.index() as u32, self.order) else { return };
-        let Link { previous, next } = std::mem::replace(link, UNLINKED);
+        let ListLink { previous, next } = std::mem::replace(link, UNLINKED);
         match pool.link(previous, self.order) {
             Some(link) => link.next = next,
             None => self.first = next,
