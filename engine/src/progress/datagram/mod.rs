@@ -394,14 +394,14 @@ impl Engine {
 
     /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
     pub(super) fn acknowledge_all(&mut self) {
-        let heard = self.state.paths.hasten_acks();
-        if !heard.is_empty() {
-            for &session in &heard {
+        let awake = self.state.paths.hasten_acks();
+        if !awake.is_empty() {
+            for &session in &awake {
                 self.transmit_all(session);
             }
             self.driver.flush_datagrams();
         }
-        self.state.paths.end_hasten_acks(heard);
+        self.state.paths.end_hasten_acks(awake);
     }
 }
 

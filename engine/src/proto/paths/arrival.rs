@@ -172,9 +172,7 @@ impl PathTable {
             dropped.stray += 1;
             return Ok(Outcome::Dropped);
         };
-        if !std::mem::replace(&mut path.is_heard, true) {
-            self.heard.push(session);
-        }
+        path.stay_awake(session, &mut self.awake);
         match arrival {
             Ok(Arrival::Fresh) => {}
             Ok(_) => {

@@ -69,9 +69,9 @@ impl PathTable {
             in_use.shrink_to_fit();
         }
         // Paths that ended have left entries, where the loop never sleeps.
-        if self.heard.len() > self.by_slot.len() {
-            self.heard.sort_unstable();
-            self.heard.dedup();
+        if self.awake.len() > self.by_slot.len() {
+            self.awake.sort_unstable();
+            self.awake.dedup();
         }
     }
 }

@@ -70,8 +70,8 @@ pub(crate) struct SessionPath {
     pub(super) is_off: bool,
     /// Packets came, and its path has not been drained since.
     pub(super) has_update: bool,
-    /// A packet came since the loop slept, and its session is in the list of those.
-    pub(super) is_heard: bool,
+    /// It had something to do since the loop slept, and its session is in the list of those.
+    pub(super) is_awake: bool,
 }
 
 /// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
@@ -157,7 +157,7 @@ impl SessionPath {
             timer_ns: u64::MAX,
             is_off: false,
             has_update: false,
-            is_heard: false,
+            is_awake: false,
         }
     }
 
@@ -191,6 +191,14 @@ impl SessionPath {
     /// What sends and receives its packets.
     pub(crate) fn packets(&self) -> &Path {
         &self.packets
+    }
+
+    /// It has something to do: the loop looks at it before it sleeps.
+    #[inline]
+    pub(super) fn stay_awake(&mut self, session: u32, awake: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.is_awake, true) {
+            awake.push(session);
+        }
     }
 
     /// Gives back what memory an idle path does without.
