@@ -334,6 +334,7 @@ impl Engine {
         self.driver.counters()
     }
 
+    #[inline(always)]
     pub(super) fn read_clock(&mut self) {
         self.state.now_ns = self.state.clock.now_ns();
     }

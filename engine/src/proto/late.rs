@@ -51,6 +51,22 @@ impl<T: 'static> LateQueue<T> {
         self.0.as_mut()?.pop_front()
     }
 
+    /// Without a look at the queue where there is none, as mostly.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|queue| queue.is_empty())
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |queue| queue.len())
+    }
+
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&T> {
+        self.0.as_ref()?.front()
+    }
+
     /// Drops all, and keeps no memory.
     pub(crate) fn clear(&mut self) {
         self.0 = None;
