@@ -58,7 +58,7 @@ impl Engine {
 
     /// The driver's name of a lane; `None` for one that is gone, whose slot may have a successor.
     fn key_of(&self, lane: Id) -> Option<LaneKey> {
-        self.state.core.lanes.get(lane)?;
+        self.state.core.lanes().get(lane)?;
         self.state.lane_keys.get(lane.index()).copied().flatten()
     }
 
@@ -81,7 +81,7 @@ impl Engine {
         let Some(chunk) = self.state.core.next_send(lane, &self.state.completions) else {
             return false;
         };
-        let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
+        let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
         let zero_copy = self.control(session).zero_copy.as_ref();
         let mode = zero_copy.map_or(SendMode::Copy, |known| known.mode(chunk.length));
         self.read_clock();
@@ -115,7 +115,7 @@ impl Engine {
         match result {
             Ok(()) => {
                 self.state.core.handle_chunk_sent(lane, now_ns);
-                let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
+                let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
                 if let (Some((length, since_ns, mode)), Some(zero_copy)) =
                     (sent, self.control(session).zero_copy.as_mut())
                 {
@@ -149,7 +149,7 @@ impl Engine {
             state.now_ns,
             &mut state.completions,
         );
-        let is_idle = state.core.lanes.get(lane).is_some_and(|lane| lane.incoming.is_empty());
+        let is_idle = state.core.lanes().get(lane).is_some_and(|lane| lane.incoming.is_empty());
         if is_open && is_good && is_idle {
             // Only idle lanes are watched: for their end.
             self.watch(key, Interest::Readable);
@@ -229,7 +229,7 @@ impl Engine {
     /// RR-LANE-3.
     pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, traffic: Traffic) {
         let is_expecting =
-            self.state.core.lanes.get(lane).is_some_and(|lane| !lane.incoming.is_empty());
+            self.state.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
         if traffic.receiving.is_some() || is_expecting {
             // The recv of the chunk reports whatever comes.
             return;
@@ -247,7 +247,7 @@ impl Engine {
 
     pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {
         if let Some(key) = self.key_of(lane) {
-            if let Some(bulk) = self.state.core.lanes.get(lane) {
+            if let Some(bulk) = self.state.core.lanes().get(lane) {
                 let (session, at) = (bulk.session, bulk.path);
                 self.keep_figures(session, at, key);
             }
