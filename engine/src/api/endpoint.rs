@@ -330,7 +330,7 @@ impl Endpoint<Owned> {
     /// until some newer sessions have ended: insert its address to keep it.
     pub fn peer_address(&self, peer: Peer) -> Option<Address> {
         let engine = self.mode.engine.borrow();
-        engine.state.core.remotes.get(peer.0)?;
+        engine.state.core.remotes().get(peer.0)?;
         let name = engine.state.core.name_of(peer.0.index() as u32)?;
         Some(Address::new(name.engine, name.locators, name.endpoint))
     }
@@ -344,7 +344,7 @@ impl Endpoint<Owned> {
     /// and 32 KiB where both sides have no datagrams. `None`: not connected.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         let core = &self.mode.engine.borrow().state.core;
-        core.eager_limit_of(core.remotes.get(peer.0)?.session)
+        core.eager_limit_of(core.remotes().get(peer.0)?.session)
     }
 
     /// Connects to a peer and waits until the session is up. Sending does so by itself; after a

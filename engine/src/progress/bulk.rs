@@ -60,7 +60,7 @@ impl Engine {
 
     /// The driver's name of a lane; `None` for one that is gone, whose slot may have a successor.
     fn key_of(&self, lane: Id) -> Option<LaneKey> {
-        self.state.core.lanes.get(lane)?;
+        self.state.core.lanes().get(lane)?;
         self.state.lane_keys.get(lane.index()).copied().flatten()
     }
 
@@ -83,7 +83,7 @@ impl Engine {
         let Some(chunk) = self.state.core.next_send(lane, &self.state.completions) else {
             return false;
         };
-        let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
+        let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
         let policy = self.state.config.zero_copy;
         let zero_copy = &mut self.control(session).zero_copy;
         let zero_copy = zero_copy.get_or_insert_with(|| Box::new(ZeroCopy::new(policy)));
@@ -119,7 +119,7 @@ impl Engine {
         match result {
             Ok(()) => {
                 self.state.core.handle_chunk_sent(lane, now_ns);
-                let session = self.state.core.lanes.get(lane).map_or(0, |lane| lane.session);
+                let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
                 if let (Some((length, since_ns, mode)), Some(zero_copy)) =
                     (sent, self.control(session).zero_copy.as_mut())
                 {
@@ -153,7 +153,7 @@ impl Engine {
             state.now_ns,
             &mut state.completions,
         );
-        let is_idle = state.core.lanes.get(lane).is_some_and(|lane| lane.incoming.is_empty());
+        let is_idle = state.core.lanes().get(lane).is_some_and(|lane| lane.incoming.is_empty());
         if is_open && is_good && is_idle {
             // Only idle lanes are watched: for their end.
             self.watch(key, Interest::Readable);
@@ -234,7 +234,7 @@ impl Engine {
     /// RR-LANE-3.
     pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, is_receiving: bool) {
         let is_expecting =
-            self.state.core.lanes.get(lane).is_some_and(|lane| !lane.incoming.is_empty());
+            self.state.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
         if is_receiving || is_expecting {
             // The recv of the chunk reports whatever comes.
             return;
@@ -252,7 +252,7 @@ impl Engine {
 
     pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {
         if let Some(key) = self.key_of(lane) {
-            if let Some(bulk) = self.state.core.lanes.get(lane) {
+            if let Some(bulk) = self.state.core.lanes().get(lane) {
                 let (session, at) = (bulk.session, bulk.path);
                 self.keep_figures(session, at, key);
             }

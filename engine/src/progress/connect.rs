@@ -37,7 +37,7 @@ impl Engine {
     // ---- Our side connects ----
 
     pub(super) fn connect_control(&mut self, session: u32) {
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
+        let Some(known) = self.state.core.session(session) else { return };
         if known.connection.phase() != Phase::Connecting {
             // The session was given up, or came about otherwise, before its turn.
             return;
@@ -47,10 +47,10 @@ impl Engine {
         self.drop_attempt(session);
         let ways = self.ways_to(&locators);
         let state = &mut *self.state;
-        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
-        let (remote, rail) = ways[known.connection.take_way(state.now_ns, ways.len())];
+        let Some(connection) = state.core.connection(session) else { return };
+        let (remote, rail) = ways[connection.take_way(state.now_ns, ways.len())];
         if remote != locators.first() {
-            known.connection.stray();
+            connection.stray();
         }
         match self.driver.connect(remote, rail) {
             Ok(lane) => {
@@ -113,8 +113,8 @@ impl Engine {
     }
 
     fn note_swallowed(&mut self, session: u32) {
-        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
-            known.connection.note_swallowed();
+        if let Some(connection) = self.state.core.connection(session) {
+            connection.note_swallowed();
         }
     }
 
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     pub(super) fn set_lane_key(&mut self, lane: Id, key: Option<LaneKey>) {
-        if self.state.core.lanes.get(lane).is_none() {
+        if self.state.core.lanes().get(lane).is_none() {
             // What is late about a lane that is gone does not concern its successor.
             return;
         }
@@ -149,8 +149,8 @@ impl Engine {
 
     fn attempt_failed(&mut self, session: u32, cause: &str) {
         let state = &mut *self.state;
-        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
-        let step = known.connection.handle_attempt_failed(state.now_ns, cause);
+        let Some(connection) = state.core.connection(session) else { return };
+        let step = connection.handle_attempt_failed(state.now_ns, cause);
         state.core.apply(session, step, &mut state.completions);
     }
 
@@ -158,7 +158,7 @@ impl Engine {
     pub(super) fn handle_connected(&mut self, key: LaneKey) {
         match self.state.roles.get_mut(key) {
             Some(&mut Role::Connecting { session, remote }) => {
-                let known = self.state.core.sessions.at(session as usize);
+                let known = self.state.core.session(session);
                 let phase = known.map_or(Phase::Closed, |known| known.connection.phase());
                 if phase != Phase::Connecting {
                     // The session was given up, came about otherwise, or took too long: the loop
@@ -169,7 +169,7 @@ impl Engine {
                 let id = self.next_session_id();
                 let ours = self.state.core.offer_in_hello(session, id);
                 let epoch = self.state.core.next_epoch();
-                let Some(known) = self.state.core.sessions.at_mut(session as usize) else { return };
+                let Some(known) = self.state.core.session(session) else { return };
                 let target = known.engine;
                 let answered = known.connection.answered();
                 let mut hello = self.hello(target, KIND_CONTROL, ours);
@@ -181,8 +181,8 @@ impl Engine {
                     return;
                 }
                 let state = &mut *self.state;
-                if let Some(known) = state.core.sessions.at_mut(session as usize) {
-                    known.connection.handle_connected(state.now_ns, epoch);
+                if let Some(connection) = state.core.connection(session) {
+                    connection.handle_connected(state.now_ns, epoch);
                 }
                 let partial = PartialMessage::new();
                 let role = Role::AwaitReply { session, ours, initiator, partial };
@@ -212,8 +212,8 @@ impl Engine {
     /// The hello of a bulk lane of ours to `remote`; `None`: its session is over.
     fn join(&mut self, lane: Id, remote: SocketAddr) -> Option<Box<Initiator>> {
         let nonce = self.state.random.random();
-        let bulk = self.state.core.lanes.get(lane)?;
-        let known = self.state.core.sessions.at(bulk.session as usize)?;
+        let bulk = self.state.core.lanes().get(lane)?;
+        let known = self.state.core.session(bulk.session)?;
         let keys = known.keys.as_ref()?;
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = self.hello(known.engine, KIND_BULK, ours);
@@ -237,7 +237,7 @@ impl Engine {
             kind,
             flags: ours.flags() | self.state.datagrams.announced.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
-            source: self.state.core.engine.into(),
+            source: self.state.core.engine().into(),
             target: target.into(),
             session: ours.session.into(),
             lane: 0.into(),
@@ -301,7 +301,7 @@ impl Engine {
         let control = self.control(session);
         let attempt = control.attempt;
         let attempt_at = control.attempt_at;
-        let known = self.state.core.sessions.at(session as usize);
+        let known = self.state.core.session(session);
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         self.state.paths.begin(session, lane_at);
@@ -321,7 +321,7 @@ impl Engine {
     /// Position of the path that the peer's connection is on: the first one, unless it goes by
     /// another rail of this side, or comes from another address of the peer than its first one.
     fn came_by(&self, session: u32, key: LaneKey) -> u8 {
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return 0 };
+        let Some(known) = self.state.core.session(session) else { return 0 };
         let Some((local, remote)) = self.driver.addresses(key) else { return 0 };
         let by = self.state.rails.iter().position(|rail| rail.address == local.ip());
         // A translation of addresses may make it look like any.
@@ -360,13 +360,13 @@ impl Engine {
     }
 
     pub(super) fn report_established(&mut self, session: u32) {
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
+        let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.push_event(Event::Connected { address });
     }
 
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
+        let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.push_event(Event::Disconnected { address, failure });
     }

@@ -52,6 +52,8 @@ pub(crate) struct ControlLane {
     pub(super) attempt_at: u8,
     /// What a control lane that fails leads to.
     pub(super) migration: Late<Migration>,
+    /// The turn in which a message was last sent at once: the others of a burst coalesce.
+    pub(super) flushed_poll: u64,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: what it sends are segments.
@@ -390,7 +392,7 @@ impl Engine {
                 }
                 Staged::Blocked => {
                     blocked += 1;
-                    if blocked > state.core.sessions.len() {
+                    if blocked > state.core.sessions().len() {
                         break;
                     }
                 }
@@ -409,7 +411,7 @@ impl Engine {
     pub(super) fn flush_dirty(&mut self) -> bool {
         let mut happened = false;
         // A session that stays dirty (its lane is blocked) must not be taken twice.
-        for _ in 0..self.state.core.dirty.len() {
+        for _ in 0..self.state.core.dirty().len() {
             let Some(session) = self.state.core.poll_dirty() else { break };
             happened |= self.flush(session);
         }
@@ -471,7 +473,7 @@ impl Engine {
     /// RR-END-1.
     pub(super) fn handle_unsendable(&mut self, session: u32, error: &std::io::Error) {
         let is_alive = |engine: &Self| {
-            let known = engine.state.core.sessions.at(session as usize);
+            let known = engine.state.core.session(session);
             known.is_some_and(|known| known.is_connected())
         };
         while is_alive(self) && self.read_control(session) {}
@@ -529,10 +531,8 @@ impl Engine {
     #[inline]
     pub(crate) fn flush_first(&mut self, session: u32) {
         let polls = self.state.polls;
-        if let Some(known) = self.state.core.sessions.at_mut(session as usize)
-            && known.flushed_poll != polls
-        {
-            known.flushed_poll = polls;
+        let control = self.control(session);
+        if std::mem::replace(&mut control.flushed_poll, polls) != polls {
             self.state.core.clean(session);
             if !self.transmit_lone(session) {
                 self.flush(session);

@@ -157,9 +157,7 @@ impl Engine {
     }
 
     pub(super) fn set_control_lane_lost(&mut self, session: u32, is_control_lane_lost: bool) {
-        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
-            known.is_control_lane_lost = is_control_lane_lost;
-        }
+        self.state.core.set_control_lane_lost(session, is_control_lane_lost);
     }
 
     /// Nothing but answers to questions shows that the peer is there.

@@ -208,7 +208,7 @@ impl EngineState {
 
     /// Address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
-        Address::new(self.core.engine, self.locators, endpoint)
+        Address::new(self.core.engine(), self.locators, endpoint)
     }
 
     /// The first bytes of a send were staged: they go into the checksum, where there is one.
@@ -220,11 +220,11 @@ impl EngineState {
 
     /// Whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
-        self.core.operations.len() == 0
+        self.core.operations().len() == 0
             && self.handshakes_pending == 0
-            && (0..self.core.sessions.slots()).all(|slot| self.core.is_settled(slot as u32))
+            && (0..self.core.sessions().slots()).all(|slot| self.core.is_settled(slot as u32))
             && self.controls.iter().all(|control| control.unsent.is_empty())
-            && self.core.lanes.iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
+            && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
             && self.roles.iter().all(|(_, role)| {
                 matches!(role, super::roles::Role::Control { .. } | super::roles::Role::Bulk { .. })
             })

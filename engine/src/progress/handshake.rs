@@ -115,7 +115,7 @@ impl Engine {
         for (key, cause) in late.collect::<Vec<_>>() {
             self.handshake_failed(key, cause);
         }
-        let (lanes, controls) = (&self.state.core.lanes, &self.state.controls);
+        let (lanes, controls) = (self.state.core.lanes(), &self.state.controls);
         let peer_ns = self.state.config.peer_timeout.as_nanos() as u64;
         let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
@@ -328,14 +328,14 @@ impl Engine {
             bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
         };
         let engine = hello.source.get();
-        if self.state.core.sessions.is_full() {
+        if self.state.core.sessions().is_full() {
             // What is still to be done about a session that ended keeps its place.
             self.carry_out();
         }
         let state = &mut *self.state;
         let verdict = if !is_of_job(&state.keys, hello) {
             Err(HelloStatus::WrongSecret)
-        } else if hello.target.get() != state.core.engine {
+        } else if hello.target.get() != state.core.engine() {
             Err(HelloStatus::WrongEngine)
         } else {
             match Address::from_wire(&hello.address) {
@@ -397,7 +397,7 @@ impl Engine {
             HelloStatus::Busy => format!(
                 "this engine has as many sessions as it may have (sessions_max = {}): raise the \
                  setting, or remove peers that are gone",
-                self.state.core.config.sessions_max
+                self.state.core.config().sessions_max
             ),
             other => format!("{other:?}"),
         }
@@ -438,7 +438,7 @@ impl Engine {
     /// RR-AUTH-6.
     fn handle_join(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
         let state = &mut *self.state;
-        let joined = if hello.target.get() == state.core.engine {
+        let joined = if hello.target.get() == state.core.engine() {
             state.core.handle_lane_hello(hello, state.now_ns)
         } else {
             Err(HelloStatus::WrongEngine)
@@ -488,7 +488,7 @@ impl Engine {
             Err(distrust) => return self.handle_distrust(session, distrust),
         };
         let state = &mut *self.state;
-        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
+        let Some(connection) = state.core.connection(session) else { return };
         let theirs = Limits {
             session: ours.session,
             envelope_limit: reply.envelope_limit.get(),
@@ -497,9 +497,9 @@ impl Engine {
             checksum: reply.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
         };
-        let was_connected = known.is_connected();
-        let step = known.connection.handle_reply(state.now_ns, status);
-        if known.is_connected() && !was_connected {
+        let was_connected = connection.is_connected();
+        let step = connection.handle_reply(state.now_ns, status);
+        if connection.is_connected() && !was_connected {
             // Nothing may stand between the proof and the first segment.
             let sent = self.send_handshake(key, welcome.proof.as_bytes());
             let state = &mut *self.state;
@@ -524,8 +524,8 @@ impl Engine {
     fn handle_distrust(&mut self, session: u32, distrust: Distrust) {
         self.drop_attempt(session);
         let state = &mut *self.state;
-        let Some(known) = state.core.sessions.at_mut(session as usize) else { return };
-        let (connection, now_ns) = (&mut known.connection, state.now_ns);
+        let now_ns = state.now_ns;
+        let Some(connection) = state.core.connection(session) else { return };
         let step = match distrust {
             Distrust::Version(theirs) => {
                 let failure = PeerFailure::Version { theirs, ours: VERSION };
@@ -553,8 +553,8 @@ impl Engine {
         reply: &HelloReply,
     ) {
         let state = &*self.state;
-        let bulk = state.core.lanes.get(lane);
-        let session = bulk.and_then(|bulk| state.core.sessions.at(bulk.session as usize));
+        let bulk = state.core.lanes().get(lane);
+        let session = bulk.and_then(|bulk| state.core.session(bulk.session));
         let Some(keys) = session.and_then(|session| session.keys.as_ref()) else {
             return self.handle_connect_failed(key, "its session is over");
         };

@@ -31,7 +31,7 @@ impl Engine {
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
         let state = &mut *self.state;
-        for endpoint in state.core.endpoints.numbers() {
+        for endpoint in state.core.endpoints().numbers() {
             state.core.close_endpoint(endpoint, &mut state.completions);
         }
         self.end_operations(deadline);
@@ -39,20 +39,20 @@ impl Engine {
         let deadline = deadline.max(Instant::now() + linger / 4);
         let flushed = |engine: &mut Self| {
             let core = &engine.state.core;
-            let is_done = core.sessions.iter().all(|(id, session)| {
+            let is_done = core.sessions().iter().all(|(id, session)| {
                 !session.is_connected()
-                    || session.engine == core.engine
+                    || session.engine == core.engine()
                     || core.is_settled(id.index() as u32)
             });
             is_done.then_some(())
         };
         let _ = self.wait(Some(deadline), flushed);
-        for session in 0..self.state.core.sessions.slots() {
+        for session in 0..self.state.core.sessions().slots() {
             self.state.core.leave(session as u32);
         }
         let gone = |engine: &mut Self| {
-            let mut sessions = engine.state.core.sessions.iter();
-            let own = engine.state.core.engine;
+            let mut sessions = engine.state.core.sessions().iter();
+            let own = engine.state.core.engine();
             sessions
                 .all(|(_, session)| !session.is_connected() || session.engine == own)
                 .then_some(())

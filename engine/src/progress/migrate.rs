@@ -106,7 +106,7 @@ impl Engine {
     /// RR-RAIL-7, RR-RAIL-8.
     pub(super) fn move_control_lane(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
+        let Some(known) = self.state.core.session(session) else { return };
         let (is_initiator, is_connected) = (known.connection.is_initiator(), known.is_connected());
         let is_silent = self.state.paths.of_mut(session).silent_since_ns().is_some();
         let control = self.control(session);
@@ -159,8 +159,7 @@ impl Engine {
             // Where it did not get through it is not needed either.
             let may_follow = control.migration.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
             let is_settled = has_streamed && paths.are_settled(now_ns, SETTLED_NS);
-            let is_leaving =
-                state.core.sessions.at(session as usize).is_none_or(|it| it.is_leaving);
+            let is_leaving = state.core.session(session).is_none_or(|it| it.is_leaving);
             let follows = is_settled && may_follow && !is_leaving;
             return carrier.filter(|_| is_in_doubt || follows);
         }
@@ -188,7 +187,7 @@ impl Engine {
         let Some((number, path)) = self.state.core.number_of_move(session, at) else {
             return self.handle_connect_failed(key, "its session is over");
         };
-        let Some(known) = self.state.core.sessions.at(session as usize) else { return };
+        let Some(known) = self.state.core.session(session) else { return };
         let Some(keys) = known.keys.as_ref() else { return };
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = self.hello(known.engine, KIND_MOVE, ours);
@@ -218,7 +217,7 @@ impl Engine {
     /// RR-RAIL-7.
     pub(super) fn handle_move(&mut self, key: LaneKey, hello: &Hello) -> Result<(), HelloStatus> {
         let state = &mut *self.state;
-        let moved = if hello.target.get() == state.core.engine {
+        let moved = if hello.target.get() == state.core.engine() {
             state.core.handle_move_hello(hello)
         } else {
             Err(HelloStatus::WrongEngine)
@@ -249,7 +248,7 @@ impl Engine {
         reply: &HelloReply,
     ) {
         let state = &*self.state;
-        let known = state.core.sessions.at(session as usize);
+        let known = state.core.session(session);
         let Some(keys) = known.and_then(|known| known.keys.as_ref()) else {
             return self.handle_connect_failed(key, "its session is over");
         };

@@ -120,7 +120,7 @@ impl Engine {
         route: Route,
         more: bool,
     ) -> Result<(), Error> {
-        let limit = self.state.core.config.inject_limit;
+        let limit = self.state.core.config().inject_limit;
         if bytes.len() > limit as usize {
             return Err(Error::misuse(format!(
                 "{} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise \
@@ -164,7 +164,7 @@ impl Engine {
     fn note_hint(&mut self, request: &SendRequest) {
         if request.hint != Hint::None {
             tracing::debug!(hint = %request.hint, length = request.length, "a send with a hint");
-            self.state.core.hinted.note_send(request.hint);
+            self.state.core.note_hinted_send(request.hint);
         }
     }
 
@@ -280,7 +280,7 @@ impl Engine {
 
     /// Adds a remote endpoint. `None`: a limit is reached.
     pub(crate) fn insert_peer(&mut self, address: &Address) -> Option<Peer> {
-        if self.state.core.sessions.is_full() {
+        if self.state.core.sessions().is_full() {
             // What is still to be done about a session that ended keeps its place.
             self.carry_out();
         }
@@ -290,7 +290,7 @@ impl Engine {
 
     /// Connects to a peer (again), without waiting; tells of a failure that the owner has to know.
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
-        let remote = self.state.core.remotes.get(peer.0).ok_or(Error::UnknownPeer)?;
+        let remote = self.state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
         let now_ns = self.state.now_ns;
         let unreported = self.state.core.connect(session, now_ns);
@@ -305,7 +305,7 @@ impl Engine {
     pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
         match self.state.core.route(peer.0) {
             Ok(session) => {
-                let known = self.state.core.sessions.at(session as usize);
+                let known = self.state.core.session(session);
                 Ok(known.is_some_and(|known| known.is_connected() && !known.is_leaving))
             }
             Err(refusal) => Err(self.error_of(Some(peer), refusal)),

@@ -44,10 +44,10 @@ impl Engine {
     pub(crate) fn counters(&self) -> Counters {
         let driver = self.driver_counters();
         let state = &*self.state;
-        let core = state.core.counters;
+        let core = state.core.counters();
         let datagrams = state.paths.counters();
-        let staging_bytes = state.core.staging.allocated_bytes()
-            + state.core.datagrams.segments.allocated_bytes().0;
+        let staging_bytes = state.core.staging().allocated_bytes()
+            + state.core.datagrams().segments.allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: state.completions.copied_bytes,
@@ -60,14 +60,14 @@ impl Engine {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
-            latency_sends: state.core.hinted.latency_sends,
-            bulk_sends: state.core.hinted.bulk_sends,
-            priority_sends: state.core.hinted.priority_sends,
-            grants_ahead: state.core.hinted.grants_ahead,
+            latency_sends: state.core.hinted().latency_sends,
+            bulk_sends: state.core.hinted().bulk_sends,
+            priority_sends: state.core.hinted().priority_sends,
+            grants_ahead: state.core.hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
-            unexpected_bytes_max: state.core.unexpected.held_bytes().1 as u64,
+            unexpected_bytes_max: state.core.unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
             datagrams_lost: datagrams.lost,
@@ -84,8 +84,8 @@ impl Engine {
         let now_ns = state.clock.now_ns();
         let core = &state.core;
         let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);
-        for (id, session) in core.sessions.iter() {
-            if !session.is_connected() || session.engine == core.engine {
+        for (id, session) in core.sessions().iter() {
+            if !session.is_connected() || session.engine == core.engine() {
                 continue;
             }
             let control = state.controls.get(id.index());
@@ -169,9 +169,7 @@ impl Engine {
     /// with it.
     pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
         let Some(figures) = self.driver.tcp_figures(key) else { return };
-        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
-            known.rails.note_retransmits(at, figures.retransmits);
-        }
+        self.state.core.note_retransmits(session, at, figures.retransmits);
     }
 }
 
@@ -182,7 +180,7 @@ fn path_between(
     session: Id,
     (near, far): (SocketAddr, SocketAddr),
 ) -> Option<usize> {
-    let paths = core.sessions.get(session)?.rails.paths.len();
+    let paths = core.sessions().get(session)?.rails.paths.len();
     (0..paths).find(|&at| {
         core.way_of_path(session.index() as u32, at as u8).is_some_and(|(remote, rail)| {
             let leaves = rails.get(usize::from(rail)).map(|rail| rail.address);
@@ -202,7 +200,7 @@ fn lanes_of<'a>(
     let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane).map(|key| (None, key));
     let bulk = session.lanes.iter().filter_map(move |&id| {
-        let lane = core.lanes.get(id).filter(|lane| usize::from(lane.path) == at)?;
+        let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path) == at)?;
         Some((Some(lane.number), keys.get(id.index()).copied().flatten()?))
     });
     control.into_iter().chain(bulk)

@@ -220,11 +220,12 @@ impl Engine {
             return false;
         }
         let Some(control) = state.controls.get(session as usize) else { return false };
-        let goes_now = !more && request.hint == Hint::None;
+        // The others of a turn coalesce.
+        let goes_now = !more && request.hint == Hint::None && control.flushed_poll != state.polls;
         self.is_stream_free(session, control)
             && goes_now
             && shortcut!()
-            && state.core.is_next_by_stream(session, request.length, state.polls)
+            && state.core.is_next_by_stream(session, request.length)
     }
 
     /// The session by whose stream the next part of a send may go from where it lies.
@@ -235,7 +236,7 @@ impl Engine {
         let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
         // What other sessions have staged is sent first.
         let has_turn = control.long_bytes_left(state.polls) > 0
-            && state.core.dirty.iter().all(|&dirty| dirty == session);
+            && state.core.dirty().iter().all(|&dirty| dirty == session);
         (is_free && has_turn && shortcut!()).then_some(session)
     }
 
@@ -243,9 +244,7 @@ impl Engine {
     /// in its segment yet.
     pub(super) fn send_before_copy(&mut self, session: u32, bytes: &[u8]) {
         let polls = self.state.polls;
-        if let Some(known) = self.state.core.sessions.at_mut(session as usize) {
-            known.flushed_poll = polls;
-        }
+        self.control(session).flushed_poll = polls;
         self.send_uncopied(session, bytes);
         self.send_rest(session);
     }

@@ -134,6 +134,12 @@ impl Connection {
         self.phase
     }
 
+    /// Whether segments flow.
+    #[inline]
+    pub(crate) fn is_connected(&self) -> bool {
+        self.phase == Phase::Connected
+    }
+
     /// Whether this side opened the connection in use (and so opens the bulk lanes).
     pub(crate) fn is_initiator(&self) -> bool {
         self.initiator

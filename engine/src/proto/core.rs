@@ -124,9 +124,9 @@ pub(crate) struct CoreCounters {
 
 /// See the module.
 pub(crate) struct Core {
-    pub(crate) config: Config,
-    pub(crate) engine: u64,
-    pub(crate) sessions: Table<Session>,
+    pub(super) config: Config,
+    pub(super) engine: u64,
+    pub(super) sessions: Table<Session>,
     pub(super) by_engine: HashMap<u64, u32>,
     /// Sessions that ended, the last one last; some of them may live again.
     pub(super) over: Vec<u32>,
@@ -134,37 +134,37 @@ pub(crate) struct Core {
     hellos: u32,
     /// Slots of sessions kept free for peers that have yet to prove themselves.
     pub(super) promised: Vec<Promise>,
-    pub(crate) remotes: Table<Remote>,
-    pub(crate) endpoints: Endpoints,
-    pub(crate) operations: Table<Operation>,
-    pub(crate) unexpected: Unexpected,
-    pub(crate) staging: StagingPool,
+    pub(super) remotes: Table<Remote>,
+    pub(super) endpoints: Endpoints,
+    pub(super) operations: Table<Operation>,
+    pub(super) unexpected: Unexpected,
+    pub(super) staging: StagingPool,
     /// What sessions in datagram mode share.
-    pub(crate) datagrams: super::datagram::Shared,
-    pub(crate) lanes: Table<BulkLane>,
+    pub(super) datagrams: super::datagram::Shared,
+    pub(super) lanes: Table<BulkLane>,
     /// Those of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
     pub(super) shares: super::rails::shares::Shares,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
-    pub(crate) actions: VecDeque<Action>,
+    pub(super) actions: VecDeque<Action>,
     /// The session whose newest frame lacks its payload in the checksum.
     pub(super) unsummed: Option<u32>,
     /// Sessions with something to send.
-    pub(crate) dirty: Vec<u32>,
+    pub(super) dirty: Vec<u32>,
     /// Sessions whose waiting sends may go on.
-    pub(crate) unblocked: Vec<u32>,
+    pub(super) unblocked: Vec<u32>,
     /// Sessions that may grant.
-    pub(crate) granting: Vec<u32>,
+    pub(super) granting: Vec<u32>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
     /// Sessions that need a lane and try again later.
-    pub(crate) starved: Vec<(u32, Wait)>,
+    pub(super) starved: Vec<(u32, Wait)>,
     /// A lane went since they last tried.
     pub(super) has_lane_room: bool,
-    pub(crate) counters: CoreCounters,
+    pub(super) counters: CoreCounters,
     /// What has been done about hints.
-    pub(crate) hinted: super::hint::Hinted,
+    pub(super) hinted: super::hint::Hinted,
     pub(super) offers: super::offers::Offers,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_envelopes: u64,

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 pub(crate) mod bulk;
 mod config;
 pub(crate) mod connection;

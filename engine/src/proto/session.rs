@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::connection::{Connection, Phase, Retry};
+use super::connection::{Connection, Retry};
 use super::credit::{ReceiveCredit, SendCredit};
 use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
@@ -152,7 +152,7 @@ pub(crate) enum Sequel {
     Connect,
 }
 
-/// See the module.
+/// See the module. Outside `proto` it is only read: [`super::core::Core`] lends it out unchangeable.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The remote engine; 0 is never used.
@@ -162,7 +162,7 @@ pub(crate) struct Session {
     /// How far the control lane is.
     pub(crate) connection: Connection,
     /// It is in the list of sessions whose connection may have a deadline.
-    pub(crate) is_timed: bool,
+    pub(super) is_timed: bool,
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
     /// A failure that the owner has not been told of, though sends that had completed may be lost.
@@ -174,20 +174,20 @@ pub(crate) struct Session {
     /// Its keys, while it lives; a session with oneself has none.
     pub(crate) keys: Option<SessionKeys>,
     /// Chunks have checksums; segments have them if the outbox says so.
-    pub(crate) has_checksums: bool,
+    pub(super) has_checksums: bool,
     /// No bulk lanes: granted ranges come in datagrams.
     pub(crate) bulk_in_datagrams: bool,
     /// Lane numbers that have joined it.
-    pub(crate) joins: JoinWindow,
+    pub(super) joins: JoinWindow,
     /// Hellos that were said to it have announced a window that is kept for it.
     pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
-    pub(crate) epoch_seen: u32,
+    pub(super) epoch_seen: u32,
     /// Remote endpoints by their id on the remote engine: index in the table of remotes.
-    pub(crate) remotes: Vec<u32>,
+    pub(super) remotes: Vec<u32>,
 
     // Sending.
-    pub(crate) outbox: Outbox,
+    pub(super) outbox: Outbox,
     /// Control frames that found no room in the outbox.
     pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for room, in order.
@@ -197,9 +197,9 @@ pub(crate) struct Session {
     pub(crate) envelope_credit: SendCredit,
     pub(crate) byte_credit: SendCredit,
     /// Longest eager payload that the peer accepts and wants.
-    pub(crate) eager_limit: EagerLimit,
+    pub(super) eager_limit: EagerLimit,
     /// Eager bytes that the peer lets be under way at once.
-    pub(crate) eager_window: u32,
+    pub(super) eager_window: u32,
     next_frame: u32,
     acked_frame: u32,
     /// In stream mode, the newest frame whose send completed before it was acknowledged.
@@ -209,9 +209,7 @@ pub(crate) struct Session {
     /// The next segment asks for an acknowledgement, though no operation waits for it.
     asks_ack: bool,
     /// It is in the list of sessions to be flushed.
-    pub(crate) is_dirty: bool,
-    /// Poll after which a message was last sent at once: the others of a burst coalesce.
-    pub(crate) flushed_poll: u64,
+    pub(super) is_dirty: bool,
 
     // Receiving.
     pub(crate) envelopes: ReceiveCredit,
@@ -228,7 +226,7 @@ pub(crate) struct Session {
     pub(super) final_ack: Vec<u8>,
     pub(super) questions: Questions,
     /// When an eager message last arrived.
-    pub(crate) message_ns: u64,
+    pub(super) message_ns: u64,
 
     // Rendezvous.
     /// Receives with bytes that were never granted.
@@ -238,23 +236,23 @@ pub(crate) struct Session {
     /// Its bulk lanes.
     pub(crate) lanes: Vec<Id>,
     /// Lanes were asked for (of the loop, or of the peer) and have not come yet.
-    pub(crate) lanes_requested: bool,
+    pub(super) lanes_requested: bool,
     /// The peer asked for lanes, and has granted on none since: what looks like a lane here may
     /// be lost there.
-    pub(crate) lanes_wanted: bool,
+    pub(super) lanes_wanted: bool,
     /// Lanes with lower numbers were opened before that.
-    pub(crate) wanted_before_lane: u32,
+    pub(super) wanted_before_lane: u32,
     /// Lanes lost since a chunk last arrived whole or was sent whole.
-    pub(crate) lane_failures: u32,
+    pub(super) lane_failures: u32,
     /// When the first of them was lost.
     pub(super) lanes_fail_since_ns: u64,
     pub(crate) next_lane: u32,
     /// Number of the connection that last took the place of its control lane.
-    pub(crate) last_move: Option<u32>,
+    pub(super) last_move: Option<u32>,
     /// It has lost its control lane, and has no other one yet.
-    pub(crate) is_control_lane_lost: bool,
+    pub(super) is_control_lane_lost: bool,
     /// It is in the list of sessions that may grant.
-    pub(crate) is_granting: bool,
+    pub(super) is_granting: bool,
     /// The goodbye is staged; until the session ends.
     pub(crate) is_leaving: bool,
     /// What its end is followed by, if it is left.
@@ -297,7 +295,6 @@ impl Session {
             asked_frame: None,
             asks_ack: false,
             is_dirty: false,
-            flushed_poll: u64::MAX,
             envelopes: ReceiveCredit::default(),
             bytes: ReceiveCredit::default(),
             expected_frame: 0,
@@ -330,7 +327,7 @@ impl Session {
     /// Whether segments flow.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
-        self.connection.phase() == Phase::Connected
+        self.connection.is_connected()
     }
 
     /// Whether a message that is eager by its length may go before all others, were there room.

@@ -23,34 +23,34 @@ impl Run {
     pub(super) fn check_bounds(&self, host: usize) -> Result<(), String> {
         let Some(engine) = self.world.look(host) else { return Ok(()) };
         let core = &engine.state.core;
-        let (held, _) = core.unexpected.held_bytes();
+        let (held, _) = core.unexpected().held_bytes();
         let bound = 2 * core.reserved_bytes() + PAYLOAD_BYTES_MIN * core.reserved_envelopes();
         if held as u64 > bound {
             return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
         }
-        if core.staging.allocated_bytes() > core.staging.bound_bytes() {
+        if core.staging().allocated_bytes() > core.staging().bound_bytes() {
             return Err("more staging buffers than the settings allow".into());
         }
-        let least = (core.config.sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
-        let own = u64::from(core.config.eager_limit);
-        if core.reserved_envelopes() > core.config.unexpected_messages + least
-            || core.reserved_bytes() > core.config.unexpected_bytes + own
+        let least = (core.config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
+        let own = u64::from(core.config().eager_limit);
+        if core.reserved_envelopes() > core.config().unexpected_messages + least
+            || core.reserved_bytes() > core.config().unexpected_bytes + own
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
-        let segments = &core.datagrams.segments;
+        let segments = &core.datagrams().segments;
         let ([short, long], [short_max, long_max]) = (segments.len(), segments.limit());
-        let sessions = core.sessions.len();
+        let sessions = core.sessions().len();
         if short > short_max + SegmentPool::LEAST * sessions || long > long_max + sessions {
             return Err(format!(
                 "{short} and {long} segments, {short_max} and {long_max} are the limits"
             ));
         }
         self.check_failures(core)?;
-        if core.lanes.len() > core.config.bulk_lanes_max {
+        if core.lanes().len() > core.config().bulk_lanes_max {
             return Err("more bulk lanes than the settings allow".into());
         }
-        for (_, session) in core.sessions.iter().filter(|(_, session)| session.is_connected()) {
+        for (_, session) in core.sessions().iter().filter(|(_, session)| session.is_connected()) {
             let over = [&session.envelopes, &session.bytes]
                 .iter()
                 .any(|credit| credit.held() > credit.window());
@@ -66,7 +66,8 @@ impl Run {
     pub(super) fn check_waiting_room(&self, host: usize) -> Result<(), String> {
         let Some(engine) = self.world.look(host) else { return Ok(()) };
         // A slot may have had several sessions since the driver was full.
-        if engine.state.sessions_blocked() > BLOCKED_PER_SESSION * engine.state.core.sessions.len()
+        if engine.state.sessions_blocked()
+            > BLOCKED_PER_SESSION * engine.state.core.sessions().len()
         {
             return Err("more sessions wait for room in the driver than there are".into());
         }
@@ -75,9 +76,9 @@ impl Run {
 
     /// Every session that failed had a reason to, whether or not somebody used it then.
     pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
-        for (_, session) in core.sessions.iter() {
+        for (_, session) in core.sessions().iter() {
             if let Some(failure) = &session.failure {
-                self.oracle.check_failure(core.engine, session.engine, failure)?;
+                self.oracle.check_failure(core.engine(), session.engine, failure)?;
             }
         }
         Ok(())
@@ -105,7 +106,7 @@ impl Run {
     fn is_any_one_sided(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
             let core = &engine.state.core;
-            let mut sessions = core.sessions.iter().filter(|(_, session)| session.is_connected());
+            let mut sessions = core.sessions().iter().filter(|(_, session)| session.is_connected());
             sessions.any(|(_, session)| {
                 session.is_outlived() || !self.is_other_side_of(session.engine, session.id)
             })
@@ -115,7 +116,7 @@ impl Run {
     /// Whether somebody who lives attempts to connect with somebody who does.
     fn is_any_connecting(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
-            let mut sessions = engine.state.core.sessions.iter();
+            let mut sessions = engine.state.core.sessions().iter();
             sessions.any(|(_, session)| {
                 is_trying(session.connection.phase()) && self.is_alive(session.engine)
             })
@@ -126,7 +127,7 @@ impl Run {
     fn is_other_side_of(&self, process: u64, id: u64) -> bool {
         let home = self.homes.get(&process).filter(|_| self.is_alive(process));
         home.and_then(|&host| self.world.look(host)).is_some_and(|engine| {
-            let mut sessions = engine.state.core.sessions.iter();
+            let mut sessions = engine.state.core.sessions().iter();
             sessions.any(|(_, session)| session.id == id && session.is_connected())
         })
     }
@@ -180,28 +181,28 @@ pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
 /// and not known to be.
 fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), String> {
     let core = &engine.state.core;
-    let fail = |what: &str| Err(format!("engine {}: {what}", core.engine));
-    if core.operations.len() != 0 {
+    let fail = |what: &str| Err(format!("engine {}: {what}", core.engine()));
+    if core.operations().len() != 0 {
         return fail("operations are left");
     }
-    if core.unexpected.held_bytes().0 != 0 {
+    if core.unexpected().held_bytes().0 != 0 {
         return fail("unexpected messages are left");
     }
-    if !core.lanes.iter().all(|(_, lane)| lane.is_idle()) {
+    if !core.lanes().iter().all(|(_, lane)| lane.is_idle()) {
         return fail("a bulk lane has chunks");
     }
-    if core.staging.is_missing_any() {
+    if core.staging().is_missing_any() {
         return fail("a staging buffer is not back");
     }
-    if core.datagrams.pulls.bytes() != 0 {
-        let bytes = core.datagrams.pulls.bytes();
+    if core.datagrams().pulls.bytes() != 0 {
+        let bytes = core.datagrams().pulls.bytes();
         return Err(format!("{bytes} bytes were granted in datagrams and never came"));
     }
-    if core.datagrams.assemblies() != 0 {
+    if core.datagrams().assemblies() != 0 {
         return fail("messages in parts are left");
     }
     let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
-    for (_, session) in core.sessions.iter() {
+    for (_, session) in core.sessions().iter() {
         let datagram = session.datagram.as_deref();
         segments += datagram.map_or(0, |datagram| datagram.outstanding());
         let is_clear = session.pulls.is_empty()
@@ -221,10 +222,10 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             bytes += u64::from(session.bytes.window());
         }
     }
-    if core.datagrams.segments.len().iter().sum::<usize>() != segments {
+    if core.datagrams().segments.len().iter().sum::<usize>() != segments {
         return fail("segments are kept that no session has");
     }
-    let sessions = core.sessions.iter();
+    let sessions = core.sessions().iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
     if core.offers_open() > trying + engine.state.handshakes_pending {
         return fail("windows are kept for sessions that nobody makes");
@@ -240,21 +241,21 @@ pub(crate) fn describe(engine: &Engine) -> String {
     let core = &engine.state.core;
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "engine {}: {:?}", core.engine, core.counters);
-    for (id, operation) in core.operations.iter().take(10) {
+    let _ = writeln!(text, "engine {}: {:?}", core.engine(), core.counters());
+    for (id, operation) in core.operations().iter().take(10) {
         let _ = writeln!(text, "  {id:?} {operation:?}");
     }
-    for message in core.unexpected.messages().take(10) {
+    for message in core.unexpected().messages().take(10) {
         let _ = writeln!(text, "  {message:?}");
     }
-    for (id, session) in core.sessions.iter() {
+    for (id, session) in core.sessions().iter() {
         let _ = writeln!(text, "  session {id:?}: {session:?}");
     }
     for session in 0..engine.state.paths.slots() {
         let carrier = engine.state.paths.of(session).and_then(|paths| paths.all().next());
         let _ = writeln!(text, "  {carrier:?} at {} ns", engine.state.now_ns);
     }
-    for (id, lane) in core.lanes.iter() {
+    for (id, lane) in core.lanes().iter() {
         let _ = writeln!(text, "  lane {id:?}: {lane:?}");
     }
     text

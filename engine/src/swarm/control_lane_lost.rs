@@ -251,7 +251,7 @@ fn a_session_without_a_lane_gives_way_to_another_one() {
         run(&mut world, "another session", |world| {
             (0..2).all(|host| {
                 let core = &world.look(host).unwrap().state.core;
-                core.sessions.iter().all(|(_, session)| session.is_connected())
+                core.sessions().iter().all(|(_, session)| session.is_connected())
             })
         });
         pass(&mut world, SECOND);

@@ -68,7 +68,8 @@ fn call(world: &mut World, script: &mut Script<'_>, posted: &mut [usize]) {
         }
         6 => {
             let state = &mut *world.engine(at).unwrap().state;
-            let live: Vec<Id> = state.core.operations.iter().map(|(id, _)| id).take(256).collect();
+            let live: Vec<Id> =
+                state.core.operations().iter().map(|(id, _)| id).take(256).collect();
             if !live.is_empty() {
                 let id = live[script.below(live.len())];
                 // Which kind it is the user knows; the other call finds nothing to do.
@@ -108,7 +109,7 @@ fn calls_and_events() {
         for host in 0..3 {
             let state = &mut *world.engine(host).unwrap().state;
             state.core.close_endpoint(0, &mut state.completions);
-            for session in 0..state.core.sessions.slots() as u32 {
+            for session in 0..state.core.sessions().slots() as u32 {
                 if !state.core.is_loopback(session) {
                     let failure = crate::types::PeerFailure::Lost("over".into());
                     state.core.fail_session(session, failure, &mut state.completions);
@@ -120,9 +121,10 @@ fn calls_and_events() {
         for host in 0..3 {
             let core = &world.look(host).unwrap().state.core;
             // A long message to oneself that nobody received has no end: nobody is left to fail.
-            let own = core.operations.iter().filter(|(_, it)| core.is_loopback(it.session)).count();
-            let is_over = core.operations.len() == own && posted[host] == ended[host] + own;
-            assert!(is_over, "{}: {} of {} ended", core.engine, ended[host], posted[host]);
+            let own =
+                core.operations().iter().filter(|(_, it)| core.is_loopback(it.session)).count();
+            let is_over = core.operations().len() == own && posted[host] == ended[host] + own;
+            assert!(is_over, "{}: {} of {} ended", core.engine(), ended[host], posted[host]);
         }
         assert_eq!(world.net.borrow().busy_pieces(), 0, "a kernel has memory of what has ended");
         assert_eq!(world.net.borrow_mut().take_violation(), None);
@@ -176,7 +178,7 @@ fn greetings() {
         });
         let state = &world.look(0).unwrap().state;
         assert!(state.handshakes_pending <= 100);
-        assert!(state.core.sessions.len() <= 6);
+        assert!(state.core.sessions().len() <= 6);
     });
 }
 

@@ -305,13 +305,13 @@ fn goodbyes_by_datagrams_are_heard_and_answered() {
         run(&mut world, "both know", |world| {
             [0, 1].iter().all(|&host| {
                 let core = &world.look(host).unwrap().state.core;
-                core.sessions.iter().all(|(_, session)| !session.is_connected())
+                core.sessions().iter().all(|(_, session)| !session.is_connected())
             })
         });
         for (host, expected) in [(0, PeerFailure::Removed), (1, PeerFailure::Left)] {
             let core = &world.look(host).unwrap().state.core;
             let failures: Vec<_> =
-                core.sessions.iter().map(|(_, session)| session.failure.clone()).collect();
+                core.sessions().iter().map(|(_, session)| session.failure.clone()).collect();
             assert_eq!(failures, [Some(expected)], "seed {seed}, host {host}");
         }
     }
@@ -326,7 +326,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         warm_up(&mut world);
         world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
         let target = peer(&mut world, 0, 1);
-        let epoch = |world: &World| world.look(0).unwrap().state.core.sessions.at(0).unwrap().epoch;
+        let epoch = |world: &World| world.look(0).unwrap().state.core.session(0).unwrap().epoch;
         let before = epoch(&world);
         let engine = world.engine(0).unwrap();
         engine.state.core.remove_peer(target, &mut engine.state.completions);
@@ -411,7 +411,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         connect(&mut world, 0, 1);
         run(&mut world, "it is connected", |world| {
             let core = &world.look(0).unwrap().state.core;
-            core.sessions.iter().any(|(_, session)| session.is_connected())
+            core.sessions().iter().any(|(_, session)| session.is_connected())
         });
         assert!(!has_stream_on_path(&world), "{fault:?}");
         exchange(&mut world, "by the other rail");
@@ -527,7 +527,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
         });
         let is_initiator = [0, 1].map(|host| {
             let core = &world.look(host).unwrap().state.core;
-            core.sessions.iter().any(|(_, session)| session.connection.is_initiator())
+            core.sessions().iter().any(|(_, session)| session.connection.is_initiator())
         });
         let expected = [0, 1].map(|host| match (is_initiator[host], [outward, inward][1 - host]) {
             (true, _) => Some(PathCause::ProbesLost),

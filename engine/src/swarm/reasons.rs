@@ -65,7 +65,7 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
     });
     world.net.borrow_mut().set_rail_fault(0, 0, Some(STORM));
     run(&mut world, "the proof is sent", |world| {
-        let mut sessions = world.look(0).unwrap().state.core.sessions.iter();
+        let mut sessions = world.look(0).unwrap().state.core.sessions().iter();
         sessions.any(|(_, session)| session.is_connected())
     });
     assert!(!send(&mut world, 0, target, 7, 100, Level::BufferReusable), "it is over");

@@ -180,7 +180,7 @@ pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
     });
     pass(world, 100 * MILLISECOND);
     pair.iter()
-        .for_each(|&host| assert_eq!(world.look(host).unwrap().state.core.operations.len(), 0));
+        .for_each(|&host| assert_eq!(world.look(host).unwrap().state.core.operations().len(), 0));
 }
 
 /// Each connection is reported once and each end once, in turn.
@@ -230,7 +230,7 @@ fn crossing_connects_make_one_session() {
         talk(&mut world, [0, 1], "crossing connects");
         for host in 0..2 {
             let core = &world.look(host).unwrap().state.core;
-            assert_eq!(core.sessions.len(), 1, "seed {seed}");
+            assert_eq!(core.sessions().len(), 1, "seed {seed}");
             assert_eq!(core.next_deadline_ns(), None, "seed {seed}");
             assert_events_alternate(&mut world, host);
         }
@@ -249,7 +249,7 @@ fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
         run(&mut world, "the hello is answered", |world| {
             world.net.borrow().connections[0].answered_ns.is_some()
         });
-        assert_eq!(world.look(1).unwrap().state.core.sessions.len(), 0);
+        assert_eq!(world.look(1).unwrap().state.core.sessions().len(), 0);
         world.net.borrow_mut().pause(0, 10 * MILLISECOND);
         connect(&mut world, 1, 0);
         pass(&mut world, 100 * MILLISECOND);
@@ -286,7 +286,7 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
         run(&mut world, &format!("seed {seed}: a session"), |world| {
             (0..2).all(|host| {
                 let core = &world.look(host).unwrap().state.core;
-                core.sessions.iter().all(|(_, session)| session.is_connected())
+                core.sessions().iter().all(|(_, session)| session.is_connected())
             })
         });
         assert_eq!(world.net.borrow().overheard(), 2, "seed {seed}: the first attempt");
@@ -470,7 +470,7 @@ fn an_owner_hears_once_of_completed_sends_that_a_past_session_may_have_lost() {
             connect(&mut world, 1, 0);
             run(&mut world, &what, |world| {
                 let core = &world.look(0).unwrap().state.core;
-                core.sessions.at(0).unwrap().is_connected()
+                core.session(0).unwrap().is_connected()
             });
             let told = call(&mut world, first, target);
             let is_told = |told: &Result<(), Error>| {
@@ -563,7 +563,7 @@ fn a_new_connection_outlives_the_end_of_the_old_one() {
         connect(&mut world, 1 - back, back);
         run(&mut world, "they meet again", |world| {
             (0..2).all(|host| {
-                let mut sessions = world.look(host).unwrap().state.core.sessions.iter();
+                let mut sessions = world.look(host).unwrap().state.core.sessions().iter();
                 sessions.all(|(_, session)| session.is_connected())
             })
         });
@@ -594,14 +594,14 @@ fn a_lane_is_closed_once() {
     for host in 0..2 {
         let lane_of = |world: &World| {
             let core = &world.look(host).unwrap().state.core;
-            core.lanes.iter().next().map(|(lane, _)| lane)
+            core.lanes().iter().next().map(|(lane, _)| lane)
         };
         let first = lane_of(&world).unwrap();
         let close = crate::proto::core::Action::CloseLane { lane: first, is_failure: false };
-        world.engine(host).unwrap().state.core.actions.push_back(close.clone());
+        world.engine(host).unwrap().state.core.act_next(close.clone());
         talk(&mut world, [0, 1], "with another lane");
         assert_ne!(lane_of(&world), Some(first), "the slot has a successor");
-        world.engine(host).unwrap().state.core.actions.push_back(close);
+        world.engine(host).unwrap().state.core.act_next(close);
         talk(&mut world, [0, 1], "after a late request");
     }
 }
@@ -626,7 +626,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         assert!(send(&mut world, 0, target, 7, 400_000, Level::Matched));
         // Whoever forgets the sender before its first word has come has been sent nothing.
         run(&mut world, "the receiver pulls", |world| {
-            let mut operations = world.look(1).unwrap().state.core.operations.iter();
+            let mut operations = world.look(1).unwrap().state.core.operations().iter();
             operations.any(|(_, operation)| matches!(operation.state, OperationState::Pulling(_)))
         });
         pass(&mut world, random.within(MILLISECOND));
@@ -647,9 +647,9 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
             );
             assert!(is_given_up, "seed {seed}: {:?}", completions[0].result);
         }
-        let before = world.look(0).unwrap().state.core.sessions.iter().next().unwrap().1.epoch;
+        let before = world.look(0).unwrap().state.core.sessions().iter().next().unwrap().1.epoch;
         talk(&mut world, [0, 1], "after");
-        let after = world.look(0).unwrap().state.core.sessions.iter().next().unwrap().1.epoch;
+        let after = world.look(0).unwrap().state.core.sessions().iter().next().unwrap().1.epoch;
         assert_eq!(before, after, "the session went on");
         (0..2).for_each(|host| check_at_rest(world.look(host).unwrap()).unwrap());
     }
@@ -675,7 +675,7 @@ fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
     let state = &mut *world.engine(0).unwrap().state;
     state.core.remove_peer(target, &mut state.completions);
     assert_eq!(drain(&mut world, 0).len(), 1);
-    let mut sessions = world.look(0).unwrap().state.core.sessions.iter();
+    let mut sessions = world.look(0).unwrap().state.core.sessions().iter();
     assert!(sessions.any(|(_, session)| session.is_connected()));
     check_at_rest(world.look(0).unwrap()).unwrap();
 }

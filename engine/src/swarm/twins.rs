@@ -53,7 +53,7 @@ fn failure_of(completion: Completion) -> PeerFailure {
 }
 
 fn sessions_connected(world: &World, host: usize) -> usize {
-    let sessions = &world.look(host).unwrap().state.core.sessions;
+    let sessions = world.look(host).unwrap().state.core.sessions();
     sessions.iter().filter(|(_, session)| session.is_connected()).count()
 }
 
@@ -182,7 +182,7 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     let target = peer(&mut world, 0, 1);
     let core = &mut world.engine(0).unwrap().state.core;
     let slot = core.route(target).unwrap();
-    let session = core.sessions.at_mut(slot as usize).unwrap();
+    let session = core.session_mut(slot).unwrap();
     // All of its credit, and what it gives itself.
     let (left, left_bytes) = (session.envelope_credit.available(), session.byte_credit.available());
     let more = (session.envelope_credit, session.byte_credit);
@@ -226,9 +226,9 @@ fn what_nobody_receives_fills_the_window_and_then_the_queue() {
         assert!(!send(&mut world, 0, target, 100 + tag, 10, Level::BufferReusable), "{tag} is out");
     }
     pass(&mut world, 10 * MILLISECOND);
-    let held = world.look(1).unwrap().state.core.counters.unexpected_messages;
+    let held = world.look(1).unwrap().state.core.counters().unexpected_messages;
     assert_eq!(held, u64::from(config.envelope_credits));
-    let count = |world: &World| world.look(0).unwrap().state.core.operations.len();
+    let count = |world: &World| world.look(0).unwrap().state.core.operations().len();
     for tag in 0..5 {
         assert!(send(&mut world, 0, target, 200 + tag, 10, Level::BufferReusable), "{tag} waits");
     }
@@ -253,9 +253,9 @@ fn what_nobody_receives_stays_within_the_bound_of_all_peers_together() {
     }
     pass(&mut world, 10 * MILLISECOND);
     let core = &world.look(0).unwrap().state.core;
-    let windows = core.sessions.iter().map(|(_, session)| u64::from(session.bytes.window()));
+    let windows = core.sessions().iter().map(|(_, session)| u64::from(session.bytes.window()));
     let windows: u64 = windows.sum();
-    let held: u64 = core.sessions.iter().map(|(_, it)| u64::from(it.bytes.held())).sum();
+    let held: u64 = core.sessions().iter().map(|(_, it)| u64::from(it.bytes.held())).sum();
     assert!(windows <= bound, "{windows} were given");
     // The last message of a peer that does not fit a whole one is pulled instead.
     assert!((windows - 11 * 16..=windows).contains(&held), "{held} of {windows} are used");
@@ -316,7 +316,7 @@ fn joins(lanes: u32) -> (usize, usize) {
     connect(&mut world, 0, 1);
     pass(&mut world, LOOK_NS);
     talk(&mut world, [0, 1], "over lanes");
-    let count = |host| world.look(host).unwrap().state.core.lanes.len();
+    let count = |host| world.look(host).unwrap().state.core.lanes().len();
     (count(0), count(1))
 }
 
@@ -343,7 +343,7 @@ fn a_session_beyond_the_bound_of_lanes_waits_for_one_that_goes() {
         }
         let (mut most, mut ended) = (0, 0);
         run(&mut world, "all have their turn", |world| {
-            most = most.max(world.look(0).unwrap().state.core.lanes.len());
+            most = most.max(world.look(0).unwrap().state.core.lanes().len());
             ended += drain(world, 0).len();
             ended == 3
         });
@@ -357,7 +357,7 @@ fn a_lane_that_is_idle_for_long_goes() {
     let mut world = steady_world(2, &Config { bulk_idle_ns: idle_ns, ..config() }, loop_config());
     talk(&mut world, [0, 1], "over lanes");
     let start_ns = world.now_ns();
-    let count = |world: &World| world.look(0).unwrap().state.core.lanes.len();
+    let count = |world: &World| world.look(0).unwrap().state.core.lanes().len();
     // The last chunk was some time before.
     pass(&mut world, idle_ns - 2 * LOOK_NS);
     assert_eq!(count(&world), 2, "after {} ns", world.now_ns() - start_ns);
@@ -412,7 +412,7 @@ fn a_peer_that_vanishes_right_after_the_handshake_is_found_dead() {
     assert!(receive(&mut world, 0, target, 1, 100));
     run(&mut world, "a session", |world| {
         let core = &world.look(0).unwrap().state.core;
-        core.sessions.iter().any(|(_, session)| session.is_connected())
+        core.sessions().iter().any(|(_, session)| session.is_connected())
     });
     world.net.borrow_mut().mute();
     let done = first(&mut world, "the receive ends");

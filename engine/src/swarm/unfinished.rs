@@ -50,7 +50,7 @@ fn begin_message(world: &mut World) {
 }
 
 fn is_connected(world: &World, host: usize) -> bool {
-    let mut sessions = world.look(host).unwrap().state.core.sessions.iter();
+    let mut sessions = world.look(host).unwrap().state.core.sessions().iter();
     sessions.any(|(_, session)| Session::is_connected(session))
 }
 

@@ -61,8 +61,8 @@ impl Run {
     /// The place that a peer of an engine is.
     fn place_of(engine: &Engine, peer: Peer) -> Option<Place> {
         let core = &engine.state.core;
-        let remote = core.remotes.get(peer.0)?;
-        Some((core.sessions.at(remote.session as usize)?.engine, remote.endpoint))
+        let remote = core.remotes().get(peer.0)?;
+        Some((core.session(remote.session)?.engine, remote.endpoint))
     }
 
     /// A process does something.
@@ -163,7 +163,7 @@ impl Run {
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        let config = &engine.state.core.config;
+        let config = engine.state.core.config();
         let hint = hint_of(&self.plan, index);
         let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let may_inject = inject && length <= config.inject_limit as usize;
@@ -358,7 +358,7 @@ impl Run {
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         if engine.state.core.route(peer).is_err() {
-            let process = engine.state.core.engine;
+            let process = engine.state.core.engine();
             let started = engine.start_connect(Peer(peer)).map(drop);
             return started.or_else(|error| self.oracle.check_error(process, &error));
         }
@@ -411,7 +411,7 @@ impl Run {
         // Injected messages end without a word, or with the session of a peer that is dead.
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
-                let mut operations = engine.state.core.operations.iter();
+                let mut operations = engine.state.core.operations().iter();
                 operations
                     .any(|(_, operation)| matches!(operation.state, OperationState::Queued { .. }))
             })
@@ -431,9 +431,9 @@ impl Run {
             }
             let engine = self.homes.get(&it.at.0).and_then(|&host| self.world.look(host));
             let Some(core) = engine.map(|engine| &engine.state.core) else { continue };
-            let session = core.session_of(source).and_then(|at| core.sessions.at(at as usize));
+            let session = core.session_of(source).and_then(|at| core.session(at));
             // One that pulls ends when the kernel lets go of its memory.
-            let is_at_rest = core.lanes.len() == 0 && self.world.net.borrow().busy_pieces() == 0;
+            let is_at_rest = core.lanes().len() == 0 && self.world.net.borrow().busy_pieces() == 0;
             if is_at_rest && session.is_some_and(|session| session.failure.is_some()) {
                 return Err(format!("receive {index} waits for a peer that failed: {it:?}"));
             }
@@ -472,7 +472,7 @@ impl Run {
     fn leaves_room_to_receive(&self, host: usize) -> bool {
         self.world.look(host).is_none_or(|engine| {
             let core = &engine.state.core;
-            core.operations.len() + 1 < core.config.operations_max
+            core.operations().len() + 1 < core.config().operations_max
         })
     }
 

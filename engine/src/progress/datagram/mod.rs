@@ -163,7 +163,7 @@ impl Engine {
     pub(super) fn open_path(&mut self, session: u32, theirs: Announced) {
         let state = &mut *self.state;
         let ours = state.datagrams.announced;
-        let known = state.core.sessions.at(session as usize);
+        let known = state.core.session(session);
         // Without keys it has ended already.
         let Some(known) = known.filter(|known| known.keys.is_some()) else { return };
         if ours.port == 0 || theirs.port == 0 {
@@ -193,7 +193,7 @@ impl Engine {
             (true, None) => ("this side", "control_lane = tcp"),
             (false, _) => ("the peer", "control_lane = tcp there, or a host that refuses UDP"),
         };
-        let who = match self.state.core.config.bulk_in_datagrams {
+        let who = match self.state.core.config().bulk_in_datagrams {
             true => "this side",
             false => "the peer",
         };

@@ -27,7 +27,7 @@ impl Engine {
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
         self.state.core.describe_first_path(session);
         let core = &self.state.core;
-        let Some(known) = core.sessions.at(session as usize) else { return };
+        let Some(known) = core.session(session) else { return };
         let Some(theirs) = known.rails.theirs() else { return };
         if !known.connection.is_initiator() || !known.is_connected() {
             return;

@@ -30,7 +30,7 @@ impl Engine {
         let state = &mut *self.state;
         let socket_window_bytes = state.datagrams.socket_window_bytes;
         if let Some(bytes) = window_now(&self.driver.frame_state(), socket_window_bytes) {
-            state.core.config.datagram_window_bytes = bytes;
+            state.core.set_datagram_window(bytes);
         }
     }
 }

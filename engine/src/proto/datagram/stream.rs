@@ -17,13 +17,11 @@ fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
 
 impl Core {
     /// Whether a message of `length` bytes would go by a session's stream, whole, without
-    /// checksums, before anything else, and as the first one of turn `poll`.
-    pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64, poll: u64) -> bool {
+    /// checksums, and before anything else.
+    pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
-        session.flushed_poll != poll
-            && datagram.goes_by_stream(length)
-            && is_next_alone(session, datagram)
+        datagram.goes_by_stream(length) && is_next_alone(session, datagram)
     }
 
     /// The session by whose stream the next part of a send would go, without checksums and before
