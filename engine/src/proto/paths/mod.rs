@@ -234,8 +234,8 @@ pub(crate) struct PathTable {
     timers: Timers,
     /// Sessions of which packets came, and whose paths have not been drained since.
     to_drain: Vec<u32>,
-    /// Sessions whose paths had packets or turns since the loop slept, a few of them more than once:
-    /// what they owe is sent before it sleeps again.
+    /// Sessions whose paths had packets or turns since the loop slept, a few of them more than
+    /// once: what they owe is sent before it sleeps again.
     awake: Vec<u32>,
     /// Sessions with several paths, some of them more than once, and some that have one again.
     several: Vec<u32>,
