@@ -96,6 +96,12 @@ impl ControlLane {
     }
 }
 
+#[cold]
+fn grow(controls: &mut Vec<ControlLane>, len: usize) {
+    reserve_for(controls, len);
+    controls.resize_with(len, ControlLane::default);
+}
+
 impl Engine {
     /// Whether the segments of a session go by datagrams now.
     #[inline]
@@ -103,12 +109,12 @@ impl Engine {
         self.state.paths.of(session).is_some_and(Paths::are_open)
     }
 
+    #[inline]
     pub(super) fn control(&mut self, session: u32) -> &mut ControlLane {
         let index = session as usize;
         let controls = &mut self.state.controls;
         if index >= controls.len() {
-            reserve_for(controls, index + 1);
-            controls.resize_with(index + 1, ControlLane::default);
+            grow(controls, index + 1);
         }
         &mut controls[index]
     }
