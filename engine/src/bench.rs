@@ -13,7 +13,7 @@ use crate::wire::segment::SegmentHeader;
 use crate::wire::{Eager, Frame, Frames, Grant, SEGMENT_BYTES_MAX};
 
 /// Engines made from now on run so many times slower than they would, as under valgrind: so does
-/// their clock, so that no timer fires which would not fire otherwise.
+/// their clock, so that no timer fires which would not fire otherwise. Nobody looks after them.
 pub fn slow_clocks(times: u64) {
     clock::slow_down(times);
 }

@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// Which messages; all patterns unless given.
     #[arg(long, value_enum)]
     pattern: Option<Pattern>,
+    /// Engines with which the first one exchanges messages by turns.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    peers: u32,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     settings: Vec<String>,
@@ -55,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["lanes", "lab", "size", "pattern", "settings", "json"]
+        conflicts_with_all = ["lanes", "lab", "size", "pattern", "peers", "settings", "json"]
     )]
     check: Option<PathBuf>,
     /// Keep what callgrind writes, for `callgrind_annotate`; needs --pattern.
@@ -87,6 +90,8 @@ struct Counted {
     lanes: Lanes,
     lab: String,
     size_bytes: usize,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    peers: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     settings: Vec<String>,
     instructions: u64,
@@ -113,6 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             lanes: arguments.lanes,
             lab: arguments.lab.clone(),
             size_bytes: arguments.size,
+            peers: arguments.peers,
             settings: arguments.settings.clone(),
             instructions: 0,
         };
@@ -132,9 +138,12 @@ impl fmt::Display for Counted {
             Pattern::PingPong => "ping-pong",
             Pattern::Coalesced => "64 in a row",
         };
-        let Self { size_bytes, instructions, lab, .. } = self;
+        let Self { size_bytes, instructions, lab, peers, .. } = self;
         let lanes = name(self.lanes);
         write!(out, "{size_bytes} bytes, {pattern}, {lanes}, {lab}: ")?;
+        if *peers > 1 {
+            write!(out, "{peers} peers by turns: ")?;
+        }
         write!(out, "{instructions} instructions a message, both sides")
     }
 }
@@ -187,7 +196,7 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
     command.arg(format!("--toggle-collect={}", both::COUNTED)).arg(&program);
     command.args(["instructions", "--messages", &MESSAGES.to_string()]);
     command.args(["--networks", &networks.join(",")]);
-    command.args(["--size", &what.size_bytes.to_string()]);
+    command.args(["--size", &what.size_bytes.to_string(), "--peers", &what.peers.to_string()]);
     for (name, value) in [("--lanes", name(what.lanes)), ("--pattern", name(what.pattern))] {
         command.args([name, &value]);
     }
@@ -208,6 +217,14 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
         return Err(format!("valgrind finds no function {function}, so that nothing is counted"));
     }
     Ok(Counted { instructions: count / MESSAGES, ..what })
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 /// What an option calls a value.

@@ -101,9 +101,10 @@ impl EngineState {
 
     /// Lanes that were full are tried again: the news of room comes to the owner.
     fn unblock(&mut self) {
-        for (session, control) in self.controls.iter_mut().enumerate() {
-            if std::mem::take(&mut control.is_blocked) {
-                self.core.mark_dirty(session as u32);
+        for session in self.blocked.drain(..) {
+            let control = self.controls.get_mut(session as usize);
+            if control.is_some_and(|control| std::mem::take(&mut control.is_blocked)) {
+                self.core.mark_dirty(session);
             }
         }
     }
@@ -116,10 +117,10 @@ impl EngineState {
         let is_growing = self.handshakes_pending > 0
             || !self.core.dirty().is_empty()
             || self.datagrams.waits_for_room()
-            || self.controls.iter().any(|control| control.is_blocked)
+            || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
             || self
                 .roles
-                .iter()
+                .handshakes()
                 .any(|(_, role)| matches!(role, Role::Connecting { .. } | Role::AwaitReply { .. }));
         due.into_iter().chain(is_growing.then_some(SOON)).min()
     }

@@ -4,8 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
+use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey};
 use super::roles::{Role, Traffic};
+use super::zero_copy::ZeroCopy;
+use crate::proto::late::Late;
 use crate::proto::table::Id;
 
 /// A kernel that sees both ends of a lane send keeps acknowledgements for the next segment, for up
@@ -33,7 +35,7 @@ pub(super) enum LaneEnd<'a> {
 impl Engine {
     /// Both sides agree on a lane.
     pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
-        self.state.roles.insert(key, Role::Bulk { lane, traffic: Traffic::default() });
+        self.state.roles.insert(key, Role::Bulk { lane, traffic: Late::NONE });
         let now_ns = self.state.now_ns;
         self.state.core.lane_ready(lane, now_ns);
         self.watch(key, Interest::Readable);
@@ -49,7 +51,7 @@ impl Engine {
         happened
     }
 
-    fn traffic(&mut self, key: LaneKey) -> Option<&mut Traffic> {
+    fn traffic(&mut self, key: LaneKey) -> Option<&mut Late<Traffic>> {
         match self.state.roles.get_mut(key)? {
             Role::Bulk { traffic, .. } | Role::Closing { traffic, .. } => Some(traffic),
             _ => None,
@@ -82,8 +84,10 @@ impl Engine {
             return false;
         };
         let session = self.state.core.lanes().get(lane).map_or(0, |lane| lane.session);
-        let zero_copy = self.control(session).zero_copy.as_ref();
-        let mode = zero_copy.map_or(SendMode::Copy, |known| known.mode(chunk.length));
+        let policy = self.state.config.zero_copy;
+        let zero_copy = &mut self.control(session).zero_copy;
+        let zero_copy = zero_copy.get_or_insert_with(|| Box::new(ZeroCopy::new(policy)));
+        let mode = zero_copy.mode(chunk.length);
         self.read_clock();
         let now_ns = self.state.now_ns;
         if let Some(traffic) = self.traffic(key) {
@@ -195,9 +199,10 @@ impl Engine {
     pub(super) fn check_lanes(&mut self) {
         for index in 0..self.state.lane_keys.len() {
             let Some(key) = self.state.lane_keys[index] else { continue };
-            let Some(&mut Role::Bulk { lane, traffic }) = self.state.roles.get_mut(key) else {
+            let Some(Role::Bulk { lane, traffic }) = self.state.roles.get_mut(key) else {
                 continue;
             };
+            let lane = *lane;
             if !traffic.silence.is_owed() {
                 continue;
             }
@@ -227,10 +232,10 @@ impl Engine {
     /// An idle bulk lane became readable: its end has come, or it is out of step.
     ///
     /// RR-LANE-3.
-    pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, traffic: Traffic) {
+    pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, is_receiving: bool) {
         let is_expecting =
             self.state.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
-        if traffic.receiving.is_some() || is_expecting {
+        if is_receiving || is_expecting {
             // The recv of the chunk reports whatever comes.
             return;
         }
@@ -252,7 +257,7 @@ impl Engine {
                 self.keep_figures(session, at, key);
             }
             self.set_lane_key(lane, None);
-            let traffic = self.traffic(key).map_or(Traffic::default(), |traffic| *traffic);
+            let traffic = self.traffic(key).map_or(Late::NONE, std::mem::take);
             self.state.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
             let mode = match end {
                 LaneEnd::Unused => CloseMode::Graceful,
@@ -277,6 +282,7 @@ impl Engine {
     pub(super) fn handle_writable(&mut self, key: LaneKey) {
         if let Some(&mut Role::Control { session }) = self.state.roles.get_mut(key) {
             self.control(session).is_blocked = false;
+            self.state.blocked.retain(|&it| it != session);
             self.flush(session);
             self.driver.flush_datagrams();
         }

@@ -12,6 +12,12 @@ pub(crate) fn slow_down(times: u64) {
     SLOWNESS.store(times, Ordering::Relaxed);
 }
 
+/// Whether that was said: time says nothing of how long an engine's owner has been away.
+#[cfg(feature = "bench")]
+pub(super) fn is_slowed_down() -> bool {
+    SLOWNESS.load(Ordering::Relaxed) > 1
+}
+
 /// Where an engine's time comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
@@ -37,7 +43,7 @@ impl Clock {
         Self::Since(clock, start)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn now_ns(&self) -> u64 {
         match self {
             Self::Since(clock, start) => clock.delta_as_nanos(*start, clock.raw()),

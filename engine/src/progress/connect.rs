@@ -298,23 +298,22 @@ impl Engine {
 
     pub(super) fn control_established(&mut self, session: u32, key: LaneKey) {
         self.close_path(session);
-        let zero_copy = super::zero_copy::ZeroCopy::new(self.state.config.zero_copy);
         let control = self.control(session);
         let attempt = control.attempt;
         let attempt_at = control.attempt_at;
         let known = self.state.core.session(session);
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
-        let zero_copy = Some(zero_copy);
         self.state.paths.begin(session, lane_at);
         *self.control(session) = ControlLane {
             lane: Some(key),
             attempt,
-            zero_copy,
             // The last words of the handshake may be all that ever goes by it.
             silence: Silence::OWED,
+            is_awaited: true,
             ..ControlLane::default()
         };
+        self.state.owed.push(session);
         self.state.hot.retain(|&hot| hot != session);
         self.poll_directly(session);
     }
@@ -344,7 +343,7 @@ impl Engine {
         if !is_failure {
             return;
         }
-        if let Some((key, _)) = self.control(session).moving.take() {
+        if let Some((key, _)) = self.control(session).migration.moving.take() {
             self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Reset);
         }
@@ -377,23 +376,49 @@ impl Engine {
     ///
     /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
+        let mut owed = std::mem::take(&mut self.state.owed);
+        owed.sort_unstable();
+        owed.dedup();
+        owed.retain(|&session| {
+            self.check_peer(session);
+            let Some(control) = self.state.controls.get_mut(session as usize) else { return false };
+            let is_expected = control.silence.is_owed() && control.lane.is_some();
+            control.is_awaited =
+                is_expected || !control.partial.is_empty() || self.state.core.holds_long(session);
+            control.is_awaited
+        });
+        owed.append(&mut self.state.owed);
+        self.state.owed = owed;
         let round = self.state.next_health_round();
-        for session in 0..self.state.controls.len() {
-            if !self.state.controls[session].partial.is_empty() {
-                self.judge_unfinished(session);
-            }
-            if self.state.core.holds_long(session as u32) {
-                // An owner who computes reads no TCP; a datagram has the caretaker do it.
-                self.ask_all_paths(session as u32);
-            }
+        let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
+        for session in (first as usize..self.state.controls.len()).step_by(IDLE_ROUNDS as usize) {
             let control = &self.state.controls[session];
-            let is_turn = (session as u32).wrapping_add(round).is_multiple_of(IDLE_ROUNDS);
-            let is_looked_at = control.silence.is_owed() || is_turn;
-            let Some(lane) = control.lane.filter(|_| is_looked_at) else { continue };
-            match self.driver.owed(lane) {
-                Ok(owed) => self.judge_silence(session, owed),
-                Err(error) => self.handle_control_failed(session as u32, &error),
+            if let Some(lane) = control.lane.filter(|_| !control.is_awaited) {
+                self.look_at_silence(session, lane);
             }
+        }
+    }
+
+    /// Something may be expected of the control lane of a session.
+    fn check_peer(&mut self, session: u32) {
+        let Some(control) = self.state.controls.get(session as usize) else { return };
+        if !control.partial.is_empty() {
+            self.judge_unfinished(session as usize);
+        }
+        if self.state.core.holds_long(session) {
+            // An owner who computes reads no TCP; a datagram has the caretaker do it.
+            self.ask_all_paths(session);
+        }
+        let control = &self.state.controls[session as usize];
+        if let Some(lane) = control.lane.filter(|_| control.silence.is_owed()) {
+            self.look_at_silence(session as usize, lane);
+        }
+    }
+
+    fn look_at_silence(&mut self, session: usize, lane: LaneKey) {
+        match self.driver.owed(lane) {
+            Ok(owed) => self.judge_silence(session, owed),
+            Err(error) => self.handle_control_failed(session as u32, &error),
         }
     }
 
@@ -410,12 +435,16 @@ impl Engine {
         }
         // Another lane may come in its place.
         let is_replaceable = control.has_datagram_mode && paths.are_several();
-        if let Some(since_ns) = control.unfinished.unanswered_since_ns()
+        let mut unfinished = control.unfinished.take().unwrap_or_default();
+        if let Some(since_ns) = unfinished.unanswered_since_ns()
             && paths.have_answered_since(since_ns)
         {
-            control.unfinished.note_answer();
+            unfinished.note_answer();
         }
-        match control.unfinished.observe(now_ns, limit) {
+        let step = unfinished.observe(now_ns, limit);
+        let is_unanswered = unfinished.unanswered_since_ns().is_some();
+        control.unfinished = Some(unfinished);
+        match step {
             Step::Ask if !is_replaceable => {
                 self.state.core.ask_for_answer(session);
                 self.ask_all_paths(session);
@@ -427,7 +456,7 @@ impl Engine {
                     self.suspect(session);
                 }
             }
-            Step::Overdue if control.unfinished.unanswered_since_ns().is_some() => {
+            Step::Overdue if is_unanswered => {
                 // The question may have gone by a datagram that was lost.
                 self.state.core.ask_for_answer(session);
                 self.ask_all_paths(session);

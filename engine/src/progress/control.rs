@@ -4,13 +4,16 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
+use super::migrate::Migration;
 use super::partial::Partial;
 use super::silence::Silence;
 use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
+use crate::proto::late::Late;
 use crate::proto::paths::{CARRIER, Paths};
 use crate::proto::send::Staged;
+use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
 
 /// Turns without bytes after which a hot lane cools down: many more than pass between the messages
@@ -41,26 +44,14 @@ pub(crate) struct ControlLane {
     /// What the peer's kernel owes on the control lane.
     pub(super) silence: Silence,
     pub(super) idle_turns: u32,
+    /// It is in the list of those that something is expected of by the control lane.
+    pub(super) is_awaited: bool,
     /// It is in the list of those that wait for room in the driver, by whichever path.
     pub(super) awaits_room: bool,
     /// Position of the path that the attempt to connect it goes by.
     pub(super) attempt_at: u8,
-    /// Another control lane that is being opened, and its path.
-    pub(super) moving: Option<(LaneKey, u8)>,
-    /// When the last attempt of that began or failed; 0: there was none.
-    pub(super) moving_since_ns: u64,
-    /// Attempts of that in a row that failed, and the path of the last one.
-    pub(super) moves_failed: u32,
-    pub(super) moved_by: u8,
-    /// Since when the peer is suspect: its control lane was reset.
-    pub(super) suspected_ns: Option<u64>,
-    /// When the peer's host refused a connection, as it does when the process is gone; others on
-    /// the way may, too.
-    pub(super) refused_ns: Option<u64>,
-    /// When the peer was last asked for the sake of hearing from it.
-    pub(super) questioned_ns: u64,
-    /// Since when it has had no control lane, where it had one.
-    pub(super) control_lane_lost_ns: u64,
+    /// What a control lane that fails leads to.
+    pub(super) migration: Late<Migration>,
     /// The turn in which a message was last sent at once: the others of a burst coalesce.
     pub(super) flushed_poll: u64,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
@@ -75,9 +66,40 @@ pub(crate) struct ControlLane {
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
     /// How long that has been awaited.
-    pub(super) unfinished: Unfinished,
-    /// Copy or zero copy, for its bulk lanes.
-    pub(super) zero_copy: Option<super::zero_copy::ZeroCopy>,
+    pub(super) unfinished: Option<Box<Unfinished>>,
+    /// Copy or zero copy, for its bulk lanes; from the first chunk on.
+    pub(super) zero_copy: Option<Box<super::zero_copy::ZeroCopy>>,
+}
+
+impl ControlLane {
+    /// Something is expected of the control lane: it is looked at until nothing is.
+    #[inline]
+    pub(super) fn await_something(&mut self, session: u32, owed: &mut Vec<u32>) {
+        if !self.is_awaited {
+            self.is_awaited = true;
+            owed.push(session);
+        }
+    }
+
+    /// Something is sent by the control lane.
+    #[inline]
+    pub(super) fn expect_answer(&mut self, session: u32, owed: &mut Vec<u32>) {
+        self.silence.expect_answer();
+        self.await_something(session, owed);
+    }
+
+    /// The kernel takes no more by the control lane.
+    pub(super) fn block(&mut self, session: u32, blocked: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.is_blocked, true) {
+            blocked.push(session);
+        }
+    }
+}
+
+#[cold]
+fn grow(controls: &mut Vec<ControlLane>, len: usize) {
+    reserve_for(controls, len);
+    controls.resize_with(len, ControlLane::default);
 }
 
 impl Engine {
@@ -87,11 +109,12 @@ impl Engine {
         self.state.paths.of(session).is_some_and(Paths::are_open)
     }
 
+    #[inline]
     pub(super) fn control(&mut self, session: u32) -> &mut ControlLane {
         let index = session as usize;
         let controls = &mut self.state.controls;
         if index >= controls.len() {
-            controls.resize_with(index + 1, ControlLane::default);
+            grow(controls, index + 1);
         }
         &mut controls[index]
     }
@@ -225,7 +248,11 @@ impl Engine {
             match handled {
                 Ok(used) => {
                     if have > 0 || used < got {
-                        control.unfinished.note_bytes(used > 0 || have == 0);
+                        if used > 0 || have == 0 {
+                            control.unfinished = None;
+                        } else if let Some(unfinished) = &mut control.unfinished {
+                            unfinished.note_bytes();
+                        }
                     }
                     match have {
                         0 => control.partial.extend(&state.receive_buffer[used..got]),
@@ -233,6 +260,9 @@ impl Engine {
                     }
                     if planted!(DropPartial) {
                         control.partial.clear();
+                    }
+                    if !control.partial.is_empty() {
+                        control.await_something(session, &mut state.owed);
                     }
                 }
                 Err(error) => {
@@ -264,7 +294,7 @@ impl Engine {
     /// may be lost.
     fn handle_control_closed(&mut self, session: u32) {
         let state = &mut *self.state;
-        if state.controls[session as usize].moving.is_some() {
+        if state.controls[session as usize].migration.moving.is_some() {
             // The peer may have the other one already.
             self.suspect(session);
         } else if state.core.is_goodbye_under_way(session) {
@@ -419,14 +449,14 @@ impl Engine {
             match self.driver.send(lane, bytes) {
                 Ok(sent) => {
                     happened = true;
-                    control.silence.expect_answer();
+                    control.expect_answer(session, &mut state.owed);
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    control.is_blocked = true;
+                    control.block(session, &mut state.blocked);
                     if !planted!(ForgetWritable) {
                         self.watch(lane, Interest::Writable);
                     }

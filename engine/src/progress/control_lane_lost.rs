@@ -24,7 +24,6 @@ use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::{CLOSING, Role};
 use super::silence::Silence;
-use super::unfinished::Unfinished;
 use crate::proto::failure::PeerFailure;
 use crate::wire::hello::HelloStatus;
 
@@ -59,7 +58,7 @@ impl ControlLane {
 
     /// Whether the peer may be gone, as its control lane was reset.
     pub(super) fn is_peer_suspect(&self) -> bool {
-        self.suspected_ns.is_some()
+        self.migration.suspected_ns.is_some()
     }
 }
 
@@ -127,7 +126,7 @@ impl Engine {
         }
         self.drop_control_lane(session);
         let now_ns = self.state.now_ns;
-        self.control(session).suspected_ns = Some(now_ns);
+        self.control(session).migration.suspected_ns = Some(now_ns);
         tracing::debug!(session, "its control lane was reset: is the peer still there?");
         self.ask_all_paths(session);
         self.move_control_lane(session);
@@ -141,12 +140,12 @@ impl Engine {
         let control = self.control(session);
         (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
         control.silence = Silence::NONE;
-        (control.moved_by, control.moves_failed) = (at, 0);
+        (control.migration.moved_by, control.migration.moves_failed) = (at, 0);
         control.partial = Partial::default();
-        control.unfinished = Unfinished::default();
+        control.unfinished = None;
         control.unsent.clear();
         if let Some(lane) = control.lane.take() {
-            control.control_lane_lost_ns = now_ns;
+            control.migration.control_lane_lost_ns = now_ns;
             self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);
             self.driver.close(lane, CloseMode::Reset);
@@ -170,15 +169,15 @@ impl Engine {
         let limit_ns = limit.as_nanos() as u64;
         let is_received = self.is_received(session);
         let control = self.control(session);
-        if let Some(refused_ns) = control.refused_ns {
+        if let Some(refused_ns) = control.migration.refused_ns {
             if self.have_paths_answered_since(session, refused_ns) {
-                self.control(session).refused_ns = None;
+                self.control(session).migration.refused_ns = None;
             } else if now_ns.saturating_sub(refused_ns) > REFUSED_NS {
                 return self.lose(session, "its host says that its process is gone");
             }
         }
         let control = self.control(session);
-        if let Some(since_ns) = control.suspected_ns {
+        if let Some(since_ns) = control.migration.suspected_ns {
             let suspected_for_ns = now_ns.saturating_sub(since_ns);
             let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
             if self.have_paths_answered_since(session, since_ns) {
@@ -189,7 +188,7 @@ impl Engine {
             }
         }
         let control = self.control(session);
-        let without_ns = now_ns.saturating_sub(control.control_lane_lost_ns);
+        let without_ns = now_ns.saturating_sub(control.migration.control_lane_lost_ns);
         if without_ns > limit_ns && self.state.core.holds_long(session) {
             // Nothing else carries them, and others wait for them.
             let cause = format!(
@@ -205,18 +204,18 @@ impl Engine {
         let silence = Duration::from_nanos(silent_ns);
         let patience = limit - self.state.silent_before(session, silence);
         let control = self.control(session);
-        if silence > patience && control.suspected_ns.is_none() {
+        if silence > patience && control.migration.suspected_ns.is_none() {
             let cause = format!("none of its rails has answered for {} ms", limit.as_millis());
             self.lose(session, &cause);
-        } else if now_ns.saturating_sub(control.questioned_ns) > QUESTION_NS {
-            control.questioned_ns = now_ns;
+        } else if now_ns.saturating_sub(control.migration.questioned_ns) > QUESTION_NS {
+            control.migration.questioned_ns = now_ns;
             self.ask_all_paths(session);
         }
     }
 
     /// Whether the host of the peer keeps a connection that its process has not answered yet.
     fn is_received(&mut self, session: u32) -> bool {
-        let moving = self.control(session).moving;
+        let moving = self.control(session).migration.moving;
         let role = moving.and_then(|(key, _)| self.state.roles.get_mut(key));
         matches!(role, Some(Role::MoveAwaitReply { .. }))
     }
@@ -225,7 +224,7 @@ impl Engine {
     fn confirm(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        (control.suspected_ns, control.refused_ns) = (None, None);
+        (control.migration.suspected_ns, control.migration.refused_ns) = (None, None);
         self.state.paths.forget_silence(now_ns, session);
         tracing::debug!(session, "the peer is there, though its control lane is not");
     }
@@ -241,9 +240,9 @@ impl Engine {
             && self.is_move_to_peer(session)
         {
             let control = self.control(session);
-            if control.lane.is_none() && control.refused_ns.is_none() {
+            if control.lane.is_none() && control.migration.refused_ns.is_none() {
                 // The questions may go at this very time.
-                control.refused_ns = Some(now_ns.saturating_sub(1));
+                control.migration.refused_ns = Some(now_ns.saturating_sub(1));
                 self.ask_all_paths(session);
             }
         }
@@ -252,7 +251,7 @@ impl Engine {
     /// Whether the attempt under way goes where the peer was once heard: an address that was only
     /// announced may be anybody's.
     fn is_move_to_peer(&mut self, session: u32) -> bool {
-        let Some((_, at)) = self.control(session).moving else { return false };
+        let Some((_, at)) = self.control(session).migration.moving else { return false };
         let mut paths = self.state.paths.of_mut(session).all();
         paths.any(|path| path.position() == at && path.packets().is_answered())
     }
@@ -309,14 +308,14 @@ impl Engine {
         let now_ns = self.state.now_ns;
         let pause = self.state.config.peer_timeout / QUESTIONS_PER_TIMEOUT;
         let pause_ns = pause.as_nanos() as u64;
-        for session in 0..self.state.controls.len() as u32 {
+        for session in self.state.paths.several() {
             let state = &mut *self.state;
             let control = &mut state.controls[session as usize];
-            let is_early = now_ns.saturating_sub(control.questioned_ns) < pause_ns;
+            let is_early = now_ns.saturating_sub(control.migration.questioned_ns) < pause_ns;
             if is_early || !state.paths.of_mut(session).are_several() {
                 continue;
             }
-            control.questioned_ns = now_ns;
+            control.migration.questioned_ns = now_ns;
             state.paths.ask_quiet_paths(now_ns, session, now_ns.saturating_sub(pause_ns));
         }
     }

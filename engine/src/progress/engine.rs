@@ -97,6 +97,10 @@ pub(crate) struct EngineState {
     pub(crate) controls: Vec<ControlLane>,
     /// Sessions whose control lane is read directly.
     pub(super) hot: Vec<u32>,
+    /// Sessions that may owe an answer, or the rest of something, on their control lane.
+    pub(super) owed: Vec<u32>,
+    /// Sessions whose control lane took no more, and some where it takes more again.
+    pub(super) blocked: Vec<u32>,
     /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
     pub(super) acks_due: VecDeque<(LaneKey, u64)>,
     /// By slot of the protocol's lane table.
@@ -155,6 +159,8 @@ impl EngineState {
             roles: Roles::default(),
             controls: Vec::new(),
             hot: Vec::new(),
+            owed: Vec::new(),
+            blocked: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
             receive_buffer: vec![
@@ -328,6 +334,7 @@ impl Engine {
         self.driver.counters()
     }
 
+    #[inline(always)]
     pub(super) fn read_clock(&mut self) {
         self.state.now_ns = self.state.clock.now_ns();
     }
@@ -493,6 +500,7 @@ impl Engine {
             self.check_lanes();
             self.ask_idle_paths();
             self.move_control_lanes();
+            self.state.shrink_idle();
             self.fit_window();
             self.listen_anew();
             self.publish();

@@ -100,9 +100,10 @@ impl Engine {
     ///
     /// RR-CONN-5.
     pub(super) fn drop_silent_handshakes(&mut self) {
+        self.state.roles.forget_completed();
         let now_ns = self.state.now_ns;
         let limit_ns = self.state.config.handshake_timeout.as_nanos() as u64;
-        let late = self.state.roles.iter().filter_map(|(key, role)| match role {
+        let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => {
                 Some((key, "no hello came in time"))
             }
@@ -116,23 +117,26 @@ impl Engine {
         }
         let (lanes, controls) = (self.state.core.lanes(), &self.state.controls);
         let peer_ns = self.state.config.peer_timeout.as_nanos() as u64;
-        let late = self.state.roles.iter().filter_map(|(key, role)| match role {
+        let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
                 let asked_ns = lanes.get(*lane)?.used_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             Role::MoveConnecting { session, .. } => {
                 let control = controls.get(*session as usize)?;
-                let asked_ns = control.moving_since_ns;
+                let asked_ns = control.migration.moving_since_ns;
                 let limit_ns = control.move_connect_limit_ns().min(limit_ns);
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             Role::MoveAwaitReply { session, .. } => {
                 let control = controls.get(*session as usize)?;
-                let asked_ns = control.moving_since_ns;
+                let asked_ns = control.migration.moving_since_ns;
                 // A process that stands still answers when it goes on.
-                let limit_ns =
-                    if control.suspected_ns.is_some() { limit_ns.max(peer_ns) } else { limit_ns };
+                let limit_ns = if control.migration.suspected_ns.is_some() {
+                    limit_ns.max(peer_ns)
+                } else {
+                    limit_ns
+                };
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
             _ => None,
@@ -158,8 +162,9 @@ impl Engine {
     pub(super) fn handle_readable(&mut self, key: LaneKey) {
         match self.state.roles.get_mut(key) {
             Some(&mut Role::Control { session }) => return self.handle_control_readable(session),
-            Some(&mut Role::Bulk { lane, traffic }) => {
-                return self.handle_bulk_readable(key, lane, traffic);
+            Some(Role::Bulk { lane, traffic }) => {
+                let (lane, is_receiving) = (*lane, traffic.receiving.is_some());
+                return self.handle_bulk_readable(key, lane, is_receiving);
             }
             _ => {}
         }
@@ -173,7 +178,7 @@ impl Engine {
             Ok(0) => self.handshake_failed(key, "the connection was closed during the hello"),
             Ok(got) => {
                 partial.length += got;
-                let (bytes, length) = (partial.bytes, partial.length);
+                let (bytes, length) = (*partial.bytes, partial.length);
                 self.handle_bytes(key, &bytes, length, wanted, is_proof);
             }
             Err(error)

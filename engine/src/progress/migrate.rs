@@ -15,6 +15,7 @@ use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, PartialMessage, Role};
 use crate::proto::handshake::{Initiator, answer_join};
+use crate::proto::late::AtRest;
 use crate::proto::paths::SessionPath;
 use crate::proto::session::{Limits, NOTHING};
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
@@ -33,10 +34,44 @@ const SETTLED_NS: u64 = 50_000_000;
 /// How long after an attempt that failed it tries to follow again, in nanoseconds.
 const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
 
+/// A control lane fails, or is to follow the others to another path.
+#[derive(Debug, Default)]
+pub(crate) struct Migration {
+    /// Another control lane that is being opened, and its path.
+    pub(super) moving: Option<(LaneKey, u8)>,
+    /// When the last attempt of that began or failed; 0: there was none.
+    pub(super) moving_since_ns: u64,
+    /// Attempts of that in a row that failed, and the path of the last one.
+    pub(super) moves_failed: u32,
+    pub(super) moved_by: u8,
+    /// Since when the peer is suspect: its control lane was reset.
+    pub(super) suspected_ns: Option<u64>,
+    /// When the peer's host refused a connection, as it does when the process is gone; others on
+    /// the way may, too.
+    pub(super) refused_ns: Option<u64>,
+    /// When the peer was last asked for the sake of hearing from it.
+    pub(super) questioned_ns: u64,
+    /// Since when it has had no control lane, where it had one.
+    pub(super) control_lane_lost_ns: u64,
+}
+
+impl AtRest for Migration {
+    const AT_REST: &'static Self = &Self {
+        moving: None,
+        moving_since_ns: 0,
+        moves_failed: 0,
+        moved_by: 0,
+        suspected_ns: None,
+        refused_ns: None,
+        questioned_ns: 0,
+        control_lane_lost_ns: 0,
+    };
+}
+
 impl ControlLane {
     /// Time that the attempt under way has for TCP to connect, in nanoseconds.
     pub(super) fn move_connect_limit_ns(&self) -> u64 {
-        CONNECT_NS << self.moves_failed.min(10)
+        CONNECT_NS << self.migration.moves_failed.min(10)
     }
 }
 
@@ -46,10 +81,7 @@ impl Engine {
     ///
     /// RR-RAIL-7.
     pub(super) fn move_control_lanes(&mut self) {
-        for session in 0..self.state.controls.len() as u32 {
-            if !self.state.paths.of_mut(session).are_several() {
-                continue;
-            }
+        for session in self.state.paths.several() {
             if self.control(session).lane.is_none() {
                 self.ask_without_lane(session);
             }
@@ -78,28 +110,31 @@ impl Engine {
         let (is_initiator, is_connected) = (known.connection.is_initiator(), known.is_connected());
         let is_silent = self.state.paths.of_mut(session).silent_since_ns().is_some();
         let control = self.control(session);
-        let since_ns = control.moving_since_ns;
-        let doublings =
-            if control.suspected_ns.is_some() { 0 } else { control.moves_failed.min(3) };
+        let since_ns = control.migration.moving_since_ns;
+        let doublings = if control.migration.suspected_ns.is_some() {
+            0
+        } else {
+            control.migration.moves_failed.min(3)
+        };
         let is_late = since_ns == 0 || now_ns.saturating_sub(since_ns) > PAUSE_NS << doublings;
         // The other side asks whether the peer is there, and waits for what that one opens.
         let is_asking = control.lane.is_none() && (control.is_peer_suspect() || is_silent);
         let may_move = is_connected && (is_initiator || is_asking);
-        if !may_move || !is_late || control.moving.is_some() {
+        if !may_move || !is_late || control.migration.moving.is_some() {
             return;
         }
         let Some(at) = self.path_to_move_by(session, is_initiator) else { return };
         let Some((remote, rail)) = self.state.core.way_of_path(session, at) else { return };
         let control = self.control(session);
-        (control.moving_since_ns, control.moved_by) = (now_ns, at);
+        (control.migration.moving_since_ns, control.migration.moved_by) = (now_ns, at);
         let remote = self.state.paths.scoped(rail, remote);
         match self.driver.connect(remote, rail) {
             Ok(key) => {
-                self.control(session).moving = Some((key, at));
+                self.control(session).migration.moving = Some((key, at));
                 self.state.roles.insert(key, Role::MoveConnecting { session, remote });
             }
             Err(error) => {
-                self.control(session).moves_failed += 1;
+                self.control(session).migration.moves_failed += 1;
                 tracing::debug!(session, "no control lane on another rail: {error}");
             }
         }
@@ -115,14 +150,14 @@ impl Engine {
         let state = &*self.state;
         let control = state.controls.get(session as usize)?;
         let paths = state.paths.of(session)?;
-        let (at, before) = (paths.stream_at(), control.moved_by);
+        let (at, before) = (paths.stream_at(), control.migration.moved_by);
         if control.lane.is_some() {
             let carrier = paths.carrier_at().filter(|&carrier| carrier != at);
             let has_streamed = paths.has_streamed();
             let is_in_doubt = paths.is_down(at) || (has_streamed && paths.is_suspect(at));
-            let tried_ns = now_ns.saturating_sub(control.moving_since_ns);
+            let tried_ns = now_ns.saturating_sub(control.migration.moving_since_ns);
             // Where it did not get through it is not needed either.
-            let may_follow = control.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
+            let may_follow = control.migration.moves_failed == 0 || tried_ns > FOLLOW_AGAIN_NS;
             let is_settled = has_streamed && paths.are_settled(now_ns, SETTLED_NS);
             let is_leaving = state.core.session(session).is_none_or(|it| it.is_leaving);
             let follows = is_settled && may_follow && !is_leaving;
@@ -145,7 +180,7 @@ impl Engine {
     /// TCP is connected on the other rail: say what for.
     pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32, remote: SocketAddr) {
         let nonce = self.state.random.random();
-        let moving = self.control(session).moving.filter(|&(moving, _)| moving == key);
+        let moving = self.control(session).migration.moving.filter(|&(moving, _)| moving == key);
         let Some((_, at)) = moving else {
             return self.handle_connect_failed(key, "nobody waits for it any more");
         };
@@ -170,11 +205,11 @@ impl Engine {
         tracing::debug!(session, "no control lane on another rail: {cause}");
         let now_ns = self.state.now_ns;
         let control = self.control(session);
-        if control.moving.is_none_or(|(moving, _)| moving != key) {
+        if control.migration.moving.is_none_or(|(moving, _)| moving != key) {
             return;
         }
-        (control.moving, control.moving_since_ns) = (None, now_ns);
-        control.moves_failed += 1;
+        (control.migration.moving, control.migration.moving_since_ns) = (None, now_ns);
+        control.migration.moves_failed += 1;
     }
 
     /// The peer opened another control lane.
@@ -218,7 +253,7 @@ impl Engine {
             return self.handle_connect_failed(key, "its session is over");
         };
         let is_initiator = known.is_some_and(|known| known.connection.is_initiator());
-        let at = state.controls.get(session as usize).and_then(|control| control.moving);
+        let at = state.controls.get(session as usize).and_then(|control| control.migration.moving);
         match (initiator.handle_join_reply(&state.keys, keys, reply), at) {
             (Ok(HelloStatus::Accepted), Some((_, at))) if is_initiator => {
                 self.control_moved(session, key, at);
@@ -234,7 +269,9 @@ impl Engine {
         tracing::info!(session, path = at, "its control lane is on another rail");
         self.drop_control_lane(session);
         self.set_control_lane_lost(session, false);
-        if let Some((asking, _)) = self.control(session).moving.filter(|&(other, _)| other != key) {
+        if let Some((asking, _)) =
+            self.control(session).migration.moving.filter(|&(other, _)| other != key)
+        {
             // The answer has come by the peer's own connection.
             self.state.roles.insert(asking, CLOSING);
             self.driver.close(asking, CloseMode::Reset);
@@ -242,9 +279,9 @@ impl Engine {
         let now_ns = self.state.now_ns;
         self.state.paths.set_stream(session, at);
         let control = self.control(session);
-        (control.lane, control.moving) = (Some(key), None);
-        (control.suspected_ns, control.refused_ns) = (None, None);
-        (control.moves_failed, control.moving_since_ns) = (0, now_ns);
+        (control.lane, control.migration.moving) = (Some(key), None);
+        (control.migration.suspected_ns, control.migration.refused_ns) = (None, None);
+        (control.migration.moves_failed, control.migration.moving_since_ns) = (0, now_ns);
         self.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });
         self.poll_directly(session);

@@ -6,23 +6,25 @@ use super::datagram::Announced;
 use super::lanes::LaneKey;
 use super::silence::Silence;
 use crate::proto::handshake::{Acceptor, Initiator};
+use crate::proto::late::{AtRest, Late};
 use crate::proto::peers::Admission;
 use crate::proto::rendezvous::ChunkReceive;
 use crate::proto::session::Limits;
-use crate::proto::table::Id;
+use crate::proto::table::{Id, reserve_for};
 use crate::wire::hello::{HELLO_BYTES, HELLO_REPLY_BYTES};
 use crate::wire::proof::PROOF_BYTES;
 
 /// Bytes of a hello, a reply or a proof that have come so far.
 #[derive(Debug)]
 pub(crate) struct PartialMessage {
-    pub(crate) bytes: [u8; HELLO_BYTES],
+    /// Apart, for roles that last need no room for it.
+    pub(crate) bytes: Box<[u8; HELLO_BYTES]>,
     pub(crate) length: usize,
 }
 
 impl PartialMessage {
     pub(crate) fn new() -> Self {
-        Self { bytes: [0; HELLO_BYTES], length: 0 }
+        Self { bytes: Box::new([0; HELLO_BYTES]), length: 0 }
     }
 }
 
@@ -59,12 +61,17 @@ pub(crate) enum Role {
     /// Our hello for it is sent.
     MoveAwaitReply { session: u32, initiator: Box<Initiator>, partial: PartialMessage },
     /// A bulk lane.
-    Bulk { lane: Id, traffic: Traffic },
+    Bulk { lane: Id, traffic: Late<Traffic> },
     /// Being closed; only its last events matter.
-    Closing { lane: Option<Id>, traffic: Traffic },
+    Closing { lane: Option<Id>, traffic: Late<Traffic> },
 }
 
 impl Role {
+    /// Whether it is connecting or in a handshake.
+    fn is_handshake(&self) -> bool {
+        !matches!(self, Self::Control { .. } | Self::Bulk { .. } | Self::Closing { .. })
+    }
+
     /// What has come so far of the message that is awaited, and how long that is.
     pub(crate) fn awaited(&mut self) -> Option<(&mut PartialMessage, usize)> {
         match self {
@@ -79,7 +86,7 @@ impl Role {
 }
 
 /// Being closed, with nothing outstanding.
-pub(crate) const CLOSING: Role = Role::Closing { lane: None, traffic: Traffic::NOTHING };
+pub(crate) const CLOSING: Role = Role::Closing { lane: None, traffic: Late::NONE };
 
 /// What the driver has outstanding on a bulk lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,8 +102,8 @@ pub(crate) struct Traffic {
     pub(super) silence: Silence,
 }
 
-impl Traffic {
-    pub(crate) const NOTHING: Self = Self {
+impl AtRest for Traffic {
+    const AT_REST: &'static Self = &Self {
         receiving: None,
         sending: None,
         has_sent: false,
@@ -111,12 +118,18 @@ pub(crate) struct Roles {
     slots: Vec<Option<(u32, Role)>>,
     /// Lanes whose slot has a new lane already, while their last events are still to be told.
     outlived: Vec<(LaneKey, Role)>,
+    /// Lanes that were in a handshake when they were last looked at, and new ones.
+    handshakes: Vec<LaneKey>,
 }
 
 impl Roles {
     pub(crate) fn insert(&mut self, key: LaneKey, role: Role) {
+        if role.is_handshake() && !self.get(key).is_some_and(Role::is_handshake) {
+            self.handshakes.push(key);
+        }
         let index = key.index as usize;
         if index >= self.slots.len() {
+            reserve_for(&mut self.slots, index + 1);
             self.slots.resize_with(index + 1, || None);
         }
         if self.slots[index].as_ref().is_some_and(|(generation, _)| *generation != key.generation) {
@@ -129,6 +142,26 @@ impl Roles {
             }
         }
         self.slots[index] = Some((key.generation, role));
+    }
+
+    fn get(&self, key: LaneKey) -> Option<&Role> {
+        match self.slots.get(key.index as usize)? {
+            Some((generation, role)) if *generation == key.generation => Some(role),
+            _ => self.outlived.iter().find(|(old, _)| *old == key).map(|(_, role)| role),
+        }
+    }
+
+    /// Lanes that are connecting or in a handshake.
+    pub(super) fn handshakes(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
+        let all = self.handshakes.iter().filter_map(|&key| Some((key, self.get(key)?)));
+        all.filter(|(_, role)| role.is_handshake())
+    }
+
+    /// Forgets lanes that are in no handshake any more.
+    pub(super) fn forget_completed(&mut self) {
+        let mut handshakes = std::mem::take(&mut self.handshakes);
+        handshakes.retain(|&key| self.get(key).is_some_and(Role::is_handshake));
+        self.handshakes = handshakes;
     }
 
     pub(crate) fn get_mut(&mut self, key: LaneKey) -> Option<&mut Role> {
@@ -157,6 +190,7 @@ impl Roles {
     /// Empties the table, for another driver's keys.
     pub(crate) fn take_all(&mut self) -> Vec<(LaneKey, Role)> {
         let slots = std::mem::take(&mut self.slots);
+        self.handshakes.clear();
         let taken = slots.into_iter().enumerate().filter_map(|(index, slot)| {
             let (generation, role) = slot?;
             Some((LaneKey { index: index as u32, generation }, role))

@@ -210,7 +210,7 @@ fn lanes_of<'a>(
 fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatistics {
     let (initiators, acceptors) = rails_of(path.number);
     let rail = if session.connection.is_initiator() { initiators } else { acceptors };
-    let counters = path.counters;
+    let counters = path.counters();
     PathStatistics {
         peer: Address::new(session.engine, session.locators, 0),
         rail: usize::from(rail),

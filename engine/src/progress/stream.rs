@@ -67,7 +67,7 @@ impl EngineState {
     fn note_streamed(&mut self, session: u32, sent: usize) {
         let Some(control) = self.controls.get_mut(session as usize) else { return };
         if sent > 0 {
-            control.silence.expect_answer();
+            control.expect_answer(session, &mut self.owed);
         }
         self.paths.note_streamed(session);
         self.paths.watch_stream(self.now_ns, session);
@@ -96,6 +96,9 @@ impl Engine {
         let mut is_by_path = self.is_by_datagram(session);
         if is_by_path {
             let has_long = self.state.core.has_long(session);
+            if has_long {
+                self.await_something(session);
+            }
             // What is sent first says the news, and there may be nothing else for a datagram.
             let is_alone = has_long && !self.state.core.has_short(session);
             if is_alone {
@@ -128,9 +131,17 @@ impl Engine {
         }
     }
 
+    fn await_something(&mut self, session: u32) {
+        let state = &mut *self.state;
+        if let Some(control) = state.controls.get_mut(session as usize) {
+            control.await_something(session, &mut state.owed);
+        }
+    }
+
     /// Sends all segments by the TCP lane.
     fn flush_by_stream(&mut self, session: u32) -> bool {
         let mut happened = false;
+        self.await_something(session);
         loop {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
@@ -278,11 +289,11 @@ impl Engine {
             }
             match self.driver.send(lane, &control.unsent) {
                 Ok(sent) => {
-                    control.silence.expect_answer();
+                    control.expect_answer(session, &mut self.state.owed);
                     control.unsent.drain(..sent);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    control.is_blocked = true;
+                    control.block(session, &mut self.state.blocked);
                     self.watch(lane, Interest::Writable);
                     return Rest::Blocked;
                 }

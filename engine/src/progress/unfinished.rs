@@ -36,11 +36,9 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Bytes came: another segment `is_next`, or more of the same one.
-    pub(super) fn note_bytes(&mut self, is_next: bool) {
-        if is_next {
-            *self = Self::default();
-        } else if self.asked_ns.is_some() {
+    /// More bytes of the segment came.
+    pub(super) fn note_bytes(&mut self) {
+        if self.asked_ns.is_some() {
             self.answered_ns = Some(self.waited_ns);
         }
     }
@@ -100,14 +98,13 @@ mod tests {
     #[test]
     fn what_is_answered_without_the_rest_is_given_up() {
         let (mut unfinished, mut now_ns) = (Unfinished::default(), LOOK_NS);
-        unfinished.note_bytes(true);
         assert_eq!(look(&mut unfinished, &mut now_ns, 4, Step::Overdue), Some(Step::Ask));
         assert!((2_500_000_000..2_800_000_000).contains(&now_ns), "{now_ns}");
         // A peer that computes says nothing.
         assert_eq!(look(&mut unfinished, &mut now_ns, 100, Step::Overdue), None);
-        unfinished.note_bytes(false);
+        unfinished.note_bytes();
         assert_eq!(look(&mut unfinished, &mut now_ns, 9, Step::Overdue), None);
-        unfinished.note_bytes(false);
+        unfinished.note_bytes();
         let before_ns = now_ns;
         assert_eq!(look(&mut unfinished, &mut now_ns, 20, Step::Overdue), Some(Step::GiveUp));
         assert_eq!(now_ns - before_ns, 10_000_000_000);
@@ -116,11 +113,11 @@ mod tests {
     /// RR-SEG-6
     #[test]
     fn what_comes_after_all_is_forgotten() {
-        let (mut unfinished, mut now_ns) = (Unfinished::default(), LOOK_NS);
+        let mut now_ns = LOOK_NS;
         for _ in 0..3 {
-            unfinished.note_bytes(true);
+            let mut unfinished = Unfinished::default();
             assert_eq!(look(&mut unfinished, &mut now_ns, 4, Step::Overdue), Some(Step::Ask));
-            unfinished.note_bytes(false);
+            unfinished.note_bytes();
             assert_eq!(look(&mut unfinished, &mut now_ns, 8, Step::Overdue), None);
         }
     }

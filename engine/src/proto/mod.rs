@@ -24,6 +24,7 @@ pub(crate) mod handshake;
 pub(crate) mod hint;
 pub(crate) mod keys;
 pub(crate) mod lanes;
+pub(crate) mod late;
 pub(crate) mod loopback;
 pub(crate) mod matching;
 mod offers;

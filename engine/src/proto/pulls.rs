@@ -79,7 +79,8 @@ pub(crate) struct Place {
 /// The receives of one session with bytes that were never granted.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    classes: [Queue; 3],
+    /// With the first message that is pulled.
+    classes: Option<Box<[Queue; 3]>>,
     /// Grants that passed others.
     passed: u32,
 }
@@ -87,11 +88,27 @@ pub(crate) struct Pulls {
 impl Pulls {
     /// Takes in a receive whose message came with `hint`; a short one has one chunk at the most.
     pub(crate) fn push(&mut self, id: Id, hint: Hint, is_short: bool) {
-        self.classes[Class::of(hint) as usize].line(is_short).push_back(id);
+        let classes = self.classes.get_or_insert_default();
+        classes[Class::of(hint) as usize].line(is_short).push_back(id);
+    }
+
+    fn queues(&self) -> &[Queue] {
+        self.classes.as_deref().map_or(&[], |classes| classes)
+    }
+
+    fn queues_mut(&mut self) -> &mut [Queue] {
+        self.classes.as_deref_mut().map_or(&mut [], |classes| classes)
+    }
+
+    /// Gives memory back, if there is none.
+    pub(crate) fn shrink(&mut self) {
+        if self.is_empty() {
+            self.classes = None;
+        }
     }
 
     fn lines(&self) -> impl Iterator<Item = &VecDeque<Id>> {
-        self.classes.iter().flat_map(|queue| [&queue.short, &queue.long])
+        self.queues().iter().flat_map(|queue| [&queue.short, &queue.long])
     }
 
     /// How many there are.
@@ -103,7 +120,7 @@ impl Pulls {
     /// Whether there is none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.classes.iter().all(Queue::is_empty)
+        self.queues().iter().all(Queue::is_empty)
     }
 
     /// All of them, in no particular order.
@@ -141,7 +158,7 @@ impl Pulls {
     /// A range of the message at `place` was granted. `true`: before others that can wait longer.
     pub(crate) fn note_grant(&mut self, place: Place) -> bool {
         let class = place.class as usize;
-        self.classes[class].note_grant();
+        self.queues_mut()[class].note_grant();
         let is_passed = |other: &Class| !self.of(*other).is_empty();
         let passes = CLASSES[class + 1..].iter().any(is_passed);
         if passes || CLASSES[..class].iter().any(is_passed) {
@@ -152,12 +169,12 @@ impl Pulls {
 
     /// The message at `place` has no more to be granted.
     pub(crate) fn pop(&mut self, place: Place) {
-        self.classes[place.class as usize].line(place.is_short).pop_front();
+        self.queues_mut()[place.class as usize].line(place.is_short).pop_front();
     }
 
     /// Drops those of which `keep` says no.
     pub(crate) fn retain(&mut self, keep: impl Fn(Id) -> bool) {
-        for queue in &mut self.classes {
+        for queue in self.queues_mut() {
             queue.short.retain(|&id| keep(id));
             queue.long.retain(|&id| keep(id));
         }
@@ -165,14 +182,15 @@ impl Pulls {
 
     /// Drops all.
     pub(crate) fn clear(&mut self) {
-        for queue in &mut self.classes {
+        for queue in self.queues_mut() {
             queue.short.clear();
             queue.long.clear();
         }
     }
 
     fn of(&self, class: Class) -> &Queue {
-        &self.classes[class as usize]
+        static NONE: Queue = Queue { short: VecDeque::new(), long: VecDeque::new(), passed: 0 };
+        self.classes.as_ref().map_or(&NONE, |classes| &classes[class as usize])
     }
 }
 

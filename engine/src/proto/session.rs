@@ -10,6 +10,7 @@ use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
+use super::late::LateQueue;
 use super::outbox::{Outbox, StagingPool};
 use super::question::Questions;
 use super::table::Id;
@@ -188,7 +189,7 @@ pub(crate) struct Session {
     // Sending.
     pub(super) outbox: Outbox,
     /// Control frames that found no room in the outbox.
-    pub(crate) control: VecDeque<ControlFrame>,
+    pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for room, in order.
     pub(crate) waiting: VecDeque<Id>,
     /// Eager sends that complete when the peer acknowledges their frame.
@@ -231,7 +232,7 @@ pub(crate) struct Session {
     /// Receives with bytes that were never granted.
     pub(crate) pulls: super::pulls::Pulls,
     /// Ranges that were granted and lost with their lane.
-    pub(crate) missing: VecDeque<(Id, u64, u64)>,
+    pub(crate) missing: LateQueue<(Id, u64, u64)>,
     /// Its bulk lanes.
     pub(crate) lanes: Vec<Id>,
     /// Lanes were asked for (of the loop, or of the peer) and have not come yet.
@@ -281,7 +282,7 @@ impl Session {
             epoch_seen: 0,
             remotes: Vec::new(),
             outbox: Outbox::default(),
-            control: VecDeque::new(),
+            control: LateQueue::default(),
             waiting: VecDeque::new(),
             awaiting_delivery: VecDeque::new(),
             envelope_credit: SendCredit::default(),
@@ -305,7 +306,7 @@ impl Session {
             questions: Questions::default(),
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
-            missing: VecDeque::new(),
+            missing: LateQueue::default(),
             lanes: Vec::new(),
             lanes_requested: false,
             lanes_wanted: false,

@@ -111,6 +111,7 @@ impl<T, K: Key> Table<T, K> {
                 return Err(value);
             }
             let index = self.slots.len() as u32;
+            reserve_for(&mut self.slots, index as usize + 1);
             self.slots.push(Slot { generation: 1, next_free: NO_SLOT, value: Some(value) });
             self.len += 1;
             return Ok(K::new(index, 1));
@@ -204,6 +205,15 @@ impl<T, K: Key> Table<T, K> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             slot.value.as_ref().map(|value| (K::new(index as u32, slot.generation), value))
         })
+    }
+}
+
+/// Room for `len` entries, by an eighth at a time: tables of sessions are long and their entries
+/// large, so that doubling would keep much that is not used.
+pub(crate) fn reserve_for<T>(entries: &mut Vec<T>, len: usize) {
+    if len > entries.capacity() {
+        let more = (len - entries.len()).max(entries.len() / 8).max(4);
+        entries.reserve_exact(more);
     }
 }
 

@@ -7,6 +7,14 @@ use super::{Arguments, Pattern, SLOWNESS};
 use crate::secret;
 use crate::test::{TAG, settings};
 
+/// One of those that the first engine exchanges messages with.
+struct Other {
+    side: Side,
+    /// The first engine as this one knows it, and the other way round.
+    first: Peer,
+    known_as: Peer,
+}
+
 /// What valgrind counts: the instructions of [`counted`] and of all that it calls.
 pub(super) const COUNTED: &str = "ringrail_perf::instructions::both::counted*";
 /// Messages that warm up.
@@ -23,28 +31,30 @@ const TURNS_TO_ARRIVE: usize = 100_000;
 struct Side {
     network: HostNetwork,
     endpoint: Endpoint<Owned>,
-    /// The other side.
-    peer: Option<Peer>,
     done: Vec<Completion>,
 }
 
 impl Side {
     fn new(arguments: &Arguments, number: usize) -> Result<Self, String> {
-        let path = arguments.networks.get(number).ok_or("two networks, one for each host")?;
-        let network = HostNetwork::open(path).map_err(message)?;
+        let network = network(arguments, number)?;
         // This process began in the first host.
         match number {
             0 => network.enter().map_err(message)?,
             _ => network.enter_with_sys().map_err(message)?,
         }
         let settings = settings(arguments.lanes, None, None, None, &arguments.settings)?;
-        let domain = Domain::with_settings(settings).map_err(message)?;
-        let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
-        Ok(Self { network, endpoint, peer: None, done: Vec::with_capacity(128) })
+        Self::of(network, &Domain::with_settings(settings).map_err(message)?)
     }
 
-    fn peer(&self) -> Result<Peer, String> {
-        self.peer.ok_or_else(|| "the other side is not known".to_owned())
+    /// One more in the same host.
+    fn beside(&self, arguments: &Arguments, number: usize) -> Result<Self, String> {
+        self.network.enter().map_err(message)?;
+        Self::of(network(arguments, number)?, self.endpoint.domain())
+    }
+
+    fn of(network: HostNetwork, domain: &Domain) -> Result<Self, String> {
+        let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
+        Ok(Self { network, endpoint, done: Vec::with_capacity(128) })
     }
 
     /// A turn in the host of this side, where it may open sockets.
@@ -53,8 +63,8 @@ impl Side {
         self.endpoint.progress().map(drop).map_err(message)
     }
 
-    fn post(&self, buffer: Buffer) -> Result<(), String> {
-        let selector = Selector::from(self.peer()?, TAG);
+    fn post(&self, peer: Peer, buffer: Buffer) -> Result<(), String> {
+        let selector = Selector::from(peer, TAG);
         self.endpoint.post_receive(selector, buffer, 0).map(drop).map_err(|e| e.to_string())
     }
 
@@ -65,9 +75,9 @@ impl Side {
     }
 
     #[inline]
-    fn send(&self, bytes: &[u8], more: bool) -> Result<(), String> {
+    fn send(&self, peer: Peer, bytes: &[u8], more: bool) -> Result<(), String> {
         for _ in 0..TURNS_TO_ARRIVE {
-            match self.endpoint.inject_with(self.peer()?, TAG, bytes, more) {
+            match self.endpoint.inject_with(peer, TAG, bytes, more) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_would_block() => {
                     self.endpoint.progress().map(drop).map_err(message)?;
@@ -85,9 +95,10 @@ impl Side {
         for _ in 0..TURNS_TO_ARRIVE {
             self.endpoint.completions(&mut self.done, 128).map_err(message)?;
             while let Some(completion) = self.done.pop() {
-                completion.result.map_err(message)?;
+                let status = completion.result.map_err(message)?;
                 if completion.kind == OperationKind::Receive {
-                    self.post(completion.buffer.ok_or("a receive without its buffer")?)?;
+                    let peer = status.peer.ok_or("a message from nobody")?;
+                    self.post(peer, completion.buffer.ok_or("a receive without its buffer")?)?;
                     received += 1;
                 }
             }
@@ -99,51 +110,70 @@ impl Side {
     }
 }
 
+fn network(arguments: &Arguments, number: usize) -> Result<HostNetwork, String> {
+    let path = arguments.networks.get(number).ok_or("two networks, one for each host")?;
+    HostNetwork::open(path).map_err(message)
+}
+
 fn message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 /// Exchanges so many messages, after some that warm up.
 pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
-    ringrail::bench::slow_clocks(SLOWNESS);
+    // While others have their turn hardly any time passes for an engine, so that acknowledgements
+    // go with the next message, as they do between two.
+    ringrail::bench::slow_clocks(SLOWNESS * u64::from(arguments.peers));
     secret::fresh(arguments.lanes, &arguments.settings)?;
-    let (mut left, mut right) = (Side::new(arguments, 0)?, Side::new(arguments, 1)?);
-    left.peer = Some(left.endpoint.insert(&right.endpoint.address()).map_err(message)?);
-    right.peer = Some(right.endpoint.insert(&left.endpoint.address()).map_err(message)?);
-    // A message that cannot go asks for a connection.
-    match left.endpoint.inject(left.peer()?, TAG, &[]) {
-        Err(error) if error.is_would_block() => {}
-        other => return Err(format!("a message before there is a connection: {other:?}")),
+    let mut left = Side::new(arguments, 0)?;
+    let mut sides = vec![Side::new(arguments, 1)?];
+    for _ in 1..arguments.peers {
+        sides.push(sides[0].beside(arguments, 1)?);
     }
-    let (mut is_left_there, mut is_right_there) = (false, false);
-    let mut turns_left = TURNS_TO_CONNECT;
-    while !(is_left_there && is_right_there) {
-        turns_left -= 1;
-        if turns_left == 0 {
-            return Err("the two sides do not connect".to_owned());
-        }
-        left.progress_at_home()?;
-        right.progress_at_home()?;
-        is_left_there |= left.has_connected();
-        is_right_there |= right.has_connected();
-    }
+    let others: Result<Vec<_>, _> = sides.into_iter().map(|it| connect(&left, it)).collect();
+    let mut others = others?;
     // Paths are asked, and bulk lanes opened.
-    for _ in 0..TURNS_TO_SETTLE {
+    for other in others.iter().cycle().take(TURNS_TO_SETTLE.max(4 * others.len())) {
         left.progress_at_home()?;
-        right.progress_at_home()?;
+        other.side.progress_at_home()?;
     }
     let pattern = arguments.pattern.unwrap_or(Pattern::PingPong);
     let receives = match pattern {
         Pattern::PingPong => 1,
         Pattern::Coalesced => 4 * WINDOW,
     };
-    for _ in 0..receives {
-        left.post(Buffer::from(vec![0; arguments.size]))?;
-        right.post(Buffer::from(vec![0; arguments.size]))?;
+    for other in &others {
+        for _ in 0..receives {
+            left.post(other.known_as, Buffer::from(vec![0; arguments.size]))?;
+            other.side.post(other.first, Buffer::from(vec![0; arguments.size]))?;
+        }
     }
     let bytes = vec![1; arguments.size];
-    exchange(&mut left, &mut right, pattern, &bytes, WARM_UP)?;
-    counted(|| exchange(&mut left, &mut right, pattern, &bytes, messages))
+    let warm_up = WARM_UP.max(16 * others.len() as u64);
+    exchange(&mut left, &mut others, pattern, &bytes, warm_up)?;
+    counted(|| exchange(&mut left, &mut others, pattern, &bytes, messages))
+}
+
+/// The first engine connects to another one.
+fn connect(left: &Side, side: Side) -> Result<Other, String> {
+    let known_as = left.endpoint.insert(&side.endpoint.address()).map_err(message)?;
+    let first = side.endpoint.insert(&left.endpoint.address()).map_err(message)?;
+    // A message that cannot go asks for a connection.
+    match left.endpoint.inject(known_as, TAG, &[]) {
+        Err(error) if error.is_would_block() => {}
+        other => return Err(format!("a message before there is a connection: {other:?}")),
+    }
+    let (mut is_left_there, mut is_right_there) = (false, false);
+    for _ in 0..TURNS_TO_CONNECT {
+        if is_left_there && is_right_there {
+            return Ok(Other { side, first, known_as });
+        }
+        left.progress_at_home()?;
+        side.progress_at_home()?;
+        is_left_there |= left.has_connected();
+        is_right_there |= side.has_connected();
+    }
+    Err("the two sides do not connect".to_owned())
 }
 
 /// Runs `work` below the name that valgrind is told to count.
@@ -152,29 +182,34 @@ fn counted<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
+/// Messages go to and come from all others by turns.
 fn exchange(
     left: &mut Side,
-    right: &mut Side,
+    others: &mut [Other],
     pattern: Pattern,
     bytes: &[u8],
     messages: u64,
 ) -> Result<(), String> {
-    match pattern {
-        Pattern::PingPong => {
-            for _ in 0..messages / 2 {
-                left.send(bytes, false)?;
-                right.receive(1)?;
-                right.send(bytes, false)?;
+    let rounds = match pattern {
+        Pattern::PingPong => messages / 2,
+        Pattern::Coalesced => messages / WINDOW,
+    };
+    let count = others.len();
+    for round in 0..rounds as usize {
+        let Other { side, first, known_as } = &mut others[round % count];
+        match pattern {
+            Pattern::PingPong => {
+                left.send(*known_as, bytes, false)?;
+                side.receive(1)?;
+                side.send(*first, bytes, false)?;
                 left.receive(1)?;
             }
-        }
-        Pattern::Coalesced => {
-            for _ in 0..messages / WINDOW {
+            Pattern::Coalesced => {
                 for number in 1..=WINDOW {
-                    left.send(bytes, number != WINDOW)?;
+                    left.send(*known_as, bytes, number != WINDOW)?;
                 }
                 left.endpoint.progress().map_err(message)?;
-                right.receive(WINDOW)?;
+                side.receive(WINDOW)?;
             }
         }
     }

@@ -73,7 +73,7 @@ impl UringDriver {
 
     pub(super) fn submit_receive(&mut self, key: LaneKey) -> io::Result<()> {
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
-        let message = lane.receive.next_message(usize::MAX);
+        let message = lane.receive().next_message(usize::MAX);
         let flags = (libc::MSG_WAITALL | libc::MSG_NOSIGNAL) as u32;
         let entry =
             on_socket!(lane, |socket| opcode::RecvMsg::new(socket, message).flags(flags).build());
@@ -93,11 +93,11 @@ impl UringDriver {
 
     pub(super) fn received(&mut self, key: LaneKey, result: i32) {
         let Some(lane) = self.retire(key) else { return };
-        lane.receive.pieces.advance(usize::try_from(result).unwrap_or(0));
-        let is_whole = lane.receive.pieces.remaining().is_empty();
+        lane.receive().pieces.advance(usize::try_from(result).unwrap_or(0));
+        let is_whole = lane.receive().pieces.remaining().is_empty();
         let is_closing = lane.closing.is_some();
         let outcome = match result {
-            1.. if is_whole => Ok(lane.receive.header),
+            1.. if is_whole => Ok(lane.receive().header),
             _ if is_closing => Err(cancelled()),
             0 => Err(cut_short()),
             1.. => match self.submit_receive(key) {
@@ -143,21 +143,21 @@ impl UringDriver {
         if self.rails.has_strays() {
             self.rails.call_home(key, &lane.socket, &mut self.counters);
         }
-        lane.send.begin(source, offset, length)?;
-        lane.send.header = *header;
-        let is_single = lane.send.pieces.remaining().len() <= 2 && length > 0;
+        lane.send().begin(source, offset, length)?;
+        lane.send().header = *header;
+        let is_single = lane.send().pieces.remaining().len() <= 2 && length > 0;
         let wants_zero_copy = mode == SendMode::ZeroCopy && self.can_zero_copy && is_single;
         if wants_zero_copy {
             // The header goes ahead by a direct call, held back until the payload joins it.
             let socket = lane.socket.as_raw_fd();
             let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             self.counters.syscalls += 1;
-            let bytes = &lane.send.header;
+            let bytes = &lane.send().header;
             // SAFETY: the pointer and the length are those of the header.
             let sent = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) };
             // What could not go (a full socket, or an error) is left to the ring.
             if let Ok(sent) = usize::try_from(sent) {
-                lane.send.pieces.advance(sent);
+                lane.send().pieces.advance(sent);
             }
         }
         let copied = mode == SendMode::ZeroCopy && !wants_zero_copy;
@@ -209,7 +209,7 @@ impl UringDriver {
     fn submit_send(&mut self, key: LaneKey, chunk: usize, zero_copy: bool) -> io::Result<()> {
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-        let single = match lane.send.pieces.remaining() {
+        let single = match lane.send().pieces.remaining() {
             [piece] if zero_copy => Some(*piece),
             _ => None,
         };
@@ -225,7 +225,7 @@ impl UringDriver {
                 .zc_flags(REPORT_USAGE)
                 .build())
         } else {
-            let message = lane.send.next_message(BYTES_PER_CALL);
+            let message = lane.send().next_message(BYTES_PER_CALL);
             let flags = flags as u32;
             on_socket!(lane, |socket| opcode::SendMsg::new(socket, message).flags(flags).build())
         };
@@ -255,8 +255,8 @@ impl UringDriver {
             chunk.notifications += 1;
         }
         let Some(lane) = self.retire(key) else { return };
-        lane.send.pieces.advance(usize::try_from(result).unwrap_or(0));
-        let is_whole = lane.send.pieces.remaining().is_empty();
+        lane.send().pieces.advance(usize::try_from(result).unwrap_or(0));
+        let is_whole = lane.send().pieces.remaining().is_empty();
         let is_closing = lane.closing.is_some();
         let outcome = match result {
             0.. if is_whole => Ok(()),

@@ -51,9 +51,10 @@ pub(super) struct UringLane {
     pub(super) is_connecting: bool,
     /// A request waits until it is readable (0), writable (1).
     pub(super) watched: [bool; 2],
-    pub(super) receive: Box<Transfer>,
+    /// With the first chunk.
+    receive: Option<Box<Transfer>>,
     pub(super) is_receiving: bool,
-    pub(super) send: Box<Transfer>,
+    send: Option<Box<Transfer>>,
     pub(super) is_sending: bool,
     /// Requests whose result has not come.
     pub(super) requests: u32,
@@ -71,15 +72,25 @@ impl UringLane {
             fixed: None,
             is_connecting,
             watched: [false; 2],
-            receive: Transfer::new(),
+            receive: None,
             is_receiving: false,
-            send: Transfer::new(),
+            send: None,
             is_sending: false,
             requests: 0,
             unreleased: 0,
             closing: None,
             ended: None,
         }
+    }
+
+    /// The chunk that is received.
+    pub(super) fn receive(&mut self) -> &mut Transfer {
+        self.receive.get_or_insert_with(Transfer::new)
+    }
+
+    /// The chunk that is sent.
+    pub(super) fn send(&mut self) -> &mut Transfer {
+        self.send.get_or_insert_with(Transfer::new)
     }
 
     /// Tells the peer that this side ends the stream. Returns the system calls made.

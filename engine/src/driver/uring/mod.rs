@@ -498,7 +498,7 @@ impl BulkLanes for UringDriver {
                 if self.rails.has_strays() {
                     self.rails.call_home(key, &lane.socket, &mut self.counters);
                 }
-                lane.receive.begin(target, offset, length)
+                lane.receive().begin(target, offset, length)
             }
         };
         let started = started.and_then(|()| self.submit_receive(key));

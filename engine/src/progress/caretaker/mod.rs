@@ -124,6 +124,10 @@ struct Membership {
 impl Membership {
     /// Has `place` looked after. `None`: no thread can be had, and its owner has to make progress.
     fn new(place: &Arc<Place>) -> Option<Self> {
+        #[cfg(feature = "bench")]
+        if super::clock::is_slowed_down() {
+            return None;
+        }
         let mut running = lock_running();
         if running.as_ref().is_none_or(|running| running.thread.is_finished()) {
             *running = match Running::start() {

@@ -394,13 +394,14 @@ impl Engine {
 
     /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
     pub(super) fn acknowledge_all(&mut self) {
-        if !self.state.paths.has_timers() {
-            return;
+        let awake = self.state.paths.hasten_acks();
+        if !awake.is_empty() {
+            for &session in &awake {
+                self.transmit_all(session);
+            }
+            self.driver.flush_datagrams();
         }
-        for session in self.state.paths.hasten_acks() {
-            self.transmit_all(session);
-        }
-        self.driver.flush_datagrams();
+        self.state.paths.end_hasten_acks(awake);
     }
 }
 
@@ -421,6 +422,18 @@ impl EngineState {
     /// The same for all sessions, and for what paths have put off.
     pub(super) fn drain_all_paths(&mut self) {
         self.paths.drain_all(&mut self.core, &mut self.completions);
+    }
+
+    /// Sessions that have become idle give memory back.
+    pub(super) fn shrink_idle(&mut self) {
+        let Self { core, paths, controls, now_ns, .. } = self;
+        paths.shrink_idle(core, *now_ns, |session| {
+            if let Some(control) = controls.get_mut(session as usize)
+                && control.unsent.is_empty()
+            {
+                control.unsent = Vec::new();
+            }
+        });
     }
 
     /// How many sessions wait for room in the driver.

@@ -132,7 +132,7 @@ impl Core {
     /// What a session whose bulk data goes in datagrams has for it.
     fn bulk_of(&mut self, slot: u32) -> Option<&mut Bulk> {
         let session = self.sessions.at_mut(slot as usize)?;
-        session.datagram.as_deref_mut()?.bulk.as_mut()
+        session.datagram.as_deref_mut()?.bulk.as_deref_mut()
     }
 
     // ---- The receiver ----
@@ -321,7 +321,7 @@ impl Core {
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
         let session = self.sessions.at_mut(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref_mut());
-        if let Some(bulk) = datagram.and_then(|datagram| datagram.bulk.as_mut()) {
+        if let Some(bulk) = datagram.and_then(|datagram| datagram.bulk.as_deref_mut()) {
             if bulk.granted.len() >= GRANTED_MAX {
                 return Err(FrameError::AnswersWait(bulk.granted.len()));
             }
@@ -359,12 +359,12 @@ impl Core {
         loop {
             let session = self.sessions.at_mut(slot as usize)?;
             let datagram = session.datagram.as_deref_mut()?;
-            let front = datagram.bulk.as_mut()?.granted.front_mut()?;
+            let front = datagram.bulk.as_deref_mut()?.granted.front_mut()?;
             let range = *front;
             let found = self.operations.get(range.operation);
             if !found.is_some_and(Operation::serves) {
                 // The send has ended: its receiver gave it up, or it failed.
-                datagram.bulk.as_mut()?.granted.pop_front();
+                datagram.bulk.as_deref_mut()?.granted.pop_front();
                 self.refuse_datagram_grant(slot, range.receive_operation);
                 continue;
             }
@@ -375,11 +375,11 @@ impl Core {
             let room = datagram.frame_bytes_max() - DATA_HEADER_BYTES;
             let length = room.min(range.length as usize);
             let segment = datagram.push_alone(pool, slot, DATA_HEADER_BYTES + length)?;
-            let front = datagram.bulk.as_mut()?.granted.front_mut()?;
+            let front = datagram.bulk.as_deref_mut()?.granted.front_mut()?;
             front.offset += length as u64;
             front.length -= length as u32;
             if front.length == 0 {
-                datagram.bulk.as_mut()?.granted.pop_front();
+                datagram.bulk.as_deref_mut()?.granted.pop_front();
             }
             let header = Data {
                 kind: frame::KIND_DATA,

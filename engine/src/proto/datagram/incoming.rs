@@ -168,7 +168,7 @@ impl Core {
             return Ok(());
         };
         let is_envelope = matches!(frame, Frame::EagerParts(_));
-        if datagram.orphans == 0 || is_envelope || !datagram.assemblies.contains_key(&number) {
+        if datagram.orphans == 0 || is_envelope || !datagram.assemblies.contains(number) {
             return Ok(());
         }
         let why = "parts came of a frame that is no message in parts";

@@ -42,14 +42,13 @@ mod stream;
 mod tests;
 pub(crate) mod window;
 
-use std::collections::HashMap;
-
 use self::data::{Bulk, Pulls};
-use self::order::{Chain, Hashing, ReorderBuffer};
+use self::order::{Chain, ReorderBuffer};
 use self::parts::Assemblies;
 use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
+use super::late::LateMap;
 use super::table::Id;
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
@@ -122,6 +121,16 @@ impl super::session::Session {
         self.datagram.as_ref().is_some_and(|datagram| datagram.arrivals.has_early())
     }
 
+    /// Gives back what memory its queues do not need.
+    fn shrink(&mut self) {
+        self.control.shrink();
+        self.waiting.shrink_to_fit();
+        self.awaiting_delivery.shrink_to_fit();
+        self.missing.shrink();
+        self.pulls.shrink();
+        self.lanes.shrink_to_fit();
+    }
+
     fn is_sent(&self) -> bool {
         self.outbox.is_empty()
             && self.control.is_empty()
@@ -157,7 +166,7 @@ pub(crate) struct Datagram {
     /// Messages that fit no datagram go by the stream.
     has_stream: bool,
     /// Bulk data goes in datagrams.
-    bulk: Option<Bulk>,
+    bulk: Option<Box<Bulk>>,
     open: Option<Id>,
     next_frame: u32,
     chain: Chain,
@@ -170,7 +179,7 @@ pub(crate) struct Datagram {
     arrivals: Arrivals,
     reorder_buffer: ReorderBuffer,
     /// Messages that are not whole, by the frame of their envelope.
-    assemblies: HashMap<u32, Id, Hashing>,
+    assemblies: LateMap<Id>,
     /// Of these, those whose envelope has not come.
     orphans: u32,
     /// Frame and reason of the peer's goodbye.
@@ -194,7 +203,7 @@ impl Datagram {
             long_delivered: 0,
             long_awaited: false,
             has_stream: false,
-            bulk: has_bulk.then(Bulk::default),
+            bulk: has_bulk.then(Box::default),
             open: None,
             next_frame: 0,
             chain: Chain::new(seed),
@@ -203,7 +212,7 @@ impl Datagram {
             header_only: [0; SEGMENT_HEADER_BYTES],
             arrivals: Arrivals::default(),
             reorder_buffer: ReorderBuffer::new(seed),
-            assemblies: HashMap::with_hasher(Hashing::with_seed(seed)),
+            assemblies: LateMap::new(seed),
             orphans: 0,
             goodbye: None,
             repeated_frames: 0,
@@ -333,6 +342,20 @@ impl Core {
         })
     }
 
+    /// A session has been idle for long: what memory it does without is given back.
+    pub(crate) fn shrink_session(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        session.shrink();
+        if let Some(datagram) = session.datagram.as_deref_mut()
+            && datagram.outstanding.len() == 0
+        {
+            datagram.chain.shrink(datagram.next_frame);
+            datagram.arrivals.shrink();
+            datagram.reorder_buffer.shrink();
+            datagram.assemblies.shrink();
+        }
+    }
+
     /// A session in datagram mode ends: segments go back to the pool; what is held or half there
     /// can never be matched, for what it waits for will not come.
     ///
@@ -355,7 +378,7 @@ impl Core {
             session.bytes.consume(held.payload_bytes as u32);
             self.unexpected.give_back(held.payload);
         }
-        for (_, id) in datagram.assemblies.drain() {
+        for id in datagram.assemblies.drain() {
             let Some(assembly) = self.datagrams.assemblies.remove(id) else { continue };
             session.bytes.consume(assembly.stored_credit());
             self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);

@@ -7,11 +7,9 @@
 
 use std::collections::HashMap;
 
+use super::super::late::{Hashing, LateMap};
 use super::window::{Arrivals, FrameSet, is_before};
 use crate::wire::{Eager, Rts};
-
-/// Hashes what one side numbers itself, or what lies in one window of frames: nobody else chooses.
-pub(crate) type Hashing = foldhash::fast::FixedState;
 
 /// Streams that are looked through for silent ones at the least.
 const STREAMS_LEAST: usize = 64;
@@ -70,6 +68,13 @@ impl Chain {
         }
     }
 
+    /// Gives back what memory is not needed where all before `base` have come.
+    pub(super) fn shrink(&mut self, base: u32) {
+        self.forget_silent(base);
+        self.last.shrink_to_fit();
+        self.forget_at = STREAMS_LEAST;
+    }
+
     #[cold]
     fn forget_silent(&mut self, base: u32) {
         self.latest.take_if(|(_, last)| is_before(*last, base));
@@ -120,14 +125,13 @@ pub(crate) struct Held {
 /// The receiving side. EnvelopeHeader credit bounds how many wait, byte credit what they hold.
 #[derive(Debug)]
 pub(crate) struct ReorderBuffer {
-    by_predecessor: HashMap<u32, Held, Hashing>,
+    by_predecessor: LateMap<Held>,
     frames: FrameSet,
 }
 
 impl ReorderBuffer {
     pub(crate) fn new(seed: u64) -> Self {
-        let by_predecessor = HashMap::with_hasher(Hashing::with_seed(seed));
-        Self { by_predecessor, frames: FrameSet::default() }
+        Self { by_predecessor: LateMap::new(seed), frames: FrameSet::default() }
     }
 
     /// The frame that message `frame`, which has come, must wait for. What has come and is not
@@ -159,7 +163,7 @@ impl ReorderBuffer {
 
     /// Keeps a message until `predecessor` is matched. Gives it back if another one waits for that.
     pub(crate) fn insert(&mut self, predecessor: u32, held: Held) -> Result<(), Held> {
-        if self.by_predecessor.contains_key(&predecessor) {
+        if self.by_predecessor.contains(predecessor) {
             return Err(held);
         }
         self.frames.insert(held.frame);
@@ -173,9 +177,15 @@ impl ReorderBuffer {
         if self.frames.len() == 0 {
             return None;
         }
-        let held = self.by_predecessor.remove(&predecessor)?;
+        let held = self.by_predecessor.remove(predecessor)?;
         self.frames.remove(held.frame);
         Some(held)
+    }
+
+    /// Gives back what memory is not needed for what waits.
+    pub(super) fn shrink(&mut self) {
+        self.by_predecessor.shrink();
+        self.frames.shrink();
     }
 
     /// Nothing waits.
@@ -187,7 +197,7 @@ impl ReorderBuffer {
     /// Takes all out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Held> {
         self.frames = FrameSet::default();
-        self.by_predecessor.drain().map(|(_, held)| held)
+        self.by_predecessor.drain()
     }
 }
 

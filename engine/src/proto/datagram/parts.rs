@@ -175,7 +175,7 @@ impl Core {
         let Some(assembly) = self.datagrams.assemblies.remove(id) else { return };
         let session = self.sessions.at_mut(assembly.slot as usize);
         if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.assemblies.remove(&assembly.frame);
+            datagram.assemblies.remove(assembly.frame);
         }
         self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);
     }
@@ -197,7 +197,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };
         let assemblies = &mut self.datagrams.assemblies;
-        let id = match datagram.assemblies.get(&frame) {
+        let id = match datagram.assemblies.get(frame) {
             Some(&id) => {
                 datagram.orphans -= 1;
                 id
@@ -235,7 +235,7 @@ impl Core {
         let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
             return Ok(());
         };
-        let Some(&assembly) = datagram.assemblies.get(&frame) else { return Ok(()) };
+        let Some(&assembly) = datagram.assemblies.get(frame) else { return Ok(()) };
         let (length, report) = (header.length.get(), header.operation.get());
         let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
         let admitted = self.admit::<true>(slot, target, source, length as usize);
@@ -454,7 +454,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(None) };
         let message = part.message.get();
-        if let Some(&id) = datagram.assemblies.get(&message) {
+        if let Some(&id) = datagram.assemblies.get(message) {
             return Ok(Some(id));
         }
         let before = frame.wrapping_sub(message);

@@ -73,6 +73,13 @@ impl FrameSet {
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
+
+    /// Gives memory back, if it is empty.
+    pub(crate) fn shrink(&mut self) {
+        if self.len == 0 {
+            self.words = Box::default();
+        }
+    }
 }
 
 /// What a frame is, going by its number.
@@ -145,6 +152,11 @@ impl Arrivals {
     /// Whether a frame has come before one that is missing.
     pub(crate) fn has_early(&self) -> bool {
         self.early.len() > 0
+    }
+
+    /// Gives memory back, if none is missing.
+    pub(super) fn shrink(&mut self) {
+        self.early.shrink();
     }
 
     /// Starts at another number than 0, as a session does after a long time.

@@ -63,7 +63,7 @@ pub(super) struct Congestion {
     /// The share of packets that the path loses anyway.
     usual_loss: u64,
     /// The window shrank for loss.
-    trial: Option<Trial>,
+    trial: Option<Box<Trial>>,
     /// Where loss showed that the path was full: near it the window grows slowly.
     ceiling: u64,
 }
@@ -290,7 +290,7 @@ impl Congestion {
         // were lost, less an eighth for the queue to drain.
         let sent_bytes = self.round_bytes * WHOLE / (WHOLE - usual.min(WHOLE * 3 / 4));
         self.shrink((sent_bytes * 7 / 8).clamp(window / 2, window), next);
-        self.trial = Some(Trial { share, window, startup, until: next });
+        self.trial = Some(Box::new(Trial { share, window, startup, until: next }));
         true
     }
 

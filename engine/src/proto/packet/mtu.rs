@@ -7,7 +7,7 @@
 /// Probes of one length before it counts as too long.
 const TRIES: u32 = 3;
 /// Ranges shorter than this are not searched further, in bytes.
-const STEP_BYTES: usize = 16;
+const STEP_BYTES: u32 = 16;
 /// Long datagrams lost in a row, with a short one acknowledged after, that make a black hole.
 const BLACK_HOLE_LOSSES: u32 = 8;
 /// Time after which a path is searched again, in nanoseconds: networks get mended.
@@ -16,13 +16,13 @@ const AGAIN_NS: u64 = 60_000_000_000;
 /// See the module. All lengths are those of UDP payloads, tag included.
 #[derive(Clone, Debug)]
 pub(super) struct Mtu {
-    least: usize,
-    most: usize,
-    current: usize,
+    least: u32,
+    most: u32,
+    current: u32,
     /// The first length known to be too long, or one more than may be.
-    too_long: usize,
+    too_long: u32,
     /// The probe under way.
-    probing: Option<usize>,
+    probing: Option<u32>,
     tries: u32,
     /// Long datagrams lost since one was acknowledged, and the highest of their numbers.
     long_lost: u32,
@@ -32,7 +32,7 @@ pub(super) struct Mtu {
 
 impl Mtu {
     pub(super) fn new(least: usize, most: usize) -> Self {
-        let most = most.max(least);
+        let (least, most) = (least as u32, most.max(least) as u32);
         Self {
             least,
             most,
@@ -49,12 +49,12 @@ impl Mtu {
     /// Longest datagram that may be sent now.
     #[inline]
     pub(super) fn current(&self) -> usize {
-        self.current
+        self.current as usize
     }
 
     /// What passes on any network.
     pub(super) fn least(&self) -> usize {
-        self.least
+        self.least as usize
     }
 
     /// The length to probe next, if it is time to.
@@ -69,10 +69,10 @@ impl Mtu {
             self.tries = 0;
         }
         if self.too_long > self.most && self.current < self.most {
-            return Some(self.most);
+            return Some(self.most as usize);
         }
         let bytes = self.current + (self.too_long - self.current) / 2;
-        (self.too_long - self.current > STEP_BYTES).then_some(bytes)
+        (self.too_long - self.current > STEP_BYTES).then_some(bytes as usize)
     }
 
     /// Whether [`Self::wanted`] is nothing now, and stays so without being asked.
@@ -85,11 +85,12 @@ impl Mtu {
 
     /// A probe of this length was sent.
     pub(super) fn handle_probe_sent(&mut self, bytes: usize) {
-        self.probing = Some(bytes);
+        self.probing = Some(bytes as u32);
     }
 
     /// The probe of this length was acknowledged. `true`: datagrams may be longer now.
     pub(super) fn handle_probe_acked(&mut self, bytes: usize, now_ns: u64) -> bool {
+        let bytes = bytes as u32;
         self.probing = None;
         self.tries = 0;
         if bytes <= self.current || bytes >= self.too_long {
@@ -102,6 +103,7 @@ impl Mtu {
 
     /// The probe of this length was lost.
     pub(super) fn handle_probe_lost(&mut self, bytes: usize, now_ns: u64) {
+        let bytes = bytes as u32;
         if self.probing.take() != Some(bytes) {
             return;
         }
@@ -124,7 +126,7 @@ impl Mtu {
     ///
     /// RR-PKT-13.
     pub(super) fn handle_lost(&mut self, number: u64, bytes: usize) {
-        if bytes > self.least && bytes <= self.current {
+        if bytes > self.least() && bytes <= self.current() {
             self.long_lost += 1;
             self.long_lost_highest = self.long_lost_highest.max(number);
         }
@@ -134,7 +136,7 @@ impl Mtu {
     /// datagrams; [`Self::current`] went back to the least.
     #[inline]
     pub(super) fn handle_acked(&mut self, number: u64, bytes: usize, now_ns: u64) -> bool {
-        if bytes > self.least {
+        if bytes > self.least() {
             self.long_lost = 0;
             return false;
         }
@@ -183,7 +185,10 @@ mod tests {
         for limit in [1200, 1201, 1400, 1472, 4000, 8971] {
             let mut mtu = Mtu::new(1200, 8972);
             let probes = search(&mut mtu, limit).len();
-            assert!(mtu.current() <= limit && limit - mtu.current() <= STEP_BYTES, "{limit}");
+            assert!(
+                mtu.current() <= limit && limit - mtu.current() <= STEP_BYTES as usize,
+                "{limit}"
+            );
             assert!(probes <= 40, "{probes}");
             assert_eq!(mtu.wanted(AGAIN_NS), Some(8972));
         }
@@ -221,6 +226,6 @@ mod tests {
         }
         assert_eq!((holes, mtu.current()), (1, 1200));
         search(&mut mtu, 1472);
-        assert!((1472 - STEP_BYTES..=1472).contains(&mtu.current()), "{}", mtu.current());
+        assert!((1472 - STEP_BYTES as usize..=1472).contains(&mtu.current()), "{}", mtu.current());
     }
 }

@@ -52,6 +52,12 @@ impl NumberSet {
         self.words[slot] &= !(1 << (number % WORD));
     }
 
+    /// Makes a whole word what it was elsewhere.
+    pub(super) fn set_word(&mut self, word: u64, bits: u64) {
+        let slot = self.slot(word);
+        self.words[slot] = bits;
+    }
+
     /// Removes the numbers of a word that `bits` has.
     #[inline]
     pub(super) fn remove_all(&mut self, word: u64, bits: u64) {

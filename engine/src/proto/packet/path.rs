@@ -28,8 +28,6 @@ const DEAD_PROBES: u32 = 16;
 const DEAD_NUMBERS: u64 = 128;
 /// Probe timeouts without any answer that make one due, however lately something was sent.
 pub(super) const PATIENCE_PROBES: u64 = 4;
-/// Room for events from the first payload on, before the queue grows.
-const EVENTS: usize = 256;
 
 /// What the layer above is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -382,11 +380,18 @@ impl Path {
         self.events.pop_front()
     }
 
-    /// A path that carries payloads has room for some, so that none of the next ones
-    /// allocates.
-    pub(super) fn begin_payload(&mut self) {
-        if self.sent.begin_payload() {
-            self.events.reserve(EVENTS);
+    /// Packets made and packets that came: as long as that is the same, it is not in use.
+    pub(crate) fn traffic(&self) -> u64 {
+        self.sent.next().wrapping_add(self.received.expected())
+    }
+
+    /// Gives back what memory an idle path does without.
+    pub(crate) fn shrink(&mut self) {
+        self.apply_deferred_ack();
+        self.sent.shrink();
+        self.received.shrink();
+        if self.events.is_empty() {
+            self.events = VecDeque::new();
         }
     }
 

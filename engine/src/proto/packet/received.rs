@@ -7,8 +7,8 @@ use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet};
 
 /// Words of the newest numbers that every acknowledgement has, where there are so many.
 const NEWEST_WORDS: u64 = 4;
-/// Numbers held before the set grows: a LAN never needs more.
-const NUMBERS_AT_START: u64 = 1024;
+/// Numbers held before the set grows: what an idle peer costs.
+const NUMBERS_AT_START: u64 = 128;
 
 /// What became of a packet that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +188,16 @@ impl Received {
         }
     }
 
+    /// Gives memory back, if nothing is missing.
+    pub(super) fn shrink(&mut self) {
+        if self.end == self.cumulative && self.set.capacity() > NUMBERS_AT_START {
+            let word = self.cumulative / WORD;
+            let bits = self.set.word(word);
+            self.set = NumberSet::new(NUMBERS_AT_START);
+            self.set.set_word(word, bits);
+        }
+    }
+
     /// Numbers held before the set grows.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> u64 {
@@ -217,6 +227,7 @@ impl Received {
     }
 
     /// Writes the acknowledgement into `out`, which has [`ACK_BYTES_MAX`], and gives its length.
+    #[inline]
     pub(super) fn write(&mut self, now_ns: u64, out: &mut [u8]) -> usize {
         debug_assert!(out.len() >= ACK_BYTES_MAX, "the caller reserves the longest one");
         let delay_ns = now_ns.saturating_sub(self.newest_at_ns);

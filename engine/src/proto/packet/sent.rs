@@ -4,15 +4,12 @@
 //! case it was only late, and holds the floor until it is forgotten. Nothing is allocated per
 //! packet once the ring is as long as the path needs.
 
-use std::collections::VecDeque;
-
+use super::super::late::LateQueue;
 use super::numbers::{NumberSet, WORD, numbers};
 use crate::wire::ack::NUMBERS_MAX;
 
-/// Numbers held while only probes go: what an idle peer costs.
-const NUMBERS_AT_START: u64 = 32;
-/// Numbers held from the first payload on, before the ring grows.
-const NUMBERS_IN_USE: u64 = 256;
+/// Numbers held before the ring grows: what an idle peer costs.
+const NUMBERS_AT_START: u64 = 2;
 
 /// What a packet was sent for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +43,7 @@ pub(super) struct Sent {
     outstanding: NumberSet,
     lost: NumberSet,
     /// Lost numbers, with the time of that, oldest first.
-    lost_order: VecDeque<(u64, u64)>,
+    lost_order: LateQueue<(u64, u64)>,
     /// No number below is outstanding or remembered as lost.
     base: u64,
     /// No number below is outstanding.
@@ -62,7 +59,7 @@ impl Sent {
             records: vec![Record::default(); NUMBERS_AT_START as usize],
             outstanding: NumberSet::new(NUMBERS_AT_START),
             lost: NumberSet::new(NUMBERS_AT_START),
-            lost_order: VecDeque::new(),
+            lost_order: LateQueue::default(),
             base: 0,
             oldest: 0,
             next: 0,
@@ -145,14 +142,15 @@ impl Sent {
         number
     }
 
-    /// The first payload is about to go. `true`: it is.
-    pub(super) fn begin_payload(&mut self) -> bool {
-        let is_first = self.records.len() < NUMBERS_IN_USE as usize;
-        if is_first {
-            self.grow(NUMBERS_IN_USE);
-            self.lost_order.reserve(NUMBERS_IN_USE as usize);
+    /// Gives memory back, if nothing is outstanding or remembered as lost.
+    pub(super) fn shrink(&mut self) {
+        self.advance_floor();
+        if self.base == self.next {
+            self.records = vec![Record::default(); NUMBERS_AT_START as usize];
+            self.outstanding = NumberSet::new(NUMBERS_AT_START);
+            self.lost = NumberSet::new(NUMBERS_AT_START);
+            self.lost_order.shrink();
         }
-        is_first
     }
 
     #[cold]

@@ -131,7 +131,6 @@ impl Path {
         let Some(filled) = payload.fill(&mut out[lead.bytes..]) else {
             return self.send_lead(now_ns, &lead, out);
         };
-        self.begin_payload();
         let bytes = lead.bytes + filled.bytes;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);
         let flags = lead.flags | FLAG_ELICITS | if filled.ack_now { FLAG_ACK_NOW } else { 0 };
@@ -326,7 +325,6 @@ impl Path {
         let Some(filled) = payload.fill(&mut out[lead.bytes..end]) else {
             return self.send_lead(now_ns, &lead, out);
         };
-        self.begin_payload();
         let bytes = lead.bytes + filled.bytes;
         let in_flight = in_flight + (bytes + self.config.tag_bytes) as u64;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);

@@ -105,7 +105,7 @@ impl PathTable {
         if paths.is_doubtful || !is_active {
             self.judge_paths(core, now_ns, session);
         }
-        let is_due = |it: &Paths| it.preference.is_due(now_ns);
+        let is_due = |it: &Paths| it.choice.as_ref().is_some_and(|it| it.preference.is_due(now_ns));
         if self.of(session).is_some_and(is_due) {
             self.compare_paths(core, now_ns, session);
         }
@@ -160,7 +160,7 @@ impl PathTable {
             if !is_home {
                 path.handle_address(now_ns, from);
             }
-            if path.candidate.is_some_and(|candidate| candidate.question.is_none()) {
+            if path.candidate.as_ref().is_some_and(|candidate| candidate.question.is_none()) {
                 path.wake_at(now_ns, session, &mut self.timers);
             }
         }
@@ -172,6 +172,7 @@ impl PathTable {
             dropped.stray += 1;
             return Ok(Outcome::Dropped);
         };
+        path.stay_awake(session, &mut self.awake);
         match arrival {
             Ok(Arrival::Fresh) => {}
             Ok(_) => {

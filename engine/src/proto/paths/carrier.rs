@@ -52,14 +52,15 @@ impl Paths {
     /// goes on sending them by another path.
     #[inline]
     pub(super) fn note_segments(&mut self, length: usize, is_elsewhere: bool) -> bool {
-        let is_long = 2 * length >= self.segment_bytes;
-        self.segments_came = self.segments_came.saturating_add(u32::from(is_long));
+        let Some(choice) = &mut self.choice else { return false };
+        let is_long = length >= choice.segment_bytes.div_ceil(2);
+        choice.segments_came = choice.segments_came.saturating_add(u32::from(is_long));
         if !is_elsewhere {
-            self.segments_elsewhere = 0;
+            choice.segments_elsewhere = 0;
             return false;
         }
-        self.segments_elsewhere = (self.segments_elsewhere + 1) % ELSEWHERE;
-        self.segments_elsewhere == 0
+        choice.segments_elsewhere = (choice.segments_elsewhere + 1) % ELSEWHERE;
+        choice.segments_elsewhere == 0
     }
 }
 
@@ -72,7 +73,7 @@ impl PathTable {
     pub(super) fn choose_carrier(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let favourite = paths.preference.favourite();
+        let favourite = paths.choice.as_ref().and_then(|it| it.preference.favourite());
         let rank = |path: &SessionPath| {
             let speed = known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed);
             let is_other = Some(path.number) != favourite;
@@ -89,7 +90,9 @@ impl PathTable {
                 carrier.is_held = true;
                 std::mem::swap(carrier, other);
             }
-            paths.carries_since_ns = now_ns;
+            if let Some(choice) = &mut paths.choice {
+                choice.carries_since_ns = now_ns;
+            }
             tracing::debug!(session, "another path carries its segments");
         }
         let carrier = paths.carrier.as_deref_mut();
@@ -102,9 +105,10 @@ impl PathTable {
         // What is made from now on fits every path that may have to carry it.
         let least = paths.all().filter(|path| is_fit(path));
         if let Some(bytes) = least.map(|path| path.packets.payload_bytes_max()).min()
-            && bytes != paths.segment_bytes
+            && let Some(choice) = &mut paths.choice
+            && bytes != choice.segment_bytes
         {
-            paths.segment_bytes = bytes;
+            choice.segment_bytes = bytes;
             core.set_segment_bytes(session, bytes);
         }
         self.choose_stream(core, session);
@@ -125,9 +129,10 @@ impl PathTable {
         let is_streaming = core.holds_long(session);
         let may_follow = class_of(known, theirs) == class_of(known, carrier)
             && is_near(theirs, carrier, is_streaming);
-        let is_free = !known.connection.is_initiator() && !paths.trial.is_trying();
+        let Some(choice) = &mut paths.choice else { return };
+        let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
-            paths.preference.choose(path);
+            choice.preference.choose(path);
             self.choose_carrier(core, now_ns, session);
         }
     }
@@ -138,8 +143,9 @@ impl PathTable {
     pub(super) fn try_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        paths.trial.put_off(now_ns);
-        let came = std::mem::take(&mut paths.segments_came);
+        let Some(choice) = &mut paths.choice else { return };
+        choice.trial.put_off(now_ns);
+        let came = std::mem::take(&mut choice.segments_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
         let carrier = paths.carrier.as_deref_mut().filter(|path| is_fit(path));
         let Some(carrier) = carrier else { return };
@@ -148,7 +154,7 @@ impl PathTable {
             delivered.bytes += core.delivered_by_stream(session);
         }
         let is_streaming = core.holds_long(session);
-        let segment_bytes = paths.segment_bytes.max(1) as u64;
+        let segment_bytes = choice.segment_bytes.max(1) as u64;
         let used = Used { path: carrier.number, delivered, segment_bytes };
         let class = class_of(known, carrier);
         let claimed = |path: &SessionPath| {
@@ -162,8 +168,8 @@ impl PathTable {
         };
         let standby = paths.standby.iter().map(|path| &**path);
         let others = standby.filter(is_candidate).map(|path| path.number);
-        if let Some(path) = paths.trial.read(now_ns, &used, others) {
-            paths.preference.choose(path);
+        if let Some(path) = choice.trial.read(now_ns, &used, others) {
+            choice.preference.choose(path);
             self.choose_carrier(core, now_ns, session);
         }
     }
@@ -174,7 +180,9 @@ impl PathTable {
     pub(super) fn compare_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        paths.preference.put_off(now_ns);
+        if let Some(choice) = &mut paths.choice {
+            choice.preference.put_off(now_ns);
+        }
         paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
         let Some(carrier) = paths.carrier.as_deref().filter(|path| is_fit(path)) else { return };
         let class = class_of(known, carrier);
@@ -188,7 +196,10 @@ impl PathTable {
             .map(|round_trip_ns| Distance { path: carrier.number, round_trip_ns });
         let standby = paths.standby.iter().map(|path| &**path);
         let others = standby.filter(alike).filter_map(distance);
-        let is_moved = used.is_some_and(|used| paths.preference.compare(now_ns, used, others));
+        let choice = paths.choice.as_mut();
+        let is_moved = used
+            .zip(choice)
+            .is_some_and(|(used, choice)| choice.preference.compare(now_ns, used, others));
         let known = core.sessions.at_mut(session as usize);
         let mut announced = known.map(|known| &mut known.rails.paths);
         for path in paths.all_mut().filter(|path| is_fit(path)) {

@@ -18,7 +18,7 @@ impl PathTable {
         paths.streamed_ns = now_ns;
         let streams_at = paths.stream_at;
         let is_elsewhere = paths.carrier_at() != Some(streams_at);
-        let is_led = paths.note_segments(paths.segment_bytes, is_elsewhere);
+        let is_led = paths.note_segments(usize::MAX, is_elsewhere);
         let path = paths.all().find(|path| path.at == streams_at).map(|path| path.number);
         self.compare_deliveries(core, now_ns, session, path.filter(|_| is_led));
     }
@@ -32,7 +32,7 @@ impl PathTable {
         theirs: Option<u16>,
     ) {
         let Some(paths) = self.by_slot.get(session as usize) else { return };
-        let is_reading = paths.trial.is_due(now_ns);
+        let is_reading = paths.choice.as_ref().is_some_and(|it| it.trial.is_due(now_ns));
         if let Some(theirs) = theirs {
             self.follow(core, now_ns, session, theirs);
         }
@@ -64,7 +64,7 @@ impl PathTable {
                 .all()
                 .enumerate()
                 .filter(|&(other, _)| other != index)
-                .filter_map(|(_, path)| path.rail_health.as_ref()?.witness())
+                .filter_map(|(_, path)| path.rail_health.as_deref()?.witness())
                 .max_by_key(|witness| witness.sent_ns);
             let Some(path) = paths.all_mut().nth(index) else { break };
             let mut evidence = path.evidence();
@@ -88,7 +88,7 @@ impl PathTable {
                 path.packets.ask();
                 path.wake_at(now_ns, session, timers);
             }
-            if let Some(next_ns) = path.rail_health.as_ref().and_then(RailHealth::next_ns) {
+            if let Some(next_ns) = path.rail_health.as_deref().and_then(RailHealth::next_ns) {
                 path.wake_at(next_ns.max(now_ns + 100_000), session, timers);
             } else if evidence.probes > 0 && witness.is_some() {
                 let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
@@ -96,7 +96,7 @@ impl PathTable {
             }
             // One that is down, or was never up, says more by its own packets and timers: those of
             // others need not ask.
-            let health = path.rail_health.as_ref();
+            let health = path.rail_health.as_deref();
             let is_settled = health.is_some_and(|health| {
                 health.is_down()
                     || health.has_never_answered()
@@ -156,7 +156,7 @@ impl PathTable {
         let (session, at) = (bulk.session, bulk.path);
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let doubted = paths.all_mut().find(|path| path.at == at);
-        if let Some(health) = doubted.and_then(|path| path.rail_health.as_mut()) {
+        if let Some(health) = doubted.and_then(|path| path.rail_health.as_deref_mut()) {
             health.suspect();
             self.judge_paths(core, now_ns, session);
         }
@@ -170,7 +170,7 @@ impl PathTable {
         let Some(paths) = self.by_slot.get(session as usize) else { return };
         let is_long = |since: u64| now_ns.saturating_sub(since) >= LAST_RESORT_NS;
         let is_mute = |path: &SessionPath| {
-            path.rail_health.as_ref().is_some_and(RailHealth::has_never_answered)
+            path.rail_health.as_deref().is_some_and(RailHealth::has_never_answered)
         };
         if paths.silent_since_ns.is_some_and(is_long) && paths.all().all(is_mute) {
             for path in paths.all() {
@@ -188,7 +188,7 @@ impl PathTable {
         let Some(paths) = self.by_slot.get(session as usize) else { return };
         let is_heard = |at: usize| {
             let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
-            paths.any(|path| path.rail_health.as_ref().is_some_and(|it| !it.has_never_answered()))
+            paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
         };
         // The first one is there from the beginning where the control lane goes by it.
         let is_by_tcp = |at: usize| usize::from(paths.stream_at) == at;
@@ -211,7 +211,7 @@ impl PathTable {
         let path = self.of(session).and_then(|paths| paths.all().find(|path| path.at == at));
         // What never answered carries nothing, or is the last resort of a network that drops
         // datagrams: this is for people.
-        let health = path.and_then(|path| path.rail_health.as_ref());
+        let health = path.and_then(|path| path.rail_health.as_deref());
         let is_mute = health.is_some_and(RailHealth::has_never_answered);
         match change.to {
             _ if is_mute => {}

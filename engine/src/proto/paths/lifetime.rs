@@ -59,11 +59,15 @@ impl PathTable {
             }
             health
         };
-        path.rail_health = Some(health_of(rail));
+        path.rail_health = Some(Box::new(health_of(rail)));
         path.packets.ask();
         path.wake_at(now_ns, session, &mut self.timers);
         if carrier.rail_health.is_none() {
-            carrier.rail_health = Some(health_of(carrier.rail));
+            carrier.rail_health = Some(Box::new(health_of(carrier.rail)));
+        }
+        paths.choice.get_or_insert_default();
+        if paths.standby.is_empty() {
+            self.several.push(session);
         }
         paths.standby.push(Box::new(path));
         self.standing_by += 1;
@@ -213,11 +217,8 @@ impl PathTable {
             true => self.rails_down &= !bit,
             false => self.rails_down |= bit,
         }
-        for session in 0..self.slots() {
+        for session in self.several() {
             let paths = self.of_mut(session);
-            if !paths.are_several() {
-                continue;
-            }
             for path in paths.all_mut().filter(|path| path.rail == rail) {
                 if let Some(health) = &mut path.rail_health {
                     health.handle_link(now_ns, is_up);

@@ -15,6 +15,7 @@
 mod arrival;
 mod carrier;
 mod counters;
+mod idle;
 mod judge;
 mod lifetime;
 mod path;
@@ -30,6 +31,7 @@ use foldhash::quality::RandomState;
 
 pub(crate) use self::arrival::ReceiveInfo;
 pub(crate) use self::counters::{DatagramCounters, Dropped};
+use self::idle::InUse;
 pub(crate) use self::path::SessionPath;
 pub(crate) use self::timeouts::Timeout;
 use self::timers::Timers;
@@ -37,6 +39,7 @@ pub(crate) use self::transmit::Transmit;
 use super::rails::health::{Health as RailHealth, Phase};
 use super::rails::preference::Preference;
 use super::rails::trial::Trial;
+use super::table::reserve_for;
 
 /// Position of no path.
 pub(crate) const NO_PATH: u8 = u8::MAX;
@@ -56,14 +59,10 @@ pub(crate) struct Paths {
     /// The others.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place now and then")]
     standby: Vec<Box<SessionPath>>,
-    /// Which of them segments had best go by.
-    preference: Preference,
-    /// Which of them deliver long ones faster.
-    trial: Trial,
-    /// Long datagrams with segments that came since the last reading, and how many of any length
-    /// came in a row by a path that is not the carrier.
-    segments_came: u32,
-    segments_elsewhere: u32,
+    /// Which of them segments had best go by; `None`: there is one.
+    choice: Option<Box<Choice>>,
+    /// They are in the list of those in use.
+    is_in_use: bool,
     /// Some of them is not as it should be.
     is_doubtful: bool,
     /// Position of the path that the session's TCP lane goes by; [`NO_PATH`]: by none of them.
@@ -75,9 +74,22 @@ pub(crate) struct Paths {
     streamed_bytes: u64,
     /// Since when none is healthy.
     silent_since_ns: Option<u64>,
-    /// Since when the same path has carried segments, where there are several.
+}
+
+/// What one of several paths is chosen by.
+#[derive(Debug, Default)]
+struct Choice {
+    /// Which of them segments had best go by.
+    preference: Preference,
+    /// Which of them deliver long ones faster.
+    trial: Trial,
+    /// Long datagrams with segments that came since the last reading, and how many of any length
+    /// came in a row by a path that is not the carrier.
+    segments_came: u32,
+    segments_elsewhere: u32,
+    /// Since when the same path has carried segments.
     carries_since_ns: u64,
-    /// Longest segment that all healthy ones carry, where there are several.
+    /// Longest segment that all healthy ones carry.
     segment_bytes: usize,
 }
 
@@ -166,7 +178,7 @@ impl Paths {
     pub(crate) fn is_suspect(&self, at: u8) -> bool {
         let mut paths = self.all().filter(|path| path.at == at);
         let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
-        paths.any(|path| path.rail_health.as_ref().is_some_and(is_suspect)) || self.is_down(at)
+        paths.any(|path| path.rail_health.as_deref().is_some_and(is_suspect)) || self.is_down(at)
     }
 
     /// Whether the path at a position does not answer, or is none.
@@ -176,7 +188,7 @@ impl Paths {
         }
         let mut paths = self.all().filter(|path| path.at == at);
         let is_lost = |health: &RailHealth| health.is_down() && !health.has_never_answered();
-        paths.any(|path| path.rail_health.as_ref().is_some_and(is_lost))
+        paths.any(|path| path.rail_health.as_deref().is_some_and(is_lost))
     }
 
     /// Position of the path that carries segments now, if any does.
@@ -201,7 +213,10 @@ impl Paths {
 
     /// Whether the choice of the carrier has stood for as long, and is not about to change.
     pub(crate) fn are_settled(&self, now_ns: u64, settled_ns: u64) -> bool {
-        !self.trial.is_trying() && now_ns.saturating_sub(self.carries_since_ns) > settled_ns
+        self.choice.as_ref().is_some_and(|choice| {
+            let carries_ns = now_ns.saturating_sub(choice.carries_since_ns);
+            !choice.trial.is_trying() && carries_ns > settled_ns
+        })
     }
 }
 
@@ -219,6 +234,13 @@ pub(crate) struct PathTable {
     timers: Timers,
     /// Sessions of which packets came, and whose paths have not been drained since.
     to_drain: Vec<u32>,
+    /// Sessions whose paths had packets or turns since the loop slept, a few of them more than
+    /// once: what they owe is sent before it sleeps again.
+    awake: Vec<u32>,
+    /// Sessions with several paths, some of them more than once, and some that have one again.
+    several: Vec<u32>,
+    /// Sessions whose paths carried something lately.
+    in_use: Vec<InUse>,
     /// NICs of this engine's rails, by their index: a link-local address means nothing without.
     nics: Vec<u32>,
     /// Rails whose NICs have no link: a bit for each.
@@ -243,6 +265,7 @@ impl PathTable {
     pub(crate) fn of_mut(&mut self, session: u32) -> &mut Paths {
         let index = session as usize;
         if index >= self.by_slot.len() {
+            reserve_for(&mut self.by_slot, index + 1);
             self.by_slot.resize_with(index + 1, Paths::default);
         }
         &mut self.by_slot[index]
@@ -256,6 +279,15 @@ impl PathTable {
     /// Slots of sessions that may have paths.
     pub(crate) fn slots(&self) -> u32 {
         self.by_slot.len() as u32
+    }
+
+    /// Sessions with several paths, in order.
+    pub(crate) fn several(&mut self) -> Vec<u32> {
+        let all = &self.by_slot;
+        self.several.sort_unstable();
+        self.several.dedup();
+        self.several.retain(|&it| all.get(it as usize).is_some_and(Paths::are_several));
+        self.several.clone()
     }
 
     /// Whether any session has one.

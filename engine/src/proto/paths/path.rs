@@ -52,14 +52,14 @@ pub(crate) struct SessionPath {
     /// Where they went before, or are to go by what the peer announced.
     pub(super) fallback: SocketAddr,
     /// Where the peer may be now.
-    pub(super) candidate: Option<Candidate>,
+    pub(super) candidate: Option<Box<Candidate>>,
     /// It was asked because a packet of the peer had come.
     pub(super) has_asked_back: bool,
     /// Highest packet number of the peer so far.
     pub(super) highest: u64,
     pub(super) health: Health,
     /// How it compares with others, in a session that has several.
-    pub(super) rail_health: Option<RailHealth>,
+    pub(super) rail_health: Option<Box<RailHealth>>,
     /// No segment goes by it: another one carries them, or it is not to be relied on.
     pub(super) is_held: bool,
     /// It is not asked for the sake of TCP lanes before.
@@ -70,6 +70,8 @@ pub(crate) struct SessionPath {
     pub(super) is_off: bool,
     /// Packets came, and its path has not been drained since.
     pub(super) has_update: bool,
+    /// It had something to do since the loop slept, and its session is in the list of those.
+    pub(super) is_awake: bool,
 }
 
 /// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
@@ -80,13 +82,6 @@ pub(super) struct Candidate {
     pub(super) since_ns: u64,
     /// Number of the packet that asks there, once it is sent.
     pub(super) question: Option<u64>,
-}
-
-impl Candidate {
-    /// The packet of this number asks there.
-    pub(super) fn asked(self, number: u64) -> Self {
-        Self { question: Some(number), ..self }
-    }
 }
 
 /// The path itself is long and says little.
@@ -162,12 +157,13 @@ impl SessionPath {
             timer_ns: u64::MAX,
             is_off: false,
             has_update: false,
+            is_awake: false,
         }
     }
 
     /// Whether it is one of several and healthy among them.
     pub(crate) fn is_active(&self) -> bool {
-        self.rail_health.as_ref().is_some_and(RailHealth::is_active) && !self.is_off
+        self.rail_health.as_deref().is_some_and(RailHealth::is_active) && !self.is_off
     }
 
     /// Whether segments go by it now.
@@ -197,6 +193,19 @@ impl SessionPath {
         &self.packets
     }
 
+    /// It has something to do: the loop looks at it before it sleeps.
+    #[inline]
+    pub(super) fn stay_awake(&mut self, session: u32, awake: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.is_awake, true) {
+            awake.push(session);
+        }
+    }
+
+    /// Gives back what memory an idle path does without.
+    pub(super) fn shrink(&mut self) {
+        self.packets.shrink();
+    }
+
     /// Position of its path among those of the session.
     pub(crate) fn position(&self) -> u8 {
         self.at
@@ -209,7 +218,7 @@ impl SessionPath {
 
     /// How it fares among several; `None`: there are no others.
     pub(crate) fn phase(&self) -> Option<Phase> {
-        self.rail_health.as_ref().map(RailHealth::phase)
+        self.rail_health.as_deref().map(RailHealth::phase)
     }
 
     /// Tells the message layer what the path found out. `true`: nothing but what arrived.
@@ -306,7 +315,7 @@ impl SessionPath {
         }
         // Of an answer that came already a copy says nothing.
         self.packets.apply_deferred_ack();
-        let is_answer = self.candidate.is_some_and(|candidate| {
+        let is_answer = self.candidate.as_ref().is_some_and(|candidate| {
             let is_answered = |number| self.packets.is_answer(packet, number);
             candidate.address == from && candidate.question.is_some_and(is_answered)
         });
@@ -323,12 +332,14 @@ impl SessionPath {
     pub(super) fn handle_address(&mut self, now_ns: u64, from: SocketAddr) {
         let is_asked = self
             .candidate
+            .as_ref()
             .is_some_and(|candidate| now_ns.saturating_sub(candidate.since_ns) < QUESTION_NS);
         if planted!(MoveUnasked) {
             self.remote = from;
         }
         if from != self.remote && !is_asked {
-            self.candidate = Some(Candidate { address: from, since_ns: now_ns, question: None });
+            let candidate = Candidate { address: from, since_ns: now_ns, question: None };
+            self.candidate = Some(Box::new(candidate));
         }
     }
 

@@ -58,10 +58,12 @@ impl PathTable {
         effects: &mut impl Effects,
     ) -> bool {
         let Timeout { at_ns, now_ns, late_ns, is_drained } = timeout;
-        let paths = self.by_slot.get_mut(session as usize);
-        let path = paths.and_then(|paths| paths.get_mut(index));
+        let Some(paths) = self.by_slot.get_mut(session as usize) else { return false };
+        paths.note_use(session, &mut self.in_use);
+        let path = paths.get_mut(index);
         let Some(path) = path.filter(|path| path.timer_ns == at_ns) else { return false };
         path.timer_ns = u64::MAX;
+        path.stay_awake(session, &mut self.awake);
         path.packets.start_turn(late_ns);
         let is_probe_due = path.handle_timeout(now_ns, is_drained);
         path.tell(core, session, effects);
@@ -81,17 +83,29 @@ impl PathTable {
     }
 
     /// Before the loop sleeps: what arrived is acknowledged with what is sent next, as nobody
-    /// answers until it wakes. The sessions that have any time set, each once.
+    /// answers until it wakes, and what was put off is applied. The sessions with something to do
+    /// since it slept last, in order, each once; [`Self::end_hasten_acks`] takes the list back.
     pub(crate) fn hasten_acks(&mut self) -> Vec<u32> {
-        let mut sessions: Vec<u32> = self.timers.sessions().collect();
-        sessions.sort_unstable();
-        sessions.dedup();
-        for &session in &sessions {
-            for path in self.of_mut(session).all_mut() {
+        let mut awake = std::mem::take(&mut self.awake);
+        awake.sort_unstable();
+        awake.dedup();
+        for &session in &awake {
+            let Some(paths) = self.by_slot.get_mut(session as usize) else { continue };
+            for path in paths.all_mut() {
+                path.is_awake = false;
                 path.packets.apply_deferred_ack();
                 path.packets.hasten_ack();
             }
         }
-        sessions
+        awake
+    }
+
+    /// What [`Self::hasten_acks`] gave was sent.
+    pub(crate) fn end_hasten_acks(&mut self, mut awake: Vec<u32>) {
+        awake.clear();
+        // Nothing is read meanwhile.
+        if self.awake.is_empty() {
+            self.awake = awake;
+        }
     }
 }

@@ -73,11 +73,6 @@ impl Timers {
         self.heap.is_empty()
     }
 
-    /// Sessions with an entry, some of them more than once.
-    pub(super) fn sessions(&self) -> impl Iterator<Item = u32> {
-        self.heap.iter().map(|&Reverse((_, session))| session)
-    }
-
     /// Whether a time among the timers is the one of its session.
     pub(super) fn stands(all: &[Paths], at_ns: u64, session: u32) -> bool {
         let paths = all.get(session as usize);

@@ -89,13 +89,13 @@ impl PathTable {
     ) -> Option<Transmit> {
         let path = self.by_slot.get_mut(session as usize)?.get_mut(index)?;
         // A question to a new address is the first of what goes.
-        if let Some(candidate) = path.candidate
+        if let Some(candidate) = &mut path.candidate
             && candidate.question.is_none()
         {
             let packet = path.packets.poll_question(now_ns, room);
-            path.candidate = Some(candidate.asked(packet.1));
-            let transmit = path.seal(room, packet, false);
-            return Some(Transmit { to: candidate.address, ..transmit });
+            candidate.question = Some(packet.1);
+            let to = candidate.address;
+            return Some(Transmit { to, ..path.seal(room, packet, false) });
         }
         let is_open = path.is_open();
         let mut payload = Outgoing { core, session, is_open, is_drained: false };

@@ -93,14 +93,21 @@ pub(crate) struct PathState {
     pub(crate) is_preferred: bool,
     /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
     speed: u64,
-    /// What its last lane carried.
-    pub(crate) rate: Rate,
     /// Time there and back without queues, in nanoseconds; 0: not known.
     pub(crate) round_trip_ns: u64,
     /// No lane is opened before.
     lanes_from_ns: u64,
     lane_pause_ns: u64,
-    pub(crate) counters: PathCounters,
+    /// What its lanes carried, if they carried anything.
+    carried: Option<Box<Carried>>,
+}
+
+/// What is known and counted of bulk data on a path, and of its changes.
+#[derive(Debug, Default)]
+struct Carried {
+    /// What its last lane carried.
+    rate: Rate,
+    counters: PathCounters,
 }
 
 /// What a session knows of rails.
@@ -140,45 +147,48 @@ impl Rails {
 
     /// What the last lane of a path carried, for the next one.
     pub(super) fn rate_before(&self, at: u8) -> Rate {
-        self.paths.get(usize::from(at)).map_or(Rate::default(), |path| Rate::after(&path.rate))
+        self.paths.get(usize::from(at)).map_or(Rate::default(), |path| Rate::after(&path.rate()))
     }
 
     /// So many ranges of a lane of the path at `at` go again.
     pub(super) fn note_regrants(&mut self, at: u8, count: usize) {
         if let Some(path) = self.paths.get_mut(usize::from(at)) {
-            path.counters.regrants += count as u64;
+            path.counters_mut().regrants += count as u64;
         }
     }
 
     /// A chunk of `length` bytes came by the path at `at`, on a lane that carries `rate` now.
     pub(super) fn handle_arrival(&mut self, at: usize, length: u32, rate: Rate) {
         let Some(path) = self.paths.get_mut(at) else { return };
-        path.rate = rate;
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
-        path.counters.bytes_received += u64::from(length);
-        path.counters.chunks_received += 1;
+        let carried = path.carried.get_or_insert_default();
+        carried.rate = rate;
+        carried.counters.bytes_received += u64::from(length);
+        carried.counters.chunks_received += 1;
     }
 
     /// A chunk of `length` bytes went by the path at `at`.
     pub(super) fn handle_sent(&mut self, at: usize, length: u32) {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
-        path.counters.bytes_sent += u64::from(length);
-        path.counters.chunks_sent += 1;
+        let counters = path.counters_mut();
+        counters.bytes_sent += u64::from(length);
+        counters.chunks_sent += 1;
     }
 
     /// The kernel has sent so many segments again on a connection of the path at `at` that ends.
     pub(crate) fn note_retransmits(&mut self, at: u8, count: u64) {
         if let Some(path) = self.paths.get_mut(usize::from(at)) {
-            path.counters.retransmits += count;
+            path.counters_mut().retransmits += count;
         }
     }
 
     /// The path at `at` fares otherwise than before.
     pub(crate) fn note_change(&mut self, at: usize, cause: PathCause, now_ns: u64) {
         let Some(path) = self.paths.get_mut(at) else { return };
-        path.counters.changes += 1;
-        path.counters.last_change = Some((cause, now_ns));
+        let counters = path.counters_mut();
+        counters.changes += 1;
+        counters.last_change = Some((cause, now_ns));
     }
 
     /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail, which
@@ -202,12 +212,25 @@ impl PathState {
             is_backup: false,
             is_preferred: false,
             speed: 0,
-            rate: Rate::default(),
             round_trip_ns: 0,
             lanes_from_ns: 0,
             lane_pause_ns: LANE_PAUSE_MIN_NS,
-            counters: PathCounters::default(),
+            carried: None,
         }
+    }
+
+    /// What its last lane carried.
+    fn rate(&self) -> Rate {
+        self.carried.as_ref().map_or(Rate::default(), |carried| carried.rate)
+    }
+
+    /// What is counted of it.
+    pub(crate) fn counters(&self) -> PathCounters {
+        self.carried.as_ref().map_or(PathCounters::default(), |carried| carried.counters)
+    }
+
+    fn counters_mut(&mut self) -> &mut PathCounters {
+        &mut self.carried.get_or_insert_default().counters
     }
 
     /// Whether backups are not needed: it is there, and its last lane did not fail before it had
@@ -223,7 +246,8 @@ impl PathState {
 
     /// Bytes per second that a lane of it may be expected to carry; 0: nobody knows.
     pub(crate) fn expected_rate(&self) -> u64 {
-        if self.rate.is_known() { self.rate.bytes_per_s() } else { self.speed }
+        let rate = self.rate();
+        if rate.is_known() { rate.bytes_per_s() } else { self.speed }
     }
 }
 
@@ -399,7 +423,7 @@ impl Core {
     pub(crate) fn bulk_evidence(&self, slot: u32, at: u8, now_ns: u64) -> (u64, bool) {
         let Some(session) = self.sessions.at(slot as usize) else { return (0, false) };
         let Some(path) = session.rails.paths.get(usize::from(at)) else { return (0, false) };
-        let (last_ns, rate) = (path.rate.last_ns(), path.expected_rate());
+        let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
         let is_overdue = |&lane: &Id| {
             let bulk = self.lanes.get(lane).filter(|bulk| bulk.path == at);
             let Some(first) = bulk.and_then(|bulk| bulk.incoming.front()) else { return false };

@@ -133,7 +133,7 @@ fn what_was_granted_on_a_path_that_fails_is_granted_on_another_one() {
     bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.ends);
     let known = bench.core.sessions.at(slot as usize).unwrap();
     assert_eq!(known.missing.len(), 2);
-    assert_eq!(known.rails.paths[0].counters.regrants, 2);
+    assert_eq!(known.rails.paths[0].counters().regrants, 2);
 }
 
 /// RR-RAIL-5

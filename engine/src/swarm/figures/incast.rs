@@ -34,7 +34,7 @@ fn received(world: &World, senders: usize) -> Vec<u64> {
         let mut sessions = core.sessions().iter();
         let session = sessions.find(|(_, session)| session.engine == engine);
         let paths = session.map(|(_, session)| &session.rails.paths);
-        paths.into_iter().flatten().map(|path| path.counters.bytes_received).sum()
+        paths.into_iter().flatten().map(|path| path.counters().bytes_received).sum()
     };
     (1..=senders).map(of).collect()
 }

@@ -1,0 +1,77 @@
+//! What sessions in use have grown is given back when they are idle: an idle peer costs what a new
+//! one does. Only sessions in use are looked at. Whatever goes or comes by a path enters a time for
+//! it; when that has come the session is in the list of those in use.
+
+use super::super::core::Core;
+use super::{PathTable, Paths};
+
+/// Time without a packet after which a session is idle, in nanoseconds: more than a step of a
+/// computation takes between two exchanges.
+const IDLE_NS: u64 = 1_000_000_000;
+
+/// A session that was in use.
+#[derive(Debug)]
+pub(super) struct InUse {
+    session: u32,
+    /// What its paths had carried when that was last looked at, and since when it is so much.
+    traffic: u64,
+    since_ns: u64,
+}
+
+impl Paths {
+    /// Something went or came by a path of the session.
+    #[inline]
+    pub(super) fn note_use(&mut self, session: u32, in_use: &mut Vec<InUse>) {
+        if !self.is_in_use {
+            self.is_in_use = true;
+            in_use.push(InUse { session, traffic: 0, since_ns: 0 });
+        }
+    }
+
+    fn traffic(&self) -> u64 {
+        self.all().fold(0, |sum, path| sum.wrapping_add(path.packets().traffic()))
+    }
+}
+
+impl PathTable {
+    /// Sessions that have become idle give memory back, and are no longer in use: `became_idle` is
+    /// called with each.
+    pub(crate) fn shrink_idle(
+        &mut self,
+        core: &mut Core,
+        now_ns: u64,
+        mut became_idle: impl FnMut(u32),
+    ) {
+        let Self { in_use, by_slot, .. } = self;
+        in_use.retain_mut(|it| {
+            let Some(paths) = by_slot.get_mut(it.session as usize) else { return false };
+            // Another one has its slot, or there are two entries of it.
+            if !paths.is_in_use {
+                return false;
+            }
+            let traffic = paths.traffic();
+            if traffic != it.traffic || it.since_ns == 0 {
+                (it.traffic, it.since_ns) = (traffic, now_ns);
+                return true;
+            }
+            if now_ns.saturating_sub(it.since_ns) < IDLE_NS {
+                return true;
+            }
+            paths.is_in_use = false;
+            for path in paths.all_mut() {
+                path.shrink();
+            }
+            core.shrink_session(it.session);
+            became_idle(it.session);
+            false
+        });
+        if in_use.is_empty() {
+            in_use.shrink_to_fit();
+        }
+        // Paths that ended have left entries, where the loop never sleeps.
+        if self.awake.len() > self.by_slot.len() {
+            self.awake.sort_unstable();
+            self.awake.dedup();
+        }
+    }
+}
