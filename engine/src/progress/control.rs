@@ -5,8 +5,7 @@ use std::io::ErrorKind;
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
 use super::partial::Partial;
-use super::silence::Silence;
-use super::unfinished::Unfinished;
+use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::paths::{CARRIER, Paths};
@@ -38,29 +37,13 @@ pub(crate) struct ControlLane {
     /// The kernel took no more; the driver will tell when it does.
     pub(super) is_blocked: bool,
     pub(super) is_polled: bool,
-    /// What the peer's kernel owes on the control lane.
-    pub(super) silence: Silence,
     pub(super) idle_turns: u32,
     /// It is in the list of those that wait for room in the driver, by whichever path.
     pub(super) awaits_room: bool,
     /// Position of the path that the attempt to connect it goes by.
     pub(super) attempt_at: u8,
-    /// Another control lane that is being opened, and its path.
-    pub(super) moving: Option<(LaneKey, u8)>,
-    /// When the last attempt of that began or failed; 0: there was none.
-    pub(super) moving_since_ns: u64,
-    /// Attempts of that in a row that failed, and the path of the last one.
-    pub(super) moves_failed: u32,
-    pub(super) moved_by: u8,
-    /// Since when the peer is suspect: its control lane was reset.
-    pub(super) suspected_ns: Option<u64>,
-    /// When the peer's host refused a connection, as it does when the process is gone; others on
-    /// the way may, too.
-    pub(super) refused_ns: Option<u64>,
-    /// When the peer was last asked for the sake of hearing from it.
-    pub(super) questioned_ns: u64,
-    /// Since when it has had no control lane, where it had one.
-    pub(super) control_lane_lost_ns: u64,
+    /// Another control lane that is being opened.
+    pub(super) moving: Option<LaneKey>,
     /// The turn in which a message was last sent at once: the others of a burst coalesce.
     pub(super) flushed_poll: u64,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
@@ -74,10 +57,16 @@ pub(crate) struct ControlLane {
     pub(super) is_streaming: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
-    /// How long that has been awaited.
-    pub(super) unfinished: Unfinished,
     /// Copy or zero copy, for its bulk lanes.
     pub(super) zero_copy: Option<super::zero_copy::ZeroCopy>,
+}
+
+impl ControlLane {
+    /// Whether there is a connection that would tell of the peer's end.
+    #[cfg(test)]
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lane.is_some()
+    }
 }
 
 impl Engine {
@@ -204,7 +193,7 @@ impl Engine {
             };
             let got = match self.driver.recv(lane, room) {
                 Ok(0) => {
-                    self.handle_control_closed(session);
+                    self.handle_lane_event(session, LaneEvent::EndOfStream);
                     return true;
                 }
                 Ok(got) => got,
@@ -224,8 +213,10 @@ impl Engine {
                 state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
             match handled {
                 Ok(used) => {
-                    if have > 0 || used < got {
-                        control.unfinished.note_bytes(used > 0 || have == 0);
+                    if (have > 0 || used < got)
+                        && let Some(monitor) = state.core.lane_monitor(session)
+                    {
+                        monitor.note_bytes(used > 0 || have == 0);
                     }
                     match have {
                         0 => control.partial.extend(&state.receive_buffer[used..got]),
@@ -258,20 +249,6 @@ impl Engine {
             }
         }
         happened
-    }
-
-    /// The peer closed the control lane. One that has our goodbye does so, and its word of that
-    /// may be lost.
-    fn handle_control_closed(&mut self, session: u32) {
-        let state = &mut *self.state;
-        if state.controls[session as usize].moving.is_some() {
-            // The peer may have the other one already.
-            self.suspect(session);
-        } else if state.core.is_goodbye_under_way(session) {
-            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
-        } else {
-            self.lose(session, "its connection was closed without a goodbye");
-        }
     }
 
     /// The session ended without a goodbye.
@@ -419,7 +396,7 @@ impl Engine {
             match self.driver.send(lane, bytes) {
                 Ok(sent) => {
                     happened = true;
-                    control.silence.expect_answer();
+                    state.core.expect_answer(session);
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;

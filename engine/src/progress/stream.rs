@@ -65,9 +65,8 @@ impl ControlLane {
 impl EngineState {
     /// A long segment went to the stream of a session; the kernel took `sent` bytes of it at once.
     fn note_streamed(&mut self, session: u32, sent: usize) {
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
         if sent > 0 {
-            control.silence.expect_answer();
+            self.core.expect_answer(session);
         }
         self.paths.note_streamed(session);
         self.paths.watch_stream(self.now_ns, session);
@@ -278,8 +277,8 @@ impl Engine {
             }
             match self.driver.send(lane, &control.unsent) {
                 Ok(sent) => {
-                    control.silence.expect_answer();
                     control.unsent.drain(..sent);
+                    self.state.core.expect_answer(session);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     control.is_blocked = true;

@@ -199,6 +199,18 @@ impl Paths {
         self.silent_since_ns
     }
 
+    /// The peer has shown otherwise that it is there.
+    pub(crate) fn forget_silence(&mut self, now_ns: u64) {
+        // All of them may stay silent: networks may drop datagrams alone.
+        self.silent_since_ns = self.silent_since_ns.map(|_| now_ns);
+    }
+
+    /// Whether the lane of long segments is in a session with several paths, on another one than
+    /// the carrier.
+    pub(crate) fn is_stream_elsewhere(&self) -> bool {
+        self.are_several() && self.has_streamed && self.carrier_at() != Some(self.stream_at)
+    }
+
     /// Whether the choice of the carrier has stood for as long, and is not about to change.
     pub(crate) fn are_settled(&self, now_ns: u64, settled_ns: u64) -> bool {
         !self.trial.is_trying() && now_ns.saturating_sub(self.carries_since_ns) > settled_ns
