@@ -7,6 +7,9 @@ mod liveness;
 mod migration;
 mod unfinished;
 
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 

@@ -13,6 +13,8 @@
 //!    [`PathTable::judge_after_timeout`].
 
 mod arrival;
+#[cfg(test)]
+pub(crate) mod by_hand;
 mod carrier;
 mod counters;
 mod judge;

@@ -208,7 +208,7 @@ impl Rails {
 }
 
 impl PathState {
-    fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
+    pub(super) fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
         Self {
             number,
             remote,
