@@ -70,6 +70,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "types",
             "proto::packet",
             "proto::rails::pairing",
+            "proto::silence",
             "wire::chunk",
             "wire::packet",
             "wire::hello",

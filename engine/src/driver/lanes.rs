@@ -38,6 +38,7 @@ use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
+pub(crate) use crate::proto::silence::Owed;
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
@@ -177,23 +178,6 @@ pub(crate) enum DriverEvent {
     Closed {
         /// The lane; its key is never seen again.
         lane: LaneKey,
-    },
-}
-
-/// What the peer's kernel owes on a lane.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owed {
-    /// Nothing: all that was sent is acknowledged.
-    Nothing,
-    /// Bytes wait in this kernel, behind a window that the peer's kernel says is shut, or for a
-    /// rail: the time of an answer has not begun.
-    Later,
-    /// An answer to bytes, or to questions of this kernel.
-    Answer {
-        /// Time since the last one.
-        heard: Duration,
-        /// What is unanswered has been out for at least so long.
-        asked: Duration,
     },
 }
 

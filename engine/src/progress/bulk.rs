@@ -8,16 +8,13 @@ use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey};
 use super::roles::{Role, Traffic};
 use super::zero_copy::ZeroCopy;
 use crate::proto::late::Late;
+use crate::proto::silence::patience;
 use crate::proto::table::Id;
 
 /// A kernel that sees both ends of a lane send keeps acknowledgements for the next segment, for up
 /// to 40 ms. That may never come: what goes the other way may have another lane. A sender whose
 /// memory goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
 const ACK_NS: u64 = 100_000;
-
-/// So long nothing that went on a lane may stay unacknowledged while there is another path: a
-/// kernel has sent it three times by then.
-pub(super) const SILENCE: Duration = Duration::from_secs(1);
 
 /// Why a bulk lane is closed.
 #[derive(Clone, Copy, Debug)]
@@ -225,8 +222,7 @@ impl Engine {
     }
 
     fn patience_with(&self, lane: Id) -> Duration {
-        let limit = self.state.config.peer_timeout;
-        if self.state.core.has_path_beside(lane) { limit.min(SILENCE) } else { limit }
+        patience(self.state.config.peer_timeout, self.state.core.has_path_beside(lane))
     }
 
     /// An idle bulk lane became readable: its end has come, or it is out of step.

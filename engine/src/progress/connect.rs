@@ -6,18 +6,16 @@ use std::net::{IpAddr, SocketAddr};
 use rand::RngExt;
 use zerocopy::IntoBytes;
 
-use super::bulk::SILENCE;
 use super::control::ControlLane;
-use super::control_lane_lost::is_of_network;
-use super::engine::{Engine, EngineState};
-use super::lanes::{CloseMode, Interest, LaneKey, Owed};
+use super::engine::Engine;
+use super::lanes::{CloseMode, Interest, LaneKey};
+use super::monitor::is_of_network;
 use super::roles::{CLOSING, PartialMessage, Role};
-use super::silence::Silence;
-use super::unfinished::Step;
 use crate::proto::connection::Phase;
+use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
-use crate::proto::paths::{NO_PATH, Paths};
+use crate::proto::paths::NO_PATH;
 use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
@@ -29,9 +27,6 @@ use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
 /// As many ways to a peer are tried at the most: all pairs of four rails.
 const WAYS_MAX: usize = 16;
-/// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
-/// each check looks at a share.
-const IDLE_ROUNDS: u32 = 10;
 
 impl Engine {
     // ---- Our side connects ----
@@ -103,12 +98,19 @@ impl Engine {
         ways.into_iter().map(|(_, remote, rail, _)| (remote, rail)).collect()
     }
 
-    /// A connection failed. If that was the network's doing the next attempt goes another way.
+    /// A connection failed. If that was the network's doing the next attempt goes another way; if
+    /// it was to be another control lane a refusal may be news.
     pub(super) fn note_connect_failure(&mut self, key: LaneKey, error: &io::Error) {
-        if let Some(&mut Role::Connecting { session, .. }) = self.state.roles.get_mut(key)
-            && is_of_network(error)
-        {
-            self.note_swallowed(session);
+        match self.state.roles.get_mut(key) {
+            Some(&mut Role::Connecting { session, .. }) if is_of_network(error) => {
+                self.note_swallowed(session);
+            }
+            Some(&mut Role::MoveConnecting { session, .. })
+                if error.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                self.handle_lane_event(session, LaneEvent::Refused);
+            }
+            _ => {}
         }
     }
 
@@ -305,14 +307,8 @@ impl Engine {
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         self.state.paths.begin(session, lane_at);
-        *self.control(session) = ControlLane {
-            lane: Some(key),
-            attempt,
-            // The last words of the handshake may be all that ever goes by it.
-            silence: Silence::OWED,
-            is_awaited: true,
-            ..ControlLane::default()
-        };
+        *self.control(session) =
+            ControlLane { lane: Some(key), attempt, is_awaited: true, ..ControlLane::default() };
         self.state.owed.push(session);
         self.state.hot.retain(|&hot| hot != session);
         self.poll_directly(session);
@@ -343,7 +339,7 @@ impl Engine {
         if !is_failure {
             return;
         }
-        if let Some((key, _)) = self.control(session).migration.moving.take() {
+        if let Some(key) = self.control(session).moving.take() {
             self.state.roles.insert(key, CLOSING);
             self.driver.close(key, CloseMode::Reset);
         }
@@ -369,134 +365,5 @@ impl Engine {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.push_event(Event::Disconnected { address, failure });
-    }
-
-    /// Peers whose kernels do not acknowledge what was sent to them are dead, and those that do not
-    /// answer the kernel's keep-alive, which is looked at now and then.
-    ///
-    /// RR-END-2, RR-PATH-6.
-    pub(super) fn check_peers(&mut self) {
-        let mut owed = std::mem::take(&mut self.state.owed);
-        owed.sort_unstable();
-        owed.dedup();
-        owed.retain(|&session| {
-            self.check_peer(session);
-            let Some(control) = self.state.controls.get_mut(session as usize) else { return false };
-            let is_expected = control.silence.is_owed() && control.lane.is_some();
-            control.is_awaited =
-                is_expected || !control.partial.is_empty() || self.state.core.holds_long(session);
-            control.is_awaited
-        });
-        owed.append(&mut self.state.owed);
-        self.state.owed = owed;
-        let round = self.state.next_health_round();
-        let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
-        for session in (first as usize..self.state.controls.len()).step_by(IDLE_ROUNDS as usize) {
-            let control = &self.state.controls[session];
-            if let Some(lane) = control.lane.filter(|_| !control.is_awaited) {
-                self.look_at_silence(session, lane);
-            }
-        }
-    }
-
-    /// Something may be expected of the control lane of a session.
-    fn check_peer(&mut self, session: u32) {
-        let Some(control) = self.state.controls.get(session as usize) else { return };
-        if !control.partial.is_empty() {
-            self.judge_unfinished(session as usize);
-        }
-        if self.state.core.holds_long(session) {
-            // An owner who computes reads no TCP; a datagram has the caretaker do it.
-            self.ask_all_paths(session);
-        }
-        let control = &self.state.controls[session as usize];
-        if let Some(lane) = control.lane.filter(|_| control.silence.is_owed()) {
-            self.look_at_silence(session as usize, lane);
-        }
-    }
-
-    fn look_at_silence(&mut self, session: usize, lane: LaneKey) {
-        match self.driver.owed(lane) {
-            Ok(owed) => self.judge_silence(session, owed),
-            Err(error) => self.handle_control_failed(session as u32, &error),
-        }
-    }
-
-    /// The rest of a segment has not come.
-    ///
-    /// RR-SEG-6.
-    fn judge_unfinished(&mut self, index: usize) {
-        let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
-        let session = index as u32;
-        let EngineState { controls, paths, .. } = &mut *self.state;
-        let (control, paths) = (&mut controls[index], paths.of_mut(session));
-        if control.lane.is_none() {
-            return;
-        }
-        // Another lane may come in its place.
-        let is_replaceable = control.has_datagram_mode && paths.are_several();
-        let mut unfinished = control.unfinished.take().unwrap_or_default();
-        if let Some(since_ns) = unfinished.unanswered_since_ns()
-            && paths.have_answered_since(since_ns)
-        {
-            unfinished.note_answer();
-        }
-        let step = unfinished.observe(now_ns, limit);
-        let is_unanswered = unfinished.unanswered_since_ns().is_some();
-        control.unfinished = Some(unfinished);
-        match step {
-            Step::Ask if !is_replaceable => {
-                self.state.core.ask_for_answer(session);
-                self.ask_all_paths(session);
-            }
-            Step::Overdue | Step::GiveUp if is_replaceable => {
-                if paths.has_active() {
-                    self.drop_control_lane(session);
-                } else {
-                    self.suspect(session);
-                }
-            }
-            Step::Overdue if is_unanswered => {
-                // The question may have gone by a datagram that was lost.
-                self.state.core.ask_for_answer(session);
-                self.ask_all_paths(session);
-            }
-            Step::GiveUp if control.has_datagram_mode => {
-                let cause = "the rest of a segment does not come by TCP, though its sender is \
-                             there: TCP does not get through, or bytes were changed on the way \
-                             (`checksum = true` finds out at once)";
-                self.lose(session, cause);
-            }
-            Step::GiveUp => {
-                let cause = "the rest of a segment does not come, though its sender is there: \
-                             bytes were changed on the way (`checksum = true` finds out at once)";
-                self.give_up(session, PeerFailure::Corrupted(cause.into()));
-            }
-            Step::Wait | Step::Ask | Step::Overdue => {}
-        }
-    }
-
-    fn judge_silence(&mut self, session: usize, owed: Owed) {
-        let (now_ns, limit) = (self.state.now_ns, self.state.config.peer_timeout);
-        let holds_long = self.state.core.holds_long(session as u32);
-        let has_another = self.state.paths.of(session as u32).is_some_and(Paths::has_active);
-        let control = &mut self.state.controls[session];
-        // Networks may swallow connections alone: what only goes by one waits for another.
-        let patience = if holds_long && has_another { limit.min(SILENCE) } else { limit };
-        let Some(silence) = control.silence.observe(now_ns, owed, patience) else {
-            if !self.end_if_left(session as u32) {
-                self.state.core.ask_for_ack(session as u32);
-            }
-            return;
-        };
-        if silence > patience && has_another {
-            return self.drop_control_lane(session as u32);
-        }
-        let before = self.state.silent_before(session as u32, silence);
-        if silence > limit - before {
-            let silence = (silence + before).as_millis();
-            let cause = format!("its host has not answered for {silence} ms");
-            self.lose(session as u32, &cause);
-        }
     }
 }

@@ -4,13 +4,10 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::lanes::{Interest, LaneKey};
-use super::migrate::Migration;
 use super::partial::Partial;
-use super::silence::Silence;
-use super::unfinished::Unfinished;
+use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
-use crate::proto::late::Late;
 use crate::proto::paths::{CARRIER, Paths};
 use crate::proto::send::Staged;
 use crate::proto::table::reserve_for;
@@ -41,8 +38,6 @@ pub(crate) struct ControlLane {
     /// The kernel took no more; the driver will tell when it does.
     pub(super) is_blocked: bool,
     pub(super) is_polled: bool,
-    /// What the peer's kernel owes on the control lane.
-    pub(super) silence: Silence,
     pub(super) idle_turns: u32,
     /// It is in the list of those that something is expected of by the control lane.
     pub(super) is_awaited: bool,
@@ -50,8 +45,8 @@ pub(crate) struct ControlLane {
     pub(super) awaits_room: bool,
     /// Position of the path that the attempt to connect it goes by.
     pub(super) attempt_at: u8,
-    /// What a control lane that fails leads to.
-    pub(super) migration: Late<Migration>,
+    /// Another control lane that is being opened.
+    pub(super) moving: Option<LaneKey>,
     /// The turn in which a message was last sent at once: the others of a burst coalesce.
     pub(super) flushed_poll: u64,
     /// In datagram mode: the rest of a segment of which the kernel took the beginning.
@@ -65,10 +60,14 @@ pub(crate) struct ControlLane {
     pub(super) is_streaming: bool,
     /// The beginning of a segment whose rest has not come.
     pub(crate) partial: Partial,
-    /// How long that has been awaited.
-    pub(super) unfinished: Option<Box<Unfinished>>,
     /// Copy or zero copy, for its bulk lanes; from the first chunk on.
     pub(super) zero_copy: Option<Box<super::zero_copy::ZeroCopy>>,
+}
+
+#[cold]
+fn grow(controls: &mut Vec<ControlLane>, len: usize) {
+    reserve_for(controls, len);
+    controls.resize_with(len, ControlLane::default);
 }
 
 impl ControlLane {
@@ -81,25 +80,18 @@ impl ControlLane {
         }
     }
 
-    /// Something is sent by the control lane.
-    #[inline]
-    pub(super) fn expect_answer(&mut self, session: u32, owed: &mut Vec<u32>) {
-        self.silence.expect_answer();
-        self.await_something(session, owed);
-    }
-
     /// The kernel takes no more by the control lane.
     pub(super) fn block(&mut self, session: u32, blocked: &mut Vec<u32>) {
         if !std::mem::replace(&mut self.is_blocked, true) {
             blocked.push(session);
         }
     }
-}
 
-#[cold]
-fn grow(controls: &mut Vec<ControlLane>, len: usize) {
-    reserve_for(controls, len);
-    controls.resize_with(len, ControlLane::default);
+    /// Whether there is a connection that would tell of the peer's end.
+    #[cfg(test)]
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lane.is_some()
+    }
 }
 
 impl Engine {
@@ -227,7 +219,7 @@ impl Engine {
             };
             let got = match self.driver.recv(lane, room) {
                 Ok(0) => {
-                    self.handle_control_closed(session);
+                    self.handle_lane_event(session, LaneEvent::EndOfStream);
                     return true;
                 }
                 Ok(got) => got,
@@ -247,12 +239,10 @@ impl Engine {
                 state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
             match handled {
                 Ok(used) => {
-                    if have > 0 || used < got {
-                        if used > 0 || have == 0 {
-                            control.unfinished = None;
-                        } else if let Some(unfinished) = &mut control.unfinished {
-                            unfinished.note_bytes();
-                        }
+                    if (have > 0 || used < got)
+                        && let Some(monitor) = state.core.lane_monitor(session)
+                    {
+                        monitor.note_bytes(used > 0 || have == 0);
                     }
                     match have {
                         0 => control.partial.extend(&state.receive_buffer[used..got]),
@@ -288,20 +278,6 @@ impl Engine {
             }
         }
         happened
-    }
-
-    /// The peer closed the control lane. One that has our goodbye does so, and its word of that
-    /// may be lost.
-    fn handle_control_closed(&mut self, session: u32) {
-        let state = &mut *self.state;
-        if state.controls[session as usize].migration.moving.is_some() {
-            // The peer may have the other one already.
-            self.suspect(session);
-        } else if state.core.is_goodbye_under_way(session) {
-            state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
-        } else {
-            self.lose(session, "its connection was closed without a goodbye");
-        }
     }
 
     /// The session ended without a goodbye.
@@ -449,7 +425,8 @@ impl Engine {
             match self.driver.send(lane, bytes) {
                 Ok(sent) => {
                     happened = true;
-                    control.expect_answer(session, &mut state.owed);
+                    state.core.expect_answer(session);
+                    control.await_something(session, &mut state.owed);
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;

@@ -418,7 +418,6 @@ impl Engine {
                 DriverEvent::Connected { lane } => self.handle_connected(lane),
                 DriverEvent::ConnectFailed { lane, error } => {
                     self.note_connect_failure(lane, &error);
-                    self.handle_refused_move(lane, &error);
                     self.handle_connect_failed(lane, &error.to_string());
                 }
                 DriverEvent::Readable { lane } => self.handle_readable(lane),
@@ -498,8 +497,7 @@ impl Engine {
             self.drop_silent_handshakes();
             self.check_peers();
             self.check_lanes();
-            self.ask_idle_paths();
-            self.move_control_lanes();
+            self.tick_control_lanes();
             self.state.shrink_idle();
             self.fit_window();
             self.listen_anew();

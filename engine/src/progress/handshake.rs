@@ -115,29 +115,16 @@ impl Engine {
         for (key, cause) in late.collect::<Vec<_>>() {
             self.handshake_failed(key, cause);
         }
-        let (lanes, controls) = (self.state.core.lanes(), &self.state.controls);
+        let core = &self.state.core;
         let peer_ns = self.state.config.peer_timeout.as_nanos() as u64;
         let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
-                let asked_ns = lanes.get(*lane)?.used_ns;
+                let asked_ns = core.lanes().get(*lane)?.used_ns;
                 (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
             }
-            Role::MoveConnecting { session, .. } => {
-                let control = controls.get(*session as usize)?;
-                let asked_ns = control.migration.moving_since_ns;
-                let limit_ns = control.move_connect_limit_ns().min(limit_ns);
-                (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
-            }
-            Role::MoveAwaitReply { session, .. } => {
-                let control = controls.get(*session as usize)?;
-                let asked_ns = control.migration.moving_since_ns;
-                // A process that stands still answers when it goes on.
-                let limit_ns = if control.migration.suspected_ns.is_some() {
-                    limit_ns.max(peer_ns)
-                } else {
-                    limit_ns
-                };
-                (now_ns.saturating_sub(asked_ns) > limit_ns).then_some(key)
+            Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. } => {
+                let monitor = &core.session(*session)?.control_lane;
+                monitor.is_attempt_late(now_ns, limit_ns, peer_ns).then_some(key)
             }
             _ => None,
         });

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use super::datagram::Announced;
 use super::lanes::LaneKey;
-use super::silence::Silence;
 use crate::proto::handshake::{Acceptor, Initiator};
 use crate::proto::late::{AtRest, Late};
 use crate::proto::peers::Admission;
 use crate::proto::rendezvous::ChunkReceive;
 use crate::proto::session::Limits;
+use crate::proto::silence::Silence;
 use crate::proto::table::{Id, reserve_for};
 use crate::wire::hello::{HELLO_BYTES, HELLO_REPLY_BYTES};
 use crate::wire::proof::PROOF_BYTES;

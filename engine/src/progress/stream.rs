@@ -65,9 +65,8 @@ impl ControlLane {
 impl EngineState {
     /// A long segment went to the stream of a session; the kernel took `sent` bytes of it at once.
     fn note_streamed(&mut self, session: u32, sent: usize) {
-        let Some(control) = self.controls.get_mut(session as usize) else { return };
         if sent > 0 {
-            control.expect_answer(session, &mut self.owed);
+            self.expect_answer(session);
         }
         self.paths.note_streamed(session);
         self.paths.watch_stream(self.now_ns, session);
@@ -289,8 +288,8 @@ impl Engine {
             }
             match self.driver.send(lane, &control.unsent) {
                 Ok(sent) => {
-                    control.expect_answer(session, &mut self.state.owed);
                     control.unsent.drain(..sent);
+                    self.state.expect_answer(session);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     control.block(session, &mut self.state.blocked);

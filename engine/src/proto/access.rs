@@ -3,6 +3,7 @@
 use super::bulk::BulkLane;
 use super::config::Config;
 use super::connection::Connection;
+use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters, Remote};
 use super::datagram::Shared;
 use super::endpoints::Endpoints;
@@ -103,11 +104,9 @@ impl Core {
         self.sessions.at_mut(slot as usize).map(|session| &mut session.connection)
     }
 
-    /// A session has lost its control lane, or has one again.
-    pub(crate) fn set_control_lane_lost(&mut self, slot: u32, is_lost: bool) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.is_control_lane_lost = is_lost;
-        }
+    /// Whether the control lane of a session holds, for the loop to tell what becomes of it.
+    pub(crate) fn lane_monitor(&mut self, slot: u32) -> Option<&mut LaneMonitor> {
+        self.sessions.at_mut(slot as usize).map(|session| &mut session.control_lane)
     }
 
     /// The kernel has sent so many TCP segments again on a connection of the path at `at`.

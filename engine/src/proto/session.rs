@@ -249,8 +249,8 @@ pub(crate) struct Session {
     pub(crate) next_lane: u32,
     /// Number of the connection that last took the place of its control lane.
     pub(super) last_move: Option<u32>,
-    /// It has lost its control lane, and has no other one yet.
-    pub(super) is_control_lane_lost: bool,
+    /// Whether its control lane holds, and what becomes of it.
+    pub(crate) control_lane: super::control_lane::LaneMonitor,
     /// It is in the list of sessions that may grant.
     pub(super) is_granting: bool,
     /// The goodbye is staged; until the session ends.
@@ -315,7 +315,7 @@ impl Session {
             lanes_fail_since_ns: 0,
             next_lane: 0,
             last_move: None,
-            is_control_lane_lost: false,
+            control_lane: super::control_lane::LaneMonitor::default(),
             is_granting: false,
             is_leaving: false,
             sequel: Sequel::None,
@@ -346,7 +346,7 @@ impl Session {
     /// Whether it lives on without a control lane, so that another session with its peer would be
     /// news of its end.
     pub(crate) fn is_outlived(&self) -> bool {
-        self.is_connected() && self.is_control_lane_lost
+        self.is_connected() && self.control_lane.is_lost()
     }
 
     /// Whether this side has something to pull, or the peer said that it has.
@@ -387,7 +387,7 @@ impl Session {
         (self.lanes_requested, self.lanes_wanted) = (false, false);
         (self.lane_failures, self.last_move) = (0, None);
         self.rails = super::rails::Rails::new();
-        (self.is_leaving, self.is_control_lane_lost) = (false, false);
+        (self.is_leaving, self.control_lane) = (false, super::control_lane::LaneMonitor::new());
         self.sequel = Sequel::None;
     }
 

@@ -143,7 +143,7 @@ impl PathTable {
     pub(crate) fn choose_stream(&self, core: &mut Core, session: u32) {
         let Some(paths) = self.by_slot.get(session as usize) else { return };
         let known = core.sessions.at(session as usize);
-        let is_there = known.is_some_and(|known| !known.is_control_lane_lost)
+        let is_there = known.is_some_and(|known| !known.control_lane.is_lost())
             && (!paths.are_several() || paths.carrier_at() == Some(paths.stream_at));
         core.use_stream(session, is_there && core.config.eager_by_stream);
     }

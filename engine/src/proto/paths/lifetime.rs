@@ -237,11 +237,4 @@ impl PathTable {
     pub(crate) fn note_streamed(&mut self, session: u32) {
         self.of_mut(session).has_streamed = true;
     }
-
-    /// A peer of which no path was heard has shown otherwise that it is there.
-    pub(crate) fn forget_silence(&mut self, now_ns: u64, session: u32) {
-        // All its paths may stay silent: networks may drop datagrams alone.
-        let paths = self.of_mut(session);
-        paths.silent_since_ns = paths.silent_since_ns.map(|_| now_ns);
-    }
 }

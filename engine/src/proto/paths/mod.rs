@@ -13,6 +13,8 @@
 //!    [`PathTable::judge_after_timeout`].
 
 mod arrival;
+#[cfg(test)]
+pub(crate) mod by_hand;
 mod carrier;
 mod counters;
 mod idle;
@@ -209,6 +211,18 @@ impl Paths {
     /// Since when none of them is healthy, where there are several.
     pub(crate) fn silent_since_ns(&self) -> Option<u64> {
         self.silent_since_ns
+    }
+
+    /// The peer has shown otherwise that it is there.
+    pub(crate) fn forget_silence(&mut self, now_ns: u64) {
+        // All of them may stay silent: networks may drop datagrams alone.
+        self.silent_since_ns = self.silent_since_ns.map(|_| now_ns);
+    }
+
+    /// Whether the lane of long segments is in a session with several paths, on another one than
+    /// the carrier.
+    pub(crate) fn is_stream_elsewhere(&self) -> bool {
+        self.are_several() && self.has_streamed && self.carrier_at() != Some(self.stream_at)
     }
 
     /// Whether the choice of the carrier has stood for as long, and is not about to change.

@@ -370,6 +370,7 @@ mod tests {
     use crate::proto::effects::Ended;
     use crate::proto::keys::SessionKeys;
     use crate::proto::packet::PathConfig;
+    use crate::proto::paths::by_hand::Nothing;
     use crate::proto::table::Id;
 
     struct NoEffects;
@@ -390,22 +391,6 @@ mod tests {
         path.fallback = "192.0.2.2:2".parse().unwrap();
         path.health = Health::Good;
         path
-    }
-
-    struct Nothing;
-
-    impl Payload for Nothing {
-        fn waiting_bytes(&self) -> usize {
-            0
-        }
-
-        fn fill(&mut self, _: &mut [u8]) -> Option<Filled> {
-            None
-        }
-
-        fn fill_again(&mut self, _: u64, _: &mut [u8]) -> Option<Filled> {
-            None
-        }
     }
 
     /// RR-PATH-4

@@ -14,7 +14,7 @@ impl PathTable {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let streams_at = paths.stream_at;
         let known = core.sessions.at(session as usize);
-        let has_stream = known.is_some_and(|known| !known.is_control_lane_lost);
+        let has_stream = known.is_some_and(|known| !known.control_lane.is_lost());
         let is_streaming = has_stream && core.holds_long(session);
         for path in paths.all_mut() {
             let is_streamed = is_streaming && path.at == streams_at;

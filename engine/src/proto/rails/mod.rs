@@ -145,6 +145,20 @@ impl Rails {
         self.paths.iter().position(|path| path.number == number)
     }
 
+    /// Where a lane by the path at a position goes, and by which rail of this side.
+    pub(super) fn way(
+        &self,
+        at: u8,
+        locator: SocketAddr,
+        is_initiator: bool,
+    ) -> Option<(SocketAddr, u8)> {
+        let path = self.paths.get(usize::from(at))?;
+        // Of another NIC than the locator's: the loop knows its scope.
+        let other = path.remote.map(|address| SocketAddr::new(address, locator.port()));
+        let (initiators, acceptors) = rails_of(path.number);
+        Some((other.unwrap_or(locator), if is_initiator { initiators } else { acceptors }))
+    }
+
     /// What the last lane of a path carried, for the next one.
     pub(super) fn rate_before(&self, at: u8) -> Rate {
         self.paths.get(usize::from(at)).map_or(Rate::default(), |path| Rate::after(&path.rate()))
@@ -204,7 +218,7 @@ impl Rails {
 }
 
 impl PathState {
-    fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
+    pub(super) fn new(number: u16, remote: Option<IpAddr>, is_usable: bool) -> Self {
         Self {
             number,
             remote,
@@ -472,15 +486,7 @@ impl Core {
     /// The same of a path, by its position.
     pub(crate) fn way_of_path(&self, slot: u32, at: u8) -> Option<(SocketAddr, u8)> {
         let session = self.sessions.at(slot as usize)?;
-        let path = session.rails.paths.get(usize::from(at))?;
-        let mut remote = session.locators.first();
-        if let Some(address) = path.remote {
-            // Of another NIC than the locator's: the loop knows its scope.
-            remote = SocketAddr::new(address, remote.port());
-        }
-        let (initiators, acceptors) = rails_of(path.number);
-        let is_initiator = session.connection.is_initiator();
-        Some((remote, if is_initiator { initiators } else { acceptors }))
+        session.rails.way(at, session.locators.first(), session.connection.is_initiator())
     }
 
     /// The lane of a session with this number.

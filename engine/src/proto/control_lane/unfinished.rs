@@ -8,12 +8,17 @@
 
 use std::time::Duration;
 
+use super::super::failure::PeerFailure;
+use super::super::late::AtRest;
+use super::super::paths::Paths;
+use super::{Decision, Facts, LaneMonitor, lost};
+
 /// Longest time between two looks that counts, in nanoseconds: an owner who computes reads nothing.
 const LOOK_NS_MAX: u64 = 200_000_000;
 
 /// What is to be done about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+enum Step {
     Wait,
     /// Ask the peer for a segment.
     Ask,
@@ -35,28 +40,36 @@ pub(super) struct Unfinished {
     answered_ns: Option<u64>,
 }
 
+impl AtRest for Unfinished {
+    const AT_REST: &'static Self =
+        &Self { looked_ns: 0, waited_ns: 0, asked_ns: None, answered_ns: None };
+}
+
 impl Unfinished {
-    /// More bytes of the segment came.
+    /// Whether the peer was asked.
+    pub(super) fn was_asked(&self) -> bool {
+        self.asked_ns.is_some()
+    }
+
+    /// More bytes of the segment came, after the peer was asked.
     pub(super) fn note_bytes(&mut self) {
-        if self.asked_ns.is_some() {
-            self.answered_ns = Some(self.waited_ns);
-        }
+        self.answered_ns = Some(self.waited_ns);
     }
 
     /// When the peer was asked, if no answer is known of.
-    pub(super) fn unanswered_since_ns(&self) -> Option<u64> {
+    fn unanswered_since_ns(&self) -> Option<u64> {
         self.asked_ns.filter(|_| self.answered_ns.is_none())
     }
 
     /// The peer has answered by another lane.
-    pub(super) fn note_answer(&mut self) {
+    fn note_answer(&mut self) {
         self.answered_ns.get_or_insert(self.waited_ns);
     }
 
     /// Takes note of the time while the rest is missing. `limit`: the peer timeout.
     ///
     /// RR-SEG-6.
-    pub(super) fn observe(&mut self, now_ns: u64, limit: Duration) -> Step {
+    fn observe(&mut self, now_ns: u64, limit: Duration) -> Step {
         let limit_ns = limit.as_nanos() as u64;
         let before_ns = std::mem::replace(&mut self.looked_ns, now_ns);
         if before_ns > 0 {
@@ -70,6 +83,47 @@ impl Unfinished {
             return Step::Ask;
         }
         if self.waited_ns >= limit_ns / 2 { Step::Overdue } else { Step::Wait }
+    }
+}
+
+impl LaneMonitor {
+    /// The rest of a segment has not come.
+    ///
+    /// RR-SEG-6.
+    pub(super) fn judge_unfinished(
+        &mut self,
+        has_datagram_mode: bool,
+        facts: &Facts<'_>,
+        paths: &mut Paths,
+    ) -> Decision {
+        // Another lane may come in its place.
+        let is_replaceable = has_datagram_mode && paths.are_several();
+        let unfinished = &mut self.unfinished;
+        if let Some(since_ns) = unfinished.unanswered_since_ns()
+            && paths.have_answered_since(since_ns)
+        {
+            unfinished.note_answer();
+        }
+        match unfinished.observe(facts.now_ns, facts.peer_timeout) {
+            Step::Ask if !is_replaceable => Decision::AskForAnswer,
+            Step::Overdue | Step::GiveUp if is_replaceable && paths.has_active() => {
+                Decision::DropLane
+            }
+            Step::Overdue | Step::GiveUp if is_replaceable => self.suspect(facts),
+            // The question may have gone by a datagram that was lost.
+            Step::Overdue if unfinished.unanswered_since_ns().is_some() => Decision::AskForAnswer,
+            Step::GiveUp if has_datagram_mode => lost(
+                "the rest of a segment does not come by TCP, though its sender is there: TCP does \
+                 not get through, or bytes were changed on the way (`checksum = true` finds out \
+                 at once)",
+            ),
+            Step::GiveUp => {
+                let cause = "the rest of a segment does not come, though its sender is there: \
+                             bytes were changed on the way (`checksum = true` finds out at once)";
+                Decision::GiveUp(PeerFailure::Corrupted(cause.into()))
+            }
+            Step::Wait | Step::Ask | Step::Overdue => Decision::Nothing,
+        }
     }
 }
 

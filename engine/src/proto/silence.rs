@@ -6,13 +6,37 @@
 
 use std::time::Duration;
 
-use super::lanes::Owed;
-
+/// So long nothing that went on a lane may stay unacknowledged while there is another path: a
+/// kernel has sent it three times by then.
+const SILENCE: Duration = Duration::from_secs(1);
 /// The kernel tells the age of an answer in its ticks: one that seems younger than a silence by
 /// less than that is none, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
 
-/// What the peer's kernel owes on one lane.
+/// How long an answer may be due on a lane, given the peer timeout and whether what it carries may
+/// go by another path.
+pub(crate) fn patience(limit: Duration, has_another: bool) -> Duration {
+    if has_another { limit.min(SILENCE) } else { limit }
+}
+
+/// What the peer's kernel owes on a lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owed {
+    /// Nothing: all that was sent is acknowledged.
+    Nothing,
+    /// Bytes wait in this kernel, behind a window that the peer's kernel says is shut, or for a
+    /// rail: the time of an answer has not begun.
+    Later,
+    /// An answer to bytes, or to questions of this kernel.
+    Answer {
+        /// Time since the last one.
+        heard: Duration,
+        /// What is unanswered has been out for at least so long.
+        asked: Duration,
+    },
+}
+
+/// Since when that is due on one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {
     /// Something was sent that may not be answered.
@@ -29,24 +53,24 @@ impl Silence {
     pub(crate) const OWED: Self = Self { is_owed: true, since_ns: None };
 
     /// Something is sent.
-    pub(super) fn expect_answer(&mut self) {
+    pub(crate) fn expect_answer(&mut self) {
         self.is_owed = true;
     }
 
     /// Whether an answer may be due.
-    pub(super) fn is_owed(&self) -> bool {
+    pub(crate) fn is_owed(&self) -> bool {
         self.is_owed
     }
 
     /// How long an answer has been due, as far as that was looked at.
-    pub(super) fn lasts(&self, now_ns: u64) -> Option<Duration> {
+    pub(crate) fn lasts(&self, now_ns: u64) -> Option<Duration> {
         self.since_ns.map(|since_ns| Duration::from_nanos(now_ns.saturating_sub(since_ns)))
     }
 
     /// Takes note of what is owed now; returns how long an answer has been due, `None` when none
     /// is. What passed before the first look counts as far as it is known, and up to half of
     /// `limit`.
-    pub(super) fn observe(&mut self, now_ns: u64, owed: Owed, limit: Duration) -> Option<Duration> {
+    pub(crate) fn observe(&mut self, now_ns: u64, owed: Owed, limit: Duration) -> Option<Duration> {
         self.is_owed = owed != Owed::Nothing;
         let Owed::Answer { heard, asked } = owed else {
             self.since_ns = None;

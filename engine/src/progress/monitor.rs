@@ -1,0 +1,182 @@
+//! Control lanes are watched, and what [`crate::proto::control_lane`] decides about them is done.
+
+use std::io;
+
+use super::engine::{Engine, EngineState};
+use super::lanes::{CloseMode, LaneKey};
+use super::partial::Partial;
+use super::roles::CLOSING;
+use crate::proto::control_lane::{Decision, LaneEvent};
+
+/// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
+/// each check looks at a share.
+const IDLE_ROUNDS: u32 = 10;
+
+/// Whether an error is one of the network, not of the peer.
+pub(super) fn is_of_network(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+    )
+}
+
+impl EngineState {
+    /// Something was sent by the control lane of a session.
+    pub(super) fn expect_answer(&mut self, session: u32) {
+        self.core.expect_answer(session);
+        if let Some(control) = self.controls.get_mut(session as usize) {
+            control.await_something(session, &mut self.owed);
+        }
+    }
+}
+
+impl Engine {
+    /// Something happened to the control lane of a session: does what is to be done about it.
+    pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
+        let state = &mut *self.state;
+        let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
+        let known = state.core.lane_monitor_and_facts(session, now_ns, limit);
+        let Some((monitor, facts)) = known else { return };
+        match monitor.handle(event, &facts, state.paths.of_mut(session)) {
+            Decision::Nothing => {}
+            Decision::Open { at } => self.open_other_lane(session, at),
+            Decision::DropAttempt => {
+                if let Some(key) = self.control(session).moving {
+                    self.handle_connect_failed(key, "the peer refused another control lane");
+                }
+            }
+            Decision::TakeLane { at } => {
+                if let Some(key) = self.control(session).moving {
+                    self.control_moved(session, key, at);
+                }
+            }
+            Decision::DropLane => self.drop_control_lane(session),
+            Decision::Suspect => {
+                tracing::debug!(session, "its control lane is gone: is the peer still there?");
+                self.drop_control_lane(session);
+                self.ask_all_paths(session);
+                self.handle_lane_event(session, LaneEvent::MoveDue);
+            }
+            Decision::AskPaths => self.ask_all_paths(session),
+            Decision::AskQuietPaths { since_ns } => {
+                state.paths.ask_quiet_paths(now_ns, session, since_ns);
+            }
+            Decision::AskForAnswer => {
+                state.core.ask_for_answer(session);
+                self.ask_all_paths(session);
+            }
+            Decision::AskForAck => state.core.ask_for_ack(session),
+            Decision::GiveUp(failure) => self.give_up(session, failure),
+            Decision::Fail(failure) => {
+                state.core.fail_session(session, failure, &mut state.completions);
+            }
+        }
+    }
+
+    /// The control lane of a session failed.
+    pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
+        let (is_of_network, error) = (is_of_network(error), error.to_string());
+        self.handle_lane_event(session, LaneEvent::Failed { error, is_of_network });
+    }
+
+    /// Peers whose kernels do not acknowledge what was sent to them are dead, and those that do not
+    /// answer the kernel's keep-alive, which is looked at now and then.
+    ///
+    /// RR-END-2, RR-PATH-6.
+    pub(super) fn check_peers(&mut self) {
+        let mut owed = std::mem::take(&mut self.state.owed);
+        owed.sort_unstable();
+        owed.dedup();
+        owed.retain(|&session| {
+            self.check_peer(session);
+            let EngineState { core, controls, .. } = &mut *self.state;
+            let Some(control) = controls.get_mut(session as usize) else { return false };
+            let is_expected = core.is_answer_due(session) && control.lane.is_some();
+            control.is_awaited =
+                is_expected || !control.partial.is_empty() || core.holds_long(session);
+            control.is_awaited
+        });
+        owed.append(&mut self.state.owed);
+        self.state.owed = owed;
+        let round = self.state.next_health_round();
+        let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
+        for session in (first as usize..self.state.controls.len()).step_by(IDLE_ROUNDS as usize) {
+            let control = &self.state.controls[session];
+            if let Some(lane) = control.lane.filter(|_| !control.is_awaited) {
+                self.look_at_lane(session as u32, lane);
+            }
+        }
+    }
+
+    /// Something may be expected of the control lane of a session.
+    fn check_peer(&mut self, session: u32) {
+        let control = self.control(session);
+        if control.lane.is_some() && !control.partial.is_empty() {
+            let has_datagram_mode = control.has_datagram_mode;
+            self.handle_lane_event(session, LaneEvent::RestMissing { has_datagram_mode });
+        }
+        if self.state.core.holds_long(session) {
+            // An owner who computes reads no TCP; a datagram has the caretaker do it.
+            self.ask_all_paths(session);
+        }
+        let is_answer_due = self.state.core.is_answer_due(session);
+        if let Some(lane) = self.control(session).lane.filter(|_| is_answer_due) {
+            self.look_at_lane(session, lane);
+        }
+    }
+
+    fn look_at_lane(&mut self, session: u32, lane: LaneKey) {
+        match self.driver.owed(lane) {
+            Ok(owed) => self.handle_lane_event(session, LaneEvent::Owed(owed)),
+            Err(error) => self.handle_control_failed(session, &error),
+        }
+    }
+
+    /// In sessions with several paths: asks idle ones, and peers without a control lane, and gives
+    /// those another one that need it.
+    pub(super) fn tick_control_lanes(&mut self) {
+        for session in self.state.paths.several() {
+            self.handle_lane_event(session, LaneEvent::TickIdle);
+        }
+        for session in self.state.paths.several() {
+            self.handle_lane_event(session, LaneEvent::TickWithout);
+            self.handle_lane_event(session, LaneEvent::MoveDue);
+        }
+    }
+
+    /// A session goes on without its control lane, until it has another one.
+    pub(crate) fn drop_control_lane(&mut self, session: u32) {
+        let now_ns = self.state.now_ns;
+        self.state.hot.retain(|&hot| hot != session);
+        let at = self.state.paths.of_mut(session).stream_at();
+        let control = self.control(session);
+        (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
+        control.partial = Partial::default();
+        control.unsent.clear();
+        if let Some(lane) = control.lane.take() {
+            self.keep_figures(session, at, lane);
+            self.state.roles.insert(lane, CLOSING);
+            self.driver.close(lane, CloseMode::Reset);
+        }
+        if let Some(monitor) = self.state.core.lane_monitor(session) {
+            monitor.handle_dropped(now_ns, at);
+        }
+        self.choose_stream(session);
+        self.state.core.acknowledge_stream(session);
+        self.state.core.resend_all(session, false);
+    }
+
+    fn ask_all_paths(&mut self, session: u32) {
+        let state = &mut *self.state;
+        state.paths.ask_all_paths(state.now_ns, session);
+    }
+
+    /// Its control lane came or went: long messages may go by it, or not.
+    pub(super) fn choose_stream(&mut self, session: u32) {
+        let state = &mut *self.state;
+        state.paths.choose_stream(&mut state.core, session);
+    }
+}

@@ -1,0 +1,154 @@
+//! The TCP lane of a session moves to another rail when its own fails.
+//!
+//! In a session with several paths that connection is not what short messages depend on, but it
+//! tells of the peer's end and carries long ones, and all of them while no path is fit. When its
+//! path is down, or another one carries the short messages for good, or it is gone, the side that
+//! opened the session opens another one on a path that is healthy, which joins the session as bulk
+//! lanes do and takes the place of the old one. What that had swallowed goes again.
+
+use super::super::late::AtRest;
+use super::super::paths::{Paths, SessionPath};
+use super::{Decision, Facts, LaneMonitor};
+
+/// Pause after an attempt, in nanoseconds. Doubles with some that fail, unless the peer is
+/// suspect.
+const PAUSE_NS: u64 = 90_000_000;
+/// Time for TCP to connect before another path is tried, in nanoseconds. Doubles with each attempt
+/// that fails, for there may be long ways.
+const CONNECT_NS: u64 = 250_000_000;
+
+/// How long another path has carried segments before the control lane follows, for the sake of long
+/// ones, in nanoseconds: longer than a path is tried that turns out to be worse.
+const SETTLED_NS: u64 = 50_000_000;
+/// How long after an attempt that failed it tries to follow again, in nanoseconds.
+const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
+
+/// An attempt under way.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    /// Position of its path.
+    at: u8,
+    /// TCP is connected, and the hello is sent.
+    is_connected: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Migration {
+    attempt: Option<Attempt>,
+    /// When the last attempt began or failed; 0: there was none.
+    since_ns: u64,
+    /// Attempts in a row that failed.
+    failures: u32,
+    /// Position of the path of the last one, or of the lane that was dropped since.
+    last_at: u8,
+}
+
+impl AtRest for Migration {
+    const AT_REST: &'static Self = &Self { attempt: None, since_ns: 0, failures: 0, last_at: 0 };
+}
+
+impl Migration {
+    /// Another lane, opened by this side or the peer, is there.
+    pub(super) fn after(now_ns: u64) -> Self {
+        Self { since_ns: now_ns, ..Self::default() }
+    }
+
+    pub(super) fn handle_dropped(&mut self, at: u8) {
+        (self.last_at, self.failures) = (at, 0);
+    }
+
+    pub(super) fn is_attempt_connected(&self) -> bool {
+        self.attempt.is_some_and(|attempt| attempt.is_connected)
+    }
+
+    /// The lane goes where the segments go, in the place of a path that is down, or that long
+    /// messages leave.
+    ///
+    /// RR-RAIL-7.
+    fn leave_for(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
+        let at = paths.stream_at();
+        let carrier = paths.carrier_at().filter(|&carrier| carrier != at);
+        let has_streamed = paths.has_streamed();
+        let is_in_doubt = paths.is_down(at) || (has_streamed && paths.is_suspect(at));
+        // Where it did not get through it is not needed either.
+        let may_follow = self.failures == 0 || facts.age_ns(self.since_ns) > FOLLOW_AGAIN_NS;
+        let is_settled = has_streamed && paths.are_settled(facts.now_ns, SETTLED_NS);
+        let follows = is_settled && may_follow && !facts.is_leaving;
+        carrier.filter(|_| is_in_doubt || follows)
+    }
+
+    /// Without a lane each path has its turn, those that are healthy first, and that of the last
+    /// lane or attempt last.
+    ///
+    /// RR-RAIL-8.
+    fn next_turn(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
+        // Behind a translation of addresses the peer's own is anybody's, and one that it was never
+        // heard at may be.
+        let heard = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
+        let is_there = |path: &&SessionPath| {
+            let way = facts.rails.way(path.position(), facts.locator, facts.is_initiator);
+            facts.is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == heard(path))
+        };
+        let turn = |at: u8| at.wrapping_sub(self.last_at).wrapping_sub(1);
+        let order = |path: &&SessionPath| (!path.is_active(), turn(path.position()));
+        paths.all().filter(is_there).min_by_key(order).map(SessionPath::position)
+    }
+}
+
+impl LaneMonitor {
+    /// The attempt to open another one is connected, and said hello.
+    pub(crate) fn handle_attempt_connected(&mut self) {
+        if let Some(attempt) = &mut self.migration.attempt {
+            attempt.is_connected = true;
+        }
+    }
+
+    /// The attempt failed.
+    pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64) {
+        (self.migration.attempt, self.migration.since_ns) = (None, now_ns);
+        self.migration.failures += 1;
+    }
+
+    /// Position of the path that the attempt goes by.
+    pub(crate) fn attempt_at(&self) -> Option<u8> {
+        self.migration.attempt.map(|attempt| attempt.at)
+    }
+
+    /// Whether the attempt takes too long. `hello_ns`: time for the answer to a hello.
+    pub(crate) fn is_attempt_late(&self, now_ns: u64, hello_ns: u64, peer_timeout_ns: u64) -> bool {
+        let Migration { attempt, since_ns, failures, .. } = *self.migration;
+        attempt.is_some_and(|attempt| {
+            let limit_ns = match attempt.is_connected {
+                false => (CONNECT_NS << failures.min(10)).min(hello_ns),
+                // A process that stands still answers when it goes on.
+                true if self.liveness.is_peer_suspect() => hello_ns.max(peer_timeout_ns),
+                true => hello_ns,
+            };
+            now_ns.saturating_sub(since_ns) > limit_ns
+        })
+    }
+
+    /// Another one is opened if it is needed, none is under way, and the last attempt is not of
+    /// just now.
+    ///
+    /// RR-RAIL-7, RR-RAIL-8.
+    pub(super) fn poll_move(&mut self, facts: &Facts<'_>, paths: &Paths) -> Decision {
+        let (is_lost, is_suspect) = (self.is_lost(), self.liveness.is_peer_suspect());
+        let known = &mut self.migration;
+        let doublings = if is_suspect { 0 } else { known.failures.min(3) };
+        let is_late = known.since_ns == 0 || facts.age_ns(known.since_ns) > PAUSE_NS << doublings;
+        // The other side asks whether the peer is there, and waits for what that one opens.
+        let is_asking = is_lost && (is_suspect || paths.silent_since_ns().is_some());
+        let may_move = facts.is_connected && (facts.is_initiator || is_asking);
+        if !may_move || !is_late || known.attempt.is_some() {
+            return Decision::Nothing;
+        }
+        let at =
+            if is_lost { known.next_turn(facts, paths) } else { known.leave_for(facts, paths) };
+        let Some(at) = at else { return Decision::Nothing };
+        (known.since_ns, known.last_at) = (facts.now_ns, at);
+        known.attempt = Some(Attempt { at, is_connected: false });
+        Decision::Open { at }
+    }
+}

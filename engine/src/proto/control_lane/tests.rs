@@ -1,0 +1,453 @@
+//! Stories of control lanes: what happens, when, and what is to be done about it.
+
+use super::*;
+use crate::proto::paths::by_hand::PathsByHand;
+use crate::proto::rails::{PathState, path_number};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for the answer to a hello.
+const HELLO_NS: u64 = 5 * SECOND;
+
+/// A session whose lane goes by the path at position 0.
+struct Bench {
+    monitor: LaneMonitor,
+    paths: PathsByHand,
+    rails: Rails,
+    now_ns: u64,
+    is_initiator: bool,
+    is_leaving: bool,
+    is_goodbye_under_way: bool,
+    has_left: bool,
+    holds_long: bool,
+}
+
+impl Bench {
+    fn new(paths: u8) -> Self {
+        let mut rails = Rails::new();
+        let other =
+            |at: u8| PathState::new(path_number(at, at), Some([192, 0, 2, at].into()), true);
+        rails.paths.extend((1..paths).map(other));
+        Self {
+            monitor: LaneMonitor::new(),
+            paths: PathsByHand::new(paths),
+            rails,
+            now_ns: 100 * SECOND,
+            is_initiator: true,
+            is_leaving: false,
+            is_goodbye_under_way: false,
+            has_left: false,
+            holds_long: false,
+        }
+    }
+
+    /// What is decided, and done as the loop does it.
+    fn tell(&mut self, event: LaneEvent) -> Decision {
+        let facts = Facts {
+            now_ns: self.now_ns,
+            peer_timeout: PEER_TIMEOUT,
+            is_connected: true,
+            is_initiator: self.is_initiator,
+            is_leaving: self.is_leaving,
+            is_goodbye_under_way: self.is_goodbye_under_way,
+            has_left: self.has_left,
+            holds_long: self.holds_long,
+            rails: &self.rails,
+            locator: ([192, 0, 2, 0], 1).into(),
+        };
+        let decision = self.monitor.handle(event, &facts, &mut self.paths.paths);
+        match decision {
+            Decision::DropLane | Decision::Suspect => {
+                self.monitor.handle_dropped(self.now_ns, self.paths.paths.stream_at());
+            }
+            Decision::TakeLane { .. } => self.monitor.handle_moved(self.now_ns),
+            Decision::DropAttempt => self.monitor.handle_attempt_failed(self.now_ns),
+            _ => {}
+        }
+        decision
+    }
+
+    fn after(&mut self, time_ns: u64, event: LaneEvent) -> Decision {
+        self.now_ns += time_ns;
+        self.tell(event)
+    }
+
+    /// The lane is reset, and another one is opened.
+    fn reset(&mut self) {
+        assert_eq!(self.tell(reset()), Decision::Suspect);
+        assert_eq!(self.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    }
+
+    /// Tries to open another lane, which fails at once, so many times. By which path, and how long
+    /// after the last one failed, in steps of 10 ms.
+    fn fail_moves(&mut self, count: usize) -> Vec<(u8, u64)> {
+        let mut moves = Vec::new();
+        let mut failed_ns = self.now_ns;
+        while moves.len() < count {
+            if let Decision::Open { at } = self.tell(LaneEvent::MoveDue) {
+                moves.push((at, (self.now_ns - failed_ns) / MS));
+                self.monitor.handle_attempt_failed(self.now_ns);
+                failed_ns = self.now_ns;
+            }
+            self.now_ns += 10 * MS;
+        }
+        moves
+    }
+}
+
+fn reset() -> LaneEvent {
+    LaneEvent::Failed { error: "reset".into(), is_of_network: false }
+}
+
+fn unreachable() -> LaneEvent {
+    LaneEvent::Failed { error: "unreachable".into(), is_of_network: true }
+}
+
+fn owed(asked_ms: u64) -> LaneEvent {
+    let asked = Duration::from_millis(asked_ms);
+    LaneEvent::Owed(Owed::Answer { heard: asked, asked })
+}
+
+fn is_lost(decision: &Decision, why: &str) -> bool {
+    matches!(decision, Decision::Fail(PeerFailure::Lost(cause)) if cause.contains(why))
+}
+
+/// RR-RAIL-8
+#[test]
+fn a_peer_whose_lane_was_reset_lives_on_once_it_has_answered() {
+    let mut bench = Bench::new(2);
+    bench.reset();
+    assert!(bench.monitor.is_lost());
+    bench.paths.answer(1, bench.now_ns);
+    assert_eq!(bench.after(50 * MS, LaneEvent::TickWithout), Decision::AskPaths);
+    assert_eq!(bench.after(5 * SECOND, LaneEvent::TickWithout), Decision::AskPaths);
+    assert_eq!(bench.after(500 * MS, LaneEvent::TickWithout), Decision::Nothing);
+    // Another lane takes the place of the one that was lost.
+    assert_eq!(bench.tell(LaneEvent::Reply(HelloStatus::Accepted)), Decision::TakeLane { at: 1 });
+    assert!(!bench.monitor.is_lost());
+    assert_eq!(bench.after(20 * SECOND, LaneEvent::TickWithout), Decision::Nothing);
+}
+
+/// RR-RAIL-8
+#[test]
+fn a_peer_that_says_nothing_after_a_reset_is_lost() {
+    for (is_received, word_ns) in [(false, 700 * MS), (true, 10 * SECOND)] {
+        let mut bench = Bench::new(2);
+        // What was sent before says nothing of now.
+        bench.paths.answer(0, bench.now_ns - 1);
+        bench.reset();
+        if is_received {
+            bench.monitor.handle_attempt_connected();
+        }
+        let decision = bench.after(word_ns, LaneEvent::TickWithout);
+        assert!(!matches!(decision, Decision::Fail(_)), "{decision:?}");
+        let decision = bench.after(1, LaneEvent::TickWithout);
+        assert!(is_lost(&decision, "answers on none of its rails"), "{decision:?}");
+    }
+}
+
+/// RR-RAIL-8
+#[test]
+fn a_refusal_ends_a_session_unless_a_path_answers_what_was_asked_then() {
+    for (answers, is_over) in [(false, true), (true, false)] {
+        let mut bench = Bench::new(2);
+        bench.paths.answer(1, bench.now_ns - SECOND);
+        assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+        assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+        assert_eq!(bench.after(MS, LaneEvent::Refused), Decision::AskPaths);
+        assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing, "that is known");
+        if answers {
+            bench.paths.answer(1, bench.now_ns);
+        }
+        let decision = bench.after(99 * MS, LaneEvent::TickWithout);
+        assert!(!matches!(decision, Decision::Fail(_)), "{decision:?}");
+        let decision = bench.after(MS, LaneEvent::TickWithout);
+        assert_eq!(is_lost(&decision, "its process is gone"), is_over, "{decision:?}");
+    }
+    // Nobody knows who refuses where the peer was never heard.
+    let mut bench = Bench::new(2);
+    bench.reset();
+    assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing);
+}
+
+/// RR-RAIL-8
+#[test]
+fn what_a_reply_to_the_hello_of_another_lane_means() {
+    use HelloStatus as Status;
+    let fail = Decision::Fail;
+    // Whether the peer was heard there, what is answered, and what is done.
+    let stories = [
+        (false, Status::Accepted, Decision::TakeLane { at: 1 }),
+        (false, Status::Busy, Decision::DropAttempt),
+        (false, Status::WrongEngine, Decision::DropAttempt),
+        (false, Status::Leaving, Decision::DropAttempt),
+        (true, Status::Malformed, Decision::DropAttempt),
+        (true, Status::WrongEngine, fail(PeerFailure::Restarted)),
+        (true, Status::Leaving, fail(PeerFailure::Left)),
+    ];
+    for (is_heard, status, wanted) in stories {
+        let mut bench = Bench::new(2);
+        if is_heard {
+            bench.paths.answer(1, 1);
+        }
+        bench.reset();
+        assert_eq!(bench.tell(LaneEvent::Reply(status)), wanted, "{status:?}");
+        // *Busy* is a word of the peer.
+        let decision = bench.after(SECOND, LaneEvent::TickWithout);
+        let lives = matches!(status, Status::Accepted | Status::Busy);
+        assert_eq!(!matches!(decision, Decision::Fail(_)), lives, "{status:?}: {decision:?}");
+    }
+    let mut bench = Bench::new(2);
+    bench.reset();
+    let decision = bench.tell(LaneEvent::Reply(Status::UnknownSession));
+    assert!(is_lost(&decision, "it has ended the session"), "{decision:?}");
+}
+
+/// RR-RAIL-7
+#[test]
+fn attempts_that_fail_double_the_pause_but_not_while_the_peer_is_suspect() {
+    let mut bench = Bench::new(2);
+    assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+    let pauses = |moves: Vec<(u8, u64)>| moves.into_iter().map(|(_, ms)| ms).collect::<Vec<_>>();
+    assert_eq!(pauses(bench.fail_moves(6)), [0, 190, 370, 730, 730, 730]);
+    let mut bench = Bench::new(2);
+    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(pauses(bench.fail_moves(4)), [0, 100, 100, 100]);
+}
+
+/// RR-RAIL-7
+#[test]
+fn an_attempt_has_longer_to_connect_after_each_that_failed() {
+    let mut bench = Bench::new(2);
+    assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+    for limit_ns in [250, 500, 1000, 2000, 4000, 5000, 5000].map(|ms| ms * MS) {
+        bench.now_ns += SECOND;
+        assert!(matches!(bench.tell(LaneEvent::MoveDue), Decision::Open { .. }));
+        let is_late = |bench: &Bench, time_ns: u64| {
+            bench.monitor.is_attempt_late(bench.now_ns + time_ns, HELLO_NS, 10 * SECOND)
+        };
+        assert!(!is_late(&bench, limit_ns) && is_late(&bench, limit_ns + 1), "{limit_ns}");
+        bench.monitor.handle_attempt_failed(bench.now_ns);
+    }
+    // Who has it may stand still, if its lane was reset.
+    for (event, limit_ns) in [(unreachable(), HELLO_NS), (reset(), 10 * SECOND)] {
+        let mut bench = Bench::new(2);
+        bench.tell(event);
+        bench.tell(LaneEvent::MoveDue);
+        bench.monitor.handle_attempt_connected();
+        for (time_ns, is_late) in [(limit_ns, false), (limit_ns + 1, true)] {
+            let at_ns = bench.now_ns + time_ns;
+            assert_eq!(bench.monitor.is_attempt_late(at_ns, HELLO_NS, 10 * SECOND), is_late);
+        }
+    }
+}
+
+/// RR-RAIL-8
+#[test]
+fn without_a_lane_each_path_has_its_turn() {
+    // Paths that are down, and the turns: the lane was at 0.
+    let stories: [(&[u8], [u8; 5]); 3] =
+        [(&[], [1, 2, 3, 0, 1]), (&[1, 3], [2, 0, 2, 0, 2]), (&[0, 1, 2, 3], [1, 2, 3, 0, 1])];
+    for (down, turns) in stories {
+        let mut bench = Bench::new(4);
+        assert_eq!(bench.tell(reset()), Decision::Suspect);
+        down.iter().for_each(|&at| bench.paths.fail(bench.now_ns, at));
+        let moves = bench.fail_moves(5).into_iter().map(|(at, _)| at);
+        assert!(moves.eq(turns), "{down:?}");
+    }
+}
+
+/// RR-RAIL-8
+#[test]
+fn who_did_not_open_the_session_asks_only_where_the_peer_was_heard() {
+    let mut bench = Bench::new(3);
+    bench.is_initiator = false;
+    bench.paths.fail(bench.now_ns, 0);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "that is for the other side");
+    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "nobody was heard");
+    bench.paths.answer(2, bench.now_ns);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 2 });
+    // It is answered by *busy* at most.
+    assert_eq!(bench.tell(LaneEvent::Reply(HelloStatus::Accepted)), Decision::DropAttempt);
+    // Behind a translation of addresses: what was announced is anybody's.
+    bench.now_ns += SECOND;
+    bench.rails.paths[2].remote = Some([198, 51, 100, 1].into());
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing);
+}
+
+/// RR-RAIL-7
+#[test]
+fn a_lane_leaves_a_path_that_fails() {
+    let mut bench = Bench::new(2);
+    bench.paths.carry(bench.now_ns, 1);
+    assert_eq!(bench.after(60 * SECOND, LaneEvent::MoveDue), Decision::Nothing);
+    bench.paths.doubt(bench.now_ns, 0);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "nothing long goes by it");
+    bench.paths.fail(bench.now_ns, 0);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "that is under way");
+    let mut bench = Bench::new(2);
+    bench.paths.carry(bench.now_ns, 1);
+    bench.paths.stream(0);
+    bench.paths.doubt(bench.now_ns, 0);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+}
+
+/// RR-RAIL-7
+#[test]
+fn a_lane_of_long_segments_follows_a_carrier_that_has_settled() {
+    let mut bench = Bench::new(2);
+    bench.paths.stream(0);
+    assert!(!bench.paths.paths.is_stream_elsewhere());
+    bench.paths.carry(bench.now_ns, 1);
+    assert!(bench.paths.paths.is_stream_elsewhere());
+    assert_eq!(bench.after(50 * MS, LaneEvent::MoveDue), Decision::Nothing);
+    bench.is_leaving = true;
+    assert_eq!(bench.after(1, LaneEvent::MoveDue), Decision::Nothing);
+    bench.is_leaving = false;
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    // Where it does not get through it is not needed either, for a while.
+    bench.monitor.handle_attempt_failed(bench.now_ns);
+    assert_eq!(bench.after(30 * SECOND, LaneEvent::MoveDue), Decision::Nothing);
+    assert_eq!(bench.after(1, LaneEvent::MoveDue), Decision::Open { at: 1 });
+    bench.monitor.handle_dropped(bench.now_ns, 0);
+    bench.monitor.handle_moved(bench.now_ns);
+    bench.paths.stream(1);
+    assert_eq!(bench.after(SECOND, LaneEvent::MoveDue), Decision::Nothing);
+}
+
+/// RR-RAIL-7
+#[test]
+fn a_session_without_a_lane_ends_when_it_holds_what_only_tcp_carries_or_no_path_answers() {
+    let mut bench = Bench::new(2);
+    assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+    bench.now_ns += 10 * SECOND + 1;
+    assert_eq!(bench.tell(LaneEvent::TickWithout), Decision::AskPaths);
+    bench.holds_long = true;
+    let decision = bench.tell(LaneEvent::TickWithout);
+    assert!(is_lost(&decision, "look for what filters TCP"), "{decision:?}");
+
+    // The time between the last answer and the first question without one counts.
+    for (heard_ms, limit_ms) in [(0, 10_000), (6_000, 4_000), (7_000, 10_000)] {
+        let mut bench = Bench::new(2);
+        bench.paths.answer(0, bench.now_ns - heard_ms * MS);
+        assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+        bench.paths.fail(bench.now_ns, 0);
+        bench.paths.fail(bench.now_ns, 1);
+        let decision = bench.after(limit_ms * MS, LaneEvent::TickWithout);
+        assert!(!matches!(decision, Decision::Fail(_)), "{heard_ms}: {decision:?}");
+        let decision = bench.after(1, LaneEvent::TickWithout);
+        assert!(is_lost(&decision, "has answered for 10000 ms"), "{heard_ms}: {decision:?}");
+    }
+}
+
+/// RR-RAIL-7, RR-RAIL-8
+#[test]
+fn what_the_end_of_a_lane_means() {
+    let why = |decision: &Decision, why: &str| is_lost(decision, why);
+    // With one path the session is as mortal as its lane.
+    for (event, cause) in [
+        (reset(), "reset"),
+        (unreachable(), "its host does not answer: unreachable"),
+        (LaneEvent::EndOfStream, "without a goodbye"),
+    ] {
+        let mut bench = Bench::new(1);
+        let decision = bench.tell(event.clone());
+        assert!(why(&decision, cause), "{decision:?}");
+        // Who has our goodbye may end it so.
+        for paths in [1, 2] {
+            let mut bench = Bench::new(paths);
+            bench.is_goodbye_under_way = true;
+            let is_dropped =
+                paths > 1 && matches!(event, LaneEvent::Failed { is_of_network: true, .. });
+            let removed = Decision::Fail(PeerFailure::Removed);
+            let wanted = if is_dropped { Decision::DropLane } else { removed };
+            assert_eq!(bench.tell(event.clone()), wanted);
+        }
+    }
+    let mut bench = Bench::new(2);
+    assert!(why(&bench.tell(LaneEvent::EndOfStream), "without a goodbye"));
+    // The peer may have another one already.
+    bench.paths.carry(bench.now_ns, 1);
+    bench.paths.fail(bench.now_ns, 0);
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    assert_eq!(bench.tell(LaneEvent::EndOfStream), Decision::Suspect);
+    // No path is healthy when the kernel gives it up.
+    let mut bench = Bench::new(2);
+    bench.paths.fail(bench.now_ns, 0);
+    bench.paths.fail(bench.now_ns, 1);
+    let decision = bench.tell(unreachable());
+    assert!(why(&decision, "does not answer"), "{decision:?}");
+}
+
+/// RR-END-2
+#[test]
+fn a_silent_host_is_lost_after_the_peer_timeout_and_its_lane_sooner() {
+    // Paths, whether the lane holds what nothing else carries, and how long that is borne.
+    for (paths, holds_long, limit_ms) in [(1, true, 10_000), (2, false, 10_000), (2, true, 1_000)] {
+        let mut bench = Bench::new(paths);
+        bench.holds_long = holds_long;
+        assert_eq!(bench.tell(owed(0)), Decision::Nothing);
+        assert_eq!(bench.after(limit_ms * MS, owed(limit_ms)), Decision::Nothing);
+        let decision = bench.after(MS, owed(limit_ms + 1));
+        match paths {
+            1 => assert!(is_lost(&decision, "answered for 10001 ms"), "{decision:?}"),
+            _ => assert_eq!(decision, Decision::DropLane, "{limit_ms}"),
+        }
+    }
+    let mut bench = Bench::new(1);
+    assert_eq!(bench.tell(LaneEvent::Owed(Owed::Later)), Decision::Nothing);
+    assert_eq!(bench.tell(LaneEvent::Owed(Owed::Nothing)), Decision::AskForAck);
+    bench.has_left = true;
+    let removed = Decision::Fail(PeerFailure::Removed);
+    assert_eq!(bench.tell(LaneEvent::Owed(Owed::Nothing)), removed);
+}
+
+/// RR-SEG-6
+#[test]
+fn a_lane_whose_segment_stays_unfinished_is_replaced_or_the_session_ends() {
+    // Paths, datagram mode, and what happens: asked at a quarter of the peer timeout, and so on.
+    for (paths, has_datagram_mode) in [(1, false), (1, true), (2, true)] {
+        let mut bench = Bench::new(paths);
+        let event = LaneEvent::RestMissing { has_datagram_mode };
+        bench.monitor.note_bytes(true);
+        let mut seen = Vec::new();
+        for _ in 0..130 {
+            let decision = bench.after(100 * MS, event.clone());
+            if !seen.contains(&decision) && decision != Decision::Nothing {
+                seen.push(decision);
+                // The peer says something, but not the rest.
+                bench.paths.answer(0, bench.now_ns);
+            }
+        }
+        match &seen[..] {
+            [Decision::DropLane] => assert_eq!(paths, 2),
+            [Decision::AskForAnswer, Decision::GiveUp(PeerFailure::Corrupted(_))] => {
+                assert!(!has_datagram_mode);
+            }
+            [Decision::AskForAnswer, Decision::Fail(PeerFailure::Lost(_))] => {
+                assert!(has_datagram_mode);
+            }
+            _ => panic!("{paths} {has_datagram_mode}: {seen:?}"),
+        }
+    }
+}
+
+/// RR-RAIL-8
+#[test]
+fn idle_paths_are_asked_four_times_in_a_peer_timeout() {
+    let mut bench = Bench::new(2);
+    let mut asked = 0;
+    for _ in 0..100 {
+        let decision = bench.after(100 * MS, LaneEvent::TickIdle);
+        if decision != Decision::Nothing {
+            let since_ns = bench.now_ns - 2500 * MS;
+            assert_eq!(decision, Decision::AskQuietPaths { since_ns });
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, 4);
+    assert_eq!(Bench::new(1).tell(LaneEvent::TickIdle), Decision::Nothing);
+}
