@@ -281,3 +281,6 @@ impl PathTable {
         remote
     }
 }
+
+#[cfg(test)]
+mod tests;
