@@ -204,6 +204,32 @@ fn a_probe_from_elsewhere_is_answered_and_moves_nothing() {
     assert!(sent.iter().any(|it| it.to == old || it.packet().ack.is_some()), "{sent:?}");
 }
 
+/// Nor does what it acknowledges: somebody may have kept the answer that came in time.
+///
+/// RR-PATH-4
+#[test]
+fn a_probe_from_elsewhere_acknowledges_nothing() {
+    let mut pair = pair();
+    pair.set_rail(0, Way::Held);
+    pair.say(ACCEPTOR);
+    pair.say(ACCEPTOR);
+    let said = std::mem::take(&mut pair.held);
+    pair.deliver(OPENER, said[0].from, &said[0].bytes);
+    pair.deliver(OPENER, elsewhere(1), &said[1].bytes);
+    pair.turn(OPENER);
+    let question = pair.held.iter().find(|it| it.to == elsewhere(1)).unwrap().clone();
+    assert!(question.packet().is_probe() && question.packet().ack.is_some());
+    let heard = |pair: &mut Pair| {
+        let Side { paths, slot, .. } = &mut pair.sides[ACCEPTOR];
+        paths.of_mut(*slot).heard_ns()
+    };
+    let before = heard(&mut pair);
+    pair.deliver(ACCEPTOR, elsewhere(5), &question.bytes);
+    assert_eq!(heard(&mut pair), before);
+    assert_eq!(known(&pair), [home(OPENER, 0); 2]);
+    assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), Dropped::default(), "it is answered");
+}
+
 /// RR-PATH-4
 #[test]
 fn probes_of_a_silent_path_go_by_turns_to_both_addresses() {

@@ -124,6 +124,8 @@ fn a_rail_without_a_link_is_left_at_once() {
     side.paths.handle_link(&mut side.core, pair.now_ns, 0, false);
     assert_eq!(side.carrier(), Some(OTHER));
     assert!(side.paths.is_rail_down(0) && !side.paths.is_rail_down(1));
+    // RR-PATH-8
+    assert!(side.path(FIRST).needs_sum && !side.path(OTHER).needs_sum);
     pair.turn(OPENER);
     assert_eq!(told(&pair, OPENER, 0).last().unwrap(), &(Phase::Down, PathCause::NoLink));
     talk(&mut pair, 20);

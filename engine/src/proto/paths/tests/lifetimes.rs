@@ -105,6 +105,9 @@ fn a_session_that_begins_in_the_slot_of_another_starts_afresh() {
         pair.end();
         let slot = pair.sides[ACCEPTOR].slot;
         let paths = &mut pair.sides[ACCEPTOR].paths;
+        // Whoever still means the one before.
+        paths.note_streamed(slot);
+        paths.set_stream(slot, 2);
         paths.begin(slot, 3);
         let fresh = Paths { stream_at: 3, ..Paths::default() };
         assert_eq!(format!("{:?}", paths.of(slot).unwrap()), format!("{fresh:?}"));
