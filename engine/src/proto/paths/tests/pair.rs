@@ -1,8 +1,8 @@
 //! Two engines with a session, and the network between them by hand.
 //!
-//! Each side does what an engine's loop does with [`Core`] and [`PathTable`]; datagrams take a fixed
-//! time, are lost or held back as the test wants, and the session's TCP connection loses nothing.
-//! Messages have 8 bytes, their number; receives for them are posted before they are sent.
+//! Each side does what an engine's loop does with [`Core`] and [`PathTable`]; datagrams take a
+//! fixed time, are lost or held back as the test wants, and the session's TCP connection loses
+//! nothing. Messages have 8 bytes, their number; receives for them are posted before they are sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
