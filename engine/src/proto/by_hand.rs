@@ -1,14 +1,17 @@
 //! Sessions without a network: what the loops of two engines tell each other when one connects, and
-//! what a peer says that opens a bulk lane.
+//! what a peer says that opens a bulk lane. Memory of operations without a loop.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use zerocopy::FromZeros;
 
 use super::core::Core;
+use super::effects::{Effects, Ended};
 use super::handshake::Initiator;
 use super::keys::SessionKeys;
 use super::session::Limits;
+use super::table::Id;
 use crate::wire::Hello;
 use crate::wire::hello::{HelloStatus, KIND_BULK};
 
@@ -19,25 +22,43 @@ pub(super) fn locator() -> SocketAddr {
 
 /// A peer has connected, and offers `theirs`. Gives the slot of the session.
 pub(super) fn accept(core: &mut Core, engine: u64, ours: Limits, theirs: Limits) -> u32 {
-    let admission = core.judge_hello(engine, locator(), ours.session, 1, 0).unwrap();
-    core.admit_peer(admission, ours, theirs, SessionKeys::for_tests()).unwrap()
+    accept_with(core, engine, (ours, theirs), SessionKeys::for_tests())
+}
+
+/// The same, with keys of its own.
+fn accept_with(
+    core: &mut Core,
+    engine: u64,
+    (ours, theirs): (Limits, Limits),
+    keys: SessionKeys,
+) -> u32 {
+    // Any that is later than those before.
+    let epoch = core.next_epoch();
+    let admission = core.judge_hello(engine, locator(), ours.session, epoch, 0).unwrap();
+    core.admit_peer(admission, ours, theirs, keys).unwrap()
 }
 
 /// Opens session `id` from one engine to another, each of which knows the other. Gives the slots at
 /// both.
-pub(super) fn connect(
+pub(super) fn connect(opener: (&mut Core, u64), acceptor: (&mut Core, u64), id: u64) -> [u32; 2] {
+    connect_with(opener, acceptor, id, SessionKeys::for_tests())
+}
+
+/// The same, with keys of its own.
+pub(super) fn connect_with(
     (opener, opener_engine): (&mut Core, u64),
     (acceptor, acceptor_engine): (&mut Core, u64),
     id: u64,
+    keys: SessionKeys,
 ) -> [u32; 2] {
     let slot = opener.session_of(acceptor_engine).unwrap();
     opener.want_connection(slot, 0);
     let (ours, theirs) = (opener.offer(id), acceptor.offer(id));
-    let other = accept(acceptor, opener_engine, theirs, ours);
+    let other = accept_with(acceptor, opener_engine, (theirs, ours), keys.clone());
     let connection = &mut opener.sessions.at_mut(slot as usize).unwrap().connection;
     connection.handle_connected(0, 1);
     connection.handle_reply(0, HelloStatus::Accepted);
-    opener.establish(slot, ours, theirs, SessionKeys::for_tests());
+    opener.establish(slot, ours, theirs, keys);
     [slot, other]
 }
 
@@ -47,4 +68,41 @@ pub(super) fn lane_hello(engine: u64, session: u64, number: u32) -> Hello {
     hello.kind = KIND_BULK;
     (hello.source, hello.session, hello.lane) = (engine.into(), session.into(), number.into());
     *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], locator()).hello()
+}
+
+/// The memory of an engine's operations, and how they ended.
+#[derive(Default)]
+pub(super) struct Memory {
+    pub(super) bytes: HashMap<Id, Vec<u8>>,
+    /// Bytes placed by the protocol into receives that have not ended.
+    placed: HashMap<Id, usize>,
+    /// Ends, with the step.
+    pub(super) ended: HashMap<Id, (Ended, u64, Vec<u8>)>,
+    /// When what ends now ends.
+    pub(super) now: u64,
+}
+
+impl Effects for Memory {
+    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
+        let memory = self.bytes.get_mut(&operation).expect("nothing is placed after the end");
+        memory[offset..offset + bytes.len()].copy_from_slice(bytes);
+        *self.placed.entry(operation).or_default() += bytes.len();
+    }
+
+    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
+        unreachable!("the peer is another engine")
+    }
+
+    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
+        unreachable!("no side wants checksums")
+    }
+
+    fn complete(&mut self, operation: Id, ended: Ended) {
+        let bytes = self.bytes.remove(&operation).expect("what ends has begun");
+        if let (Ended::Received(arrival), Some(placed)) = (&ended, self.placed.remove(&operation)) {
+            assert_eq!(placed as u64, arrival.length.min(bytes.len() as u64), "each byte once");
+        }
+        let earlier = self.ended.insert(operation, (ended, self.now, bytes));
+        assert!(earlier.is_none(), "an operation ends once");
+    }
 }

@@ -149,6 +149,27 @@ impl Lab {
         IpAddr::V4(outside(rail))
     }
 
+    /// As [`HostHandle::enter`], in the switch between the hosts.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoSwitch`], or when the kernel lets the thread not in.
+    pub fn enter_switch<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        let what = "somebody between the hosts";
+        self.switch.as_ref().ok_or(LabError::NoSwitch { what })?.enter(work)
+    }
+
+    /// The name of the switch's interface towards `host` on `rail`: what comes in by it is as the
+    /// host sent it, also what went as AF_XDP frames, which the host itself does not show.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such rail.
+    pub fn port(&self, host: Host, rail: u8) -> String {
+        assert!(rail < self.spec.rails, "rail {rail} of a lab of {} rails", self.spec.rails);
+        wiring::port(host, rail)
+    }
+
     /// The name of the interface of `rail`, the same in both hosts.
     ///
     /// # Panics

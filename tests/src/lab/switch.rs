@@ -32,8 +32,8 @@ const BURST_BYTES: u64 = 128 * 1024;
 pub(crate) struct Switch {
     gates: Gates,
     wire: Option<Wire>,
-    /// Kept alive, and the ports with it.
-    _namespace: Arc<Namespace>,
+    /// Where the ports are.
+    namespace: Arc<Namespace>,
 }
 
 impl Switch {
@@ -63,13 +63,18 @@ impl Switch {
             let wire = spec.has_wire().then(|| Wire::lay(&joints, spec.delay)).transpose()?;
             Ok::<_, LabError>((gates, wire))
         })??;
-        let switch = Self { gates, wire, _namespace: namespace };
+        let switch = Self { gates, wire, namespace };
         for rail in 0..spec.rails {
             for host in [Host::A, Host::B] {
                 switch.set_loss(rail, host, spec.loss);
             }
         }
         Ok(switch)
+    }
+
+    /// Runs `work` on a new thread where the ports are.
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        self.namespace.enter(work)
     }
 
     /// The share of what comes from `from` on `rail` that is dropped, from now on.

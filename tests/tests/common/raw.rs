@@ -1,4 +1,5 @@
 //! Somebody on the wire: sees what a NIC sends, and sends frames of any kind.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::ffi::CString;
 use std::io;
@@ -51,6 +52,54 @@ impl Wire {
         Some(&self.buffer[..length])
     }
 
+    /// Room in the kernel for what waits to be taken, in bytes: the rest is not seen.
+    pub(crate) fn with_room(self, bytes: libc::c_int) -> Self {
+        self.set_option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes);
+        self
+    }
+
+    /// From now on [`Self::receive_marked`] is told of marks.
+    pub(crate) fn with_marks(self) -> Self {
+        self.set_option(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1);
+        self
+    }
+
+    fn set_option(&self, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
+        let at = (&raw const value).cast();
+        let length = size_of_val(&value) as u32;
+        // SAFETY: the value is as large as said.
+        let set = unsafe { libc::setsockopt(self.socket.as_raw_fd(), level, option, at, length) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    }
+
+    /// The next frame, if there is one, and whether its sender's kernel left the checksum of UDP or
+    /// TCP to the NIC, so that it is not there yet.
+    pub(crate) fn receive_marked(&mut self) -> Option<(&[u8], bool)> {
+        /// Room for one control message with `struct tpacket_auxdata`, aligned as one.
+        #[repr(C, align(8))]
+        struct Control([u8; 64]);
+        let room = &mut self.buffer;
+        let mut control = Control([0; 64]);
+        let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        // SAFETY: zero is a valid header, all buffers are as large as said and outlive the call,
+        // and of control messages only those are read that the kernel wrote whole.
+        unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            (header.msg_iov, header.msg_iovlen) = (&raw mut vector, 1);
+            header.msg_control = (&raw mut control).cast();
+            header.msg_controllen = size_of_val(&control);
+            let length = libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, 0);
+            let length = usize::try_from(length).ok()?;
+            let message = libc::CMSG_FIRSTHDR(&raw const header);
+            assert!(!message.is_null(), "marks were asked for");
+            assert_eq!((*message).cmsg_type, libc::PACKET_AUXDATA);
+            let marks: *const libc::tpacket_auxdata = libc::CMSG_DATA(message).cast();
+            let marks = marks.read_unaligned();
+            let is_partial = marks.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0;
+            Some((&self.buffer[..length], is_partial))
+        }
+    }
+
     /// The next datagram to a port, in a frame whose UDP checksum is none: the kernel leaves the
     /// real one to the NIC.
     pub(crate) fn datagram_to(&mut self, to: (Ipv4Addr, u16)) -> Option<Vec<u8>> {
@@ -96,9 +145,17 @@ pub(crate) fn with_payload(frame: &[u8], payload: &[u8]) -> Vec<u8> {
 /// Computes the checksum of the IPv4 header anew (RFC 1071).
 pub(crate) fn seal(frame: &mut [u8]) {
     set(frame, IP + 10, 0);
-    let words = frame[IP..UDP].chunks(2);
-    let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    set(frame, IP + 10, !(sum as u16));
+    let sum = sum(&[&frame[IP..UDP]]);
+    set(frame, IP + 10, !sum);
+}
+
+/// The one's complement sum of 16-bit words (RFC 1071); an odd length is filled up with a zero.
+pub(crate) fn sum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let word = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes.get(1).copied().unwrap_or(0)]);
+    let mut sum: u32 = words.map(|bytes| u32::from(word(bytes))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
 }

@@ -327,3 +327,6 @@ impl PathTable {
         remote
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::super::by_hand::{connect, lane_hello, locator};
+use super::super::super::by_hand::{Memory, connect, lane_hello, locator};
 use super::super::super::core::{Action, Config, Core};
 use super::super::super::effects::{Arrival, Effects, Ended, Level};
 use super::super::super::hint::Hint;
@@ -73,42 +73,6 @@ pub(super) fn segment(stream: &Stream, tag: u64, length: usize) -> Vec<u8> {
         .wrapping_mul(31)
         .wrapping_add(stream.context * 7 + stream.from as u64 * 3 + u64::from(stream.source) * 5);
     (0..length as u64).map(|at| (seed ^ at.wrapping_mul(13) ^ (at >> 7)) as u8).collect()
-}
-
-/// The memory of an engine's operations, and how they ended.
-#[derive(Default)]
-pub(super) struct Memory {
-    bytes: HashMap<Id, Vec<u8>>,
-    /// Bytes placed by the protocol into receives that have not ended.
-    placed: HashMap<Id, usize>,
-    /// Ends, with the step.
-    pub(super) ended: HashMap<Id, (Ended, u64, Vec<u8>)>,
-    now: u64,
-}
-
-impl Effects for Memory {
-    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
-        let memory = self.bytes.get_mut(&operation).expect("nothing is placed after the end");
-        memory[offset..offset + bytes.len()].copy_from_slice(bytes);
-        *self.placed.entry(operation).or_default() += bytes.len();
-    }
-
-    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
-        unreachable!("the peer is another engine")
-    }
-
-    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
-        unreachable!("no side wants checksums")
-    }
-
-    fn complete(&mut self, operation: Id, ended: Ended) {
-        let bytes = self.bytes.remove(&operation).expect("what ends has begun");
-        if let (Ended::Received(arrival), Some(placed)) = (&ended, self.placed.remove(&operation)) {
-            assert_eq!(placed as u64, arrival.length.min(bytes.len() as u64), "each byte once");
-        }
-        let earlier = self.ended.insert(operation, (ended, self.now, bytes));
-        assert!(earlier.is_none(), "an operation ends once");
-    }
 }
 
 /// One direction of a bulk lane: chunks written and not read.

@@ -1,0 +1,293 @@
+//! Datagrams that are not for the session, or not for it any more; and those of a path that is new.
+
+use zerocopy::IntoBytes;
+
+use super::super::*;
+use super::pair::*;
+use crate::wire::packet::{
+    FLAG_ELICITS, KIND_PACKET, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet, PacketError,
+    PacketHeader,
+};
+
+/// How often a reason counted.
+fn only(reason: fn(&mut Dropped) -> &mut u64, count: u64) -> Dropped {
+    let mut dropped = Dropped::default();
+    *reason(&mut dropped) = count;
+    dropped
+}
+
+/// A pair whose path carries messages, and a datagram with the next one that has not come.
+fn with_message() -> (Pair, Datagram) {
+    let mut pair = Pair::new();
+    pair.run_for(5 * MILLI);
+    pair.say(OPENER);
+    pair.run_for(5 * MILLI);
+    pair.ways[OPENER][0] = Way::Held;
+    pair.say(OPENER);
+    let datagram = pair.held.pop().unwrap();
+    assert!(datagram.has_payload() && pair.held.is_empty());
+    (pair, datagram)
+}
+
+/// A datagram is dropped for this reason, and nothing else is different.
+fn assert_dropped(pair: &mut Pair, bytes: &[u8], reason: fn(&mut Dropped) -> &mut u64) {
+    let before = pair.sides[ACCEPTOR].fingerprint();
+    let counted = pair.sides[ACCEPTOR].paths.dropped();
+    pair.deliver(ACCEPTOR, home(OPENER, 0), bytes);
+    let mut dropped = counted;
+    *reason(&mut dropped) += 1;
+    assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), dropped);
+    assert_eq!(pair.sides[ACCEPTOR].fingerprint(), before);
+}
+
+/// The session goes on as if nothing had been.
+fn assert_unharmed(mut pair: Pair, message: &Datagram) {
+    pair.set_rail(0, Way::Open);
+    pair.deliver(ACCEPTOR, message.from, &message.bytes);
+    assert_eq!(pair.sides[ACCEPTOR].heard().len() as u64, pair.sides[OPENER].said);
+    pair.say(ACCEPTOR);
+    pair.run_for(20 * MILLI);
+    pair.assert_all_heard();
+}
+
+/// A packet of a path, whose tag is right.
+fn sealed(number: u32, path: u16, seed: u8, tail: &[u8]) -> Vec<u8> {
+    let header = PacketHeader {
+        kind: KIND_PACKET,
+        flags: FLAG_ELICITS,
+        path: path.into(),
+        number: number.into(),
+        session: SESSION.into(),
+    };
+    let mut bytes = [header.as_bytes(), tail].concat();
+    seal(&mut bytes, path, seed);
+    bytes
+}
+
+/// Gives what the opener of a session sends by a path a tag, once more.
+fn seal(bytes: &mut Vec<u8>, path: u16, seed: u8) {
+    let low = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
+    let length = bytes.len();
+    bytes.resize(length + PACKET_TAG_BYTES, 0);
+    keys_of(seed).path(path, true).send.seal_packet(bytes, length, low.into());
+}
+
+/// RR-PKT-14
+#[test]
+fn a_packet_that_is_too_short_or_of_another_kind_is_malformed() {
+    let (mut pair, message) = with_message();
+    for length in 0..PACKET_HEADER_BYTES + PACKET_TAG_BYTES {
+        assert_dropped(&mut pair, &message.bytes[..length], |it| &mut it.malformed);
+    }
+    for kind in [0, KIND_PACKET - 1, KIND_PACKET + 1, 0xff] {
+        let mut bytes = message.bytes[..message.bytes.len() - PACKET_TAG_BYTES].to_vec();
+        bytes[0] = kind;
+        seal(&mut bytes, 0, 1);
+        assert_dropped(&mut pair, &bytes, |it| &mut it.malformed);
+    }
+    assert_unharmed(pair, &message);
+}
+
+/// What its maker sealed and nobody can take apart.
+#[test]
+fn a_packet_whose_headers_make_no_sense_is_malformed() {
+    let (mut pair, message) = with_message();
+    let mut bytes = message.bytes[..message.bytes.len() - PACKET_TAG_BYTES].to_vec();
+    bytes[1] = 128;
+    assert_eq!(Packet::decode(&bytes).unwrap_err(), PacketError::BadFlags(128));
+    seal(&mut bytes, 0, 1);
+    assert_dropped(&mut pair, &bytes, |it| &mut it.malformed);
+    assert_unharmed(pair, &message);
+}
+
+/// RR-AUTH-8, RR-PKT-14
+#[test]
+fn a_packet_with_a_wrong_tag_is_forged() {
+    let (mut pair, message) = with_message();
+    let length = message.bytes.len();
+    // What is not checked before the tag: all but kind, path and session.
+    let bytes_checked = [1, 4, 5, 6, 7].into_iter().chain(PACKET_HEADER_BYTES..length);
+    for at in bytes_checked {
+        let mut bytes = message.bytes.clone();
+        bytes[at] ^= 1;
+        assert_dropped(&mut pair, &bytes, |it| &mut it.forged);
+    }
+    // One of its own, sent back, and one made with the keys of another session.
+    let own = pair.sent(ACCEPTOR, 0, 0)[0].bytes.clone();
+    assert_dropped(&mut pair, &own, |it| &mut it.forged);
+    assert_dropped(&mut pair, &sealed(9, 0, 2, &[]), |it| &mut it.forged);
+    assert_dropped(&mut pair, &sealed(9, OTHER, 1, &[]), |it| &mut it.unknown);
+    assert_unharmed(pair, &message);
+}
+
+#[test]
+fn a_packet_of_another_session_or_path_is_unknown() {
+    let (mut pair, message) = with_message();
+    let mut other = message.bytes.clone();
+    other[8] ^= 1;
+    assert_dropped(&mut pair, &other, |it| &mut it.unknown);
+    for path in [1, 0x0100, OTHER, u16::MAX] {
+        let mut other = message.bytes.clone();
+        other[2..4].copy_from_slice(&path.to_le_bytes());
+        assert_dropped(&mut pair, &other, |it| &mut it.unknown);
+        assert_dropped(&mut pair, &sealed(9, path, 1, &[]), |it| &mut it.unknown);
+    }
+    assert_unharmed(pair, &message);
+}
+
+/// RR-PKT-2
+#[test]
+fn a_packet_that_came_is_repeated() {
+    let (mut pair, message) = with_message();
+    pair.deliver(ACCEPTOR, message.from, &message.bytes);
+    pair.turn(ACCEPTOR);
+    let statistics = |pair: &Pair| pair.sides[ACCEPTOR].path(0).packets.statistics();
+    let first = statistics(&pair).duplicates;
+    let side = |pair: &Pair| (pair.sides[ACCEPTOR].heard(), pair.sides[ACCEPTOR].paths.segments);
+    let before = side(&pair);
+    let old: Vec<Vec<u8>> = pair.sent(OPENER, 0, 0).iter().map(|it| it.bytes.clone()).collect();
+    for bytes in &old {
+        pair.deliver(ACCEPTOR, message.from, bytes);
+    }
+    assert_eq!(statistics(&pair).duplicates - first, old.len() as u64);
+    let expected = only(|it| &mut it.repeated, old.len() as u64);
+    assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), expected);
+    assert_eq!(side(&pair), before);
+    assert!(pair.sides[ACCEPTOR].paths.to_drain.is_empty());
+    assert_eq!(pair.sides[ACCEPTOR].paths.counters().dropped, old.len() as u64);
+    pair.ways[OPENER][0] = Way::Open;
+    pair.run_for(20 * MILLI);
+    pair.assert_all_heard();
+}
+
+/// RR-AUTH-8
+#[test]
+fn packets_of_a_session_that_is_over_are_unknown() {
+    let (mut pair, message) = with_message();
+    pair.end();
+    for _ in 0..2 {
+        assert_dropped(&mut pair, &message.bytes, |it| &mut it.unknown);
+        assert_dropped(&mut pair, &sealed(900, 0, 1, &[]), |it| &mut it.unknown);
+    }
+}
+
+/// RR-AUTH-8
+#[test]
+fn a_session_that_begins_again_takes_no_packet_of_the_one_before() {
+    for id in [SESSION + 1, SESSION] {
+        let (mut pair, message) = with_message();
+        let slots = pair.sides.each_ref().map(|side| side.slot);
+        let old: Vec<Vec<u8>> = pair.sent(OPENER, 0, 0).iter().map(|it| it.bytes.clone()).collect();
+        pair.end();
+        pair.set_rail(0, Way::Open);
+        pair.begin(id, 2);
+        assert_eq!(pair.sides.each_ref().map(|side| side.slot), slots, "the same");
+        // A number that was used is one that is expected now.
+        for round in 0..2 {
+            for bytes in old.iter().chain([&message.bytes]) {
+                match id {
+                    SESSION => assert_dropped(&mut pair, bytes, |it| &mut it.forged),
+                    _ => assert_dropped(&mut pair, bytes, |it| &mut it.unknown),
+                }
+            }
+            if round == 0 {
+                pair.run_for(5 * MILLI);
+            }
+        }
+        let carriers = pair.sides.each_ref().map(Side::carrier);
+        assert_eq!(carriers, [Some(0); 2]);
+        let began_ns = pair.now_ns;
+        // Of the last session nothing is expected any more.
+        let said = pair.sides[OPENER].said;
+        for _ in 0..3 {
+            pair.say(OPENER);
+            pair.say(ACCEPTOR);
+            pair.run_for(MILLI);
+        }
+        assert!(pair.sent(OPENER, 0, began_ns).iter().any(|it| it.has_payload()));
+        let came = pair.sides[ACCEPTOR].heard_after(said);
+        assert_eq!(came, (said..said + 3).collect::<Vec<u64>>());
+    }
+}
+
+// ---- Paths that are new ----
+
+/// RR-RAIL-2
+#[test]
+fn the_acceptor_meets_a_path_by_its_first_packet() {
+    let mut pair = Pair::with_rails(RAILS, [0; RAILS]);
+    pair.ways[OPENER][1] = Way::Held;
+    pair.run_for(20 * MILLI);
+    let first = pair.held[0].clone();
+    assert_eq!((first.packet().header.path.get(), first.to), (OTHER, home(ACCEPTOR, 1)));
+    assert_eq!(pair.sides.each_ref().map(|side| side.paths().count()), [2, 1]);
+    // A tag of another path, or of none of the two, opens nothing.
+    let mut forged = first.bytes.clone();
+    forged[16] ^= 1;
+    assert_dropped(&mut pair, &forged, |it| &mut it.unknown);
+    let low = first.bytes.len() - PACKET_TAG_BYTES;
+    let mut forged = first.bytes[..low].to_vec();
+    let fake = keys_of(1).path(0, true).send;
+    forged.resize(low + PACKET_TAG_BYTES, 0);
+    fake.seal_packet(&mut forged, low, 0);
+    assert_dropped(&mut pair, &forged, |it| &mut it.unknown);
+    // Nor does a path of rails that nobody has told of, whoever made the packet.
+    for path in [0x0100 | 7, 0x0701, 0x0202] {
+        assert_dropped(&mut pair, &sealed(0, path, 1, &[]), |it| &mut it.unknown);
+    }
+    let now_ns = pair.now_ns;
+    pair.deliver(ACCEPTOR, first.from, &first.bytes);
+    assert_eq!(pair.sides[ACCEPTOR].paths().count(), 2);
+    let met = pair.sides[ACCEPTOR].path(OTHER);
+    assert_eq!((met.rail, met.at, met.remote, met.is_held), (1, 1, home(OPENER, 1), true));
+    assert_eq!((met.session_id, met.highest), (SESSION, 0));
+    assert_eq!(pair.sides[ACCEPTOR].paths.standing_by, 1);
+    // It answers, and asks.
+    pair.set_rail(1, Way::Open);
+    pair.run_for(5 * MILLI);
+    assert!(!pair.sent(ACCEPTOR, 1, now_ns).is_empty());
+    for side in &pair.sides {
+        assert!(side.paths().all().all(SessionPath::is_active), "{:?}", side.paths());
+    }
+}
+
+/// RR-RAIL-2
+#[test]
+fn a_path_is_not_met_before_the_rails_are_known() {
+    let mut pair = Pair::unconnected(RAILS, [0; RAILS]);
+    pair.begin(SESSION, 1);
+    // What the peer says of its rails is still under way.
+    assert_dropped(&mut pair, &sealed(0, OTHER, 1, &[]), |it| &mut it.unknown);
+    pair.run_for(20 * MILLI);
+    assert_eq!(pair.sides[ACCEPTOR].paths().count(), 2);
+}
+
+/// RR-RAIL-2
+#[test]
+fn the_opener_meets_no_path() {
+    let mut pair = Pair::with_rails(RAILS, [0; RAILS]);
+    pair.run_for(20 * MILLI);
+    let opener = &pair.sides[OPENER];
+    let before = (opener.paths().count(), opener.paths.dropped().unknown);
+    for path in [0x0001, 0x0100] {
+        let mut bytes = sealed(0, path, 1, &[]);
+        let length = bytes.len() - PACKET_TAG_BYTES;
+        keys_of(1).path(path, false).send.seal_packet(&mut bytes, length, 0);
+        pair.deliver(OPENER, home(ACCEPTOR, 1), &bytes);
+    }
+    let opener = &pair.sides[OPENER];
+    assert_eq!((opener.paths().count(), opener.paths.dropped().unknown), (before.0, before.1 + 2));
+}
+
+/// RR-PKT-14
+#[test]
+fn a_packet_of_one_path_is_none_of_another() {
+    let mut pair = Pair::of_two_paths([0; RAILS]);
+    pair.ways[OPENER][0] = Way::Held;
+    pair.say(OPENER);
+    let message = pair.held.pop().unwrap();
+    let mut other = message.bytes.clone();
+    other[2..4].copy_from_slice(&OTHER.to_le_bytes());
+    assert_dropped(&mut pair, &other, |it| &mut it.forged);
+    assert_unharmed(pair, &message);
+}

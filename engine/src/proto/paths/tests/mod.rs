@@ -1,0 +1,9 @@
+//! Sessions with their paths, between two engines in virtual time.
+
+mod addresses;
+mod arrivals;
+mod carriers;
+mod lifetimes;
+mod pair;
+mod silence;
+mod timers;

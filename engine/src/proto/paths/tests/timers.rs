@@ -1,0 +1,212 @@
+//! When sessions get a turn, whatever is set, fires, begins and ends.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::*;
+use super::pair::{MILLI, home, keys_of};
+use crate::proto::by_hand::Memory;
+use crate::proto::core::{Config, Core};
+use crate::proto::keys::LaneKeys;
+use crate::proto::packet::{Path, PathConfig};
+
+const SESSIONS: u32 = 4;
+/// Entries that may be stale, besides as many as stand.
+const STALE_MAX: usize = 64;
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A path wants a turn so long from now.
+    Wake {
+        session: u32,
+        index: Index,
+        after_ns: u64,
+    },
+    /// A turn, so long from now.
+    Turn {
+        after_ns: u64,
+    },
+    /// A session with so many paths begins, after the one before has ended.
+    Begin {
+        session: u32,
+        paths: usize,
+    },
+    Close {
+        session: u32,
+    },
+    /// The carrier and another path change places.
+    Swap {
+        session: u32,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let session = 0..SESSIONS;
+    prop_oneof![
+        8 => (session.clone(), 0usize..3, 0u64..40)
+            .prop_map(|(session, index, after_ns)| Step::Wake { session, index, after_ns }),
+        4 => (0u64..20).prop_map(|after_ns| Step::Turn { after_ns }),
+        1 => (session.clone(), 1usize..4)
+            .prop_map(|(session, paths)| Step::Begin { session, paths }),
+        1 => session.clone().prop_map(|session| Step::Close { session }),
+        1 => session.prop_map(|session| Step::Swap { session }),
+    ]
+}
+
+/// Paths, and when each wants its turn, by session and number.
+struct World {
+    table: PathTable,
+    core: Core,
+    memory: Memory,
+    keys: LaneKeys,
+    wanted: BTreeMap<(u32, u16), u64>,
+    now_ns: u64,
+    /// Nothing comes before.
+    served_ns: u64,
+    next_id: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            table: PathTable::default(),
+            core: Core::new(1, Config::for_tests()),
+            memory: Memory::default(),
+            keys: keys_of(1).path(0, true),
+            wanted: BTreeMap::new(),
+            now_ns: 1,
+            served_ns: 0,
+            next_id: 1,
+        }
+    }
+
+    fn begin(&mut self, session: u32, paths: usize) {
+        self.close(session);
+        self.table.begin(session, 0);
+        let id = self.next_id;
+        self.next_id += 1;
+        self.table.by_session.insert(id, session);
+        for number in 0..paths as u16 {
+            let packets = Path::new(PathConfig::default());
+            let mut path = SessionPath::new(packets, self.keys.clone(), home(0, 0));
+            (path.session_id, path.number) = (id, number);
+            let all = self.table.of_mut(session);
+            match number {
+                0 => all.carrier = Some(Box::new(path)),
+                _ => all.standby.push(Box::new(path)),
+            }
+            self.table.standing_by += usize::from(number > 0);
+        }
+    }
+
+    fn close(&mut self, session: u32) {
+        self.table.close(session);
+        self.wanted.retain(|&(of, _), _| of != session);
+    }
+
+    fn wake(&mut self, session: u32, index: Index, at_ns: u64) {
+        let PathTable { by_slot, timers, .. } = &mut self.table;
+        let paths = by_slot.get_mut(session as usize);
+        let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return };
+        path.wake_at(at_ns, session, timers);
+        let wanted = self.wanted.entry((session, path.number)).or_insert(u64::MAX);
+        *wanted = (*wanted).min(at_ns.max(self.served_ns));
+    }
+
+    fn turn(&mut self) {
+        let Self { table, core, memory, wanted, now_ns, .. } = self;
+        let now_ns = *now_ns;
+        self.served_ns = self.served_ns.max(now_ns + 1);
+        table.begin_timeouts(now_ns);
+        let mut before_ns = 0;
+        while let Some((at_ns, session)) = table.poll_timeout(now_ns) {
+            assert!(at_ns >= before_ns && at_ns <= now_ns, "in order");
+            before_ns = at_ns;
+            let timeout = Timeout { at_ns, now_ns, late_ns: 0, is_drained: true };
+            for index in 0..table.of(session).map_or(0, Paths::count) {
+                if table.handle_timeout(core, (session, index), timeout, memory) {
+                    let number = table.of(session).unwrap().get(index).unwrap().number;
+                    assert_eq!(wanted.remove(&(session, number)), Some(at_ns));
+                }
+            }
+        }
+        table.end_timeouts();
+        let missed: Vec<_> = wanted.iter().filter(|&(_, &at_ns)| at_ns <= now_ns).collect();
+        assert!(missed.is_empty(), "{missed:?}");
+        let standing: usize = table.by_slot.iter().map(Paths::count).sum();
+        assert!(table.timers.len() <= 2 * standing + STALE_MAX);
+    }
+
+    fn check(&mut self) {
+        assert_eq!(self.table.next_timer_ns(), self.wanted.values().copied().min());
+        let standing: usize = self.table.by_slot.iter().map(|paths| paths.standby.len()).sum();
+        assert_eq!(self.table.standing_by, standing);
+    }
+
+    fn carry_out(&mut self, step: Step) {
+        match step {
+            Step::Wake { session, index, after_ns } => {
+                self.wake(session, index, self.now_ns + after_ns);
+            }
+            Step::Turn { after_ns } => {
+                self.now_ns += after_ns;
+                self.turn();
+            }
+            Step::Begin { session, paths } => self.begin(session, paths),
+            Step::Close { session } => self.close(session),
+            Step::Swap { session } => {
+                let paths = self.table.of_mut(session);
+                if let (Some(carrier), Some(other)) = (&mut paths.carrier, paths.standby.last_mut())
+                {
+                    std::mem::swap(carrier, other);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    /// The earliest time of each path stands, what stood before is passed over, and no session
+    /// loses or gets a time when another one ends.
+    #[test]
+    fn every_path_gets_its_turn_at_its_time_and_at_no_other(
+        steps in proptest::collection::vec(step(), 1..400),
+        // What is stale is swept out now and then, and looked for each time, or not.
+        looks in any::<bool>(),
+    ) {
+        let mut world = World::new();
+        for session in 0..SESSIONS {
+            world.begin(session, 1 + session as usize % 3);
+        }
+        for step in steps {
+            world.carry_out(step);
+            if looks {
+                world.check();
+            }
+        }
+        world.check();
+        world.now_ns += MILLI;
+        world.turn();
+        prop_assert!(world.wanted.is_empty());
+        prop_assert_eq!(world.table.next_timer_ns(), None);
+        prop_assert!(!world.table.has_timers());
+    }
+}
+
+#[test]
+fn a_session_that_wakes_and_ends_for_ever_keeps_no_entries() {
+    let mut world = World::new();
+    world.begin(1, 3);
+    for round in 0..2000 {
+        world.begin(0, 2);
+        for index in 0..2 {
+            world.wake(0, index, world.now_ns + 1_000_000 - round);
+        }
+        world.turn();
+    }
+    world.close(0);
+    world.wake(1, 2, world.now_ns + 5);
+    assert_eq!(world.table.next_timer_ns(), Some(world.now_ns + 5));
+}
