@@ -309,7 +309,7 @@ impl Engine {
         self.state.paths.begin(session, lane_at);
         *self.control(session) =
             ControlLane { lane: Some(key), attempt, is_awaited: true, ..ControlLane::default() };
-        self.state.owed.push(session);
+        self.state.awaited.push(session);
         self.state.hot.retain(|&hot| hot != session);
         self.poll_directly(session);
     }
@@ -344,6 +344,7 @@ impl Engine {
             self.driver.close(key, CloseMode::Reset);
         }
         self.state.hot.retain(|&hot| hot != session);
+        self.state.blocked.retain(|&it| it != session);
         self.close_path(session);
         self.send_final_ack(session);
         let control = self.control(session);

@@ -73,10 +73,10 @@ fn grow(controls: &mut Vec<ControlLane>, len: usize) {
 impl ControlLane {
     /// Something is expected of the control lane: it is looked at until nothing is.
     #[inline]
-    pub(super) fn await_something(&mut self, session: u32, owed: &mut Vec<u32>) {
+    pub(super) fn await_something(&mut self, session: u32, awaited: &mut Vec<u32>) {
         if !self.is_awaited {
             self.is_awaited = true;
-            owed.push(session);
+            awaited.push(session);
         }
     }
 
@@ -252,7 +252,7 @@ impl Engine {
                         control.partial.clear();
                     }
                     if !control.partial.is_empty() {
-                        control.await_something(session, &mut state.owed);
+                        control.await_something(session, &mut state.awaited);
                     }
                 }
                 Err(error) => {
@@ -426,7 +426,7 @@ impl Engine {
                 Ok(sent) => {
                     happened = true;
                     state.core.expect_answer(session);
-                    control.await_something(session, &mut state.owed);
+                    control.await_something(session, &mut state.awaited);
                     state.core.handle_transmitted(session, sent);
                     if sent < length {
                         continue;

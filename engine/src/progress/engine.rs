@@ -98,7 +98,7 @@ pub(crate) struct EngineState {
     /// Sessions whose control lane is read directly.
     pub(super) hot: Vec<u32>,
     /// Sessions that may owe an answer, or the rest of something, on their control lane.
-    pub(super) owed: Vec<u32>,
+    pub(super) awaited: Vec<u32>,
     /// Sessions whose control lane took no more, and some where it takes more again.
     pub(super) blocked: Vec<u32>,
     /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
@@ -159,7 +159,7 @@ impl EngineState {
             roles: Roles::default(),
             controls: Vec::new(),
             hot: Vec::new(),
-            owed: Vec::new(),
+            awaited: Vec::new(),
             blocked: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),

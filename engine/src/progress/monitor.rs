@@ -28,7 +28,7 @@ impl EngineState {
     pub(super) fn expect_answer(&mut self, session: u32) {
         self.core.expect_answer(session);
         if let Some(control) = self.controls.get_mut(session as usize) {
-            control.await_something(session, &mut self.owed);
+            control.await_something(session, &mut self.awaited);
         }
     }
 }
@@ -87,10 +87,10 @@ impl Engine {
     ///
     /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
-        let mut owed = std::mem::take(&mut self.state.owed);
-        owed.sort_unstable();
-        owed.dedup();
-        owed.retain(|&session| {
+        let mut awaited = std::mem::take(&mut self.state.awaited);
+        awaited.sort_unstable();
+        awaited.dedup();
+        awaited.retain(|&session| {
             self.check_peer(session);
             let EngineState { core, controls, .. } = &mut *self.state;
             let Some(control) = controls.get_mut(session as usize) else { return false };
@@ -99,14 +99,21 @@ impl Engine {
                 is_expected || !control.partial.is_empty() || core.holds_long(session);
             control.is_awaited
         });
-        owed.append(&mut self.state.owed);
-        self.state.owed = owed;
+        awaited.append(&mut self.state.awaited);
+        self.state.awaited = awaited;
         let round = self.state.next_health_round();
         let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
-        for session in (first as usize..self.state.controls.len()).step_by(IDLE_ROUNDS as usize) {
-            let control = &self.state.controls[session];
-            if let Some(lane) = control.lane.filter(|_| !control.is_awaited) {
-                self.look_at_lane(session as u32, lane);
+        for session in (first..self.state.controls.len() as u32).step_by(IDLE_ROUNDS as usize) {
+            // Those on which an answer is due have just been looked at.
+            let EngineState { core, controls, .. } = &mut *self.state;
+            let lane = controls[session as usize].lane.filter(|_| !core.is_answer_due(session));
+            let Some(lane) = lane else { continue };
+            self.look_at_lane(session, lane);
+            let EngineState { core, controls, awaited, .. } = &mut *self.state;
+            let control = &mut controls[session as usize];
+            if core.is_answer_due(session) && control.lane.is_some() {
+                // Its host does not answer the kernel's keep-alive: each check looks from now on.
+                control.await_something(session, awaited);
             }
         }
     }
@@ -156,6 +163,8 @@ impl Engine {
         (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
         control.partial = Partial::default();
         control.unsent.clear();
+        self.state.blocked.retain(|&it| it != session);
+        let control = self.control(session);
         if let Some(lane) = control.lane.take() {
             self.keep_figures(session, at, lane);
             self.state.roles.insert(lane, CLOSING);

@@ -133,7 +133,7 @@ impl Engine {
     fn await_something(&mut self, session: u32) {
         let state = &mut *self.state;
         if let Some(control) = state.controls.get_mut(session as usize) {
-            control.await_something(session, &mut state.owed);
+            control.await_something(session, &mut state.awaited);
         }
     }
 

@@ -1,4 +1,5 @@
-//! What the loop reads of the protocol, and the little that it sets there.
+//! What the loop reads of the protocol, and the little that it sets there: the connection of a
+//! session is lent out, as is its lane monitor ([`super::control_lane`]).
 
 use super::bulk::BulkLane;
 use super::config::Config;

@@ -152,7 +152,8 @@ pub(crate) enum Sequel {
     Connect,
 }
 
-/// See the module. Outside `proto` it is only read: [`super::core::Core`] lends it out unchangeable.
+/// See the module. Outside `proto` it is only read, but for its connection and its lane monitor,
+/// which [`super::core::Core`] lends out.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The remote engine; 0 is never used.
