@@ -1,9 +1,12 @@
 //! Posting operations: the fast path of a send, and memory for what has to wait.
 
-use super::completions::{Handle, Route};
+use std::sync::Arc;
+
+use super::completions::{Handle, PostedTo, Route};
 use super::engine::Engine;
+use super::outside::Ticket;
 use crate::memory::{Buffer, Shape, Span};
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
@@ -13,22 +16,45 @@ use crate::wire::MESSAGE_BYTES_MAX;
 
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     pub(crate) buffer: Option<Buffer>,
     pub(crate) shape: Shape,
 }
 
 /// What became of a post.
 #[derive(Debug)]
-pub(crate) enum Posted {
+pub enum Posted<T = Id> {
     /// A send is over already.
     Sent(Status, Option<Buffer>),
     /// The operation is outstanding.
-    Pending(Id),
+    Pending(T),
 }
 
-/// A refused post gives the buffer back.
-pub(crate) type Refused = (Error, Option<Buffer>);
+/// A refused post gives the memory back.
+pub(crate) type Refused = (Error, Memory);
+
+impl Memory {
+    /// A copy of `bytes`.
+    pub(crate) fn copy_of(bytes: &[u8]) -> Self {
+        let mut bytes = bytes.to_vec();
+        let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
+        Self { buffer: Some(Buffer::Heap(bytes)), shape }
+    }
+
+    /// No memory.
+    pub(crate) fn nothing() -> Self {
+        let nowhere = std::ptr::NonNull::dangling().as_ptr();
+        Self { buffer: None, shape: Shape::contiguous(nowhere, 0) }
+    }
+}
+
+/// The text names the setting.
+pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
+    Error::misuse(format!(
+        "{length} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise it, \
+         or send them"
+    ))
+}
 
 impl Engine {
     /// What the owner is told of a refusal.
@@ -122,11 +148,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let limit = self.state.core.config().inject_limit;
         if bytes.len() > limit as usize {
-            return Err(Error::misuse(format!(
-                "{} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise \
-                 it, or send them",
-                bytes.len()
-            )));
+            return Err(beyond_inject_limit(bytes.len(), limit as usize));
         }
         let sum = |before| crc32c::crc32c_append(before, bytes);
         let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
@@ -153,10 +175,9 @@ impl Engine {
         route: Route,
         more: bool,
     ) -> Result<(), Error> {
-        let mut buffer = Buffer::from(bytes.to_vec());
-        let shape = buffer.shape_for_send().map_err(Error::from)?;
-        let memory = Memory { buffer: Some(buffer), shape };
-        self.post_send(request, memory, route, more).map(drop).map_err(|(error, _)| error)
+        self.post_send(request, Memory::copy_of(bytes), route, more)
+            .map(drop)
+            .map_err(|(error, _)| error)
     }
 
     /// Takes note of a send that says what it is for.
@@ -176,18 +197,18 @@ impl Engine {
         route: Route,
         more: bool,
     ) -> Result<Posted, Refused> {
-        let Memory { buffer, shape } = memory;
         let peer = Some(Peer(request.peer));
-        let envelope = Envelope { context: request.context as u32, tag: request.tag };
+        let envelope = Envelope::of(request.context, request.tag);
         if request.length > MESSAGE_BYTES_MAX {
             let text = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
-            return Err((Error::misuse(text), buffer));
+            return Err((Error::misuse(text), memory));
         }
-        if !self.state.completions.has_room() {
-            return Err((Error::WouldBlock("cq_entries"), buffer));
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
         }
         let whole_limit = request.hint.eager_limit(u64::MAX);
-        if request.level == Level::BufferReusable && request.length <= whole_limit {
+        if request.level == CompletionLevel::Inject && request.length <= whole_limit {
+            let shape = &memory.shape;
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
@@ -200,16 +221,17 @@ impl Engine {
                 Ok(true) => {
                     self.note_hint(request);
                     let length = request.length as usize;
-                    return Ok(Posted::Sent(Status { peer, envelope, length }, buffer));
+                    return Ok(Posted::Sent(Status { peer, envelope, length }, memory.buffer));
                 }
                 Ok(false) => {}
-                Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
+                Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
             }
         }
         match self.state.core.new_send(request) {
             Ok(id) => {
                 let state = &mut *self.state;
                 let kind = OperationKind::Send;
+                let Memory { buffer, shape } = memory;
                 state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
                 state.core.enqueue(id, state.now_ns);
                 self.note_hint(request);
@@ -223,8 +245,64 @@ impl Engine {
                 }
                 Ok(Posted::Pending(id))
             }
-            Err(refusal) => Err((self.error_of(peer, refusal), buffer)),
+            Err(refusal) => Err((self.error_of(peer, refusal), memory)),
         }
+    }
+
+    /// Posts a send whose end goes to a queue, where it is already if this is `None`.
+    #[inline]
+    pub(crate) fn post_send_to(
+        &mut self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<Id>, Refused> {
+        match self.post_send(request, memory, to.route(), more)? {
+            Posted::Pending(id) => Ok(Some(id)),
+            Posted::Sent(status, buffer) => {
+                self.state.completions.push_sent(to, status, buffer);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Posts a send with a new handle, whose end is in it, or in `ticket`.
+    pub(crate) fn start_send(
+        &mut self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<Posted, Refused> {
+        let Some(handle) = self.new_handle(ticket) else {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        };
+        let posted = self.post_send(request, memory, Route::Handle(handle), more);
+        if !matches!(posted, Ok(Posted::Pending(_))) {
+            self.state.completions.handles.remove(handle);
+        }
+        Ok(match posted? {
+            Posted::Pending(_) => Posted::Pending(handle),
+            sent => sent,
+        })
+    }
+
+    /// Posts a receive with a new handle; otherwise as [`Self::start_send`].
+    pub(crate) fn start_receive(
+        &mut self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<Id, Refused> {
+        let Some(handle) = self.new_handle(ticket) else {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        };
+        let posted = self.post_receive(request, memory, Route::Handle(handle));
+        if posted.is_err() {
+            self.state.completions.handles.remove(handle);
+        }
+        posted.map(|_| handle)
     }
 
     /// Posts a receive.
@@ -235,19 +313,19 @@ impl Engine {
         memory: Memory,
         route: Route,
     ) -> Result<Id, Refused> {
-        let Memory { buffer, shape } = memory;
-        if !self.state.completions.has_room() {
-            return Err((Error::WouldBlock("cq_entries"), buffer));
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
         }
         let (peer, kind) = (request.peer.map(Peer), OperationKind::Receive);
-        let envelope = Envelope { context: request.context as u32, tag: request.tag };
+        let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
         let fast = state.core.post_fast(request);
         let made = fast.map_or_else(|| state.core.new_receive(request), Ok);
         let id = match made {
             Ok(id) => id,
-            Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
+            Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
+        let Memory { buffer, shape } = memory;
         state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
         if fast.is_none() {
             state.core.start_receive(id, &mut state.completions);
@@ -261,7 +339,7 @@ impl Engine {
         let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
         Ok(found.map(|arrival| Status {
             peer: Some(Peer(arrival.peer)),
-            envelope: Envelope { context: arrival.context as u32, tag: arrival.tag },
+            envelope: Envelope::of(arrival.context, arrival.tag),
             length: arrival.length as usize,
         }))
     }
@@ -274,8 +352,9 @@ impl Engine {
     }
 
     /// A handle that an operation will report to. `None`: at the bound of outstanding handles.
-    pub(crate) fn new_handle(&mut self) -> Option<Id> {
-        self.state.completions.handles.insert(Handle::default()).ok()
+    fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
+        let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
+        self.state.completions.handles.insert(handle).ok()
     }
 
     /// Adds a remote endpoint. `None`: a limit is reached.
