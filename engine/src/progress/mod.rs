@@ -22,6 +22,8 @@ mod monitor;
 pub(crate) mod partial;
 pub(crate) mod post;
 mod roles;
+#[cfg_attr(not(test), allow(dead_code, reason = "engines are not shared yet"))]
+pub(crate) mod shared;
 pub(crate) mod statistics;
 mod stream;
 pub(crate) mod zero_copy;
