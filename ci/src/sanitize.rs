@@ -15,9 +15,11 @@ use crate::run::{cargo, root, run as execute};
 use crate::setup;
 
 /// Tests of `engine/tests` that no sanitizer can run, and why. They run if they are asked for.
-const UNFIT: [(&str, &str); 2] = [
+const UNFIT: [(&str, &str); 4] = [
     ("handover", "loom switches stacks on one thread, of which a sanitizer knows nothing"),
     ("matching_cost", "valgrind counts its instructions, and cannot run what is instrumented"),
+    ("shared_model", "loom, as for handover"),
+    ("shared_schedules", "shuttle switches stacks on one thread as well"),
 ];
 
 /// All rooms of the engine, and the tests that look into private ones.

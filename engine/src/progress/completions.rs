@@ -7,6 +7,7 @@ use std::task::Waker;
 use super::clock::Clock;
 use super::copies::CopyMeter;
 use super::outside::{OutsideQueue, Ticket};
+use super::shared::Keys;
 use crate::memory::{Buffer, Shape, Span};
 use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended};
@@ -108,7 +109,7 @@ impl News {
 
 /// The class of those who wait for the queue or ticket of a number.
 pub(crate) fn class_of(number: u32) -> u32 {
-    1 << (number % 32)
+    Keys::of(number).bits()
 }
 
 /// Operations' memory, completion queues, handles, events.

@@ -12,6 +12,8 @@
 mod combiner;
 mod queue;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod wait;
 mod wait_set;
 

@@ -31,6 +31,7 @@ impl Keys {
     }
 
     /// Both.
+    #[cfg(test)]
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -101,6 +102,7 @@ impl WaitSet {
     }
 
     /// Threads that sleep or are about to.
+    #[cfg(test)]
     pub(crate) fn sleepers(&self) -> u32 {
         self.sleepers.load(Ordering::Relaxed)
     }

@@ -1,0 +1,418 @@
+//! Many threads and one state, on this machine's own memory.
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::combiner::{Applied, Combiner, Left, Posted};
+use super::wait::{Doorbell, Progress, Shared};
+use super::wait_set::{Keys, WaitSet};
+
+/// (thread, number)
+type Post = (usize, usize);
+
+/// Two numbers that differ only while somebody is inside, and what was applied.
+#[derive(Default, Debug)]
+struct Log {
+    begun: u64,
+    ended: u64,
+    posts: Vec<Post>,
+}
+
+impl Log {
+    fn add(&mut self, post: Post) {
+        assert_eq!(self.begun, self.ended, "somebody else is inside");
+        self.begun += 1;
+        for _ in 0..self.begun % 16 {
+            std::hint::spin_loop();
+        }
+        self.posts.push(post);
+        self.ended += 1;
+    }
+}
+
+fn apply(log: &mut Log, post: Post) -> Applied<Post> {
+    log.add(post);
+    Applied::Done
+}
+
+fn post(combiner: &Combiner<Log, Post>, what: Post) -> Posted<()> {
+    combiner.post(|log| log.add(what), || what, apply)
+}
+
+/// Each thread's posts are there once, in their order.
+fn check(posts: &[Post], threads: usize, count: usize) {
+    assert_eq!(posts.len(), threads * count);
+    let mut next = vec![0; threads];
+    for &(thread, number) in posts {
+        assert_eq!(number, next[thread], "thread {thread}");
+        next[thread] += 1;
+    }
+}
+
+/// Many more threads than cores, so that holders and pushers are preempted anywhere.
+#[test]
+fn threads_keep_their_order() {
+    const THREADS: usize = 64;
+    const COUNT: usize = 2000;
+    let combiner = Combiner::new(Log::default());
+    let inline = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for index in 0..THREADS {
+            let (combiner, inline) = (&combiner, &inline);
+            scope.spawn(move || {
+                for number in 0..COUNT {
+                    let posted = post(combiner, (index, number));
+                    inline.fetch_add(usize::from(posted == Posted::Inline(())), Ordering::Relaxed);
+                    if number % 64 == index {
+                        let guard = combiner.lock();
+                        assert_eq!(guard.begun, guard.ended);
+                        guard.release(apply);
+                    }
+                }
+            });
+        }
+    });
+    assert!(combiner.has_leftover() || combiner.is_queue_empty());
+    let mut guard = combiner.lock();
+    while guard.drain(apply).left == Left::More {}
+    check(&guard.posts, THREADS, COUNT);
+    guard.release(apply);
+    let counts = combiner.counts();
+    assert_eq!(counts.combined as usize + inline.into_inner(), THREADS * COUNT);
+    assert!(counts.failed_locks <= counts.combined);
+    assert!(!combiner.has_leftover());
+    assert_eq!(combiner.queue_len(), 0);
+}
+
+#[test]
+fn posters_go_on_while_the_holder_is_held_up() {
+    const THREADS: usize = 8;
+    const COUNT: usize = 1000;
+    let combiner = Combiner::new(Log::default());
+    let (held, is_held) = channel();
+    let (go, may_go) = channel::<()>();
+    thread::scope(|scope| {
+        let combiner = &combiner;
+        let holder = scope.spawn(move || {
+            combiner.post(
+                |_| {
+                    held.send(()).unwrap();
+                    may_go.recv().unwrap();
+                },
+                || unreachable!("nobody else is inside"),
+                apply,
+            )
+        });
+        is_held.recv().unwrap();
+        let posters: Vec<_> = (0..THREADS)
+            .map(|index| {
+                scope.spawn(move || {
+                    for number in 0..COUNT {
+                        assert_eq!(post(combiner, (index, number)), Posted::Queued);
+                    }
+                })
+            })
+            .collect();
+        // All of them are through although the holder is not.
+        posters.into_iter().for_each(|poster| poster.join().unwrap());
+        assert_eq!(combiner.queue_len(), THREADS * COUNT);
+        go.send(()).unwrap();
+        assert_eq!(holder.join().unwrap(), Posted::Inline(()));
+    });
+    // A call applies no more than its bound.
+    assert!(combiner.has_leftover());
+    assert_eq!(combiner.counts().combined, 4 * 64);
+    assert_eq!(combiner.counts().failed_locks, (THREADS * COUNT) as u64);
+    let mut guard = combiner.lock();
+    while guard.drain(apply).left == Left::More {}
+    check(&guard.posts, THREADS, COUNT);
+}
+
+#[test]
+fn what_is_stalled_blocks_those_behind_it() {
+    let apply = |(room, posts): &mut (u32, Vec<u32>), post| {
+        if *room == 0 {
+            return Applied::NotNow(post);
+        }
+        *room -= 1;
+        posts.push(post);
+        Applied::Done
+    };
+    let combiner = Combiner::new((0, Vec::new()));
+    let guard = combiner.lock();
+    for post in 1..=3 {
+        // Inside, posts are queued.
+        let posted = combiner.post(|_| unreachable!("the state is taken"), || post, apply);
+        assert_eq!(posted, Posted::<()>::Queued);
+    }
+    let released = guard.release(apply);
+    assert_eq!((released.applied, released.left), (0, Left::Stalled));
+    assert!(combiner.has_leftover());
+    assert_eq!(combiner.post(|_| (), || 4, apply), Posted::Queued);
+    let mut guard = combiner.lock();
+    guard.0 = 2;
+    assert_eq!(guard.release(apply).left, Left::Stalled);
+    let mut guard = combiner.lock();
+    assert_eq!(guard.1, [1, 2]);
+    guard.0 = 3;
+    assert_eq!(guard.release(apply).left, Left::Nothing);
+    assert!(!combiner.has_leftover());
+    assert_eq!(combiner.post(|(_, posts)| posts.push(5), || 5, apply), Posted::Inline(()));
+    assert_eq!(combiner.lock().1, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_dropped_guard_leaves_what_is_queued() {
+    let combiner = Combiner::new(Log::default());
+    let guard = combiner.lock();
+    assert_eq!(post(&combiner, (0, 0)), Posted::Queued);
+    drop(guard);
+    assert!(combiner.has_leftover());
+    assert_eq!(post(&combiner, (0, 1)), Posted::Inline(()));
+    assert!(!combiner.has_leftover());
+    check(&combiner.lock().posts, 1, 2);
+}
+
+#[test]
+fn the_holder_may_post_and_must_not_wait() {
+    let combiner = Combiner::new(Log::default());
+    let inline = |log: &mut Log| {
+        log.add((0, 0));
+        assert_eq!(post(&combiner, (0, 1)), Posted::Queued);
+        assert!(combiner.try_lock().is_none());
+        let refused = catch_unwind(AssertUnwindSafe(|| drop(combiner.lock())));
+        let said = refused.unwrap_err().downcast::<&str>().unwrap();
+        assert!(said.contains("inside the engine already"), "{said}");
+        // Another thread may, once this one is out.
+        assert!(thread::scope(|scope| {
+            scope.spawn(|| combiner.try_lock().is_none()).join().unwrap()
+        }));
+    };
+    assert_eq!(combiner.post(inline, || (0, 0), apply), Posted::Inline(()));
+    check(&combiner.lock().posts, 1, 2);
+}
+
+#[test]
+fn a_panic_frees_the_lock_and_loses_only_its_own_request() {
+    let combiner = Combiner::new(Log::default());
+    let inline = |_: &mut Log| {
+        for number in 0..3 {
+            let _ = post(&combiner, (0, number));
+        }
+        panic!("planted");
+    };
+    let inline = || combiner.post(inline, || (9, 9), apply);
+    assert!(catch_unwind(AssertUnwindSafe(inline)).is_err());
+    assert!(combiner.has_leftover());
+    assert_eq!(combiner.queue_len(), 3);
+    let applies = |log: &mut Log, post: Post| {
+        assert_ne!(post.1, 1, "planted");
+        apply(log, post)
+    };
+    let guard = combiner.try_lock().expect("it is free");
+    assert!(catch_unwind(AssertUnwindSafe(|| guard.release(applies))).is_err());
+    let guard = combiner.try_lock().expect("it is free");
+    assert!(combiner.has_leftover());
+    assert_eq!(guard.release(apply).left, Left::Nothing);
+    assert_eq!(combiner.lock().posts, [(0, 0), (0, 2)]);
+}
+
+#[test]
+fn requests_that_are_left_are_freed() {
+    let counted = Arc::new(());
+    let combiner = Combiner::<(), Arc<()>>::new(());
+    let guard = combiner.lock();
+    for _ in 0..3 {
+        let queued = || Arc::clone(&counted);
+        assert_eq!(combiner.post(|()| (), queued, |(), _| Applied::Done), Posted::Queued);
+    }
+    assert_eq!(guard.release(|(), request| Applied::NotNow(request)).left, Left::Stalled);
+    assert_eq!(Arc::strong_count(&counted), 4);
+    drop(combiner);
+    assert_eq!(Arc::strong_count(&counted), 1);
+}
+
+#[test]
+fn a_notification_wakes_those_of_its_keys() {
+    let set = WaitSet::default();
+    let woken = [AtomicU32::new(0), AtomicU32::new(0)];
+    thread::scope(|scope| {
+        for (index, woken) in woken.iter().enumerate() {
+            let set = &set;
+            scope.spawn(move || {
+                while woken.load(Ordering::Relaxed) < 2 {
+                    let ticket = set.prepare_for(Keys::of(index as u32));
+                    if woken.load(Ordering::Relaxed) == 0 {
+                        ticket.wait(None);
+                    }
+                    woken.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while set.sleepers() < 2 {
+            thread::yield_now();
+        }
+        // Both are in the kernel by then; were they not, they would both go on at the first.
+        thread::sleep(Duration::from_millis(50));
+        set.notify_all(Keys::of(33));
+        while woken[1].load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(woken[0].load(Ordering::Relaxed), 0);
+        set.notify_all(Keys::of(0).and(Keys::of(1)));
+    });
+}
+
+/// Messages of threads to themselves, which come back by a turn of the leader.
+#[derive(Default)]
+struct Engine {
+    posted: Vec<usize>,
+}
+
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> Self {
+        Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap())
+    }
+}
+
+impl Doorbell<Engine> for Arc<Bell> {
+    fn needs_wake(&self, engine: &Engine) -> bool {
+        !engine.posted.is_empty()
+    }
+
+    fn ring(&self) {
+        rustix::io::write(&self.0, &1u64.to_ne_bytes()).unwrap();
+    }
+}
+
+struct World {
+    shared: Shared<Engine, usize, Arc<Bell>>,
+    bell: Arc<Bell>,
+    done: Vec<AtomicUsize>,
+}
+
+impl World {
+    fn new(threads: usize) -> Self {
+        let bell = Arc::new(Bell::new());
+        let shared = Shared::new(Engine::default(), Arc::clone(&bell));
+        Self { shared, bell, done: (0..threads).map(|_| AtomicUsize::new(0)).collect() }
+    }
+
+    fn post(&self, thread: usize) {
+        let apply = |engine: &mut Engine, thread| {
+            engine.posted.push(thread);
+            Applied::Done
+        };
+        let _ = self.shared.post(|engine| engine.posted.push(thread), || thread, apply);
+    }
+
+    fn wait(&self, thread: usize, count: usize, until: Option<Instant>) -> bool {
+        let ready = || (self.done[thread].load(Ordering::Acquire) >= count).then_some(());
+        let mut turns = Turns { world: self, done: Vec::new() };
+        self.shared.wait(Keys::of(thread as u32), until, ready, &mut turns).is_some()
+    }
+}
+
+struct Turns<'a> {
+    world: &'a World,
+    done: Vec<usize>,
+}
+
+impl Progress<Engine, usize> for Turns<'_> {
+    type Plan = ();
+
+    fn apply(&mut self, engine: &mut Engine, thread: usize) -> Applied<usize> {
+        engine.posted.push(thread);
+        Applied::Done
+    }
+
+    fn progress(&mut self, engine: &mut Engine) -> bool {
+        self.done.append(&mut engine.posted);
+        for &thread in &self.done {
+            self.world.done[thread].fetch_add(1, Ordering::Release);
+        }
+        !self.done.is_empty()
+    }
+
+    fn arm(&mut self, _: &mut Engine) -> Option<()> {
+        Some(())
+    }
+
+    fn released(&mut self) {
+        for thread in self.done.drain(..) {
+            self.world.shared.notify(Keys::of(thread as u32));
+        }
+    }
+
+    fn sleep(&mut self, (): (), until: Option<Instant>) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.map(|left| Timespec::try_from(left).unwrap());
+        let bell = &self.world.bell.0;
+        if poll(&mut [PollFd::new(bell, PollFlags::IN)], timeout.as_ref()) == Ok(1) {
+            rustix::io::read(bell, &mut [0; 8]).unwrap();
+        }
+    }
+}
+
+/// Threads that post and wait in turn; some are woken by those that post for them.
+#[test]
+fn none_waits_for_ever() {
+    const THREADS: usize = 16;
+    const COUNT: usize = 500;
+    let world = World::new(THREADS);
+    thread::scope(|scope| {
+        for index in 0..THREADS {
+            let world = &world;
+            scope.spawn(move || {
+                for count in 1..=COUNT {
+                    world.post((index + 1) % THREADS);
+                    assert!(world.wait(index, count, None));
+                }
+            });
+        }
+    });
+    assert!(world.shared.combiner().is_queue_empty());
+    assert!(world.done.iter().all(|done| done.load(Ordering::Relaxed) == COUNT));
+}
+
+#[test]
+fn a_wait_ends_in_time_for_leaders_and_followers() {
+    let world = World::new(2);
+    let start = Instant::now();
+    let pause = Duration::from_millis(50);
+    thread::scope(|scope| {
+        for index in 0..2 {
+            let world = &world;
+            scope.spawn(move || assert!(!world.wait(index, 1, Some(start + pause))));
+        }
+    });
+    assert!(start.elapsed() >= pause);
+    // It is free to lead again.
+    world.post(0);
+    assert!(world.wait(0, 1, Some(start + Duration::from_secs(60))));
+}
+
+#[test]
+fn a_call_that_waits_and_one_that_does_not() {
+    let world = World::new(1);
+    let apply = |engine: &mut Engine, thread| {
+        engine.posted.push(thread);
+        Applied::Done
+    };
+    let call = |engine: &mut Engine| {
+        assert!(world.shared.try_enter(|_| (), apply).is_none());
+        engine.posted.len()
+    };
+    world.post(0);
+    assert_eq!(world.shared.enter(call, apply), 1);
+    assert_eq!(world.shared.try_enter(|engine| engine.posted.len(), apply), Some(1));
+}

@@ -1,0 +1,480 @@
+//! Shared engines, in every order that the memory model allows.
+//!
+//! The files under test are the engine's own, over the types of `loom`. The
+//! larger ones are bounded in the preemptions of an execution, as they would not end.
+
+#![allow(dead_code, reason = "the models do not need all of the files")]
+
+#[path = "../src/progress/shared/combiner.rs"]
+mod combiner;
+#[path = "../src/progress/shared/queue.rs"]
+mod queue;
+#[path = "../src/progress/shared/wait.rs"]
+mod wait;
+#[path = "../src/progress/shared/wait_set.rs"]
+mod wait_set;
+
+/// Stands in for `progress/shared/sync.rs`.
+mod sync {
+    pub(crate) use loom::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+
+    use std::collections::hash_map::DefaultHasher;
+    use std::hash::{Hash, Hasher};
+    use std::num::NonZeroU32;
+    use std::time::Instant;
+
+    use loom::sync::{Condvar, Mutex};
+
+    pub(crate) fn thread_number() -> usize {
+        let mut hasher = DefaultHasher::new();
+        loom::thread::current().id().hash(&mut hasher);
+        hasher.finish() as usize | 1
+    }
+
+    /// No spinning: what it is good for is speed.
+    pub(crate) fn spins(_: u32) -> u32 {
+        0
+    }
+
+    /// Others are to go on: what is spun for does not come otherwise.
+    pub(crate) fn pause() {
+        loom::thread::yield_now();
+    }
+
+    pub(crate) fn yield_now() {
+        loom::thread::yield_now();
+    }
+
+    /// Wakes all, whatever their number and keys; never in time.
+    #[derive(Debug)]
+    pub(crate) struct Gate(Mutex<u32>, Condvar);
+
+    impl Default for Gate {
+        fn default() -> Self {
+            Self(Mutex::new(0), Condvar::new())
+        }
+    }
+
+    impl Gate {
+        pub(crate) fn generation(&self) -> u32 {
+            *self.0.lock().unwrap()
+        }
+
+        pub(crate) fn wait(&self, generation: u32, _: NonZeroU32, _: Option<Instant>) {
+            let mut current = self.0.lock().unwrap();
+            while *current == generation {
+                current = self.1.wait(current).unwrap();
+            }
+        }
+
+        pub(crate) fn open(&self, _: NonZeroU32, _: u32) {
+            *self.0.lock().unwrap() += 1;
+            self.1.notify_all();
+        }
+    }
+}
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use combiner::{Applied, Combiner, Posted};
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use queue::{Popped, QueueLock};
+use wait::{Doorbell, Progress, Shared};
+use wait_set::{Keys, WaitSet};
+
+fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+/// What was applied, in its order; loom watches the cell, so that two at a time are found out.
+#[derive(Debug)]
+struct Log(UnsafeCell<Vec<Post>>);
+
+/// (thread, number)
+type Post = (usize, usize);
+
+// SAFETY: what the models are to find out: loom watches the cell.
+unsafe impl Sync for Log {}
+// SAFETY: numbers.
+unsafe impl Send for Log {}
+
+impl Log {
+    fn new() -> Self {
+        Self(UnsafeCell::new(Vec::new()))
+    }
+
+    fn add(&mut self, post: Post) {
+        // SAFETY: loom fails the model where another thread accesses the cell.
+        self.0.with_mut(|log| unsafe { (*log).push(post) });
+    }
+
+    fn posts(&self) -> Vec<Post> {
+        // SAFETY: as above.
+        self.0.with(|log| unsafe { (*log).clone() })
+    }
+}
+
+fn apply(log: &mut Log, post: Post) -> Applied<Post> {
+    log.add(post);
+    Applied::Done
+}
+
+fn post(combiner: &Combiner<Log, Post>, what: Post) {
+    let _ = combiner.post(|log| log.add(what), || what, apply);
+}
+
+/// Each thread's posts are there once, in their order.
+fn check(posts: &[Post], threads: usize, count: usize) {
+    assert_eq!(posts.len(), threads * count, "{posts:?}");
+    for thread in 0..threads {
+        let numbers = posts.iter().filter(|post| post.0 == thread).map(|post| post.1);
+        assert!(numbers.eq(0..count), "{posts:?}");
+    }
+}
+
+/// Threads that post `count` each, of which the model's own is one; then what the last one of them
+/// leaves behind.
+fn posters(threads: usize, count: usize) {
+    let combiner = Arc::new(Combiner::new(Log::new()));
+    let others: Vec<_> = (1..threads)
+        .map(|index| {
+            let combiner = Arc::clone(&combiner);
+            thread::spawn(move || (0..count).for_each(|number| post(&combiner, (index, number))))
+        })
+        .collect();
+    (0..count).for_each(|number| post(&combiner, (0, number)));
+    others.into_iter().for_each(|other| other.join().unwrap());
+    let has_leftover = combiner.has_leftover();
+    let mut guard = combiner.try_lock().expect("nobody is inside");
+    if !has_leftover {
+        check(&guard.posts(), threads, count);
+    }
+    guard.drain(apply);
+    check(&guard.posts(), threads, count);
+    guard.release(apply);
+    assert!(!combiner.has_leftover());
+}
+
+#[test]
+fn the_queue_gives_each_request_once_and_in_order() {
+    bounded(3, || {
+        let queue = Arc::new(QueueLock::<Log, Post>::new(Log::new()));
+        let push = |queue: &QueueLock<Log, Post>, thread| {
+            for number in 0..2 {
+                if let Some(mut holder) = queue.push((thread, number)) {
+                    while let Popped::Item(post) = holder.pop() {
+                        holder.state_mut().add(post);
+                    }
+                }
+            }
+        };
+        let others = Arc::clone(&queue);
+        let other = thread::spawn(move || push(&others, 1));
+        push(&queue, 0);
+        other.join().unwrap();
+        let mut holder = queue.try_lock().expect("nobody is inside");
+        while let Popped::Item(post) = holder.pop() {
+            holder.state_mut().add(post);
+        }
+        assert!(holder.is_empty());
+        check(&holder.state().posts(), 2, 2);
+    });
+}
+
+#[test]
+fn an_empty_queue_has_nothing_that_was_pushed_before() {
+    loom::model(|| {
+        let queue = Arc::new(QueueLock::<(), Box<u32>>::new(()));
+        let holders = Arc::clone(&queue);
+        let holder = thread::spawn(move || {
+            let Some(mut holder) = holders.try_lock() else { return 0 };
+            (0..2).filter(|_| matches!(holder.pop(), Popped::Item(_))).count()
+        });
+        let pushed = queue.push(Box::new(1));
+        let was_empty = queue.is_empty();
+        let is_held = pushed.is_some();
+        drop(pushed);
+        let popped = holder.join().unwrap();
+        assert!(!was_empty || popped == 1, "held: {is_held}");
+        assert_eq!(queue.len(), 1 - popped);
+        // The rest is freed here.
+    });
+}
+
+#[test]
+fn two_posters_lose_nothing_and_keep_their_order() {
+    bounded(3, || posters(2, 2));
+}
+
+#[test]
+fn three_posters_lose_nothing() {
+    bounded(2, || posters(3, 1));
+}
+
+#[test]
+fn what_happens_before_a_post_in_another_thread_is_applied_before() {
+    bounded(2, || {
+        let combiner = Arc::new(Combiner::new(Log::new()));
+        let turn = Arc::new(AtomicU32::new(0));
+        let (others, others_turn) = (Arc::clone(&combiner), Arc::clone(&turn));
+        let disturbers = Arc::clone(&combiner);
+        let disturber = thread::spawn(move || post(&disturbers, (1, 0)));
+        let other = thread::spawn(move || {
+            if others_turn.load(Ordering::Acquire) == 1 {
+                post(&others, (0, 1));
+            } else {
+                post(&others, (2, 0));
+            }
+        });
+        post(&combiner, (0, 0));
+        turn.store(1, Ordering::Release);
+        disturber.join().unwrap();
+        other.join().unwrap();
+        let mut guard = combiner.lock();
+        guard.drain(apply);
+        let posts = guard.posts();
+        assert_eq!(posts.len(), 3);
+        let at = |what| posts.iter().position(|post| *post == what);
+        assert!(at((0, 1)).is_none_or(|second| at((0, 0)) < Some(second)), "{posts:?}");
+    });
+}
+
+#[test]
+fn a_stalled_request_keeps_its_place() {
+    bounded(3, || {
+        let combiner = Arc::new(Combiner::new((Log::new(), false)));
+        let others = Arc::clone(&combiner);
+        let apply = |(log, is_open): &mut (Log, bool), post| {
+            if *is_open {
+                log.add(post);
+                return Applied::Done;
+            }
+            Applied::NotNow(post)
+        };
+        let other = thread::spawn(move || {
+            for number in 0..2 {
+                // Only what is queued can be told "not now".
+                let push = || (1, number);
+                let _ = others.post(|(log, _)| log.add((1, number)), push, apply);
+            }
+        });
+        let mut guard = combiner.lock();
+        guard.1 = true;
+        guard.release(apply);
+        let _ = combiner.post(|(log, _)| log.add((0, 0)), || (0, 0), apply);
+        other.join().unwrap();
+        let mut guard = combiner.lock();
+        guard.drain(apply);
+        let mut posts = guard.0.posts();
+        posts.retain(|post| post.0 == 1);
+        assert_eq!(posts, [(1, 0), (1, 1)]);
+    });
+}
+
+#[test]
+fn who_sleeps_for_the_lock_is_woken() {
+    bounded(3, || {
+        let lock = Arc::new(QueueLock::<Log, Post>::new(Log::new()));
+        let others = Arc::clone(&lock);
+        let other = thread::spawn(move || {
+            let mut holder = others.lock_or_sleep();
+            holder.state_mut().add((1, 0));
+            if let Err(holder) = holder.release_if_empty() {
+                holder.release();
+            }
+        });
+        let mut holder = lock.lock_or_sleep();
+        holder.state_mut().add((0, 0));
+        holder.release();
+        other.join().unwrap();
+        assert_eq!(lock.lock_or_sleep().state().posts().len(), 2);
+    });
+}
+
+#[test]
+fn a_notification_is_not_missed() {
+    loom::model(|| {
+        let shared = Arc::new((WaitSet::default(), AtomicU32::new(0)));
+        let others = Arc::clone(&shared);
+        let other = thread::spawn(move || {
+            others.1.store(1, Ordering::Relaxed);
+            others.0.notify_all(Keys::of(3));
+        });
+        loop {
+            let ticket = shared.0.prepare_for(Keys::of(3));
+            if shared.1.load(Ordering::Relaxed) == 1 {
+                break;
+            }
+            ticket.wait(None);
+        }
+        other.join().unwrap();
+        assert_eq!(shared.0.sleepers(), 0);
+    });
+}
+
+/// The descriptors that a leader sleeps on: the bell alone.
+#[derive(Clone)]
+struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+}
+
+/// An engine that has done what is posted as soon as its leader has a turn.
+#[derive(Default)]
+struct Engine {
+    posted: u32,
+    done: u32,
+    /// Looks without an effect since the last turn that had one.
+    has_looked: bool,
+}
+
+impl Doorbell<Engine> for Bell {
+    fn needs_wake(&self, engine: &Engine) -> bool {
+        engine.posted != engine.done
+    }
+
+    fn ring(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+type SharedEngine = Shared<Engine, u32, Bell>;
+
+struct Turns<'a> {
+    shared: &'a SharedEngine,
+    bell: Bell,
+    done: &'a AtomicU32,
+}
+
+impl Progress<Engine, u32> for Turns<'_> {
+    type Plan = ();
+
+    fn apply(&mut self, engine: &mut Engine, count: u32) -> Applied<u32> {
+        engine.posted += count;
+        Applied::Done
+    }
+
+    fn progress(&mut self, engine: &mut Engine) -> bool {
+        let happened = engine.done != engine.posted;
+        engine.done = engine.posted;
+        self.done.store(engine.done, Ordering::Release);
+        happened
+    }
+
+    fn arm(&mut self, engine: &mut Engine) -> Option<()> {
+        assert_eq!(engine.done, engine.posted);
+        Some(())
+    }
+
+    fn released(&mut self) {
+        self.shared.notify(Keys::of(1));
+    }
+
+    fn sleep(&mut self, (): (), _: Option<Instant>) {
+        let mut is_rung = self.bell.0.0.lock().unwrap();
+        while !*is_rung {
+            is_rung = self.bell.0.1.wait(is_rung).unwrap();
+        }
+        *is_rung = false;
+    }
+}
+
+struct World {
+    shared: SharedEngine,
+    bell: Bell,
+    done: AtomicU32,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        let bell = Bell::new();
+        let shared = Shared::new(Engine::default(), bell.clone());
+        Arc::new(Self { shared, bell, done: AtomicU32::new(0) })
+    }
+
+    fn wait(&self, count: u32) {
+        let ready = || (self.done.load(Ordering::Acquire) >= count).then_some(());
+        let bell = self.bell.clone();
+        let mut turns = Turns { shared: &self.shared, bell, done: &self.done };
+        assert!(self.shared.wait(Keys::of(1), None, ready, &mut turns).is_some());
+    }
+
+    fn post(&self) -> Posted<()> {
+        let apply = |engine: &mut Engine, count| {
+            engine.posted += count;
+            Applied::Done
+        };
+        self.shared.post(|engine| engine.posted += 1, || 1, apply)
+    }
+}
+
+#[test]
+fn a_leader_that_sleeps_is_woken_by_a_post() {
+    bounded(3, || {
+        let world = World::new();
+        let waiters = Arc::clone(&world);
+        let waiter = thread::spawn(move || waiters.wait(1));
+        let _ = world.post();
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_leader_that_posted_itself_is_woken_by_the_post_of_another() {
+    bounded(2, || {
+        let world = World::new();
+        let posters = Arc::clone(&world);
+        let poster = thread::spawn(move || {
+            let _ = posters.post();
+        });
+        let _ = world.post();
+        world.wait(2);
+        poster.join().unwrap();
+    });
+}
+
+#[test]
+fn leadership_is_passed_on() {
+    bounded(2, || {
+        let world = World::new();
+        let waiters = Arc::clone(&world);
+        let waiter = thread::spawn(move || waiters.wait(1));
+        let _ = world.post();
+        world.wait(1);
+        waiter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_leader_that_sleeps_is_woken_by_a_notification() {
+    bounded(2, || {
+        let world = World::new();
+        let waiters = Arc::clone(&world);
+        let waiter = thread::spawn(move || waiters.wait(1));
+        // Another thread's turn has done it all.
+        let apply = |_: &mut Engine, _| Applied::Done;
+        world.shared.enter(
+            |engine| {
+                engine.posted += 1;
+                engine.done = engine.posted;
+                world.done.store(engine.done, Ordering::Release);
+            },
+            apply,
+        );
+        world.shared.notify(Keys::of(1));
+        waiter.join().unwrap();
+    });
+}
