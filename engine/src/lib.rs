@@ -38,7 +38,7 @@ mod wire;
 pub use api::{
     Attached, CompletionQueue, DatagramState, Detached, Domain, DroppedDatagrams, Endpoint,
     EndpointOptions, KernelFeature, Operation, Owned, ReceiveOptions, SendOptions, Shared,
-    kernel_features,
+    SharingCounters, kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::CompletionLevel;

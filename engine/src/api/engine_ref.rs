@@ -1,8 +1,10 @@
 //! How an attached endpoint reaches its engine: the border between calls that are the same for all
 //! kinds of endpoints and those that differ.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
@@ -48,6 +50,19 @@ pub trait EngineRef: Clone {
         deadline: Option<Instant>,
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error>;
+
+    /// The descriptor to sleep by.
+    fn wait_fd(&self) -> io::Result<BorrowedFd<'_>>;
+
+    /// Prepares a sleep by [`Self::wait_fd`]; the caller looks behind this whether there is
+    /// something to sleep for.
+    fn arm(&self) -> Result<(), Error>;
+
+    /// `waker` is woken when there is something to do. `false`: there is nobody to do so.
+    fn wake_when_readable(&self, waker: &Waker) -> bool;
+
+    /// How long to look before sleeping.
+    fn spin(&self) -> Duration;
 
     // ---- Posting ----
 
@@ -111,8 +126,7 @@ pub trait EngineRef: Clone {
     /// Cancels an operation; `false`: too late.
     fn cancel_handle(&self, handle: &Self::Handle) -> bool;
 
-    /// `waker` is woken when the operation ends. `false`: nobody but the caller makes progress, so
-    /// that it has to look again by itself.
+    /// `waker` is woken when the operation ends by what another thread does. `false`: it has ended.
     fn wake_at_end(&self, handle: &Self::Handle, waker: &Waker) -> bool;
 
     /// Nobody asks for the outcome any more.
@@ -131,6 +145,9 @@ pub trait EngineRef: Clone {
 
     /// Whether both are the same queue.
     fn is_same_queue(one: &Self::Queue, other: &Self::Queue) -> bool;
+
+    /// Whether nothing waits to be taken.
+    fn is_queue_empty(&self, queue: &Self::Queue) -> bool;
 
     /// Takes the oldest completions, `limit` at the most; how many.
     fn read_queue(&self, queue: &Self::Queue, into: &mut Vec<Completion>, limit: usize) -> usize;

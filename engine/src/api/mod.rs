@@ -15,6 +15,7 @@ mod queues;
 mod receive;
 mod send;
 mod shared;
+mod sharing;
 mod statistics;
 
 pub use datagrams::{DatagramState, DroppedDatagrams};
@@ -25,3 +26,4 @@ pub use mode::{Attached, Owned, Shared};
 pub use operation::Operation;
 pub use options::{ReceiveOptions, SendOptions};
 pub use queues::CompletionQueue;
+pub use sharing::SharingCounters;

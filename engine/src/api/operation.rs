@@ -16,6 +16,8 @@ enum State<E: EngineRef> {
     Pending {
         engine: E,
         handle: E::Handle,
+        /// Of a future: until when it asks to be polled again at once.
+        spins_until: Option<Instant>,
     },
     Taken,
 }
@@ -33,8 +35,11 @@ enum State<E: EngineRef> {
 ///
 /// # Futures
 ///
-/// The poll of a future makes progress. Of an owned endpoint the task asks at once to be polled
-/// again, for nobody else makes progress; any executor on the thread of the endpoint will do.
+/// The poll of a future makes progress. For the time of the setting `spin_us` it asks to be polled
+/// again at once; then the task sleeps until there is something to do, and costs nothing meanwhile.
+/// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (An
+/// engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be polled
+/// again.)
 #[must_use = "an operation that nobody waits for still runs; its buffer and its result are lost"]
 pub struct Operation<M: Attached = Owned> {
     state: State<M::Engine>,
@@ -56,7 +61,7 @@ impl<M: Attached> Operation<M> {
     }
 
     pub(crate) fn pending(engine: M::Engine, handle: <M::Engine as EngineRef>::Handle) -> Self {
-        Self { state: State::Pending { engine, handle } }
+        Self { state: State::Pending { engine, handle, spins_until: None } }
     }
 
     /// The state is spent with the outcome.
@@ -74,7 +79,7 @@ impl<M: Attached> Operation<M> {
     /// How the operation failed, with its buffer. Also with an empty buffer: [`Error::Misuse`] on a
     /// spent handle, or the engine cannot make progress at all, and the operation is not over.
     pub fn test(&mut self) -> Result<Option<Completed>, Failed> {
-        if let State::Pending { engine, handle } = &self.state {
+        if let State::Pending { engine, handle, .. } = &self.state {
             engine.progress().map_err(without_buffer)?;
             let outcome = engine.take_outcome(handle);
             return self.spend(outcome);
@@ -117,7 +122,7 @@ impl<M: Attached> Operation<M> {
     }
 
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completed>, Failed> {
-        let State::Pending { engine, handle } = &self.state else { return self.test() };
+        let State::Pending { engine, handle, .. } = &self.state else { return self.test() };
         let outcome = engine.wait_for_outcome(handle, deadline).map_err(without_buffer)?;
         self.spend(outcome)
     }
@@ -125,7 +130,7 @@ impl<M: Attached> Operation<M> {
     /// Cancels the operation if it has not matched (receive) or gone out (send). `true`: it
     /// will end with [`Error::Cancelled`]; `false`: it will end as if nothing had been said.
     pub fn cancel(&mut self) -> bool {
-        let State::Pending { engine, handle } = &self.state else { return false };
+        let State::Pending { engine, handle, .. } = &self.state else { return false };
         engine.cancel_handle(handle)
     }
 }
@@ -148,10 +153,15 @@ impl<M: Attached> Future for Operation<M> {
         match self.test() {
             Ok(Some(completed)) => Poll::Ready(Ok(completed)),
             Ok(None) => {
-                if let State::Pending { engine, handle } = &self.state
-                    && !engine.wake_at_end(handle, context.waker())
+                let State::Pending { engine, handle, spins_until } = &mut self.state else {
+                    return Poll::Pending;
+                };
+                let now = Instant::now();
+                let spins = now < *spins_until.get_or_insert_with(|| now + engine.spin());
+                let waker = context.waker();
+                if spins || !engine.wake_at_end(handle, waker) || !engine.wake_when_readable(waker)
                 {
-                    context.waker().wake_by_ref();
+                    waker.wake_by_ref();
                 }
                 Poll::Pending
             }
@@ -162,7 +172,7 @@ impl<M: Attached> Future for Operation<M> {
 
 impl<M: Attached> Drop for Operation<M> {
     fn drop(&mut self) {
-        if let State::Pending { engine, handle } = &self.state {
+        if let State::Pending { engine, handle, .. } = &self.state {
             engine.abandon(handle);
         }
     }

@@ -1,14 +1,17 @@
 //! Engines of one thread.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
 use crate::progress::caretaker::EngineCell;
 use crate::progress::completions::{PostedTo, outcome_of};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::wait_object::WaitObject;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -51,6 +54,22 @@ impl EngineRef for Rc<EngineCell> {
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         self.borrow_mut().wait(deadline, done)
+    }
+
+    fn wait_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.wait_object().map(WaitObject::fd)
+    }
+
+    fn arm(&self) -> Result<(), Error> {
+        (**self).arm()
+    }
+
+    fn wake_when_readable(&self, waker: &Waker) -> bool {
+        (**self).wake_when_readable(waker)
+    }
+
+    fn spin(&self) -> Duration {
+        self.borrow_mut().state.config.spin
     }
 
     #[inline]
@@ -123,8 +142,8 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn wake_at_end(&self, _handle: &Id, _waker: &Waker) -> bool {
-        // The thread that polls is the one that makes progress.
-        false
+        // The caretaker rings where it has done something.
+        true
     }
 
     fn abandon(&self, handle: &Id) {
@@ -157,6 +176,10 @@ impl EngineRef for Rc<EngineCell> {
 
     fn is_same_queue(one: &u32, other: &u32) -> bool {
         one == other
+    }
+
+    fn is_queue_empty(&self, queue: &u32) -> bool {
+        self.borrow_mut().state.completions.is_queue_empty(*queue)
     }
 
     #[inline]

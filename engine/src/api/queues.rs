@@ -1,5 +1,7 @@
 //! Progress, and what operations end in: completion queues, events, counters.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::blocking::deadline_of;
@@ -50,6 +52,30 @@ impl<M: Attached> CompletionQueue<M> {
         Ok(self.engine.read_queue(&self.queue, into, limit))
     }
 
+    /// A descriptor for `epoll`, `poll` or an event loop, of the whole engine: see [`Self::arm`].
+    /// Do not read it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when descriptors cannot be had.
+    pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.engine.wait_fd().map_err(no_wait_fd)
+    }
+
+    /// Makes progress and prepares a sleep by [`Self::wait_fd`] (`fi_trywait`). `true`: sleep now;
+    /// from the first thing that comes the descriptor is readable, and [`Self::read`] and another
+    /// call of this are due. It may be something else than a completion of this queue. `false`:
+    /// completions are there.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good; no descriptors.
+    pub fn arm(&self) -> Result<bool, Error> {
+        self.engine.progress()?;
+        self.engine.arm()?;
+        Ok(self.engine.is_queue_empty(&self.queue))
+    }
+
     /// Like [`Self::read`], but waits for the first one, up to `timeout`; without one for as long
     /// as it takes. A `limit` of 0 waits for nothing.
     ///
@@ -68,6 +94,10 @@ impl<M: Attached> CompletionQueue<M> {
         let queues = [&self.queue].into_iter();
         self.engine.wait_for_queues(queues, into, limit, deadline_of(timeout))
     }
+}
+
+fn no_wait_fd(error: io::Error) -> Error {
+    Error::system("cannot wait by a descriptor (is the limit on open files reached?)", error)
 }
 
 impl<M: Attached> Endpoint<M> {
@@ -165,6 +195,28 @@ impl<M: Attached> Endpoint<M> {
         let queues = open.each_queue().collect::<Vec<_>>();
         let queues = queues.iter().copied();
         open.engine.wait_for_queues(queues, into, limit, deadline_of(timeout))
+    }
+
+    /// As [`CompletionQueue::wait_fd`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when descriptors cannot be had.
+    pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.open().engine.wait_fd().map_err(no_wait_fd)
+    }
+
+    /// As [`CompletionQueue::arm`], for the queues of the endpoint. Events of the engine make the
+    /// descriptor readable; those that are there already do not.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good; no descriptors.
+    pub fn arm(&self) -> Result<bool, Error> {
+        let open = self.open();
+        open.engine.progress()?;
+        open.engine.arm()?;
+        Ok(open.each_queue().all(|queue| open.engine.is_queue_empty(queue)))
     }
 
     /// Takes the oldest event of the engine: peers that came, went or were refused.

@@ -1,8 +1,10 @@
 //! Engines of all threads.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
 use crate::progress::completions::{PostedTo, class_of};
@@ -10,6 +12,7 @@ use crate::progress::engine::Engine;
 use crate::progress::outside::{OutsideQueue, Ticket};
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::shared_engine::SharedEngine;
+use crate::progress::wait_object::WaitObject;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::types::{Completion, Error, OperationId, Outcome};
@@ -49,6 +52,22 @@ impl EngineRef for Arc<SharedEngine> {
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         (**self).wait(deadline, done)
+    }
+
+    fn wait_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.wait_object().map(WaitObject::fd)
+    }
+
+    fn arm(&self) -> Result<(), Error> {
+        (**self).arm()
+    }
+
+    fn wake_when_readable(&self, waker: &Waker) -> bool {
+        (**self).wake_when_readable(waker)
+    }
+
+    fn spin(&self) -> Duration {
+        (**self).spin()
     }
 
     #[inline]
@@ -144,6 +163,10 @@ impl EngineRef for Arc<SharedEngine> {
 
     fn is_same_queue(one: &Arc<OutsideQueue>, other: &Arc<OutsideQueue>) -> bool {
         Arc::ptr_eq(one, other)
+    }
+
+    fn is_queue_empty(&self, queue: &Arc<OutsideQueue>) -> bool {
+        queue.is_empty()
     }
 
     #[inline]

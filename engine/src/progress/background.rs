@@ -110,7 +110,7 @@ impl EngineState {
     }
 
     /// When something is due; `None`: nothing is outstanding.
-    fn due_in(&mut self) -> Option<Duration> {
+    pub(super) fn due_in(&mut self) -> Option<Duration> {
         let deadline_ns = [self.core.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);

@@ -348,6 +348,11 @@ impl Completions {
         count
     }
 
+    /// Whether nothing waits to be taken from a queue.
+    pub(crate) fn is_queue_empty(&self, queue: u32) -> bool {
+        self.queues.get(queue as usize).is_none_or(|queue| queue.entries.is_empty())
+    }
+
     /// Takes the oldest completion of a queue.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn pop(&mut self, queue: u32) -> Option<Completion> {

@@ -41,8 +41,10 @@ const LATE_NS: u64 = 200_000_000;
 /// Time for reading what arrived while the loop did not run, before deadlines count again.
 const CATCH_UP_NS: u64 = 10_000_000;
 
-/// The longest sleep.
+/// The longest sleep while something is outstanding.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// The same while nothing is.
+pub(super) const NOTHING_DUE: Duration = Duration::from_secs(3600);
 
 /// What the loop needs to know of the settings.
 #[derive(Clone, Copy, Debug)]
@@ -565,10 +567,14 @@ impl Engine {
     }
 
     /// Prepares a sleep that somebody else sleeps, by the driver's [`Driver::wake_fd`]
-    /// (crate::driver::lanes): how long it may last, up to `limit`. What is done with the engine
+    /// (crate::driver::lanes): how long it may last. What is done with the engine
     /// meanwhile may shorten it, and is followed by another call of this.
-    pub(super) fn arm(&mut self, limit: Duration) -> Result<Duration, Error> {
-        let sleep = self.prepare_to_sleep(limit);
+    pub(super) fn arm(&mut self) -> Result<Duration, Error> {
+        let mut sleep = self.prepare_to_sleep(SLEEP_MAX);
+        if self.state.due_in().is_none() {
+            // What looks at silent peers has nobody to look for.
+            sleep = NOTHING_DUE;
+        }
         self.note_sleep();
         self.driver.arm(sleep).map_err(|error| Error::system("the driver cannot wait", error))
     }

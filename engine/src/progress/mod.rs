@@ -27,6 +27,7 @@ pub(crate) mod shared;
 pub(crate) mod shared_engine;
 pub(crate) mod statistics;
 mod stream;
+pub(crate) mod wait_object;
 pub(crate) mod zero_copy;
 
 use crate::driver::lanes;

@@ -34,6 +34,10 @@ impl OutsideQueue {
         self.len.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     pub(super) fn push(&self, completion: Completion) {
         self.len.fetch_add(1, Ordering::Relaxed);
         self.entries.push(completion);

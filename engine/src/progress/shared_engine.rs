@@ -10,22 +10,24 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, getpid};
 
-use super::background::WakeFds;
 use super::caretaker::{Activity, Cared, Membership, SendEngine};
 use super::completions::{News, PostedTo};
-use super::engine::{Engine, EngineState};
+use super::engine::{Engine, EngineState, NOTHING_DUE};
 use super::outside::Ticket;
 use super::post::{Memory, Posted, Refused};
 use super::shared::{Applied, CombinerCounts, Doorbell, Keys, Progress, Shared};
+use super::wait_object::WaitObject;
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
 use crate::proto::receive::ReceiveRequest;
@@ -35,8 +37,6 @@ use crate::types::{Error, OperationId, OperationKind, OperationName};
 
 /// Requests that wait for the holder at most; beyond it posts are refused for the time being.
 const REQUESTS_MAX: usize = 1 << 14;
-/// The longest sleep of a leader.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Between two looks at what can be seen under the lock alone.
 const LOOK: Duration = Duration::from_micros(200);
 /// Names of requests that are kept before those are looked for that have ended.
@@ -54,6 +54,14 @@ enum End {
 enum Request {
     Send { request: SendRequest, memory: Memory, end: End, more: bool },
     Receive { request: ReceiveRequest, memory: Memory, end: End },
+}
+
+/// What is to be said without the lock.
+#[derive(Debug, Default)]
+struct Told {
+    news: News,
+    /// Who sleeps does so for too long.
+    is_sooner: bool,
 }
 
 /// What is under the lock.
@@ -77,18 +85,25 @@ impl Inside {
     }
 
     /// After each call: a leader that sleeps is to see what it made, and those outside their ends.
-    fn after(&mut self, news: &RefCell<News>) {
+    fn after(&mut self, place: &Place, told: &RefCell<Told>) {
+        if self.engine.is_none() {
+            return;
+        }
+        if self.armed_until_ns.is_some() && !place.has_sleepers() {
+            self.armed_until_ns = None;
+        }
         if let Some(until_ns) = self.armed_until_ns {
             let engine = self.engine();
-            let is_sooner = match engine.arm(SLEEP_MAX) {
+            let is_sooner = match engine.arm() {
                 Ok(left) => engine.state.now_ns + nanoseconds(left) < until_ns,
                 Err(_) => true,
             };
             self.wants_wake |= is_sooner;
+            told.borrow_mut().is_sooner |= is_sooner;
         }
         let latest = self.engine().state.completions.take_news();
         if !latest.is_empty() {
-            let mut news = news.borrow_mut();
+            let news = &mut told.borrow_mut().news;
             news.classes |= latest.classes;
             news.wakers.extend(latest.wakers);
         }
@@ -200,9 +215,14 @@ struct Place {
     activity: Activity,
     /// Readable when a driver that was armed has something.
     wake_fd: OwnedFd,
-    wake_fds: WakeFds,
+    /// A copy of that, for the caretaker.
+    wake_fds: Arc<[OwnedFd]>,
+    /// What threads and tasks sleep by that do not wait, once they do.
+    wait_object: OnceLock<WaitObject>,
     /// What ended the driver.
     failure: OnceLock<Error>,
+    /// Sleeps of leaders. Stored by the leader.
+    sleeps: AtomicU64,
     spin: Duration,
 }
 
@@ -220,15 +240,23 @@ impl Cared for Place {
     }
 
     fn wake_fds(&self) -> Arc<[OwnedFd]> {
-        self.wake_fds.current()
+        Arc::clone(&self.wake_fds)
+    }
+
+    fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>> {
+        self.wait_object.get().filter(|it| it.has_tasks()).map(WaitObject::fd)
+    }
+
+    fn wake_tasks(&self) -> bool {
+        self.wait_object.get().is_some_and(WaitObject::wake_tasks)
     }
 
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
         let news = RefCell::default();
         let turn = self.shared.try_enter(
             |inside| {
-                let turn = inside.engine.as_mut().map(|engine| engine.background_turn());
-                inside.after(&news);
+                let turn = inside.engine.as_mut().map(|engine| background_turn(engine));
+                inside.after(self, &news);
                 turn
             },
             |inside, request| inside.apply(request),
@@ -239,14 +267,25 @@ impl Cared for Place {
 }
 
 impl Place {
+    /// Whether anybody sleeps until the engine has something.
+    fn has_sleepers(&self) -> bool {
+        self.shared.has_sleeping_leader()
+            || self.wait_object.get().is_some_and(WaitObject::is_armed)
+    }
+
     /// Those outside learn what there is for them. Without the lock: a waker may do anything.
     #[inline]
-    fn tell(&self, news: RefCell<News>) {
-        let News { classes, wakers } = news.into_inner();
+    fn tell(&self, told: RefCell<Told>) {
+        let Told { news: News { classes, wakers }, is_sooner } = told.into_inner();
         if let Some(keys) = Keys::of_classes(classes) {
             self.shared.notify(keys);
         }
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        if (classes != 0 || is_sooner)
+            && let Some(wait_object) = self.wait_object.get()
+        {
+            wait_object.ring();
+        }
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Takes note of a driver that has failed for good: there is nothing left to wait for.
@@ -255,6 +294,14 @@ impl Place {
             self.shared.notify(Keys::ALL);
         }
     }
+}
+
+/// A turn of the caretaker, who sleeps by the driver's descriptor afterwards.
+fn background_turn(engine: &mut Engine) -> Result<(bool, Option<Duration>), Error> {
+    let (happened, due_in) = engine.background_turn()?;
+    let left = engine.arm()?;
+    let is_due = left < NOTHING_DUE;
+    Ok((happened, due_in.into_iter().chain(is_due.then_some(left)).min()))
 }
 
 /// An engine that any thread uses. Closed when the last reference is dropped.
@@ -275,15 +322,14 @@ impl SharedEngine {
         driver: AnyDriver<dyn Driver + Send>,
         sockets: Vec<(LaneKey, OwnedFd)>,
     ) -> Result<Self, Error> {
-        let failed = |error: std::io::Error| Error::system("cannot share an engine", error);
+        let failed = |error: io::Error| Error::system("cannot share an engine", error);
 
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Bell(bell.map_err(|errno| failed(errno.into()))?);
-        let mut engine = SendEngine::attach(state, driver, sockets)?;
+        let engine = SendEngine::attach(state, driver, sockets)?;
         let wake_fd = engine.wake_fd().map_err(failed)?;
-        let wake_fds = engine.share_wake_fds();
+        let wake_fds = Arc::new([wake_fd.try_clone().map_err(failed)?]);
         let (spin, limit) = (engine.state.config.spin, engine.state.core.config().inject_limit);
-        let is_cared_for = !wake_fds.current().is_empty();
         let inside = Inside {
             engine: Some(engine),
             names: HashMap::new(),
@@ -296,11 +342,13 @@ impl SharedEngine {
             activity: Activity::default(),
             wake_fd,
             wake_fds,
+            wait_object: OnceLock::new(),
             failure: OnceLock::new(),
+            sleeps: AtomicU64::new(0),
             spin,
         });
         let cared: Arc<dyn Cared> = place.clone();
-        let membership = is_cared_for.then(|| Membership::new(cared)).flatten();
+        let membership = Membership::new(cared);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
         Ok(Self { place, membership, next_request, inject_limit, process })
     }
@@ -310,18 +358,18 @@ impl SharedEngine {
         self.process != getpid()
     }
 
-    /// Posts, lock attempts and turns so far.
-    pub(crate) fn counts(&self) -> CombinerCounts {
-        self.place.shared.combiner().counts()
+    /// What the combiner counted, and how often a leader slept.
+    pub(crate) fn counts(&self) -> (CombinerCounts, u64) {
+        (self.place.shared.combiner().counts(), self.place.sleeps.load(Ordering::Relaxed))
     }
 
-    fn after_call(&self, news: RefCell<News>) {
+    fn after_call(&self, told: RefCell<Told>) {
         if self.place.activity.wakes_caretaker()
             && let Some(membership) = &self.membership
         {
             membership.wake();
         }
-        self.place.tell(news);
+        self.place.tell(told);
     }
 
     // ---- Calls that wait for the lock ----
@@ -337,7 +385,7 @@ impl SharedEngine {
             |inside| {
                 let answer = call(inside);
                 self.place.activity.count();
-                inside.after(&news);
+                inside.after(&self.place, &news);
                 answer
             },
             |inside, request| inside.apply(request),
@@ -359,12 +407,16 @@ impl SharedEngine {
         if let Some(error) = self.place.failure.get() {
             return Err(error.clone());
         }
+        if let Some(wait_object) = self.place.wait_object.get() {
+            // This may take what others sleep for.
+            wait_object.ring();
+        }
         let news = RefCell::default();
         let turn = self.place.shared.try_enter(
             |inside| {
                 let turn = inside.engine().progress();
                 self.place.activity.count();
-                inside.after(&news);
+                inside.after(&self.place, &news);
                 turn
             },
             |inside, request| inside.apply(request),
@@ -417,14 +469,14 @@ impl SharedEngine {
             |inside| {
                 let answer = inline(inside.engine(), take());
                 self.place.activity.count();
-                inside.after(&news);
+                inside.after(&self.place, &news);
                 answer
             },
             || queued(take()),
             |inside, request| {
                 let applied = inside.apply(request);
                 self.place.activity.count();
-                inside.after(&news);
+                inside.after(&self.place, &news);
                 applied
             },
         );
@@ -578,7 +630,53 @@ impl SharedEngine {
         );
         // Nobody may lead any more.
         self.after_call(RefCell::default());
+        if let Some(wait_object) = self.place.wait_object.get() {
+            // Those who sleep by it relied on the leader.
+            wait_object.ring();
+        }
         answer.transpose()
+    }
+
+    /// How long to look before sleeping.
+    pub(crate) fn spin(&self) -> Duration {
+        self.place.spin
+    }
+
+    /// What threads can sleep by that do not wait.
+    pub(crate) fn wait_object(&self) -> io::Result<&WaitObject> {
+        let known = &self.place.wait_object;
+        if known.get().is_none() {
+            let wait_object = WaitObject::new(self.place.wake_fd.try_clone()?)?;
+            // Another thread may have been first.
+            let _ = known.set(wait_object);
+        }
+        known.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Prepares the engine for a sleep by the wait object. Behind this the caller looks whether
+    /// there is something to sleep for.
+    pub(crate) fn arm(&self) -> Result<(), Error> {
+        let failed = |error| Error::system("cannot wait by a descriptor", error);
+        let wait_object = self.wait_object().map_err(failed)?;
+        let left = self.with_inside(|inside| {
+            let left = inside.engine().arm()?;
+            inside.armed_until_ns = Some(inside.engine().state.now_ns + nanoseconds(left));
+            Ok::<_, Error>(left)
+        })?;
+        wait_object.arm(left).map_err(failed)
+    }
+
+    /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
+    pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
+        let Some(membership) = &self.membership else { return false };
+        if let Err(error) = self.arm() {
+            tracing::debug!("a task is polled again at once: {error}");
+            return false;
+        }
+        let Ok(wait_object) = self.wait_object() else { return false };
+        wait_object.wake_when_readable(waker);
+        membership.wake();
+        true
     }
 
     /// Makes progress until `done`, which is asked under the lock, answers, or `deadline` passes.
@@ -625,7 +723,7 @@ impl Drop for SharedEngine {
 /// What a leader does.
 struct Leading<'a> {
     engine: &'a SharedEngine,
-    news: RefCell<News>,
+    news: RefCell<Told>,
     turns: u32,
     idle_since: Option<Instant>,
     backoff: Backoff,
@@ -656,7 +754,7 @@ impl Progress<Inside, Request> for Leading<'_> {
             }
         };
         self.engine.place.activity.count();
-        inside.after(&self.news);
+        inside.after(&self.engine.place, &self.news);
         if happened {
             (self.idle_since, self.turns) = (None, 0);
             self.backoff.reset();
@@ -675,7 +773,7 @@ impl Progress<Inside, Request> for Leading<'_> {
             return None;
         }
         // A driver that cannot is found out by the next turn.
-        let left = inside.engine().arm(SLEEP_MAX).ok().filter(|left| !left.is_zero())?;
+        let left = inside.engine().arm().ok().filter(|left| !left.is_zero())?;
         inside.armed_until_ns = Some(inside.engine().state.now_ns + nanoseconds(left));
         Some(left)
     }
@@ -698,6 +796,7 @@ impl Progress<Inside, Request> for Leading<'_> {
         let bell = &place.shared.bell().0;
         let mut fds =
             [PollFd::new(&place.wake_fd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
+        place.sleeps.store(place.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Interrupted, or no memory: as good as woken.
         let _ = poll(&mut fds, timeout.as_ref());
         if !fds[1].revents().is_empty() {

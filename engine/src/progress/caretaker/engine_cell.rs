@@ -1,10 +1,12 @@
 //! Where an engine lives while a thread owns it: that thread and the caretaker come in by turns.
 
 use std::cell::UnsafeCell;
+use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
@@ -15,6 +17,7 @@ use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
 use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, EngineState};
+use crate::progress::wait_object::WaitObject;
 use crate::types::Error;
 
 /// What the owner and the caretaker share.
@@ -23,6 +26,8 @@ pub(super) struct Place {
     engine: UnsafeCell<Option<Engine>>,
     /// What becomes readable when something comes.
     wake_fds: WakeFds,
+    /// What the owner and its tasks sleep by, once they do.
+    wait_object: OnceLock<WaitObject>,
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
@@ -50,8 +55,23 @@ impl Cared for Place {
         self.wake_fds.current()
     }
 
+    fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>> {
+        self.wait_object.get().filter(|it| it.has_tasks()).map(WaitObject::fd)
+    }
+
+    fn wake_tasks(&self) -> bool {
+        self.wait_object.get().is_some_and(WaitObject::wake_tasks)
+    }
+
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
-        Some(self.take()?.engine.background_turn())
+        let turn = self.take()?.engine.background_turn();
+        if let Some(wait_object) = self.wait_object.get()
+            && !matches!(turn, Ok((false, _)))
+        {
+            // What the owner sleeps by may say nothing of it any more.
+            wait_object.ring();
+        }
+        Some(turn)
     }
 }
 
@@ -110,6 +130,7 @@ impl EngineCell {
             handover: Handover::new(is_shared),
             engine: UnsafeCell::new(Some(engine)),
             wake_fds,
+            wait_object: OnceLock::new(),
         });
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
@@ -123,6 +144,41 @@ impl EngineCell {
             Some(inside) => inside,
             None => panic!("the engine is in use by its own thread"),
         }
+    }
+
+    /// What the owner can sleep by.
+    pub(crate) fn wait_object(&self) -> io::Result<&WaitObject> {
+        if self.place.wait_object.get().is_none() {
+            let wait_object = WaitObject::new(self.borrow_mut().wake_fd()?)?;
+            // The owner alone makes one.
+            let _ = self.place.wait_object.set(wait_object);
+        }
+        self.place.wait_object.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Prepares the engine for a sleep of its owner, who looks behind this whether there is
+    /// something to wait for.
+    pub(crate) fn arm(&self) -> Result<(), Error> {
+        let failed = |error| Error::system("cannot wait by a descriptor", error);
+        let wait_object = self.wait_object().map_err(failed)?;
+        let left = self.borrow_mut().arm()?;
+        wait_object.arm(left).map_err(failed)
+    }
+
+    /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
+    pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
+        let Some(membership) = &self.membership else { return false };
+        match self.arm() {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!("a task is polled again at once: {error}");
+                return false;
+            }
+        }
+        let Ok(wait_object) = self.wait_object() else { return false };
+        wait_object.wake_when_readable(waker);
+        membership.wake();
+        true
     }
 
     /// As [`Self::borrow_mut`]; `None` if the owner has it already.

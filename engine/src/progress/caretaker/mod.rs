@@ -27,7 +27,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -115,6 +115,10 @@ pub(super) trait Cared: Send + Sync {
     fn is_parked(&self) -> bool;
     /// What becomes readable when something comes.
     fn wake_fds(&self) -> Arc<[OwnedFd]>;
+    /// What tasks sleep by, if some do.
+    fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>>;
+    /// Wakes those tasks; whether there were any.
+    fn wake_tasks(&self) -> bool;
     /// A turn: whether something happened, and when the next is due. `None`: a thread of its own
     /// has it.
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>>;
@@ -241,7 +245,11 @@ impl Shared {
     /// Sleeps until the bell, a descriptor of a ward, or `until`; marks the wards that are called.
     fn sleep(&self, wards: &mut [Ward], until: Option<Instant>) {
         let bell = PollFd::new(&self.bell, PollFlags::IN);
-        if !wards.iter().any(Ward::listens) {
+        let of_tasks = wards.iter().enumerate();
+        let of_tasks = of_tasks.filter(|(_, ward)| ward.place.tasks_sleep_by().is_some());
+        let of_tasks: Vec<_> =
+            of_tasks.map(|(index, ward)| (index, Arc::clone(&ward.place))).collect();
+        if of_tasks.is_empty() && !wards.iter().any(Ward::listens) {
             // Beside owners that are active: nothing is allocated.
             self.wait(&mut [bell], until);
             return;
@@ -254,6 +262,12 @@ impl Shared {
         for (index, wake_fds) in &current {
             for fd in wake_fds.iter() {
                 fds.push(PollFd::new(fd, PollFlags::IN));
+                indices.push(*index);
+            }
+        }
+        for (index, place) in &of_tasks {
+            if let Some(fd) = place.tasks_sleep_by() {
+                fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
                 indices.push(*index);
             }
         }
@@ -355,6 +369,11 @@ impl Ward {
     /// Does what is to be done now; when to look again, if not before something happens.
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let is_called = std::mem::take(&mut self.is_called);
+        if is_called && self.place.wake_tasks() {
+            // They make progress themselves.
+            self.steps = self.place.steps();
+            return Some(self.is_active(now));
+        }
         let steps = self.place.steps();
         if self.phase == Phase::Broken {
             return None;

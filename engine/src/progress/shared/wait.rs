@@ -137,6 +137,11 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         self.leader.phase.load(Ordering::Relaxed) != FREE
     }
 
+    /// Whether that one sleeps.
+    pub(crate) fn has_sleeping_leader(&self) -> bool {
+        matches!(self.leader.phase.load(Ordering::Relaxed), ASLEEP | RUNG)
+    }
+
     /// The state without its waiters: counts, and locks for those who need not wake a leader.
     pub(crate) fn combiner(&self) -> &Combiner<S, T> {
         &self.combiner

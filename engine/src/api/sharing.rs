@@ -1,0 +1,31 @@
+//! How threads share an engine.
+
+use super::endpoint::Endpoint;
+use super::mode::Shared;
+
+/// How threads came together at a shared engine. Differences of two readings mean something.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct SharingCounters {
+    /// Posts that found another thread at the engine and were left to that.
+    pub failed_locks: u64,
+    /// Posts that were made by another thread than their poster, or later.
+    pub combined: u64,
+    /// Times that posts were left for whoever came next.
+    pub leftovers: u64,
+    /// Times that a thread slept until the engine had something.
+    pub sleeps: u64,
+}
+
+impl Endpoint<Shared> {
+    /// How threads have shared the engine so far.
+    pub fn sharing(&self) -> SharingCounters {
+        let (counts, sleeps) = self.open().engine.counts();
+        SharingCounters {
+            failed_locks: counts.failed_locks,
+            combined: counts.combined,
+            leftovers: counts.leftovers,
+            sleeps,
+        }
+    }
+}
