@@ -26,7 +26,8 @@ impl Endpoint<Owned> {
         let (endpoint, length) = (self.mode.endpoint, length as u64);
         // What has no tag has no context either.
         let hint = self.mode.hints.of(u32::try_from(context).ok(), said);
-        SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint }
+        let data = None;
+        SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint, data }
     }
 
     fn post_owned(

@@ -293,7 +293,8 @@ impl Completions {
         let capacity = slot.shape.len() as u64;
         let envelope = Envelope { context: arrival.context as u32, tag: arrival.tag };
         let peer = Some(Peer(arrival.peer));
-        let status = Status { peer, envelope, length: arrival.length as usize };
+        let (length, data) = (arrival.length as usize, arrival.data);
+        let status = Status { peer, envelope, length, data };
         if arrival.length > capacity {
             return Err(Error::Truncated { status: Box::new(status), capacity });
         }
@@ -353,7 +354,8 @@ impl Effects for Completions {
         let Some(slot) = taken else { return };
         let result = match ended {
             Ended::Sent { .. } => {
-                Ok(Status { peer: slot.peer, envelope: slot.envelope, length: slot.shape.len() })
+                let (length, data) = (slot.shape.len(), None);
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
             }
             Ended::Received(arrival) => Self::status_of(&slot, &arrival),
             Ended::Failed(failure, Some(name)) => {

@@ -128,6 +128,9 @@ impl Engine {
                 bytes.len()
             )));
         }
+        if !request.is_plain() {
+            return self.inject_by_operation(request, bytes, route, more);
+        }
         let sum = |before| crc32c::crc32c_append(before, bytes);
         let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
         match self.send_now(request, more, fill, sum, Some(bytes)) {
@@ -187,7 +190,8 @@ impl Engine {
             return Err((Error::WouldBlock("cq_entries"), buffer));
         }
         let whole_limit = request.hint.eager_limit(u64::MAX);
-        if request.level == Level::BufferReusable && request.length <= whole_limit {
+        let may_go_now = request.level == Level::BufferReusable && request.is_plain();
+        if may_go_now && request.length <= whole_limit {
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
@@ -200,7 +204,8 @@ impl Engine {
                 Ok(true) => {
                     self.note_hint(request);
                     let length = request.length as usize;
-                    return Ok(Posted::Sent(Status { peer, envelope, length }, buffer));
+                    let status = Status { peer, envelope, length, data: None };
+                    return Ok(Posted::Sent(status, buffer));
                 }
                 Ok(false) => {}
                 Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
@@ -263,6 +268,7 @@ impl Engine {
             peer: Some(Peer(arrival.peer)),
             envelope: Envelope { context: arrival.context as u32, tag: arrival.tag },
             length: arrival.length as usize,
+            data: arrival.data,
         }))
     }
 

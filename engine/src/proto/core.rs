@@ -296,11 +296,13 @@ impl Core {
         while let Some(frame) = frames.next_frame()? {
             held = held.wrapping_add(1);
             match frame {
-                Frame::Eager(header, payload) => {
-                    self.handle_eager(slot, header, payload, now_ns, effects)?;
+                Frame::Eager(header, data, payload) => {
+                    self.take_eager::<false>(slot, header, data, payload, now_ns, effects)?;
                 }
-                Frame::Rts(header, first) => self.handle_rts(slot, header, first, effects)?,
-                Frame::EagerParts(header) => {
+                Frame::Rts(header, data, first) => {
+                    self.take_rts::<false>(slot, header, data, first, effects)?;
+                }
+                Frame::EagerParts(header, _) => {
                     return Err(FrameError::PartsInStream(header.length.get()));
                 }
                 Frame::Part(part, bytes) => {

@@ -31,6 +31,8 @@ pub(crate) struct Arrival {
     pub(crate) tag: u64,
     /// Length of the message as sent, in bytes.
     pub(crate) length: u64,
+    /// Its remote data.
+    pub(crate) data: Option<u64>,
 }
 
 /// A remote endpoint, to be named in errors.

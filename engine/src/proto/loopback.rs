@@ -191,7 +191,8 @@ mod tests {
         fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: Level) -> Id {
             let length = bytes.len() as u64;
             let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
-            let request = SendRequest { endpoint, peer, context: 5, tag, length, level, hint };
+            let (context, data) = (5, data_of(bytes.len()));
+            let request = SendRequest { endpoint, peer, context, tag, length, level, hint, data };
             let id = self.core.new_send(&request).unwrap();
             self.memory.bytes.insert(id, bytes.to_vec());
             self.core.enqueue(id, 0);
@@ -216,10 +217,16 @@ mod tests {
         }
     }
 
+    /// Remote data of messages of odd lengths, and of some others.
+    fn data_of(length: usize) -> Option<u64> {
+        (length % 2 == 1 || length > EAGER_LIMIT).then_some(!(length as u64))
+    }
+
     fn bytes(length: usize) -> Vec<u8> {
         (0..length).map(|at| (at * 7 + at / 256) as u8).collect()
     }
 
+    /// RR-DATA-1
     #[test]
     fn every_length_and_level_arrives_at_both_endpoints_in_either_order() {
         let lengths = [0, 1, RTS_BYTES, EAGER_LIMIT, EAGER_LIMIT + 1, 100_000];
@@ -234,12 +241,14 @@ mod tests {
                     let waits = !is_posted && (is_long || level == Level::Matched);
                     assert_eq!(bench.is_over(send), !waits, "{length} {level:?}");
                     let receive = early.unwrap_or_else(|| bench.receive(to as u16, 3, length));
-                    let arrival =
-                        Arrival { peer: bench.own[0], context: 5, tag: 3, length: length as u64 };
+                    let peer = bench.own[0];
+                    let (length, data) = (length as u64, data_of(length));
+                    let arrival = Arrival { peer, context: 5, tag: 3, length, data };
                     assert_eq!(bench.memory.ended[&receive], Ended::Received(arrival));
                     assert!(matches!(bench.memory.ended[&send], Ended::Sent { .. }));
-                    assert!(bench.memory.bytes[&receive] == bytes(length), "{length} {level:?}");
-                    let copied: &[u64] = if is_long { &[(length - RTS_BYTES) as u64] } else { &[] };
+                    let whole = bytes(length as usize);
+                    assert!(bench.memory.bytes[&receive] == whole, "{length} {level:?}");
+                    let copied: &[u64] = if is_long { &[length - RTS_BYTES as u64] } else { &[] };
                     assert_eq!(bench.memory.copies, copied, "once, and only what did not travel");
                     assert_eq!(bench.core.operations.len(), 0);
                 }

@@ -21,6 +21,8 @@ pub(crate) struct Operation {
     pub(crate) tag: u64,
     /// Length of the message (send) or capacity (receive), in bytes.
     pub(crate) length: u64,
+    /// Remote data of the message; of a receive: once it has matched.
+    pub(crate) data: Option<u64>,
     /// What its sender said of the message; of a receive: once it has matched one to be pulled.
     pub(crate) hint: Hint,
     /// Sends that have passed this one while it waited.

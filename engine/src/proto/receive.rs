@@ -9,7 +9,7 @@ use super::rendezvous::Offered;
 use super::send::SendRefusal;
 use super::session::ControlFrame;
 use super::table::Id;
-use super::unexpected::Kind;
+use super::unexpected::{Kind, Waiting};
 use crate::wire::{Eager, FrameError, Rts, eager};
 
 /// A receive to post.
@@ -58,6 +58,7 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.capacity,
+            data: None,
             hint: Hint::None,
             passed: 0,
             state: OperationState::Posted { key: None, ignore: request.ignore },
@@ -85,6 +86,7 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.capacity,
+            data: None,
             hint: Hint::None,
             passed: 0,
             state: OperationState::Posted { key: Some(key), ignore: request.ignore },
@@ -141,8 +143,7 @@ impl Core {
         let Some(message) = self.unexpected.take(message) else { return };
         let Some(operation) = self.operations.get(id) else { return };
         let Some(peer) = self.remotes.id_at(message.remote as usize) else { return };
-        let arrival =
-            Arrival { peer, context: message.context, tag: message.tag, length: message.length };
+        let arrival = message.arrival(peer);
         if let Kind::Parts { report, assembly } = message.kind {
             self.take_over(id, message, (report, assembly), arrival, effects);
             return;
@@ -185,8 +186,7 @@ impl Core {
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let peer = self.remotes.id_at(message.remote as usize);
-        let (context, tag, length) = (message.context, message.tag, message.length);
-        Ok(peer.map(|peer| Arrival { peer, context, tag, length }))
+        Ok(peer.map(|peer| message.arrival(peer)))
     }
 
     /// Cancels a receive that has not matched. `false`: it has, and will complete.
@@ -242,24 +242,14 @@ impl Core {
         Ok(Some((remote, epoch)))
     }
 
-    #[inline]
-    pub(crate) fn handle_eager(
-        &mut self,
-        slot: u32,
-        header: &Eager,
-        payload: &[u8],
-        now_ns: u64,
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        self.take_eager::<false>(slot, header, payload, now_ns, effects)
-    }
-
-    /// [`Self::handle_eager`], of a message that may be charged already.
+    /// A whole message, with its remote data, whose turn has come; `IS_CHARGED` as of
+    /// [`Self::admit`].
     #[inline]
     pub(super) fn take_eager<const IS_CHARGED: bool>(
         &mut self,
         slot: u32,
         header: &Eager,
+        data: Option<u64>,
         payload: &[u8],
         now_ns: u64,
         effects: &mut impl Effects,
@@ -288,8 +278,8 @@ impl Core {
         let Some(receive) = matcher.take_posted(&envelope) else {
             let kind = Kind::Eager { report };
             let came_by = (slot, epoch);
-            let message =
-                self.unexpected.insert(came_by, remote, context, tag, length, kind, payload);
+            let message = Waiting { came_by, envelope, length, data, kind };
+            let message = self.unexpected.insert(message, payload);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             matcher.insert_unexpected(&envelope, message.index() as u32);
             self.counters.unexpected_messages += 1;
@@ -304,25 +294,17 @@ impl Core {
         let fits = operation.length.min(length) as usize;
         effects.place(id, 0, &payload[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length }));
+        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length, data }));
         Ok(())
     }
 
-    pub(crate) fn handle_rts(
-        &mut self,
-        slot: u32,
-        header: &Rts,
-        first: &[u8],
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        self.take_rts::<false>(slot, header, first, effects)
-    }
-
-    /// [`Self::handle_rts`], of a message that may be charged already.
+    /// A request to send, with the remote data of its message, whose turn has come; `IS_CHARGED` as
+    /// of [`Self::admit`].
     pub(super) fn take_rts<const IS_CHARGED: bool>(
         &mut self,
         slot: u32,
         header: &Rts,
+        data: Option<u64>,
         first: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
@@ -345,8 +327,8 @@ impl Core {
         let Some(receive) = matcher.take_posted(&envelope) else {
             let kind = Kind::Rendezvous { send_operation, hint };
             let came_by = (slot, epoch);
-            let message =
-                self.unexpected.insert(came_by, remote, context, tag, length, kind, first);
+            let message = Waiting { came_by, envelope, length, data, kind };
+            let message = self.unexpected.insert(message, first);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             matcher.insert_unexpected(&envelope, message.index() as u32);
             self.counters.unexpected_messages += 1;
@@ -358,7 +340,7 @@ impl Core {
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        let arrival = Arrival { peer, context, tag, length };
+        let arrival = Arrival { peer, context, tag, length, data };
         let offered = Offered { send_operation, hint, first: first.len() as u64 };
         self.pull(id, slot, offered, arrival, effects);
         Ok(())

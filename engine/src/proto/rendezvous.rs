@@ -93,6 +93,7 @@ impl Core {
         operation.remote = arrival.peer.index() as u32;
         operation.context = arrival.context;
         operation.tag = arrival.tag;
+        operation.data = arrival.data;
         operation.hint = hint;
         operation.state = OperationState::Pulling(Pulling {
             send_operation,
@@ -396,8 +397,9 @@ impl Core {
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         self.push_control(operation.session, done);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
-        let (context, tag, length) = (operation.context, operation.tag, pulling.length);
-        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length }));
+        let Operation { context, tag, data, .. } = operation;
+        let length = pulling.length;
+        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length, data }));
     }
 
     // ---- The sender ----

@@ -156,7 +156,8 @@ impl Bench {
 
     fn send_hinted(&mut self, length: u64, level: Level, hint: Hint) -> Id {
         let (peer, context) = (self.peer, 5);
-        let request = SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint };
+        let request =
+            SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint, data: None };
         let id = self.core.new_send(&request).unwrap();
         self.core.enqueue(id, 0);
         id
@@ -194,7 +195,7 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Matched(_) => frame::KIND_MATCHED,
         Frame::LanesWanted => frame::KIND_LANES_WANTED,
         Frame::Goodbye(_) => frame::KIND_GOODBYE,
-        Frame::EagerParts(_) | Frame::Part(..) => frame::KIND_PART,
+        Frame::EagerParts(..) | Frame::Part(..) => frame::KIND_PART,
         Frame::Data(..) => frame::KIND_DATA,
         Frame::Rail(..) => frame::KIND_RAIL,
         Frame::LaneLost(..) => frame::KIND_LANE_LOST,

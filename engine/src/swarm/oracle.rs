@@ -6,13 +6,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::form::{Form, Graves, content, memory_of, name_of};
 use crate::memory::Buffer;
 use crate::proto::effects::Level;
-use crate::types::{Completion, Error, OperationKind, PeerFailure};
+use crate::types::{Completion, Error, OperationKind, PeerFailure, Status};
 
 /// A process: its engine's id. Endpoints are numbered within it.
 pub(super) type Process = u64;
 
 /// One endpoint of one process.
 pub(super) type Place = (Process, u16);
+
+/// What a peek says of a message: source, tag, length, remote data.
+pub(super) type Promised = (Place, u64, usize, Option<u64>);
 
 /// What has become of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +38,7 @@ pub(super) struct Sent {
     pub(super) context: u64,
     pub(super) tag: u64,
     pub(super) length: usize,
+    pub(super) data: Option<u64>,
     pub(super) level: Level,
     pub(super) form: Form,
     /// It is too long to be eager.
@@ -62,7 +66,7 @@ pub(super) struct Received {
     pub(super) posted_ns: u64,
     pub(super) ended_ns: u64,
     /// What a peek said that it would get.
-    pub(super) promised: Option<(Place, u64, usize)>,
+    pub(super) promised: Option<Promised>,
 }
 
 impl Received {
@@ -269,7 +273,6 @@ impl Oracle {
             }
             self.complete_send(process, index, result.map(|status| status.length), buffer)
         } else {
-            let result = result.map(|status| (status.envelope.tag, status.length));
             self.complete_receive(process, index, now_ns, result, buffer)
         }
     }
@@ -324,7 +327,7 @@ impl Oracle {
         process: Process,
         index: usize,
         now_ns: u64,
-        result: Result<(u64, usize), Error>,
+        result: Result<Status, Error>,
         buffer: Option<Buffer>,
     ) -> Result<(), String> {
         let received = &mut self.received[index];
@@ -335,10 +338,10 @@ impl Oracle {
         let (form, capacity) = (received.form, received.capacity);
         self.count(process, OperationKind::Receive, -1);
         let memory = memory_of(buffer.ok_or("a receive keeps its buffer")?);
-        let (tag, length, is_cut) = match result {
-            Ok((tag, length)) => (tag, length, false),
+        let (status, is_cut) = match result {
+            Ok(status) => (status, false),
             Err(Error::Truncated { status, capacity: had }) if had == capacity as u64 => {
-                (status.envelope.tag, status.length, true)
+                (*status, true)
             }
             Err(error) => {
                 let is_cancelled = matches!(error, Error::Cancelled);
@@ -357,11 +360,12 @@ impl Oracle {
                 return if is_cancelled { Ok(()) } else { self.check_error(process, &error) };
             }
         };
+        let (tag, length) = (status.envelope.tag, status.length);
         if (length > capacity) != is_cut {
             return Err(format!("receive {index} of {capacity} bytes got {length}"));
         }
         let message = self.identify(index, tag, length, &form.head(&memory, capacity))?;
-        self.check_message(index, message, tag, length)?;
+        self.check_message(index, message, &status)?;
         let bytes = content(message as u64, length);
         if !form.agrees(&memory, capacity, &bytes[..length.min(capacity)]) {
             return Err(format!("message {message} is damaged in receive {index}"));
@@ -392,13 +396,7 @@ impl Oracle {
         Some(name).filter(|&name| name < self.sent.len()).ok_or_else(unknown)
     }
 
-    fn check_message(
-        &self,
-        index: usize,
-        message: usize,
-        tag: u64,
-        length: usize,
-    ) -> Result<(), String> {
+    fn check_message(&self, index: usize, message: usize, status: &Status) -> Result<(), String> {
         let (received, sent) = (&self.received[index], &self.sent[message]);
         let fail = |what: &str| Err(format!("{what}: {message} {sent:?} in {index} {received:?}"));
         if sent.taken_by.is_some() {
@@ -410,10 +408,11 @@ impl Oracle {
         if !received.accepts(sent) {
             return fail("a receive got a message that it does not accept");
         }
-        if sent.length != length || tag != sent.tag {
+        let (tag, length, data) = (status.envelope.tag, status.length, status.data);
+        if (sent.tag, sent.length, sent.data) != (tag, length, data) {
             return fail("a message is reported wrongly");
         }
-        if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length)) {
+        if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length, sent.data)) {
             return fail("a peek announced another message");
         }
         Ok(())

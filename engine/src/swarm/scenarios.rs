@@ -107,8 +107,16 @@ pub(super) fn send(
     level: Level,
 ) -> bool {
     let (length_bytes, hint) = (length as u64, Hint::None);
-    let request =
-        SendRequest { endpoint: 0, peer, context: 0, tag, length: length_bytes, level, hint };
+    let request = SendRequest {
+        endpoint: 0,
+        peer,
+        context: 0,
+        tag,
+        length: length_bytes,
+        level,
+        hint,
+        data: None,
+    };
     let mut buffer = Buffer::Heap(content(tag, length));
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
@@ -428,7 +436,8 @@ fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
         "send" => {
             let (level, hint) = (Level::BufferReusable, Hint::None);
             let (peer, length) = (target, 8);
-            let request = SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint };
+            let request =
+                SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint, data: None };
             engine.inject(&request, &[0; 8], route(tag), false)
         }
         "receive" => {

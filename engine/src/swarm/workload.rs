@@ -1,7 +1,7 @@
 //! What processes do: sends, receives, cancels and looks, at random.
 
 use super::form::{Form, content};
-use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
+use super::oracle::{Fate, Oracle, Place, Process, Promised, Received, Sent};
 use super::plan::Plan;
 use super::{Run, SERIAL_SHIFT};
 use crate::driver::sim::random::Random;
@@ -25,6 +25,12 @@ fn hint_of(plan: &Plan, index: usize) -> Hint {
     }
     let mut random = Random::new(plan.seed.rotate_left(32) ^ index as u64);
     random.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority])
+}
+
+/// Remote data of message `index` of a run; as its hint, not out of the run's own random numbers.
+fn data_of(plan: &Plan, index: usize) -> Option<u64> {
+    let mut random = Random::new(plan.seed.rotate_left(16) ^ index as u64);
+    random.one_in(4).then(|| random.next())
 }
 
 /// Completions of sends and receives alike are reported with the name of the operation.
@@ -164,7 +170,7 @@ impl Run {
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let config = engine.state.core.config();
-        let hint = hint_of(&self.plan, index);
+        let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
         let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let may_inject = inject && length <= config.inject_limit as usize;
         let context = context_of(number);
@@ -176,6 +182,7 @@ impl Run {
             length: length as u64,
             level: if may_inject { Level::BufferReusable } else { level },
             hint,
+            data,
         };
         let bytes = content(index as u64, length);
         let name = Oracle::name_of_send(index);
@@ -187,6 +194,7 @@ impl Run {
             context,
             tag,
             length,
+            data,
             level,
             form,
             is_long,
@@ -272,7 +280,7 @@ impl Run {
         source: Option<Place>,
         (context, tag, ignore): (u64, u64, u64),
         capacity: usize,
-        promised: Option<(Place, u64, usize)>,
+        promised: Option<Promised>,
     ) -> Result<(), String> {
         let peer = match source {
             Some(source) => match self.name_of(host, source) {
@@ -387,9 +395,9 @@ impl Run {
                 let context = context_of(number);
                 let found = self.peek(host, endpoint, context).map_err(|e| e.to_string())?;
                 let Some((from, status)) = found else { continue };
-                let (tag, length) = (status.envelope.tag, status.length);
+                let (tag, length, data) = (status.envelope.tag, status.length, status.data);
                 let capacity = length.max(8);
-                let promised = Some((from, tag, length));
+                let promised = Some((from, tag, length, data));
                 let wanted = (context, tag, u64::MAX);
                 self.receive_message(host, (process, endpoint), None, wanted, capacity, promised)?;
                 self.collect(host)?;

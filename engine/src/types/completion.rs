@@ -79,6 +79,8 @@ pub struct Status {
     /// Length of the message in bytes. A send that its receiver cut short still reports its own
     /// length.
     pub length: usize,
+    /// What its sender sent with it beside the bytes (`FI_REMOTE_CQ_DATA`). Of a send: `None`.
+    pub data: Option<u64>,
 }
 
 /// What kind of operation a completion is of.

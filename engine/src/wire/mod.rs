@@ -50,7 +50,7 @@ pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 6;
+pub(crate) const VERSION: u16 = 7;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.

@@ -19,7 +19,7 @@ use super::super::operation::OperationState;
 use super::super::receive::context_of;
 use super::super::session::ControlFrame;
 use super::super::table::{Id, Table};
-use super::super::unexpected::{Kind, Message, Unexpected};
+use super::super::unexpected::{Kind, Message, Unexpected, Waiting};
 use super::ranges::Ranges;
 use super::window::FRAMES_MAX;
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, Part};
@@ -229,6 +229,7 @@ impl Core {
         slot: u32,
         frame: u32,
         header: &Eager,
+        data: Option<u64>,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let session = self.sessions.at(slot as usize);
@@ -259,7 +260,9 @@ impl Core {
         let Some(receive) = matcher.take_posted(&envelope) else {
             let kind = Kind::Parts { report, assembly };
             let came_by = (slot, epoch);
-            let message = self.unexpected.insert_parts(came_by, remote, context, tag, length, kind);
+            let length = u64::from(length);
+            let message = Waiting { came_by, envelope, length, data, kind };
+            let message = self.unexpected.insert_parts(message);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             matcher.insert_unexpected(&envelope, message.index() as u32);
             self.counters.unexpected_messages += 1;
@@ -272,7 +275,7 @@ impl Core {
         }
         let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        let arrival = Arrival { peer, context, tag, length: u64::from(length) };
+        let arrival = Arrival { peer, context, tag, length: u64::from(length), data };
         self.receive_parts(id, slot, assembly, arrival);
         let capacity = self.capacity_of(id);
         let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else {

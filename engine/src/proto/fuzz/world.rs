@@ -415,9 +415,11 @@ impl World {
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
-        let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint };
+        let data = (script.byte() % 4 == 0).then(|| script.u64());
+        let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint, data };
         let Ok(session) = self.core.route(peer) else { return };
         if level == Level::BufferReusable
+            && request.is_plain()
             && let Some(room) = self.core.stage_now(session, &request)
         {
             assert_eq!(room.len() as u64, length);

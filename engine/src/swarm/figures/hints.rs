@@ -54,8 +54,16 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     world.engine(1).unwrap().post_receive(&request, memory, route).expect("it is posted");
     let (tag, length_bytes, level) = (number as u64, length as u64, Level::BufferReusable);
     let peer = peers[0];
-    let request =
-        SendRequest { endpoint: 0, peer, context, tag, length: length_bytes, level, hint };
+    let request = SendRequest {
+        endpoint: 0,
+        peer,
+        context,
+        tag,
+        length: length_bytes,
+        level,
+        hint,
+        data: None,
+    };
     let mut buffer = Buffer::Heap(bytes_of(number, length));
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };

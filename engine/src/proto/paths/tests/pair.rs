@@ -196,8 +196,16 @@ impl Side {
     fn stage(&mut self) {
         let (endpoint, peer, context, hint) = (0, self.peer, 0, Hint::None);
         let level = Level::BufferReusable;
-        let request =
-            SendRequest { endpoint, peer, context, tag: self.said, length: 8, level, hint };
+        let request = SendRequest {
+            endpoint,
+            peer,
+            context,
+            tag: self.said,
+            length: 8,
+            level,
+            hint,
+            data: None,
+        };
         let room = self.core.stage_now(self.slot, &request).expect("there is credit");
         room.copy_from_slice(&self.said.to_le_bytes());
         self.said += 1;
