@@ -24,7 +24,8 @@ impl Endpoint<Owned> {
         capacity: usize,
     ) -> ReceiveRequest {
         let (endpoint, peer) = (self.mode.endpoint, source.map(|peer| peer.0));
-        ReceiveRequest { endpoint, peer, context, tag, ignore, capacity: capacity as u64 }
+        let capacity = capacity as u64;
+        ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free: None }
     }
 
     #[inline]

@@ -33,6 +33,8 @@ struct Slot {
     shape: Shape,
     peer: Option<Peer>,
     envelope: Envelope,
+    /// Where its memory lies in that of the multi-receive that it is of, in bytes.
+    offset: u32,
 }
 
 /// What compilers move in line, without a call.
@@ -159,7 +161,7 @@ impl Completions {
             self.slots.resize_with(index + 1, || None);
         }
         self.reserved += 1;
-        self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope });
+        self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope, offset: 0 });
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -213,6 +215,7 @@ impl Completions {
             context,
             kind: OperationKind::Send,
             result: Ok(status),
+            offset: 0,
             buffer,
         });
     }
@@ -249,26 +252,27 @@ impl Completions {
         self.events.push_back(event);
     }
 
+    /// Reports the end of an operation, whose slot is given.
     #[inline]
-    fn finish(
-        &mut self,
-        kind: OperationKind,
-        route: Route,
-        buffer: Option<Buffer>,
-        result: Result<Status, Error>,
-    ) {
+    fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+        let Slot { kind, route, buffer, offset, .. } = slot;
+        let offset = u64::from(offset);
         self.finished += 1;
         match route {
-            Route::Queue { on_error_only: true, .. } if result.is_ok() => self.reserved -= 1,
+            // Who lent a buffer for many messages has to hear of its end.
+            Route::Queue { on_error_only: true, .. }
+                if result.is_ok() && kind != OperationKind::MultiReceive =>
+            {
+                self.reserved -= 1
+            }
             Route::Queue { queue, context, .. } => {
+                let entries = &mut self.queues[queue as usize].entries;
                 if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
                     let result = Err(Error::Cancelled);
-                    let completion = Completion { context, kind, result, buffer: None };
-                    self.queues[queue as usize].entries.push_back(completion);
+                    entries.push_back(Completion { context, kind, result, offset, buffer: None });
                     self.reserved += 1;
                 }
-                let completion = Completion { context, kind, result, buffer };
-                self.queues[queue as usize].entries.push_back(completion);
+                entries.push_back(Completion { context, kind, result, offset, buffer });
             }
             Route::Nowhere => self.reserved -= 1,
             Route::Handle(id) => {
@@ -334,19 +338,34 @@ impl Effects for Completions {
         self.copies.speed()
     }
 
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+        let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
+        let shape = whole.shape.part(offset as usize, length as usize);
+        let (kind, route, buffer) = (OperationKind::Receive, whole.route, None);
+        let (peer, envelope) = (whole.peer, whole.envelope);
+        self.insert(slice, kind, route, buffer, shape, peer, envelope);
+        if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
+            slot.offset = offset as u32;
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        Self::has_room(self)
+    }
+
     #[inline]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
         let Some(place) = self.slots.get_mut(operation.index()) else { return };
-        let Some(slot) = place else { return };
+        let Some(slot) = place.as_ref() else { return };
         if !bytes.is_empty() {
             // SAFETY: as in `place`.
             self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
             self.copied_bytes += bytes.len() as u64;
         }
         let result = Self::status_of(slot, &arrival);
-        let (kind, route, buffer) = (slot.kind, slot.route, slot.buffer.take());
-        *place = None;
-        self.finish(kind, route, buffer, result);
+        if let Some(slot) = place.take() {
+            self.finish(slot, result);
+        }
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
@@ -358,6 +377,10 @@ impl Effects for Completions {
                 Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
             }
             Ended::Received(arrival) => Self::status_of(&slot, &arrival),
+            Ended::Released { used } => {
+                let (length, data) = (used as usize, None);
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
+            }
             Ended::Failed(failure, Some(name)) => {
                 let address = Address::new(name.engine, name.locators, name.endpoint);
                 Err(Error::Peer { address: Box::new(address), failure })
@@ -365,7 +388,7 @@ impl Effects for Completions {
             Ended::Failed(_, None) => Err(Error::UnknownPeer),
             Ended::Cancelled => Err(Error::Cancelled),
         };
-        self.finish(slot.kind, slot.route, slot.buffer, result);
+        self.finish(slot, result);
     }
 }
 

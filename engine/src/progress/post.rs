@@ -3,7 +3,7 @@
 use super::completions::{Handle, Route};
 use super::engine::Engine;
 use crate::memory::{Buffer, Shape, Span};
-use crate::proto::effects::Level;
+use crate::proto::effects::{Arrival, Level};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
@@ -11,11 +11,23 @@ use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
 
+/// Longest buffer that takes many messages: offsets in it are kept in 32 bits.
+const MULTI_BYTES_MAX: usize = u32::MAX as usize;
+
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) buffer: Option<Buffer>,
     pub(crate) shape: Shape,
+}
+
+fn status_of(arrival: &Arrival) -> Status {
+    Status {
+        peer: Some(Peer(arrival.peer)),
+        envelope: Envelope { context: arrival.context as u32, tag: arrival.tag },
+        length: arrival.length as usize,
+        data: arrival.data,
+    }
 }
 
 /// What became of a post.
@@ -244,7 +256,15 @@ impl Engine {
         if !self.state.completions.has_room() {
             return Err((Error::WouldBlock("cq_entries"), buffer));
         }
-        let (peer, kind) = (request.peer.map(Peer), OperationKind::Receive);
+        if request.min_free.is_some() && shape.len() > MULTI_BYTES_MAX {
+            let text = format!("a multi-receive has at most {MULTI_BYTES_MAX} bytes; post several");
+            return Err((Error::misuse(text), buffer));
+        }
+        let peer = request.peer.map(Peer);
+        let kind = match request.min_free {
+            None => OperationKind::Receive,
+            Some(_) => OperationKind::MultiReceive,
+        };
         let envelope = Envelope { context: request.context as u32, tag: request.tag };
         let state = &mut *self.state;
         let fast = state.core.post_fast(request);
@@ -264,12 +284,49 @@ impl Engine {
     pub(crate) fn peek(&mut self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
         let found = self.state.core.peek(request);
         let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
-        Ok(found.map(|arrival| Status {
-            peer: Some(Peer(arrival.peer)),
-            envelope: Envelope { context: arrival.context as u32, tag: arrival.tag },
-            length: arrival.length as usize,
-            data: arrival.data,
-        }))
+        Ok(found.map(|arrival| status_of(&arrival)))
+    }
+
+    /// Takes the message that a receive would get now out of matching.
+    pub(crate) fn claim(
+        &mut self,
+        request: &ReceiveRequest,
+    ) -> Result<Option<(Id, Status)>, Error> {
+        let found = self.state.core.claim(request);
+        let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
+        Ok(found.map(|(claim, arrival)| (claim, status_of(&arrival))))
+    }
+
+    /// Receives a message that was claimed. The claim is over unless this refuses.
+    pub(crate) fn receive_claimed(
+        &mut self,
+        claim: Id,
+        memory: Memory,
+        route: Route,
+    ) -> Result<Id, Refused> {
+        let Memory { buffer, shape } = memory;
+        if !self.state.completions.has_room() {
+            return Err((Error::WouldBlock("cq_entries"), buffer));
+        }
+        let state = &mut *self.state;
+        let id = match state.core.new_claimed_receive(claim, shape.len() as u64) {
+            Some(Ok(id)) => id,
+            Some(Err(refusal)) => return Err((self.error_of(None, refusal), buffer)),
+            None => {
+                let text = "no such claimed message: it was received or discarded, or its endpoint \
+                            was closed";
+                return Err((Error::misuse(text), buffer));
+            }
+        };
+        let (kind, envelope) = (OperationKind::Receive, Envelope::default());
+        state.completions.insert(id, kind, route, buffer, shape, None, envelope);
+        state.core.start_claimed(id, claim, &mut state.completions);
+        Ok(id)
+    }
+
+    /// Drops a message that was claimed. `false`: there is no such claim.
+    pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
+        self.state.core.discard_claimed(claim)
     }
 
     /// Cancels an operation that has not matched or gone out.

@@ -20,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use super::bulk::BulkLane;
+use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::effects::{Effects, Ended, RemoteName};
 use super::endpoints::Endpoints;
@@ -138,6 +139,8 @@ pub(crate) struct Core {
     pub(super) endpoints: Endpoints,
     pub(super) operations: Table<Operation>,
     pub(super) unexpected: Unexpected,
+    /// Messages taken out of matching by name.
+    pub(super) claims: Table<Claim>,
     pub(super) staging: StagingPool,
     /// What sessions in datagram mode share.
     pub(super) datagrams: super::datagram::Shared,
@@ -188,6 +191,7 @@ impl Core {
             endpoints: Endpoints::default(),
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
+            claims: Table::new(usize::MAX),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),

@@ -53,6 +53,9 @@ pub(crate) enum Ended {
     Sent { accepted: u64 },
     /// A receive holds its message (cut to its capacity where that is shorter).
     Received(Arrival),
+    /// A multi-receive takes no more messages, and all that it took have ended: `used` bytes of its
+    /// memory hold them.
+    Released { used: u64 },
     /// The peer failed; which one, as far as it is known.
     Failed(PeerFailure, Option<RemoteName>),
     /// Cancelled by the user.
@@ -72,6 +75,13 @@ pub(crate) trait Effects {
     /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
     /// its memory.
     fn complete(&mut self, operation: Id, ended: Ended);
+    /// Multi-receive `receive` takes a message: operation `slice` receives it into `length` bytes
+    /// at `offset` of the same memory, and ends before `receive` does.
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64);
+    /// Whether the end of one more operation can be reported.
+    fn has_room(&self) -> bool {
+        true
+    }
     /// How fast [`Self::place`] copies, as far as that is measured.
     fn copy_speed(&self) -> CopySpeed {
         CopySpeed::default()

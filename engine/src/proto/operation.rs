@@ -4,6 +4,8 @@ use super::effects::{Ended, Level, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::PostedKey;
+use super::multi::Multi;
+use super::table::Id;
 
 /// One send or receive that has not completed.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct Operation {
     pub(crate) hint: Hint,
     /// Sends that have passed this one while it waited.
     pub(crate) passed: u8,
+    /// The multi-receive that it receives one message of.
+    pub(crate) slice_of: Option<Id>,
     /// What it waits for.
     pub(crate) state: OperationState,
 }
@@ -43,6 +47,7 @@ impl Operation {
         match &self.state {
             OperationState::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
             OperationState::Pulling(pulling) => pulling.failed.is_some(),
+            OperationState::Multi(multi) => multi.cause.is_some(),
             _ => false,
         }
     }
@@ -76,6 +81,8 @@ pub(crate) enum OperationState {
     Fragmenting(super::datagram::Fragmenting),
     /// A receive waits for a message.
     Posted { key: Option<PostedKey>, ignore: u64 },
+    /// A multi-receive takes messages, or waits for the ends of those that it took.
+    Multi(Multi),
     /// A receive pulls its message.
     Pulling(Pulling),
     /// A receive whose message comes in parts.

@@ -354,9 +354,10 @@ impl Core {
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted);
         if pulling.targeted == 0 {
             if let Some(cause) = pulling.failed.take() {
-                let remote = found.remote;
+                let (remote, slice_of) = (found.remote, found.slice_of);
                 self.operations.remove(operation);
-                effects.complete(operation, cause.ended(self.name_of(remote)));
+                let ended = cause.ended(self.name_of(remote));
+                self.end_receive(operation, slice_of, ended, effects);
             } else if is_whole {
                 self.finish_pull(operation, effects);
             }
@@ -397,9 +398,9 @@ impl Core {
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         self.push_control(operation.session, done);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
-        let Operation { context, tag, data, .. } = operation;
-        let length = pulling.length;
-        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length, data }));
+        let Operation { context, tag, data, slice_of, .. } = operation;
+        let arrival = Arrival { peer, context, tag, length: pulling.length, data };
+        self.end_receive(id, slice_of, Ended::Received(arrival), effects);
     }
 
     // ---- The sender ----

@@ -212,6 +212,7 @@ impl Core {
             data: request.data,
             hint: request.hint,
             passed: 0,
+            slice_of: None,
             state: OperationState::New { level: request.level },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
@@ -477,7 +478,8 @@ mod tests {
     impl Line {
         fn post(&mut self, context: u64, hint: Hint) -> usize {
             let state = OperationState::Queued { level: Level::Delivered };
-            let (endpoint, session, remote, tag, length, data, passed) = (0, 0, 1, 0, 8, None, 0);
+            let (endpoint, session, remote, tag, length) = (0, 0, 1, 0, 8);
+            let (data, passed, slice_of) = (None, 0, None);
             let operation = Operation {
                 endpoint,
                 session,
@@ -488,6 +490,7 @@ mod tests {
                 data,
                 hint,
                 passed,
+                slice_of,
                 state,
             };
             let id = self.1.insert(operation).unwrap();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::form::{Form, Graves, content, memory_of, name_of};
+use super::many::Many;
 use crate::memory::Buffer;
 use crate::proto::effects::Level;
 use crate::types::{Completion, Error, OperationKind, PeerFailure, Status};
@@ -47,6 +48,8 @@ pub(super) struct Sent {
     pub(super) posted_ns: u64,
     /// It has come, whatever becomes of its sender.
     pub(super) is_owed: bool,
+    /// It was claimed and dropped.
+    pub(super) is_discarded: bool,
     /// The receive that got it.
     pub(super) taken_by: Option<usize>,
 }
@@ -67,6 +70,8 @@ pub(super) struct Received {
     pub(super) ended_ns: u64,
     /// What a peek said that it would get.
     pub(super) promised: Option<Promised>,
+    /// It takes many messages.
+    pub(super) many: Option<Many>,
 }
 
 impl Received {
@@ -132,6 +137,16 @@ impl Oracle {
     /// What `source` has sent to `target` until now may never be received.
     pub(super) fn drop_from(&mut self, source: Process, target: Process, now_ns: u64) {
         self.dropped.insert((source, target), now_ns);
+    }
+
+    /// Memory that nobody may write any more.
+    pub(super) fn bury(&mut self, memory: [Vec<u8>; 2]) {
+        self.graves.bury(memory);
+    }
+
+    /// Whether an endpoint was closed at any time.
+    pub(super) fn was_closed(&self, place: Place) -> bool {
+        self.closed.contains_key(&place)
     }
 
     /// An endpoint is closed.
@@ -259,11 +274,18 @@ impl Oracle {
         now_ns: u64,
         completion: Completion,
     ) -> Result<(), String> {
-        let Completion { context, kind, result, buffer } = completion;
+        let (context, kind) = (completion.context, completion.kind);
         let index = (context & !SEND) as usize;
         let is_send = context & SEND != 0;
         if is_send != (kind == OperationKind::Send) {
             return Err("a completion is of another kind than its operation".into());
+        }
+        if !is_send && self.received[index].many.is_some() {
+            return self.complete_many(process, index, now_ns, completion);
+        }
+        let Completion { result, buffer, .. } = completion;
+        if kind == OperationKind::MultiReceive || completion.offset != 0 {
+            return Err(format!("receive {index} is reported as one of many"));
         }
         if is_send {
             let sent = &self.sent[index];
@@ -320,6 +342,28 @@ impl Oracle {
         if let Some(buffer) = buffer {
             self.graves.bury(memory_of(buffer));
         }
+    }
+
+    /// A message was claimed at `at`, and dropped.
+    pub(super) fn discarded(
+        &mut self,
+        at: Place,
+        from: Place,
+        status: &Status,
+    ) -> Result<(), String> {
+        let name = (status.envelope.tag >> super::SERIAL_SHIFT) as usize;
+        let told = (from, at, status.length, status.data);
+        let Some(sent) = self.sent.get_mut(name) else {
+            return Err(format!("what nobody sent was claimed: {status:?}"));
+        };
+        let is_it = told == (sent.from, sent.to, sent.length, sent.data);
+        if !is_it || sent.taken_by.is_some() || sent.fate == Fate::Cancelled {
+            return Err(format!("{status:?} was claimed: {sent:?}"));
+        }
+        if std::mem::replace(&mut sent.is_discarded, true) {
+            return Err(format!("a message was claimed twice: {sent:?}"));
+        }
+        Ok(())
     }
 
     fn complete_receive(
@@ -396,10 +440,15 @@ impl Oracle {
         Some(name).filter(|&name| name < self.sent.len()).ok_or_else(unknown)
     }
 
-    fn check_message(&self, index: usize, message: usize, status: &Status) -> Result<(), String> {
+    pub(super) fn check_message(
+        &self,
+        index: usize,
+        message: usize,
+        status: &Status,
+    ) -> Result<(), String> {
         let (received, sent) = (&self.received[index], &self.sent[message]);
         let fail = |what: &str| Err(format!("{what}: {message} {sent:?} in {index} {received:?}"));
-        if sent.taken_by.is_some() {
+        if sent.taken_by.is_some() || sent.is_discarded {
             return fail("a message was received twice");
         }
         if sent.fate == Fate::Cancelled {
@@ -427,9 +476,13 @@ impl Oracle {
             let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
             let ends_with_match =
                 sent.is_long || (sent.level == Level::Matched && !may_be_in_parts);
-            let is_over = |receive: usize| self.received[receive].fate == Fate::Done;
+            let is_over = |receive: usize| {
+                let received = &self.received[receive];
+                received.fate == Fate::Done || received.many.is_some()
+            };
             let is_forgiven = self.is_tainted(sent.from.0, sent.to.0);
-            if ends_with_match && !sent.taken_by.is_some_and(is_over) && !is_forgiven {
+            let is_taken = sent.is_discarded || sent.taken_by.is_some_and(is_over);
+            if ends_with_match && !is_taken && !is_forgiven {
                 return Err(format!("send {index} ended before its receive: {sent:?}"));
             }
         }
@@ -455,7 +508,8 @@ impl Oracle {
             let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
             let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;
             let is_due = (is_due || sent.is_owed) && !self.may_be_dropped(sent);
-            if is_due && is_alive(sent.to.0) && sent.taken_by.is_none() {
+            let is_gone = sent.taken_by.is_none() && !sent.is_discarded;
+            if is_due && is_alive(sent.to.0) && is_gone {
                 return Err(format!("message {index} was lost: {sent:?}"));
             }
             if is_alive(sent.from.0) && sent.fate == Fate::Outstanding {
@@ -486,6 +540,12 @@ impl Oracle {
         for messages in streams.values() {
             for (at, &(late, taker)) in messages.iter().enumerate() {
                 let before = &messages[at.saturating_sub(LOOK_BACK)..at];
+                if let Some(many) = &self.received[taker].many
+                    && let Some(&(early, _)) = before.iter().rfind(|&&(_, other)| other == taker)
+                    && many.offset_of(early) > many.offset_of(late)
+                {
+                    return Err(format!("message {late} lies before {early} of its stream"));
+                }
                 for &(early, _) in before.iter().filter(|&&(_, other)| other > taker) {
                     if self.received[taker].accepts(&self.sent[early]) {
                         return Err(format!("message {late} overtook {early} of its stream"));

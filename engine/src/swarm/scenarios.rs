@@ -128,8 +128,15 @@ pub(super) fn send(
 pub(super) fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity: usize) -> bool {
     let (ignore, capacity_bytes) = (0, capacity as u64);
     let peer = Some(peer);
-    let request =
-        ReceiveRequest { endpoint: 0, peer, context: 0, tag, ignore, capacity: capacity_bytes };
+    let request = ReceiveRequest {
+        endpoint: 0,
+        peer,
+        context: 0,
+        tag,
+        ignore,
+        capacity: capacity_bytes,
+        min_free: None,
+    };
     let mut buffer = Buffer::Heap(vec![0; capacity]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
@@ -429,8 +436,15 @@ const FIRST_CALLS: [&str; 4] = ["send", "receive", "peek", "connect"];
 /// One call of the owner of host 0 that concerns a peer.
 fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
     let (tag, ignore, capacity) = (70, 0, 8);
-    let wish =
-        ReceiveRequest { endpoint: 0, peer: Some(target), context: 0, tag, ignore, capacity };
+    let wish = ReceiveRequest {
+        endpoint: 0,
+        peer: Some(target),
+        context: 0,
+        tag,
+        ignore,
+        capacity,
+        min_free: None,
+    };
     let engine = world.engine(0).unwrap();
     match what {
         "send" => {

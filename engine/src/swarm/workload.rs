@@ -1,6 +1,7 @@
 //! What processes do: sends, receives, cancels and looks, at random.
 
 use super::form::{Form, content};
+use super::many::Many;
 use super::oracle::{Fate, Oracle, Place, Process, Promised, Received, Sent};
 use super::plan::Plan;
 use super::{Run, SERIAL_SHIFT};
@@ -38,6 +39,26 @@ fn route(context: u64, on_error_only: bool) -> Route {
     Route::Queue { queue: 0, context, on_error_only }
 }
 
+/// What a receive is posted for.
+#[derive(Clone, Copy)]
+enum What {
+    One,
+    /// The message that a peek has found.
+    Promised(Promised),
+    /// Many, until fewer bytes are free.
+    Many(usize),
+}
+
+impl What {
+    fn promised(self) -> Option<Promised> {
+        if let Self::Promised(promised) = self { Some(promised) } else { None }
+    }
+
+    fn min_free(self) -> Option<usize> {
+        if let Self::Many(min_free) = self { Some(min_free) } else { None }
+    }
+}
+
 /// The contexts of a run. In odd ones tags have the message's name above their class.
 const CONTEXTS: [u64; 4] = [7, 1, UNTAGGED, 3];
 
@@ -46,6 +67,12 @@ const CLASSES: u64 = (1 << SERIAL_SHIFT) - 1;
 
 /// Operations that are likely to be outstanding.
 const OPERATIONS_RECENT: usize = 8;
+
+/// A receive of anything in a context, for a look.
+fn wish(endpoint: u16, context: u64) -> ReceiveRequest {
+    let (peer, tag, ignore, capacity, min_free) = (None, 0, u64::MAX, 0, None);
+    ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free }
+}
 
 fn context_of(number: usize) -> u64 {
     CONTEXTS[number]
@@ -201,6 +228,7 @@ impl Run {
             fate,
             posted_ns,
             is_owed: false,
+            is_discarded: false,
             taken_by,
         };
         if may_inject {
@@ -270,7 +298,13 @@ impl Run {
         let is_ample = !self.random.one_in(6);
         let most = self.plan.length_max;
         let capacity = if is_ample { most } else { 8 + self.random.below(most) };
-        self.receive_message(host, at, source, (context_of(number), class, ignore), capacity, None)
+        // Messages of many are known by their names.
+        let is_many = has_names(number) && self.random.one_in(4);
+        let what = match is_many {
+            true => What::Many(1 + self.random.below(200)),
+            false => What::One,
+        };
+        self.receive_message(host, at, source, (context_of(number), class, ignore), capacity, what)
     }
 
     fn receive_message(
@@ -280,7 +314,7 @@ impl Run {
         source: Option<Place>,
         (context, tag, ignore): (u64, u64, u64),
         capacity: usize,
-        promised: Option<Promised>,
+        what: What,
     ) -> Result<(), String> {
         let peer = match source {
             Some(source) => match self.name_of(host, source) {
@@ -300,11 +334,23 @@ impl Run {
             tag,
             ignore,
             capacity: capacity as u64,
+            min_free: what.min_free().map(|min_free| min_free as u64),
         };
         let mut buffer = form.buffer(capacity, &[]);
         let shape = buffer.shape_for_recv().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
-        match engine.post_receive(&request, memory, route(index as u64, false)) {
+        let has_room =
+            !engine.state.core.operations().is_full() && engine.state.completions.has_room();
+        let claim = match what {
+            What::Promised(_) if has_room && index.is_multiple_of(3) => engine.claim(&request),
+            _ => Ok(None),
+        };
+        let route = route(index as u64, false);
+        let posted = match claim.map_err(|error| error.to_string())? {
+            Some((claim, _)) => engine.receive_claimed(claim, memory, route),
+            None => engine.post_receive(&request, memory, route),
+        };
+        match posted {
             Ok(id) => {
                 let (fate, message) = (Fate::Outstanding, None);
                 let received = Received {
@@ -319,7 +365,8 @@ impl Run {
                     message,
                     posted_ns,
                     ended_ns: 0,
-                    promised,
+                    promised: what.promised(),
+                    many: what.min_free().map(Many::new),
                 };
                 self.oracle.received.push(received);
                 self.oracle.count(at.0, OperationKind::Receive, 1);
@@ -380,8 +427,7 @@ impl Run {
         endpoint: u16,
         context: u64,
     ) -> Result<Option<(Place, Status)>, Error> {
-        let (tag, ignore, capacity) = (0, u64::MAX, 0);
-        let request = ReceiveRequest { endpoint, peer: None, context, tag, ignore, capacity };
+        let request = wish(endpoint, context);
         let Some(engine) = self.world.engine(host) else { return Ok(None) };
         let found = engine.peek(&request)?;
         Ok(found.and_then(|status| Some((Self::place_of(engine, status.peer?)?, status))))
@@ -397,13 +443,37 @@ impl Run {
                 let Some((from, status)) = found else { continue };
                 let (tag, length, data) = (status.envelope.tag, status.length, status.data);
                 let capacity = length.max(8);
-                let promised = Some((from, tag, length, data));
+                let promised = What::Promised((from, tag, length, data));
+                if has_names(number) && self.random.one_in(8) {
+                    self.discard(host, (process, endpoint), context, (from, status))?;
+                    continue;
+                }
                 let wanted = (context, tag, u64::MAX);
                 self.receive_message(host, (process, endpoint), None, wanted, capacity, promised)?;
                 self.collect(host)?;
             }
         }
         Ok(())
+    }
+
+    /// Takes the message that a look has found out of matching, and drops it.
+    fn discard(
+        &mut self,
+        host: usize,
+        at: Place,
+        context: u64,
+        (from, seen): (Place, Status),
+    ) -> Result<(), String> {
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let request = wish(at.1, context);
+        let Ok(Some((claim, status))) = engine.claim(&request) else {
+            return Err(format!("a look found what nobody can claim: {seen:?}"));
+        };
+        if status != seen || !engine.discard_claimed(claim) {
+            return Err(format!("{status:?} was claimed where {seen:?} was found"));
+        }
+        self.oracle.discarded(at, from, &status)?;
+        self.collect(host)
     }
 
     /// Receives everything that comes without being asked for. `true`: nothing does, nothing is on
@@ -537,7 +607,9 @@ impl Run {
                     // Small settings leave no room for all of them at once: some were not taken.
                     // Older messages may come as well, if what carried them has gone silent.
                     let mut greetings = self.oracle.sent[first_sent..].iter();
-                    let is_there = |it: &Sent| it.fate == Fate::Cancelled || it.taken_by.is_some();
+                    let is_there = |it: &Sent| {
+                        it.fate == Fate::Cancelled || it.is_discarded || it.taken_by.is_some()
+                    };
                     if is_quiet && greetings.all(is_there) {
                         break;
                     }

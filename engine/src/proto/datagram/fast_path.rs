@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 use super::super::core::Core;
 use super::super::effects::{Arrival, Effects};
-use super::super::matching::MatchEnvelope;
+use super::super::matching::{MatchEnvelope, STAYS};
 use super::super::receive::context_of;
 use super::super::unexpected::{Kind, Waiting};
 use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
@@ -70,6 +70,9 @@ impl Core {
             let envelope = MatchEnvelope { source: remote, context, tag };
             let whole = length as u64;
             if let Some(receive) = matcher.take_posted(&envelope) {
+                if receive & STAYS != 0 {
+                    break;
+                }
                 session.envelopes.pass(1);
                 session.bytes.pass(length as u32);
                 let capacity = self.operations.at(receive as usize).map_or(0, |it| it.length);

@@ -254,17 +254,16 @@ impl Core {
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = super::super::matching::MatchEnvelope { source: remote, context, tag };
-        let Some(matcher) = self.endpoints.get_mut(target) else {
-            return Ok(());
-        };
-        let Some(receive) = matcher.take_posted(&envelope) else {
+        let whole = u64::from(length);
+        let Some(id) = self.match_arrival(target, &envelope, whole, effects) else {
             let kind = Kind::Parts { report, assembly };
             let came_by = (slot, epoch);
-            let length = u64::from(length);
-            let message = Waiting { came_by, envelope, length, data, kind };
+            let message = Waiting { came_by, envelope, length: whole, data, kind };
             let message = self.unexpected.insert_parts(message);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            matcher.insert_unexpected(&envelope, message.index() as u32);
+            if let Some(matcher) = self.endpoints.get_mut(target) {
+                matcher.insert_unexpected(&envelope, message.index() as u32);
+            }
             self.counters.unexpected_messages += 1;
             self.store_pieces(assembly, message.index() as u32);
             return Ok(());
@@ -273,9 +272,8 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        let arrival = Arrival { peer, context, tag, length: u64::from(length), data };
+        let arrival = Arrival { peer, context, tag, length: whole, data };
         self.receive_parts(id, slot, assembly, arrival);
         let capacity = self.capacity_of(id);
         let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else {
@@ -363,9 +361,10 @@ impl Core {
         };
         if is_given_up {
             let name = self.name_of(operation.remote);
-            effects.complete(id, Ended::Failed(PeerFailure::Left, name));
+            let ended = Ended::Failed(PeerFailure::Left, name);
+            self.end_receive(id, operation.slice_of, ended, effects);
         } else {
-            effects.complete(id, Ended::Received(arrival));
+            self.end_receive(id, operation.slice_of, Ended::Received(arrival), effects);
         }
     }
 

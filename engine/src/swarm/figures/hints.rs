@@ -46,8 +46,15 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let route = Route::Queue { queue: 0, context: number as u64, on_error_only: false };
     // Any message of its context: which one it gets tells the order of matching.
     let (tag, ignore, capacity) = (0, u64::MAX, length as u64);
-    let request =
-        ReceiveRequest { endpoint: 0, peer: Some(peers[1]), context, tag, ignore, capacity };
+    let request = ReceiveRequest {
+        endpoint: 0,
+        peer: Some(peers[1]),
+        context,
+        tag,
+        ignore,
+        capacity,
+        min_free: None,
+    };
     let mut buffer = Buffer::Heap(vec![0; length]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };

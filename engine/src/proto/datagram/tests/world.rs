@@ -274,6 +274,7 @@ impl World {
             tag: 0,
             ignore: u64::MAX,
             capacity: capacity as u64,
+            min_free: None,
         };
         let fast = here.core.post_fast(&request);
         let id = fast.unwrap_or_else(|| here.core.new_receive(&request).unwrap());

@@ -182,6 +182,7 @@ impl Side {
             tag: 0,
             ignore: u64::MAX,
             capacity: 8,
+            min_free: None,
         };
         let fast = self.core.post_fast(&request);
         let id = fast.unwrap_or_else(|| self.core.new_receive(&request).unwrap());
