@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringrail::settings::Settings;
-use ringrail::{Domain, Endpoint, Envelope, Owned};
+use ringrail::{Domain, Endpoint, Envelope, Owned, SendOptions};
 
 /// Datagrams that wait when a turn begins: as many as one turn handles.
 const BATCH: u64 = 64;
@@ -39,7 +39,7 @@ fn pair() -> [Endpoint<Owned>; 2] {
     while !is_connected {
         assert!(Instant::now() < deadline, "they do not connect");
         is_connected =
-            matches!(ends[0].inject(peer, Envelope { context: 0, tag: 0 }, &[1]), Ok(()));
+            matches!(ends[0].inject(peer, Envelope::new(0, 0), &[1], SendOptions::new()), Ok(()));
         turn(&ends);
     }
     for _ in 0..10_000 {

@@ -36,18 +36,19 @@ mod types;
 mod wire;
 
 pub use api::{
-    DatagramState, Detached, Domain, DroppedDatagrams, Endpoint, KernelFeature, Operation, Owned,
-    Rejected, SendOptions, kernel_features,
+    Attached, CompletionQueue, DatagramState, Detached, Domain, DroppedDatagrams, Endpoint,
+    EndpointOptions, KernelFeature, Operation, Owned, ReceiveOptions, SendOptions, Shared,
+    kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
-pub use proto::effects::Level;
+pub use proto::effects::CompletionLevel;
 pub use secret::JobSecret;
 pub use telemetry::{Counters, Statistics, prometheus};
 pub use types::{
-    Address, Cause, Completion, Envelope, Error, ErrorKind, Event, FrameDrops, FrameFigures,
-    FrameState, Hint, LaneStatistics, NicCounters, OperationId, OperationKind, Outcome, PathCause,
-    PathChange, PathState, PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail,
-    RailRole, Selector, Status,
+    Address, Cause, Completed, Completion, Envelope, Error, ErrorKind, Event, Failed, FrameDrops,
+    FrameFigures, FrameState, Hint, LaneStatistics, NicCounters, OperationId, OperationKind,
+    PathCause, PathChange, PathState, PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX,
+    Rail, RailRole, Selector, Status,
 };
 
 #[cfg(doctest)]

@@ -142,7 +142,7 @@ pub(crate) fn run(
     if is_server {
         side.greet()?;
     } else {
-        side.endpoint.connect(side.peer).map_err(message)?;
+        side.endpoint.connect(side.peer, None).map_err(message)?;
     }
     let mut reports = Vec::new();
     if job.test == TestName::Failover {
@@ -173,12 +173,12 @@ pub(crate) fn run(
 }
 
 /// The tag of everything but bulk under load.
-pub(crate) const TAG: Envelope = Envelope::tag(1);
+pub(crate) const TAG: Envelope = Envelope::tagged(1);
 
 impl Side<'_> {
     /// The server makes progress until the client is connected.
     fn greet(&mut self) -> Result<(), String> {
-        self.endpoint.connect(self.peer).map_err(message)
+        self.endpoint.connect(self.peer, None).map_err(message)
     }
 
     /// A buffer of the job's kind. Its pages are there: what the kernel takes to get them is no

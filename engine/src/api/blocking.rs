@@ -1,95 +1,112 @@
 //! Blocking calls, which borrow the memory of the caller.
 
-use super::endpoint::{Endpoint, Owned};
-use super::receive::label_of;
-use super::send::context_of;
+use std::time::{Duration, Instant};
+
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
+use super::options::{ReceiveOptions, SendOptions};
 use crate::memory::Shape;
-use crate::progress::completions::Route;
 use crate::progress::engine::Engine;
-use crate::progress::post::{Memory, Posted};
-use crate::proto::effects::Level;
+use crate::progress::post::{Memory, Posted, Refused};
 use crate::types::{Envelope, Error, Peer, Selector, Status};
 
-impl Endpoint<Owned> {
-    /// Sends bytes and waits until the send has come as far as `level` asks; they can be reused
-    /// then in any case. The message has the endpoint's hint.
+impl<M: Attached> Endpoint<M> {
+    /// Sends bytes and waits until the send has come as far as the options' level asks; they can be
+    /// reused then in any case.
     ///
-    /// If the driver fails for good meanwhile, the process is aborted: the kernel may hold the
-    /// borrowed memory and nothing can be returned to.
+    /// A send that has not gone out by [`SendOptions::timeout`] is taken back. One that has is
+    /// waited for: its memory is in use.
     ///
     /// # Errors
     ///
-    /// How the send failed.
+    /// How the send failed; [`Error::TimedOut`] when it was taken back. If the driver fails for
+    /// good and the kernel does not let go of the memory, the process is aborted: there is nothing
+    /// that can be returned to.
     pub fn send_blocking(
         &self,
         peer: Peer,
         envelope: Envelope,
         bytes: &[u8],
-        level: Level,
+        options: SendOptions,
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
-        let request =
-            self.send_request(peer, context_of(envelope), envelope.tag, bytes.len(), (level, None));
-        self.block_on(|engine, route| {
-            let memory = Memory { buffer: None, shape };
-            let posted = engine.post_send(&request, memory, route, false);
-            posted.map_err(|(error, _)| error)
+        let request = self.send_request(peer, envelope, bytes.len(), &options);
+        self.block_on(options.timeout, |engine| {
+            engine.start_send(&request, Memory { buffer: None, shape }, options.more)
         })
     }
 
     /// Receives into bytes of the caller and waits for the message.
     ///
-    /// If the driver fails for good meanwhile, the process is aborted: the kernel may hold the
-    /// borrowed memory and nothing can be returned to.
+    /// A receive that has not matched by [`ReceiveOptions::timeout`] is taken back. One that has is
+    /// waited for.
     ///
     /// # Errors
     ///
-    /// How the receive failed.
-    pub fn receive_blocking(&self, selector: Selector, into: &mut [u8]) -> Result<Status, Error> {
+    /// How the receive failed; otherwise as for [`Self::send_blocking`].
+    pub fn receive_blocking(
+        &self,
+        selector: Selector,
+        into: &mut [u8],
+        options: ReceiveOptions,
+    ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
-        let (context, tag, ignore) = label_of(&selector);
-        let request = self.receive_request(selector.source, context, tag, ignore, into.len());
-        self.block_on(|engine, route| {
+        let request = self.receive_request(&selector, into.len());
+        self.block_on(options.timeout, |engine| {
             let memory = Memory { buffer: None, shape };
-            let posted = engine.post_receive(&request, memory, route);
-            posted.map(Posted::Pending).map_err(|(error, _)| error)
+            engine.start_receive(&request, memory).map(Posted::Pending)
         })
     }
 
     /// Posts an operation on borrowed memory and does not return before it has ended.
+    #[allow(clippy::type_complexity, reason = "the handle is that of the engine reference")]
     fn block_on(
         &self,
-        post: impl FnOnce(&mut Engine, Route) -> Result<Posted, Error>,
+        timeout: Option<Duration>,
+        post: impl FnOnce(&M::Engine) -> Result<Posted<<M::Engine as EngineRef>::Handle>, Refused>,
     ) -> Result<Status, Error> {
-        let mut engine = self.mode.engine.borrow_mut();
-        let handle = engine.new_handle().ok_or(Error::WouldBlock("cq_entries"))?;
+        let engine = &self.open().engine;
+        let mut deadline = deadline_of(timeout);
         // From here on the engine may hold the caller's memory, also while a panic unwinds.
         let borrowed = Borrowed;
-        let result = match post(&mut engine, Route::Handle(handle)) {
-            Ok(Posted::Pending(_)) => {
-                let ended = |engine: &mut Engine| {
-                    let handles = &mut engine.state.completions.handles;
-                    handles.get(handle)?.outcome.as_ref()?;
-                    handles.remove(handle)?.outcome
-                };
-                match engine.wait(None, ended) {
-                    Ok(Some((result, _))) => result,
-                    Ok(None) => drop_and_abort(borrowed, "the wait ended early"),
-                    Err(error) => drop_and_abort(borrowed, &error.to_string()),
+        let result = match post(engine) {
+            Ok(Posted::Sent(status, _)) => Ok(status),
+            Ok(Posted::Pending(handle)) => {
+                let mut is_late = false;
+                loop {
+                    match engine.wait_for_outcome(&handle, deadline) {
+                        Ok(Some(Ok(completed))) => break Ok(completed.status),
+                        Ok(Some(Err(failed))) => {
+                            break Err(match failed.error {
+                                Error::Cancelled if is_late => Error::TimedOut,
+                                error => error,
+                            });
+                        }
+                        Ok(None) => {
+                            is_late = engine.cancel_handle(&handle);
+                            deadline = None;
+                        }
+                        Err(error) => {
+                            if !engine.with(Engine::end_failed_driver) {
+                                drop_and_abort(borrowed, &error.to_string());
+                            }
+                            engine.abandon(&handle);
+                            break Err(error);
+                        }
+                    }
                 }
             }
-            Ok(Posted::Sent(status, _)) => {
-                engine.state.completions.handles.remove(handle);
-                Ok(status)
-            }
-            Err(error) => {
-                engine.state.completions.handles.remove(handle);
-                Err(error)
-            }
+            Err((error, _)) => Err(error),
         };
         std::mem::forget(borrowed);
         result
     }
+}
+
+/// The time at which a wait ends; `None`: never, also where the clock cannot tell it.
+pub(super) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
 /// Ends the process when it is dropped: borrowed memory is in flight, the kernel may write to it,

@@ -1,7 +1,10 @@
 //! Whether an endpoint takes datagrams.
 
-use super::endpoint::{Endpoint, Owned};
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
 use crate::driver::udp;
+use crate::progress::engine::Engine;
 use crate::proto::paths::Dropped;
 use crate::types::FrameState;
 
@@ -62,35 +65,38 @@ pub struct DroppedDatagrams {
     pub stray: u64,
 }
 
-impl Endpoint<Owned> {
+impl<M: Attached> Endpoint<M> {
     /// Whether it takes datagrams. Endpoints of the same engine share one socket.
     pub fn datagrams(&self) -> DatagramState {
-        let engine = self.mode.engine.borrow();
-        let datagrams = &engine.state.datagrams;
-        let socket = match datagrams.socket() {
-            Ok(socket) => socket,
-            Err(None) => return DatagramState::Off,
-            Err(Some(cause)) => return DatagramState::Refused { cause: cause.to_owned() },
-        };
-        let Dropped { malformed, unknown, forged, repeated, stray } = engine.state.paths.dropped();
-        let asked = socket.local_addr().and_then(|at| Ok((at.port(), udp::buffers(socket)?)));
-        match asked {
-            Ok((port, (receive_buffer_bytes, send_buffer_bytes))) => DatagramState::Taken {
-                port,
-                receive_buffer_bytes,
-                send_buffer_bytes,
-                wanted_buffer_bytes: udp::WANTED_BYTES,
-                frames: engine.frame_state(),
-                dropped: DroppedDatagrams {
-                    malformed,
-                    too_long: engine.driver_counters().datagrams_too_long,
-                    unknown,
-                    forged,
-                    repeated,
-                    stray,
-                },
+        self.open().engine.with(|engine| state_of(engine))
+    }
+}
+
+fn state_of(engine: &Engine) -> DatagramState {
+    let datagrams = &engine.state.datagrams;
+    let socket = match datagrams.socket() {
+        Ok(socket) => socket,
+        Err(None) => return DatagramState::Off,
+        Err(Some(cause)) => return DatagramState::Refused { cause: cause.to_owned() },
+    };
+    let Dropped { malformed, unknown, forged, repeated, stray } = engine.state.paths.dropped();
+    let asked = socket.local_addr().and_then(|at| Ok((at.port(), udp::buffers(socket)?)));
+    match asked {
+        Ok((port, (receive_buffer_bytes, send_buffer_bytes))) => DatagramState::Taken {
+            port,
+            receive_buffer_bytes,
+            send_buffer_bytes,
+            wanted_buffer_bytes: udp::WANTED_BYTES,
+            frames: engine.frame_state(),
+            dropped: DroppedDatagrams {
+                malformed,
+                too_long: engine.driver_counters().datagrams_too_long,
+                unknown,
+                forged,
+                repeated,
+                stray,
             },
-            Err(error) => DatagramState::Refused { cause: error.to_string() },
-        }
+        },
+        Err(error) => DatagramState::Refused { cause: error.to_string() },
     }
 }

@@ -225,7 +225,7 @@ impl Domain {
         state.datagrams.socket_window_bytes = window_bytes;
         let endpoint = state.core.open_endpoint();
         debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
-        state.completions.open_queue();
+        state.completions.open_queue(settings.cq_entries());
         Ok(Endpoint::new(self.clone(), Box::new(state)))
     }
 

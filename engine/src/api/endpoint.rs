@@ -1,16 +1,22 @@
 //! Endpoints: from where they are made to where they are closed, and their peers.
 
-use std::cell::Cell;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
+use super::blocking::deadline_of;
 use super::domain::Domain;
+use super::engine_ref::EngineRef;
 use super::hints::Hints;
-use crate::driver::lanes::LaneKey;
-use crate::driver::{self, ArenaRange, DriverChoice};
+use super::mode::{Attached, Open, Owned, Queues, Shared};
+use super::queues::CompletionQueue;
+use crate::driver::lanes::{Driver, LaneKey};
+use crate::driver::{self, AnyDriver, ArenaRange, DriverChoice};
 use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::{Engine, EngineState};
+use crate::progress::shared_engine::SharedEngine;
 use crate::settings::Lanes;
 use crate::types::{Address, Error, Peer};
 
@@ -18,62 +24,6 @@ use crate::types::{Address, Error, Peer};
 pub struct Detached {
     state: Box<EngineState>,
     sockets: Vec<(LaneKey, OwnedFd)>,
-}
-
-/// An endpoint owned by the thread that attached it, which makes all progress: neither `Send`
-/// nor `Sync`, and without a lock on the way of a message.
-pub struct Owned {
-    pub(super) engine: Rc<EngineCell>,
-    pub(super) endpoint: u16,
-    pub(super) queue: u32,
-    pub(super) hints: Hints,
-    // Dropped after the hold on the engine above.
-    pub(super) guard: Guard,
-}
-
-impl Owned {
-    fn new(engine: Rc<EngineCell>, endpoint: u16, queue: u32, hints: Hints) -> Self {
-        let guard = Guard::new(&engine, endpoint, queue);
-        Self { engine, endpoint, queue, hints, guard }
-    }
-}
-
-/// Closes an endpoint when it is dropped, unless its engine has closed with it.
-pub(super) struct Guard {
-    engine: Weak<EngineCell>,
-    endpoint: u16,
-    queue: u32,
-    /// Memory of its user has been lent to its operations.
-    has_borrowed: Cell<bool>,
-}
-
-impl Guard {
-    fn new(engine: &Rc<EngineCell>, endpoint: u16, queue: u32) -> Self {
-        let (engine, has_borrowed) = (Rc::downgrade(engine), Cell::new(false));
-        Self { engine, endpoint, queue, has_borrowed }
-    }
-
-    /// From here on the endpoint may not end without its operations.
-    pub(super) fn note_borrowed(&self) {
-        self.has_borrowed.set(true);
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // The last hold on an engine takes it along, with all endpoints.
-        let Some(home) = self.engine.upgrade().filter(|home| !home.is_inherited()) else { return };
-        match home.try_borrow_mut() {
-            Some(mut engine) => engine.close_endpoint(self.endpoint, self.queue),
-            // Dropped by what the engine calls (a subscriber of `tracing`, a waker): it goes on,
-            // and closes with its engine.
-            None if !self.has_borrowed.get() => {}
-            None => {
-                tracing::error!("an endpoint with lent memory is dropped inside its own engine");
-                std::process::abort();
-            }
-        }
-    }
 }
 
 /// A place to send from and to receive at, with an address of its own.
@@ -97,7 +47,7 @@ impl Drop for Guard {
 /// connects before this side calls: where sends had completed of which the peer had not
 /// acknowledged all, and no operation ended with the failure, the next send to a peer of that
 /// engine, receive or [`Endpoint::peek`] from it by name, or connect reports it, once. What was
-/// sent at [`Level::Delivered`](crate::Level::Delivered) or beyond and has completed is not lost
+/// sent at [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond and has completed is not lost
 /// with a session, and needs no such report. A peer that was removed has none.
 ///
 /// # Memory
@@ -123,7 +73,7 @@ impl Drop for Guard {
 ///   `close_linger`. What a send reported complete is delivered as if the endpoint were open.
 /// * Sends that are not done by then end, and their receivers are told that this side has left. So
 ///   do at once long messages to an endpoint of the same engine that has posted no receive for
-///   them, and sends at [`Level::Matched`](crate::Level::Matched) that their peers have and have
+///   them, and sends at [`CompletionLevel::Match`](crate::CompletionLevel::Match) that their peers have and have
 ///   not matched: these may still be received.
 ///
 /// What ends like this ends as [`Error::Cancelled`], in the completion queue where another endpoint
@@ -196,36 +146,106 @@ impl Endpoint<Detached> {
     /// says what helps. The endpoint is closed then.
     pub fn attach(self) -> Result<Endpoint<Owned>, Error> {
         let Self { domain, mode } = self;
-        let settings = domain.settings();
         domain.check_process()?;
         domain.pin_thread()?;
-        let choice = match settings.lanes() {
-            Lanes::Auto => DriverChoice::Auto,
-            Lanes::Uring => DriverChoice::Uring,
-            Lanes::Sockets => DriverChoice::Sockets,
-        };
-        let arena = domain.arena();
-        let range =
-            ArenaRange { base: arena.base(), len: arena.len(), may_be_huge: arena.may_be_huge() };
-        // SAFETY: the engine keeps the arena alive until its driver is shut down, and leaks it
-        // if that does not come to an end.
-        let driver = unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }
-            .map_err(|error| Error::system("cannot attach the endpoint", error))?;
+        let driver = open_driver(
+            &domain,
+            match domain.settings().lanes() {
+                Lanes::Auto => DriverChoice::Auto,
+                Lanes::Uring => DriverChoice::Uring,
+                Lanes::Sockets => DriverChoice::Sockets,
+            },
+        )?;
         let engine = Rc::new(EngineCell::new(mode.state, driver, mode.sockets)?);
-        let mode = Owned::new(engine, 0, 0, Hints::new(domain.settings().hint()));
-        Ok(Endpoint { domain, mode })
+        // It was opened with the engine.
+        let queues = Queues { transmit: 0, receive: 0 };
+        engine.share_queue(&0);
+        Ok(Endpoint::of(domain, engine, 0, queues))
     }
 }
 
-impl Endpoint<Owned> {
+impl Endpoint<Detached> {
+    /// Opens the endpoint for all threads of the process. It goes by plain sockets: a ring of
+    /// io_uring cancels what a thread has submitted when that thread ends, and runs what completes
+    /// on threads that compute.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] with the setting `lanes = uring`; [`Error::System`] when descriptors
+    /// cannot be had. The endpoint is closed then.
+    pub fn share(self) -> Result<Endpoint<Shared>, Error> {
+        let Self { domain, mode } = self;
+        domain.check_process()?;
+        if domain.settings().lanes() == Lanes::Uring {
+            let text = "a shared endpoint goes by plain sockets: set lanes = auto or sockets, or \
+                        attach the endpoint to one thread";
+            return Err(Error::misuse(text));
+        }
+        let driver = open_driver(&domain, DriverChoice::Sockets)?;
+        let engine = Arc::new(SharedEngine::new(mode.state, driver, mode.sockets)?);
+        // It was opened with the engine.
+        let queue = engine.with(|engine| {
+            engine.state.completions.share_queue(0);
+            engine.state.completions.move_queue_outside(0)
+        });
+        let queues = Queues { transmit: Arc::clone(&queue), receive: queue };
+        Ok(Endpoint::of(domain, engine, 0, queues))
+    }
+}
+
+fn open_driver(
+    domain: &Domain,
+    choice: DriverChoice,
+) -> Result<AnyDriver<dyn Driver + Send>, Error> {
+    let arena = domain.arena();
+    let range =
+        ArenaRange { base: arena.base(), len: arena.len(), may_be_huge: arena.may_be_huge() };
+    // SAFETY: the engine keeps the arena alive until its driver is shut down, and leaks it
+    // if that does not come to an end.
+    unsafe { driver::open(choice, &domain.driver_config(), Some(range)) }
+        .map_err(|error| Error::system("cannot open the endpoint", error))
+}
+
+/// How an endpoint is opened beside another one.
+#[derive(Debug)]
+pub struct EndpointOptions<'a, M: Attached> {
+    /// Where the ends of its sends go; `None`: to a queue of its own.
+    pub transmit_queue: Option<&'a CompletionQueue<M>>,
+    /// Where the ends of its receives go; `None`: to where those of its sends go.
+    pub receive_queue: Option<&'a CompletionQueue<M>>,
+}
+
+impl<M: Attached> Default for EndpointOptions<'_, M> {
+    fn default() -> Self {
+        Self { transmit_queue: None, receive_queue: None }
+    }
+}
+
+impl<M: Attached> Endpoint<M> {
+    fn of(
+        domain: Domain,
+        engine: M::Engine,
+        number: u16,
+        queues: Queues<<M::Engine as EngineRef>::Queue>,
+    ) -> Self {
+        let hints = Hints::new(domain.settings().hint());
+        Self { domain, mode: M::new(Open::new(engine, number, queues, hints)) }
+    }
+
+    #[inline]
+    pub(super) fn open(&self) -> &Open<M::Engine> {
+        self.mode.open()
+    }
+
     /// Where peers reach it.
     pub fn address(&self) -> Address {
-        self.mode.engine.borrow().state.address(self.mode.endpoint)
+        let Open { engine, number, .. } = self.open();
+        engine.with(|engine| engine.state.address(*number))
     }
 
     /// Which driver moves its messages: `"uring"` or `"sockets"`.
     pub fn driver(&self) -> &'static str {
-        self.mode.engine.borrow().driver_name()
+        self.open().engine.with(|engine| engine.driver_name())
     }
 
     /// The domain it was made from.
@@ -233,63 +253,77 @@ impl Endpoint<Owned> {
         &self.domain
     }
 
-    /// Another endpoint on the same engine and thread, with an address of its own. It shares
-    /// this endpoint's completion queue if `shares_queue`, else it has its own.
+    /// Another endpoint on the same engine, with an address of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] at 1024 endpoints.
-    pub fn open_sibling(&self, shares_queue: bool) -> Result<Self, Error> {
-        let mut engine = self.mode.engine.borrow_mut();
-        let endpoint = engine
-            .state
-            .core
-            .open_endpoint()
-            .ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
-        let completions = &mut engine.state.completions;
-        let queue = if shares_queue {
-            completions.share_queue(self.mode.queue);
-            self.mode.queue
-        } else {
-            completions.open_queue()
+    /// [`Error::Limit`] at 1024 endpoints; [`Error::Misuse`] when a queue belongs to another
+    /// engine.
+    pub fn open_endpoint(&self, options: EndpointOptions<'_, M>) -> Result<Self, Error> {
+        let engine = &self.open().engine;
+        let EndpointOptions { transmit_queue, receive_queue } = options;
+        let mut given = transmit_queue.iter().chain(&receive_queue);
+        if given.any(|queue| !M::Engine::is_same(&queue.engine, engine)) {
+            return Err(Error::misuse("the completion queue belongs to another engine"));
+        }
+        let number = engine.with(|engine| engine.state.core.open_endpoint());
+        let number = number.ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
+        let shared = |queue: &CompletionQueue<M>| {
+            engine.share_queue(&queue.queue);
+            queue.queue.clone()
         };
-        let hints = Hints::new(self.domain.settings().hint());
-        let mode = Owned::new(Rc::clone(&self.mode.engine), endpoint, queue, hints);
-        Ok(Self { domain: self.domain.clone(), mode })
+        let transmit = transmit_queue
+            .map_or_else(|| engine.open_queue(self.domain.settings().cq_entries()), shared);
+        let receive = receive_queue.map(shared).unwrap_or_else(|| {
+            engine.share_queue(&transmit);
+            transmit.clone()
+        });
+        let queues = Queues { transmit, receive };
+        Ok(Self::of(self.domain.clone(), engine.clone(), number, queues))
     }
+}
 
+impl Endpoint<Owned> {
     /// Gives the endpoint up for another thread to attach; connections stay open.
     ///
     /// # Errors
     ///
     /// The endpoint comes back when siblings or operations are alive, or anything is outstanding.
     pub fn detach(self) -> Result<Endpoint<Detached>, (Self, Error)> {
-        if Rc::strong_count(&self.mode.engine) > 1 || self.mode.endpoint != 0 {
-            let text = "an engine is detached by its first endpoint, when siblings and operations \
-                        are gone";
+        if Rc::strong_count(&self.open().engine) > 1 || self.open().number != 0 {
+            let text = "an engine is detached by its first endpoint, when the others, completion \
+                        queues and operations are gone";
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
-        let Owned { engine, endpoint, queue, hints, guard } = mode;
+        let Open { engine, number, queues, hints, guard } = mode.0;
         let engine = match Rc::try_unwrap(engine) {
             // Its guard finds nothing to close.
             Ok(engine) => engine.into_engine(),
             Err(engine) => {
-                let mode = Owned { engine, endpoint, queue, hints, guard };
+                let mode = Owned(Open { engine, number, queues, hints, guard });
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };
         match engine.detach() {
-            Ok((state, sockets)) => Ok(Endpoint { domain, mode: Detached { state, sockets } }),
+            Ok((mut state, sockets)) => {
+                // What it was attached with is taken again by the next.
+                state.completions.close_queue(0);
+                Ok(Endpoint { domain, mode: Detached { state, sockets } })
+            }
             Err((engine, error)) => {
-                let mode = Owned::new(Rc::new(EngineCell::again(engine)), endpoint, queue, hints);
+                let open = Open::new(Rc::new(EngineCell::again(engine)), number, queues, hints);
                 // What it has lent is outstanding still.
-                mode.guard.has_borrowed.set(guard.has_borrowed.get());
-                Err((Self { domain, mode }, error))
+                if guard.has_borrowed() {
+                    open.guard.note_borrowed();
+                }
+                Err((Self { domain, mode: Owned(open) }, error))
             }
         }
     }
+}
 
+impl<M: Attached> Endpoint<M> {
     // ---- Peers ----
 
     /// Adds a peer to the address vector, at any time. The same address gives the same handle.
@@ -305,7 +339,7 @@ impl Endpoint<Owned> {
             "this engine has sessions_max sessions, with peers that are connected or were \
              inserted: raise the setting, or remove peers that are gone",
         );
-        self.mode.engine.borrow_mut().insert_peer(address).ok_or(error)
+        self.open().engine.with(|engine| engine.insert_peer(address)).ok_or(error)
     }
 
     /// Removes a peer: what is outstanding with it fails, and the connection is closed when it
@@ -316,23 +350,25 @@ impl Endpoint<Owned> {
     ///
     /// [`Error::UnknownPeer`] when it was removed before.
     pub fn remove(&self, peer: Peer) -> Result<(), Error> {
-        let mut engine = self.mode.engine.borrow_mut();
-        let state = &mut *engine.state;
-        if !state.core.remove_peer(peer.0, &mut state.completions) {
-            return Err(Error::UnknownPeer);
-        }
-        engine.progress()?;
-        Ok(())
+        self.open().engine.with(|engine| {
+            let state = &mut *engine.state;
+            if !state.core.remove_peer(peer.0, &mut state.completions) {
+                return Err(Error::UnknownPeer);
+            }
+            engine.progress()?;
+            Ok(())
+        })
     }
 
     /// The address of a peer. One that was met as the source of a message and never inserted is
     /// known while it is connected and while messages of it wait to be received, and after that
     /// until some newer sessions have ended: insert its address to keep it.
     pub fn peer_address(&self, peer: Peer) -> Option<Address> {
-        let engine = self.mode.engine.borrow();
-        engine.state.core.remotes().get(peer.0)?;
-        let name = engine.state.core.name_of(peer.0.index() as u32)?;
-        Some(Address::new(name.engine, name.locators, name.endpoint))
+        self.open().engine.with(|engine| {
+            engine.state.core.remotes().get(peer.0)?;
+            let name = engine.state.core.name_of(peer.0.index() as u32)?;
+            Some(Address::new(name.engine, name.locators, name.endpoint))
+        })
     }
 
     /// The longest message, in bytes, that may go to a peer with its envelope; longer ones are
@@ -343,20 +379,22 @@ impl Endpoint<Owned> {
     /// where such a message goes in several datagrams, `datagram_eager_limit_bytes` at the most;
     /// and 32 KiB where both sides have no datagrams. `None`: not connected.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
-        let core = &self.mode.engine.borrow().state.core;
-        core.eager_limit_of(core.remotes().get(peer.0)?.session)
+        self.open().engine.with(|engine| {
+            let core = &engine.state.core;
+            core.eager_limit_of(core.remotes().get(peer.0)?.session)
+        })
     }
 
-    /// Connects to a peer and waits until the session is up. Sending does so by itself; after a
-    /// failure this is how to try again.
+    /// Connects to a peer and waits until the session is up, for `timeout` at the most; without one
+    /// until the attempts end. Sending does so by itself; after a failure this is how to try again.
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] with the cause when all attempts failed, or once, while the attempt goes on,
+    /// [`Error::TimedOut`], while the attempt goes on; [`Error::Peer`] with the cause when all attempts failed, or once, while the attempt goes on,
     /// when completed sends may be lost (see [Failures](Endpoint#failures));
     /// [`Error::UnknownPeer`] when the peer was removed.
-    pub fn connect(&self, peer: Peer) -> Result<(), Error> {
-        self.connect_all(&[peer])
+    pub fn connect(&self, peer: Peer, timeout: Option<Duration>) -> Result<(), Error> {
+        self.connect_all(&[peer], timeout)
     }
 
     /// Connects to several peers at once and waits for all of them.
@@ -364,9 +402,15 @@ impl Endpoint<Owned> {
     /// # Errors
     ///
     /// The first failure; the other attempts go on.
-    pub fn connect_all(&self, peers: &[Peer]) -> Result<(), Error> {
-        let mut engine = self.mode.engine.borrow_mut();
-        let started: Vec<_> = peers.iter().map(|&peer| engine.start_connect(peer)).collect();
+    pub fn connect_all(&self, peers: &[Peer], timeout: Option<Duration>) -> Result<(), Error> {
+        let deadline = deadline_of(timeout);
+        let engine = &self.open().engine;
+        let started = {
+            let start = |engine: &mut Engine| {
+                peers.iter().map(|&peer| engine.start_connect(peer)).collect::<Vec<_>>()
+            };
+            engine.with(start)
+        };
         for outcome in started {
             outcome?;
         }
@@ -376,7 +420,7 @@ impl Endpoint<Owned> {
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
             };
-            engine.wait(None, done)?.unwrap_or(Err(Error::TimedOut))?;
+            engine.wait(deadline, done)?.unwrap_or(Err(Error::TimedOut))?;
         }
         Ok(())
     }

@@ -2,39 +2,45 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::progress::caretaker::EngineCell;
-use crate::progress::completions::outcome_of;
-use crate::progress::engine::Engine;
-use crate::proto::table::Id;
-use crate::types::{Error, Outcome};
+use super::blocking::deadline_of;
+use super::engine_ref::EngineRef;
+use super::mode::{Attached, Owned};
+use crate::types::{Completed, Error, Failed, Outcome};
 
-enum State {
+enum State<E: EngineRef> {
     /// It was over before the handle was made.
-    Ready(Outcome),
+    Ready(Completed),
     Pending {
-        engine: Rc<EngineCell>,
-        handle: Id,
+        engine: E,
+        handle: E::Handle,
     },
     Taken,
 }
 
 /// An outstanding send or receive and the buffer it owns.
 ///
-/// Test it, wait for it, or `.await` it (a poll of the future makes progress and asks to be
-/// polled again; any executor on the thread of the endpoint will do). Dropping the handle does not
-/// cancel the operation: it runs to its end and the buffer is dropped then. An operation ends with
-/// its endpoint at the latest (see [`Endpoint`](crate::Endpoint), *Closing*); its handle keeps the
-/// engine, and what that has to deliver to others, going.
+/// Test it, wait for it, or `.await` it. An operation ends with its endpoint at the latest (see
+/// [`Endpoint`](crate::Endpoint), *Closing*); its handle keeps the engine, and what that has to
+/// deliver to others, going.
+///
+/// # Dropping
+///
+/// The drop of a handle detaches the operation: it runs to its end, and its buffer is dropped then.
+/// [`Self::cancel`] before it ends what has not matched or gone out.
+///
+/// # Futures
+///
+/// The poll of a future makes progress. Of an owned endpoint the task asks at once to be polled
+/// again, for nobody else makes progress; any executor on the thread of the endpoint will do.
 #[must_use = "an operation that nobody waits for still runs; its buffer and its result are lost"]
-pub struct Operation {
-    state: State,
+pub struct Operation<M: Attached = Owned> {
+    state: State<M::Engine>,
 }
 
-impl std::fmt::Debug for Operation {
+impl<M: Attached> std::fmt::Debug for Operation<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.state {
             State::Ready(_) => "Operation(ready)",
@@ -44,58 +50,61 @@ impl std::fmt::Debug for Operation {
     }
 }
 
-impl Operation {
-    pub(crate) fn ready(outcome: Outcome) -> Self {
-        Self { state: State::Ready(outcome) }
+impl<M: Attached> Operation<M> {
+    pub(crate) fn ready(completed: Completed) -> Self {
+        Self { state: State::Ready(completed) }
     }
 
-    pub(crate) fn pending(engine: Rc<EngineCell>, handle: Id) -> Self {
+    pub(crate) fn pending(engine: M::Engine, handle: <M::Engine as EngineRef>::Handle) -> Self {
         Self { state: State::Pending { engine, handle } }
     }
 
-    fn take(&mut self) -> Option<Outcome> {
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Ready(outcome) => Some(outcome),
-            State::Pending { engine, handle } => {
-                let outcome = take_outcome(&mut engine.borrow_mut(), handle);
-                if outcome.is_none() {
-                    self.state = State::Pending { engine, handle };
-                }
-                outcome
-            }
-            State::Taken => None,
+    /// The state is spent with the outcome.
+    fn spend(&mut self, outcome: Option<Outcome>) -> Result<Option<Completed>, Failed> {
+        if outcome.is_some() {
+            self.state = State::Taken;
         }
+        outcome.transpose()
     }
 
-    /// Makes progress; the outcome once it is there. After that the handle is spent.
+    /// Makes progress; what the operation ended with once it has. After that the handle is spent.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] on a spent handle, or the engine cannot make progress at all. How the
-    /// operation ended is in [`Outcome::result`].
-    pub fn test(&mut self) -> Result<Option<Outcome>, Error> {
-        match &self.state {
-            State::Pending { engine, .. } => {
-                engine.borrow_mut().progress()?;
-            }
-            State::Ready(_) => {}
-            State::Taken => return Err(spent()),
+    /// How the operation failed, with its buffer. Also with an empty buffer: [`Error::Misuse`] on a
+    /// spent handle, or the engine cannot make progress at all, and the operation is not over.
+    pub fn test(&mut self) -> Result<Option<Completed>, Failed> {
+        if let State::Pending { engine, handle } = &self.state {
+            engine.progress().map_err(without_buffer)?;
+            let outcome = engine.take_outcome(handle);
+            return self.spend(outcome);
         }
-        Ok(self.take())
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Ready(completed) => Ok(Some(completed)),
+            State::Pending { .. } | State::Taken => Err(spent()),
+        }
     }
 
     /// Waits for the end of the operation, progressing everything meanwhile.
     ///
     /// # Errors
     ///
-    /// Only when the engine cannot make progress at all. How the operation ended is in
-    /// [`Outcome::result`].
-    pub fn wait(mut self) -> Result<Outcome, Error> {
+    /// As for [`Self::test`].
+    pub fn wait(mut self) -> Result<Completed, Failed> {
         loop {
-            if let Some(outcome) = self.wait_until(None)? {
-                return Ok(outcome);
+            if let Some(completed) = self.wait_until(None)? {
+                return Ok(completed);
             }
         }
+    }
+
+    /// Like [`Self::wait`], for `timeout` at the most; `None` when that passes first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::test`].
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<Option<Completed>, Failed> {
+        self.wait_until(deadline_of(Some(timeout)))
     }
 
     /// Like [`Self::wait`], until `deadline`; `None` when that passes first.
@@ -103,70 +112,58 @@ impl Operation {
     /// # Errors
     ///
     /// As for [`Self::test`].
-    pub fn wait_deadline(&mut self, deadline: Instant) -> Result<Option<Outcome>, Error> {
+    pub fn wait_deadline(&mut self, deadline: Instant) -> Result<Option<Completed>, Failed> {
         self.wait_until(Some(deadline))
     }
 
-    fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Outcome>, Error> {
-        match &self.state {
-            State::Ready(_) => Ok(self.take()),
-            State::Pending { engine, handle } => {
-                let handle = *handle;
-                let mut engine = engine.borrow_mut();
-                engine.wait(deadline, |engine| take_outcome(engine, handle))
-            }
-            State::Taken => Err(spent()),
-        }
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completed>, Failed> {
+        let State::Pending { engine, handle } = &self.state else { return self.test() };
+        let outcome = engine.wait_for_outcome(handle, deadline).map_err(without_buffer)?;
+        self.spend(outcome)
     }
 
     /// Cancels the operation if it has not matched (receive) or gone out (send). `true`: it
     /// will end with [`Error::Cancelled`]; `false`: it will end as if nothing had been said.
     pub fn cancel(&mut self) -> bool {
         let State::Pending { engine, handle } = &self.state else { return false };
-        let mut engine = engine.borrow_mut();
-        let operation = engine.state.completions.handles.get(*handle).and_then(|h| h.operation);
-        operation.is_some_and(|operation| engine.cancel(operation))
+        engine.cancel_handle(handle)
     }
 }
 
-fn spent() -> Error {
-    Error::misuse("the outcome of this operation was taken already")
+fn without_buffer(error: Error) -> Failed {
+    Failed::new((error, None))
 }
 
-fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {
-    let handles = &mut engine.state.completions.handles;
-    handles.get(handle)?.outcome.as_ref()?;
-    handles.remove(handle)?.outcome.map(outcome_of)
+fn spent() -> Failed {
+    without_buffer(Error::misuse("the outcome of this operation was taken already"))
 }
 
-impl Future for Operation {
-    type Output = Result<Outcome, Error>;
+// Nothing in it is pinned: what the kernel writes to is in the engine.
+impl<M: Attached> Unpin for Operation<M> {}
+
+impl<M: Attached> Future for Operation<M> {
+    type Output = Result<Completed, Failed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.test() {
-            Ok(Some(outcome)) => Poll::Ready(Ok(outcome)),
+            Ok(Some(completed)) => Poll::Ready(Ok(completed)),
             Ok(None) => {
-                // The thread that polls is the one that progresses: there is nobody else to wake.
-                context.waker().wake_by_ref();
+                if let State::Pending { engine, handle } = &self.state
+                    && !engine.wake_at_end(handle, context.waker())
+                {
+                    context.waker().wake_by_ref();
+                }
                 Poll::Pending
             }
-            Err(error) => Poll::Ready(Err(error)),
+            Err(failed) => Poll::Ready(Err(failed)),
         }
     }
 }
 
-impl Drop for Operation {
+impl<M: Attached> Drop for Operation<M> {
     fn drop(&mut self) {
-        let State::Pending { engine, handle } = &self.state else { return };
-        // A handle that is dropped while the engine runs (in a panic) is left to the engine.
-        let Some(mut engine) = engine.borrow_to_let_go() else { return };
-        let handles = &mut engine.state.completions.handles;
-        match handles.get_mut(*handle) {
-            Some(found) if found.outcome.is_some() => {
-                handles.remove(*handle);
-            }
-            Some(found) => found.is_abandoned = true,
-            None => {}
+        if let State::Pending { engine, handle } = &self.state {
+            engine.abandon(handle);
         }
     }
 }

@@ -1,16 +1,21 @@
 //! How operations are posted.
 
-use std::fmt;
+use std::time::Duration;
 
-use crate::memory::Buffer;
-use crate::proto::effects::Level;
-use crate::types::{Error, Hint};
+use crate::proto::effects::CompletionLevel;
+use crate::types::Hint;
 
 /// How a send is posted.
+///
+/// ```
+/// # use ringrail::{CompletionLevel, SendOptions};
+/// let options = SendOptions::at(CompletionLevel::Delivery).user_data(7);
+/// let hurried = SendOptions { more: false, ..options };
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SendOptions {
     /// How far the send must have come before it completes.
-    pub level: Level,
+    pub level: CompletionLevel,
     /// Only a failure is reported (selective completion). The buffer is dropped on success.
     pub silent: bool,
     /// More sends follow at once (`FI_MORE`): do not hurry this one.
@@ -21,12 +26,31 @@ pub struct SendOptions {
     /// [`Endpoint::set_hint`]: crate::Endpoint::set_hint
     /// [`Endpoint::set_context_hint`]: crate::Endpoint::set_context_hint
     pub hint: Option<Hint>,
+    /// Remote data: the receiver is told in [`Status::data`](crate::Status) (`FI_REMOTE_CQ_DATA`).
+    pub data: Option<u64>,
+    /// Comes back in the [`Completion`](crate::Completion), unchanged (`op_context`).
+    pub user_data: u64,
+    /// Of blocking calls: how long they wait; `None`: as long as it takes.
+    pub timeout: Option<Duration>,
 }
 
 impl SendOptions {
+    /// Completes when the buffer may be reused, with everything else unsaid.
+    pub const fn new() -> Self {
+        Self::at(CompletionLevel::Inject)
+    }
+
     /// Completes at `level`.
-    pub const fn level(level: Level) -> Self {
-        Self { level, silent: false, more: false, hint: None }
+    pub const fn at(level: CompletionLevel) -> Self {
+        Self {
+            level,
+            silent: false,
+            more: false,
+            hint: None,
+            data: None,
+            user_data: 0,
+            timeout: None,
+        }
     }
 
     /// As before, and it says what the message is for.
@@ -34,32 +58,53 @@ impl SendOptions {
     pub const fn hint(self, hint: Hint) -> Self {
         Self { hint: Some(hint), ..self }
     }
-}
 
-/// A buffer that was not taken, and why.
-#[derive(Debug)]
-pub struct Rejected {
-    /// Why.
-    pub error: Error,
-    /// What was handed over.
-    pub buffer: Buffer,
-}
+    /// As before, with remote data.
+    #[must_use]
+    pub const fn data(self, data: u64) -> Self {
+        Self { data: Some(data), ..self }
+    }
 
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
+    /// As before, with what the completion gives back.
+    #[must_use]
+    pub const fn user_data(self, user_data: u64) -> Self {
+        Self { user_data, ..self }
+    }
+
+    /// As before; a blocking call waits no longer than that.
+    #[must_use]
+    pub const fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 }
 
-// It says what its error says, so that one is not its source: a report would say it twice.
-impl std::error::Error for Rejected {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.error.source()
-    }
+/// How a receive is posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReceiveOptions {
+    /// Only a failure is reported (selective completion). The buffer is dropped on success, so this
+    /// is for memory that the poster keeps.
+    pub silent: bool,
+    /// Comes back in the [`Completion`](crate::Completion), unchanged (`op_context`).
+    pub user_data: u64,
+    /// Of blocking calls: how long they wait; `None`: as long as it takes.
+    pub timeout: Option<Duration>,
 }
 
-impl From<Rejected> for Error {
-    fn from(rejected: Rejected) -> Self {
-        rejected.error
+impl ReceiveOptions {
+    /// With everything unsaid.
+    pub const fn new() -> Self {
+        Self { silent: false, user_data: 0, timeout: None }
+    }
+
+    /// As before, with what the completion gives back.
+    #[must_use]
+    pub const fn user_data(self, user_data: u64) -> Self {
+        Self { user_data, ..self }
+    }
+
+    /// As before; a blocking call waits no longer than that.
+    #[must_use]
+    pub const fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
     }
 }

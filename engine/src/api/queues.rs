@@ -1,14 +1,76 @@
-//! Progress, and what operations end in: completions, events, counters.
+//! Progress, and what operations end in: completion queues, events, counters.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::endpoint::{Endpoint, Owned};
-use super::receive::label_of;
-use crate::progress::engine::Engine;
+use super::blocking::deadline_of;
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, Event, OperationId, Selector, Status};
 
-impl Endpoint<Owned> {
+/// A completion queue that endpoints of one engine can be bound to, for what they send, what they
+/// receive, or both ([`Endpoint::open_endpoint`]). It has a bound of its own: one that nobody reads
+/// stops only those who post to it.
+///
+/// A clone is the same queue. It keeps its engine open.
+pub struct CompletionQueue<M: Attached> {
+    pub(super) engine: M::Engine,
+    pub(super) queue: <M::Engine as EngineRef>::Queue,
+}
+
+impl<M: Attached> std::fmt::Debug for CompletionQueue<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionQueue").finish_non_exhaustive()
+    }
+}
+
+impl<M: Attached> Clone for CompletionQueue<M> {
+    fn clone(&self) -> Self {
+        self.engine.share_queue(&self.queue);
+        Self { engine: self.engine.clone(), queue: self.queue.clone() }
+    }
+}
+
+impl<M: Attached> Drop for CompletionQueue<M> {
+    fn drop(&mut self) {
+        self.engine.close_queue(&self.queue);
+    }
+}
+
+impl<M: Attached> CompletionQueue<M> {
+    /// Takes up to `limit` completions, oldest first, after one turn of progress; appends them to
+    /// `into` and returns how many.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good.
+    pub fn read(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
+        self.engine.progress()?;
+        Ok(self.engine.read_queue(&self.queue, into, limit))
+    }
+
+    /// Like [`Self::read`], but waits for the first one, up to `timeout`; without one for as long
+    /// as it takes. A `limit` of 0 waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good.
+    pub fn wait(
+        &self,
+        into: &mut Vec<Completion>,
+        limit: usize,
+        timeout: Option<Duration>,
+    ) -> Result<usize, Error> {
+        if limit == 0 {
+            return self.read(into, 0);
+        }
+        let queues = [&self.queue].into_iter();
+        self.engine.wait_for_queues(queues, into, limit, deadline_of(timeout))
+    }
+}
+
+impl<M: Attached> Endpoint<M> {
     /// The message that a receive with `selector` would get now, left where it is. Makes
     /// progress first.
     ///
@@ -18,17 +80,17 @@ impl Endpoint<Owned> {
     /// it had sent; [`Error::UnknownPeer`] when it names one that there is not; or the driver
     /// failed for good.
     pub fn peek(&self, selector: Selector) -> Result<Option<Status>, Error> {
-        let (context, tag, ignore) = label_of(&selector);
-        let request = self.receive_request(selector.source, context, tag, ignore, 0);
-        let mut engine = self.mode.engine.borrow_mut();
-        engine.progress()?;
-        engine.peek(&request)
+        let request = self.receive_request(&selector, 0);
+        self.open().engine.with(|engine| {
+            engine.progress()?;
+            engine.peek(&request)
+        })
     }
 
-    /// Cancels an operation of the completion queue that has not matched or gone out. `true`: its
+    /// Cancels an operation of a completion queue that has not matched or gone out. `true`: its
     /// completion says [`Error::Cancelled`]; `false`: it ends as if nothing had been said.
     pub fn cancel(&self, operation: OperationId) -> bool {
-        self.mode.engine.borrow_mut().cancel(operation.0)
+        self.open().engine.cancel(operation)
     }
 
     /// Does what can be done without waiting. `true`: something happened.
@@ -36,20 +98,50 @@ impl Endpoint<Owned> {
     /// # Errors
     ///
     /// The driver failed for good.
+    #[inline]
     pub fn progress(&self) -> Result<bool, Error> {
-        self.mode.engine.borrow_mut().progress()
+        self.open().engine.progress()
     }
 
-    /// Takes up to `limit` completions off the queue, oldest first, after one turn of progress;
-    /// appends them to `into` and returns how many.
+    /// A new completion queue of the endpoint's engine, with room for `entries_max` completions
+    /// (at least 1), those of operations under way included.
+    pub fn open_queue(&self, entries_max: usize) -> CompletionQueue<M> {
+        let engine = self.open().engine.clone();
+        let queue = engine.open_queue(entries_max.max(1));
+        CompletionQueue { engine, queue }
+    }
+
+    /// The queue that the ends of its sends go to.
+    pub fn transmit_queue(&self) -> CompletionQueue<M> {
+        self.queue_object(&self.open().queues.transmit)
+    }
+
+    /// The queue that the ends of its receives go to; the same as [`Self::transmit_queue`] unless
+    /// [`Endpoint::open_endpoint`] was told otherwise.
+    pub fn receive_queue(&self) -> CompletionQueue<M> {
+        self.queue_object(&self.open().queues.receive)
+    }
+
+    fn queue_object(&self, queue: &<M::Engine as EngineRef>::Queue) -> CompletionQueue<M> {
+        let engine = self.open().engine.clone();
+        engine.share_queue(queue);
+        CompletionQueue { engine, queue: queue.clone() }
+    }
+
+    /// Takes up to `limit` completions off the endpoint's queue, oldest first, after one turn of
+    /// progress; appends them to `into` and returns how many. If it has a queue for receives and
+    /// one for sends, the former is first.
     ///
     /// # Errors
     ///
     /// The driver failed for good.
+    #[inline]
     pub fn completions(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
-        let mut engine = self.mode.engine.borrow_mut();
-        engine.progress()?;
-        Ok(take_completions(&mut engine, self.mode.queue, into, limit))
+        let open = self.open();
+        open.engine.progress()?;
+        Ok(open
+            .each_queue()
+            .fold(0, |got, queue| got + open.engine.read_queue(queue, into, limit - got)))
     }
 
     /// Like [`Self::completions`], but waits for the first one, up to `timeout`; without one, or
@@ -65,36 +157,23 @@ impl Endpoint<Owned> {
         limit: usize,
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
-        let queue = self.mode.queue;
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut engine = self.mode.engine.borrow_mut();
+        let open = self.open();
         if limit == 0 {
-            engine.progress()?;
+            open.engine.progress()?;
             return Ok(0);
         }
-        let got = engine.wait(deadline, |engine| {
-            let got = take_completions(engine, queue, into, limit);
-            (got > 0).then_some(got)
-        })?;
-        Ok(got.unwrap_or(0))
+        let queues = open.each_queue().collect::<Vec<_>>();
+        let queues = queues.iter().copied();
+        open.engine.wait_for_queues(queues, into, limit, deadline_of(timeout))
     }
 
     /// Takes the oldest event of the engine: peers that came, went or were refused.
     pub fn next_event(&self) -> Option<Event> {
-        self.mode.engine.borrow_mut().state.completions.events.pop_front()
+        self.open().engine.with(|engine| engine.state.completions.events.pop_front())
     }
 
     /// What the engine has counted.
     pub fn counters(&self) -> Counters {
-        self.mode.engine.borrow().counters()
+        self.open().engine.with(|engine| engine.counters())
     }
-}
-
-fn take_completions(
-    engine: &mut Engine,
-    queue: u32,
-    into: &mut Vec<Completion>,
-    limit: usize,
-) -> usize {
-    engine.state.completions.take(queue, into, limit)
 }

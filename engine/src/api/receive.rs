@@ -1,123 +1,80 @@
 //! Receives.
 
-use std::rc::Rc;
-
-use super::endpoint::{Endpoint, Owned};
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
 use super::operation::Operation;
-use super::options::Rejected;
-use super::send::{context_of, rejected};
+use super::options::ReceiveOptions;
+use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
-use crate::progress::completions::Route;
+use crate::progress::completions::PostedTo;
 use crate::progress::post::Memory;
-use crate::proto::core::UNTAGGED;
 use crate::proto::receive::ReceiveRequest;
-use crate::types::{Error, OperationId, Peer, Selector};
+use crate::types::{Error, Failed, OperationId, Selector};
 
-impl Endpoint<Owned> {
+impl<M: Attached> Endpoint<M> {
     #[inline]
-    pub(super) fn receive_request(
-        &self,
-        source: Option<Peer>,
-        context: u64,
-        tag: u64,
-        ignore: u64,
-        capacity: usize,
-    ) -> ReceiveRequest {
-        let (endpoint, peer) = (self.mode.endpoint, source.map(|peer| peer.0));
-        let capacity = capacity as u64;
-        ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free: None }
+    pub(super) fn receive_request(&self, selector: &Selector, capacity: usize) -> ReceiveRequest {
+        let (endpoint, peer) = (self.open().number, selector.source.map(|peer| peer.0));
+        let ((context, tag), ignore) = (selector.envelope.parts(), selector.ignore);
+        let (capacity, min_free) = (capacity as u64, None);
+        ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free }
     }
 
     #[inline]
-    fn post_receive_owned(
-        &self,
-        source: Option<Peer>,
-        (context, tag, ignore): (u64, u64, u64),
-        mut buffer: Buffer,
-        route: Route,
-    ) -> Result<OperationId, Rejected> {
-        let shape = match buffer.shape_for_recv() {
-            Ok(shape) => shape,
-            Err(error) => return Err(Rejected { error: error.into(), buffer }),
-        };
-        let request = self.receive_request(source, context, tag, ignore, shape.len());
-        let memory = Memory { buffer: Some(buffer), shape };
-        let mut engine = self.mode.engine.borrow_mut();
-        let id = engine.post_receive(&request, memory, route).map_err(rejected)?;
-        Ok(OperationId(id))
+    fn received_to(&self, options: &ReceiveOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+        let (user_data, silent) = (options.user_data, options.silent);
+        PostedTo { queue: &self.open().queues.receive, user_data, silent }
     }
 
-    fn receive_with_handle(
-        &self,
-        source: Option<Peer>,
-        label: (u64, u64, u64),
-        buffer: Buffer,
-    ) -> Result<Operation, Rejected> {
-        let Some(handle) = self.mode.engine.borrow_mut().new_handle() else {
-            return Err(Rejected { error: Error::WouldBlock("cq_entries"), buffer });
-        };
-        match self.post_receive_owned(source, label, buffer, Route::Handle(handle)) {
-            Ok(_) => Ok(Operation::pending(Rc::clone(&self.mode.engine), handle)),
-            Err(rejected) => {
-                self.mode.engine.borrow_mut().state.completions.handles.remove(handle);
-                Err(rejected)
-            }
-        }
-    }
-
-    /// Receives a tagged message into a buffer that the operation owns until it ends.
+    /// Receives a message into a buffer that the operation owns until it ends.
     ///
     /// A message that is longer than the buffer ends in [`Error::Truncated`] with its beginning in
     /// the buffer.
     ///
     /// # Errors
     ///
-    /// [`Rejected`] gives the buffer back.
+    /// [`Failed`] gives the buffer back.
     pub fn receive(
         &self,
         selector: Selector,
         buffer: impl Into<Buffer>,
-    ) -> Result<Operation, Rejected> {
-        let label = label_of(&selector);
-        self.receive_with_handle(selector.source, label, buffer.into())
+    ) -> Result<Operation<M>, Failed> {
+        let memory = memory_of(buffer.into())?;
+        let request = self.receive_request(&selector, memory.shape.len());
+        let engine = &self.open().engine;
+        let handle = engine.start_receive(&request, memory).map_err(refused)?;
+        Ok(Operation::pending(engine.clone(), handle))
     }
 
-    /// Receives a message that was sent without tag.
+    /// Like [`Self::receive`], but the end goes to the completion queue, with
+    /// [`ReceiveOptions::user_data`].
     ///
     /// # Errors
     ///
-    /// [`Rejected`] gives the buffer back.
-    pub fn receive_untagged(
-        &self,
-        source: Option<Peer>,
-        buffer: impl Into<Buffer>,
-    ) -> Result<Operation, Rejected> {
-        self.receive_with_handle(source, (UNTAGGED, 0, 0), buffer.into())
-    }
-
-    /// Like [`Self::receive`], but the end goes to the completion queue, with `context`.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] gives the buffer back.
+    /// [`Failed`] gives the buffer back.
+    #[inline]
     pub fn post_receive(
         &self,
         selector: Selector,
         buffer: impl Into<Buffer>,
-        context: u64,
-    ) -> Result<OperationId, Rejected> {
-        let route = Route::Queue { queue: self.mode.queue, context, on_error_only: false };
-        self.post_receive_owned(selector.source, label_of(&selector), buffer.into(), route)
+        options: ReceiveOptions,
+    ) -> Result<OperationId, Failed> {
+        let memory = memory_of(buffer.into())?;
+        let request = self.receive_request(&selector, memory.shape.len());
+        let posted = self.open().engine.post_receive(&request, memory, self.received_to(&options));
+        posted.map_err(refused)
     }
 
-    /// Receives into `pieces`, any number of them, in order.
+    /// Receives into `pieces`, any number of them, in order; otherwise as [`Self::post_receive`].
     ///
     /// # Safety
     ///
     /// The memory stays valid, and nothing else touches it, until the operation has ended: this
     /// returned an error, its completion was taken from the queue, or the drop of the endpoint
-    /// returned, whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is forgotten
-    /// (`mem::forget`) never closes.
+    /// returned, whichever comes first (see [`Endpoint`], *Closing*). Of a silent receive that
+    /// succeeds there is no completion: some message after it says that it has ended. An endpoint
+    /// that is forgotten (`mem::forget`) never closes.
     ///
     /// # Errors
     ///
@@ -126,22 +83,24 @@ impl Endpoint<Owned> {
         &self,
         selector: Selector,
         pieces: &[RawSpan],
-        context: u64,
+        options: ReceiveOptions,
     ) -> Result<OperationId, Error> {
         // SAFETY: the caller promises that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
-        let (label, tag, ignore) = label_of(&selector);
-        let request = self.receive_request(selector.source, label, tag, ignore, shape.len());
-        let route = Route::Queue { queue: self.mode.queue, context, on_error_only: false };
+        let request = self.receive_request(&selector, shape.len());
         let memory = Memory { buffer: None, shape };
-        self.mode.guard.note_borrowed();
-        let mut engine = self.mode.engine.borrow_mut();
-        let posted = engine.post_receive(&request, memory, route);
-        posted.map(OperationId).map_err(|(error, _)| error)
+        let open = self.open();
+        open.guard.note_borrowed();
+        let posted = open.engine.post_receive(&request, memory, self.received_to(&options));
+        posted.map_err(|(error, _)| error)
     }
 }
 
+/// The memory of a receive.
 #[inline]
-pub(super) fn label_of(selector: &Selector) -> (u64, u64, u64) {
-    (context_of(selector.envelope), selector.envelope.tag, selector.ignore)
+fn memory_of(mut buffer: Buffer) -> Result<Memory, Failed> {
+    match buffer.shape_for_recv() {
+        Ok(shape) => Ok(Memory { buffer: Some(buffer), shape }),
+        Err(error) => Err(Failed { error: error.into(), buffer }),
+    }
 }

@@ -1,82 +1,46 @@
 //! Sends.
 
-use std::rc::Rc;
-
-use super::endpoint::{Endpoint, Owned};
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
 use super::operation::Operation;
-use super::options::{Rejected, SendOptions};
+use super::options::SendOptions;
 use crate::memory::{Buffer, RawSpan, raw_shape};
-use crate::progress::completions::Route;
-use crate::progress::post::{Memory, Posted};
-use crate::proto::core::UNTAGGED;
-use crate::proto::effects::Level;
+use crate::progress::completions::PostedTo;
+use crate::progress::post::{Memory, Posted, Refused};
+use crate::proto::effects::CompletionLevel;
 use crate::proto::send::SendRequest;
-use crate::types::{Envelope, Error, Hint, OperationId, Outcome, Peer};
+use crate::types::{Completed, Envelope, Error, Failed, OperationId, Peer};
 
-impl Endpoint<Owned> {
+impl<M: Attached> Endpoint<M> {
     #[inline]
     pub(super) fn send_request(
         &self,
         peer: Peer,
-        context: u64,
-        tag: u64,
+        envelope: Envelope,
         length: usize,
-        (level, said): (Level, Option<Hint>),
+        options: &SendOptions,
     ) -> SendRequest {
-        let (endpoint, length) = (self.mode.endpoint, length as u64);
+        let open = self.open();
+        let (context, tag) = envelope.parts();
         // What has no tag has no context either.
-        let hint = self.mode.hints.of(u32::try_from(context).ok(), said);
-        let data = None;
+        let hint = open.hints.of(u32::try_from(context).ok(), options.hint);
+        let (endpoint, level) = (open.number, options.level);
+        let (length, data) = (length as u64, options.data);
         SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint, data }
     }
 
-    fn post_owned(
-        &self,
-        peer: Peer,
-        (context, tag): (u64, u64),
-        mut buffer: Buffer,
-        options: SendOptions,
-        route: Route,
-    ) -> Result<Posted, Rejected> {
-        let shape = match buffer.shape_for_send() {
-            Ok(shape) => shape,
-            Err(error) => return Err(Rejected { error: error.into(), buffer }),
-        };
-        let request =
-            self.send_request(peer, context, tag, shape.len(), (options.level, options.hint));
-        let memory = Memory { buffer: Some(buffer), shape };
-        let mut engine = self.mode.engine.borrow_mut();
-        engine.post_send(&request, memory, route, options.more).map_err(rejected)
+    #[inline]
+    fn sent_to(&self, options: &SendOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+        let (user_data, silent) = (options.user_data, options.silent);
+        PostedTo { queue: &self.open().queues.transmit, user_data, silent }
     }
 
-    fn send_with_handle(
-        &self,
-        peer: Peer,
-        label: (u64, u64),
-        buffer: Buffer,
-        options: SendOptions,
-    ) -> Result<Operation, Rejected> {
-        let Some(handle) = self.mode.engine.borrow_mut().new_handle() else {
-            return Err(Rejected { error: Error::WouldBlock("cq_entries"), buffer });
-        };
-        let posted = self.post_owned(peer, label, buffer, options, Route::Handle(handle));
-        if !matches!(posted, Ok(Posted::Pending(_))) {
-            self.mode.engine.borrow_mut().state.completions.handles.remove(handle);
-        }
-        Ok(match posted? {
-            Posted::Sent(status, buffer) => Operation::ready(Outcome {
-                result: Ok(status),
-                buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())),
-            }),
-            Posted::Pending(_) => Operation::pending(Rc::clone(&self.mode.engine), handle),
-        })
-    }
-
-    /// Sends a tagged message; the operation owns the buffer until it ends.
+    /// Sends a message; the operation owns the buffer until it ends.
     ///
     /// # Errors
     ///
-    /// [`Rejected`] gives the buffer back: [`Error::WouldBlock`] at a bound, [`Error::Peer`] when
+    /// [`Failed`] gives the buffer back: [`Error::WouldBlock`] at a bound, [`Error::Peer`] when
     /// the peer has failed.
     pub fn send(
         &self,
@@ -84,67 +48,46 @@ impl Endpoint<Owned> {
         envelope: Envelope,
         buffer: impl Into<Buffer>,
         options: SendOptions,
-    ) -> Result<Operation, Rejected> {
-        let label = (context_of(envelope), envelope.tag);
-        self.send_with_handle(peer, label, buffer.into(), options)
+    ) -> Result<Operation<M>, Failed> {
+        let memory = memory_of(buffer.into())?;
+        let request = self.send_request(peer, envelope, memory.shape.len(), &options);
+        let engine = &self.open().engine;
+        let posted = engine.start_send(&request, memory, options.more).map_err(refused)?;
+        Ok(match posted {
+            Posted::Sent(status, buffer) => Operation::ready(Completed {
+                status,
+                buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())),
+            }),
+            Posted::Pending(handle) => Operation::pending(engine.clone(), handle),
+        })
     }
 
-    /// Sends a message without tag, for [`Self::receive_untagged`].
+    /// Like [`Self::send`], but the end goes to the completion queue, with
+    /// [`SendOptions::user_data`]. `None`: the send is over already; its completion is in the
+    /// queue, unless it is a silent one.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn send_untagged(
-        &self,
-        peer: Peer,
-        buffer: impl Into<Buffer>,
-        options: SendOptions,
-    ) -> Result<Operation, Rejected> {
-        self.send_with_handle(peer, (UNTAGGED, 0), buffer.into(), options)
-    }
-
-    /// Like [`Self::send`], but the end goes to the completion queue, with `context`. `None`: the
-    /// send is over already; its completion is in the queue, unless it is a silent one.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
+    #[inline]
     pub fn post_send(
         &self,
         peer: Peer,
         envelope: Envelope,
         buffer: impl Into<Buffer>,
         options: SendOptions,
-        context: u64,
-    ) -> Result<Option<OperationId>, Rejected> {
-        let label = (context_of(envelope), envelope.tag);
-        let route = self.queue_route(context, options);
-        let posted = self.post_owned(peer, label, buffer.into(), options, route)?;
-        Ok(self.report_posted(posted, options, context))
+    ) -> Result<Option<OperationId>, Failed> {
+        let memory = memory_of(buffer.into())?;
+        let request = self.send_request(peer, envelope, memory.shape.len(), &options);
+        let posted =
+            self.open().engine.post_send(&request, memory, self.sent_to(&options), options.more);
+        posted.map_err(refused)
     }
 
-    fn queue_route(&self, context: u64, options: SendOptions) -> Route {
-        Route::Queue { queue: self.mode.queue, context, on_error_only: options.silent }
-    }
-
-    fn report_posted(
-        &self,
-        posted: Posted,
-        options: SendOptions,
-        context: u64,
-    ) -> Option<OperationId> {
-        match posted {
-            Posted::Pending(id) => Some(OperationId(id)),
-            Posted::Sent(..) if options.silent => None,
-            Posted::Sent(status, buffer) => {
-                let completions = &mut self.mode.engine.borrow_mut().state.completions;
-                completions.push_sent(self.mode.queue, context, status, buffer);
-                None
-            }
-        }
-    }
-
-    /// Sends bytes that can be reused on return, without a completion (`fi_tinject`).
+    /// Sends a copy of `bytes`, which can be reused on return. There is no completion unless the
+    /// message fails later (`fi_inject`). The level is [`CompletionLevel::Inject`], whatever the
+    /// options say. The bytes of a send with [`Hint::Bulk`](crate::Hint::Bulk), too, are copied at
+    /// once.
     ///
     /// # Errors
     ///
@@ -152,61 +95,20 @@ impl Endpoint<Owned> {
     /// progress and try again, or use [`Self::send_blocking`]. [`Error::Misuse`] when they are
     /// longer than `inject_limit_bytes`, [`Error::Peer`] when the peer has failed.
     #[inline]
-    pub fn inject(&self, peer: Peer, envelope: Envelope, bytes: &[u8]) -> Result<(), Error> {
-        self.inject_posted(peer, envelope, bytes, (None, false))
-    }
-
-    /// Like [`Self::inject`]; `more`: others follow at once, do not hurry this one.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::inject`].
-    #[inline]
-    pub fn inject_with(
+    pub fn inject(
         &self,
         peer: Peer,
         envelope: Envelope,
         bytes: &[u8],
-        more: bool,
+        options: SendOptions,
     ) -> Result<(), Error> {
-        self.inject_posted(peer, envelope, bytes, (None, more))
+        let options = SendOptions { level: CompletionLevel::Inject, silent: true, ..options };
+        let request = self.send_request(peer, envelope, bytes.len(), &options);
+        self.open().engine.inject(&request, bytes, self.sent_to(&options), options.more)
     }
 
-    /// Like [`Self::inject_with`], of a message that says what it is for. The bytes of one of
-    /// [`Hint::Bulk`], too, are copied at once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::inject`].
-    #[inline]
-    pub fn inject_hinted(
-        &self,
-        peer: Peer,
-        envelope: Envelope,
-        bytes: &[u8],
-        hint: Hint,
-        more: bool,
-    ) -> Result<(), Error> {
-        self.inject_posted(peer, envelope, bytes, (Some(hint), more))
-    }
-
-    #[inline]
-    fn inject_posted(
-        &self,
-        peer: Peer,
-        envelope: Envelope,
-        bytes: &[u8],
-        (hint, more): (Option<Hint>, bool),
-    ) -> Result<(), Error> {
-        let context = context_of(envelope);
-        let posted = (Level::BufferReusable, hint);
-        let request = self.send_request(peer, context, envelope.tag, bytes.len(), posted);
-        let mut engine = self.mode.engine.borrow_mut();
-        let route = Route::Queue { queue: self.mode.queue, context: 0, on_error_only: true };
-        engine.inject(&request, bytes, route, more)
-    }
-
-    /// Sends the bytes of `pieces`, any number of them, in order.
+    /// Sends the bytes of `pieces`, any number of them, in order; otherwise as
+    /// [`Self::post_send`].
     ///
     /// # Safety
     ///
@@ -224,36 +126,28 @@ impl Endpoint<Owned> {
         envelope: Envelope,
         pieces: &[RawSpan],
         options: SendOptions,
-        context: u64,
     ) -> Result<Option<OperationId>, Error> {
         // SAFETY: the caller promises that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
-        let label = context_of(envelope);
-        let request = self.send_request(
-            peer,
-            label,
-            envelope.tag,
-            shape.len(),
-            (options.level, options.hint),
-        );
-        let route = self.queue_route(context, options);
+        let request = self.send_request(peer, envelope, shape.len(), &options);
         let memory = Memory { buffer: None, shape };
-        self.mode.guard.note_borrowed();
-        let posted = self
-            .mode
-            .engine
-            .borrow_mut()
-            .post_send(&request, memory, route, options.more)
-            .map_err(|(error, _)| error)?;
-        Ok(self.report_posted(posted, options, context))
+        let open = self.open();
+        open.guard.note_borrowed();
+        let posted = open.engine.post_send(&request, memory, self.sent_to(&options), options.more);
+        posted.map_err(|(error, _)| error)
     }
 }
 
-#[inline]
-pub(super) fn context_of(envelope: Envelope) -> u64 {
-    u64::from(envelope.context)
+/// What is left of a refused post.
+pub(super) fn refused((error, memory): Refused) -> Failed {
+    Failed::new((error, memory.buffer))
 }
 
-pub(super) fn rejected((error, buffer): (Error, Option<Buffer>)) -> Rejected {
-    Rejected { error, buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())) }
+/// The memory of a send.
+#[inline]
+fn memory_of(mut buffer: Buffer) -> Result<Memory, Failed> {
+    match buffer.shape_for_send() {
+        Ok(shape) => Ok(Memory { buffer: Some(buffer), shape }),
+        Err(error) => Err(Failed { error: error.into(), buffer }),
+    }
 }

@@ -465,6 +465,19 @@ pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
     /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
     fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()>;
 
+    /// A copy of the descriptor that becomes readable when a driver that was armed has something
+    /// for [`Self::poll`]. Good for the life of the driver.
+    fn wake_fd(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Prepares a sleep of [`Self::park`] that somebody else sleeps, by [`Self::wake_fd`]. How long
+    /// that may last, `timeout` at the most; zero: there is something to poll for.
+    fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
+        let _ = timeout;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// The owner of the engine is absent: up to [`Self::end_absence`] another thread calls, and
     /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else
     /// works as ever, but that a driver whose requests only the owner can make keeps them until

@@ -12,6 +12,10 @@ macro_rules! pass_on {
     };
     (@reach $to:ident) => { pass_on!(# $to reach(&mut self, rail: u8, remote: IpAddr) -> Reach); };
     (@nic_of $to:ident) => { pass_on!(# $to nic_of(&self, rail: u8) -> Option<u32>); };
+    (@wake_fd $to:ident) => { pass_on!(# $to wake_fd(&self) -> io::Result<OwnedFd>); };
+    (@arm $to:ident) => {
+        pass_on!(# $to arm(&mut self, timeout: Duration) -> io::Result<Duration>);
+    };
     (@begin_absence $to:ident) => { pass_on!(# $to begin_absence(&mut self) -> bool); };
     (@end_absence $to:ident) => { pass_on!(# $to end_absence(&mut self)); };
     (@counters $to:ident) => { pass_on!(# $to counters(&self) -> DriverCounters); };

@@ -1,27 +1,49 @@
 //! The loop's side of operations: their memory, and where their end is reported.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::clock::Clock;
 use super::copies::CopyMeter;
+use super::outside::{OutsideQueue, Ticket};
 use crate::memory::{Buffer, Shape, Span};
 use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended};
 use crate::proto::table::{Id, Table};
 use crate::types::{
-    Address, Completion, Envelope, Error, Event, OperationKind, Outcome, Peer, Status,
+    Address, Completed, Completion, Envelope, Error, Event, Failed, OperationKind, Outcome, Peer,
+    Status,
 };
 
 /// Where the end of an operation goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Route {
-    /// Into a completion queue, with the user's context; `on_error_only` drops successes.
-    Queue { queue: u32, context: u64, on_error_only: bool },
+    /// Into a completion queue, with the poster's `user_data`; `silent` drops successes.
+    Queue { queue: u32, user_data: u64, silent: bool },
     /// To whoever holds the handle of this name.
     Handle(Id),
     /// Nowhere: its completion queue was closed.
     Nowhere,
+}
+
+/// Where a poster wants the end of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct PostedTo<Q> {
+    /// Its completion queue.
+    pub(crate) queue: Q,
+    /// What the completion gives back.
+    pub(crate) user_data: u64,
+    /// Only a failure is reported.
+    pub(crate) silent: bool,
+}
+
+impl PostedTo<u32> {
+    #[inline]
+    pub(crate) fn route(self) -> Route {
+        let Self { queue, user_data, silent } = self;
+        Route::Queue { queue, user_data, silent }
+    }
 }
 
 /// What the loop keeps for one operation.
@@ -45,7 +67,8 @@ const _: () = assert!(size_of::<Option<Slot>>() <= 128);
 pub(crate) struct Handle {
     pub(crate) operation: Option<Id>,
     pub(crate) outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
-    pub(crate) waker: Option<Waker>,
+    /// Who waits for it outside of the engine.
+    pub(crate) ticket: Option<Arc<Ticket>>,
     /// Nobody waits any more; the outcome is dropped when it comes.
     pub(crate) is_abandoned: bool,
 }
@@ -54,8 +77,40 @@ pub(crate) struct Handle {
 #[derive(Debug, Default)]
 struct Queue {
     entries: VecDeque<Completion>,
-    /// Endpoints whose operations end here; 0: it is closed.
+    /// Endpoints whose operations end here, and objects that name it; 0: it is closed.
     users: u32,
+    entries_max: usize,
+    /// Entries that outstanding operations and unread completions take; of one that is read
+    /// outside, the former.
+    reserved: usize,
+    /// Where completions go that are read outside of the engine.
+    outside: Option<Arc<OutsideQueue>>,
+}
+
+impl Queue {
+    fn has_room(&self) -> bool {
+        let unread = self.outside.as_ref().map_or(0, |outside| outside.len());
+        self.reserved + unread < self.entries_max
+    }
+}
+
+/// For whom there is something outside of the engine since the last look.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Classes of queues and tickets, a bit each ([`class_of`]).
+    pub(crate) classes: u32,
+    pub(crate) wakers: Vec<Waker>,
+}
+
+impl News {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.classes == 0 && self.wakers.is_empty()
+    }
+}
+
+/// The class of those who wait for the queue or ticket of a number.
+pub(crate) fn class_of(number: u32) -> u32 {
+    1 << (number % 32)
 }
 
 /// Operations' memory, completion queues, handles, events.
@@ -66,10 +121,8 @@ pub(crate) struct Completions {
     pub(crate) handles: Table<Handle>,
     pub(crate) events: VecDeque<Event>,
     events_max: usize,
-    entries_max: usize,
-    /// Entries that outstanding operations and unread completions take.
-    reserved: usize,
     copies: CopyMeter,
+    news: News,
     /// Bytes copied between user memory and staging or receive buffers.
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
@@ -84,9 +137,8 @@ impl Completions {
             handles: Table::new(entries_max),
             events: VecDeque::new(),
             events_max: 4096,
-            entries_max,
-            reserved: 0,
             copies: CopyMeter::new(Clock::start()),
+            news: News::default(),
             copied_bytes: 0,
             finished: 0,
         }
@@ -98,32 +150,56 @@ impl Completions {
         self.copies = CopyMeter::new(Clock::Virtual);
     }
 
-    /// Opens a completion queue for one endpoint.
-    pub(crate) fn open_queue(&mut self) -> u32 {
-        let queue = self.queues.iter().position(|queue| queue.users == 0);
-        let queue = queue.unwrap_or_else(|| {
+    /// Opens a completion queue with one user. A bound of its own keeps one that nobody reads from
+    /// stopping the others.
+    pub(crate) fn open_queue(&mut self, entries_max: usize) -> u32 {
+        self.open_queue_with(entries_max, None)
+    }
+
+    /// The same, for completions that are read outside of the engine.
+    pub(crate) fn open_outside_queue(&mut self, entries_max: usize) -> Arc<OutsideQueue> {
+        let outside = Arc::new(OutsideQueue::default());
+        let number = self.open_queue_with(entries_max, Some(Arc::clone(&outside)));
+        outside.set_number(number);
+        outside
+    }
+
+    /// The completions of an open queue are read outside from now on.
+    pub(crate) fn move_queue_outside(&mut self, number: u32) -> Arc<OutsideQueue> {
+        let outside = Arc::new(OutsideQueue::default());
+        outside.set_number(number);
+        let queue = &mut self.queues[number as usize];
+        queue.reserved -= queue.entries.len();
+        queue.entries.drain(..).for_each(|completion| outside.push(completion));
+        queue.outside = Some(Arc::clone(&outside));
+        outside
+    }
+
+    fn open_queue_with(&mut self, entries_max: usize, outside: Option<Arc<OutsideQueue>>) -> u32 {
+        let free = self.queues.iter().position(|queue| queue.users == 0);
+        let index = free.unwrap_or_else(|| {
             self.queues.push(Queue::default());
             self.queues.len() - 1
         });
-        self.queues[queue].users = 1;
-        queue as u32
+        self.queues[index] = Queue { users: 1, entries_max, outside, ..Queue::default() };
+        index as u32
     }
 
-    /// One more endpoint uses a queue.
+    /// One more user of a queue.
     pub(crate) fn share_queue(&mut self, queue: u32) {
         self.queues[queue as usize].users += 1;
     }
 
-    /// An endpoint uses a queue no more. With the last one go the completions that nobody read,
-    /// their buffers, and what was reserved for them; what has still to end does so unheard.
+    /// A user of a queue lets go. With the last one go the completions that nobody read and their
+    /// buffers; what has still to end does so unheard.
     pub(crate) fn close_queue(&mut self, queue: u32) {
         let closed = &mut self.queues[queue as usize];
         closed.users -= 1;
         if closed.users > 0 {
             return;
         }
-        let unread = std::mem::take(&mut closed.entries);
-        self.reserved -= unread.len();
+        closed.entries = VecDeque::new();
+        closed.outside = None;
         for slot in self.slots.iter_mut().flatten() {
             if matches!(slot.route, Route::Queue { queue: of, .. } if of == queue) {
                 slot.route = Route::Nowhere;
@@ -137,10 +213,11 @@ impl Completions {
         slot.is_some_and(|slot| slot.buffer.is_none())
     }
 
-    /// Whether there is room for one more operation and its completion.
+    /// Whether there is room for the end of one more operation. A handle is its own room.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.reserved < self.entries_max
+    pub(crate) fn has_room(&self, route: Route) -> bool {
+        let Route::Queue { queue, .. } = route else { return true };
+        self.queues[queue as usize].has_room()
     }
 
     /// Keeps the memory of operation `id` until it ends.
@@ -160,12 +237,17 @@ impl Completions {
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
-        self.reserved += 1;
+        if let Route::Queue { queue, .. } = route {
+            self.queues[queue as usize].reserved += 1;
+        }
         self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope, offset: 0 });
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
             handle.operation = Some(id);
+            if let Some(ticket) = &handle.ticket {
+                ticket.set_operation(id);
+            }
         }
     }
 
@@ -203,21 +285,56 @@ impl Completions {
 
     /// Reports the end of something that never was an operation: a send that went out at once.
     #[inline]
-    pub(crate) fn push_sent(
+    pub(crate) fn push_sent(&mut self, to: PostedTo<u32>, status: Status, buffer: Option<Buffer>) {
+        if to.silent {
+            return;
+        }
+        let (user_data, kind, offset) = (to.user_data, OperationKind::Send, 0);
+        self.queues[to.queue as usize].reserved += 1;
+        self.report(to.queue, Completion { user_data, kind, result: Ok(status), offset, buffer });
+    }
+
+    /// Reports the end of an operation that could not be posted.
+    pub(crate) fn push_refused(
         &mut self,
-        queue: u32,
-        context: u64,
-        status: Status,
+        to: PostedTo<u32>,
+        kind: OperationKind,
+        error: Error,
         buffer: Option<Buffer>,
     ) {
-        self.reserved += 1;
-        self.queues[queue as usize].entries.push_back(Completion {
-            context,
-            kind: OperationKind::Send,
-            result: Ok(status),
-            offset: 0,
-            buffer,
-        });
+        let (user_data, offset) = (to.user_data, 0);
+        self.queues[to.queue as usize].reserved += 1;
+        self.report(to.queue, Completion { user_data, kind, result: Err(error), offset, buffer });
+    }
+
+    /// Reports the end of something that never was an operation, to its ticket.
+    pub(crate) fn end_ticket(
+        &mut self,
+        ticket: &Ticket,
+        result: Result<Status, Error>,
+        buffer: Option<Buffer>,
+    ) {
+        self.news.classes |= class_of(ticket.number());
+        self.news.wakers.extend(ticket.end(outcome_of((result, buffer))));
+    }
+
+    /// Puts a completion into its queue, where its room is reserved.
+    #[inline]
+    fn report(&mut self, number: u32, completion: Completion) {
+        let queue = &mut self.queues[number as usize];
+        match &queue.outside {
+            None => queue.entries.push_back(completion),
+            Some(outside) => {
+                outside.push(completion);
+                queue.reserved -= 1;
+                self.news.classes |= class_of(number);
+            }
+        }
+    }
+
+    /// For whom there is something outside of the engine.
+    pub(crate) fn take_news(&mut self) -> News {
+        std::mem::take(&mut self.news)
     }
 
     /// Takes the oldest completions of a queue, `limit` at the most, and says how many.
@@ -228,7 +345,7 @@ impl Completions {
         for _ in 0..count {
             into.extend(queue.entries.pop_front());
         }
-        self.reserved -= count;
+        queue.reserved -= count;
         count
     }
 
@@ -260,32 +377,35 @@ impl Completions {
         self.finished += 1;
         match route {
             // Who lent a buffer for many messages has to hear of its end.
-            Route::Queue { on_error_only: true, .. }
+            Route::Queue { queue, silent: true, .. }
                 if result.is_ok() && kind != OperationKind::MultiReceive =>
             {
-                self.reserved -= 1
+                self.queues[queue as usize].reserved -= 1;
             }
-            Route::Queue { queue, context, .. } => {
-                let entries = &mut self.queues[queue as usize].entries;
+            Route::Queue { queue, user_data, .. } => {
                 if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
                     let result = Err(Error::Cancelled);
-                    entries.push_back(Completion { context, kind, result, offset, buffer: None });
-                    self.reserved += 1;
+                    self.queues[queue as usize].reserved += 1;
+                    self.report(
+                        queue,
+                        Completion { user_data, kind, result, offset, buffer: None },
+                    );
                 }
-                entries.push_back(Completion { context, kind, result, offset, buffer });
+                self.report(queue, Completion { user_data, kind, result, offset, buffer });
             }
-            Route::Nowhere => self.reserved -= 1,
+            Route::Nowhere => {}
             Route::Handle(id) => {
-                self.reserved -= 1;
                 let Some(handle) = self.handles.get_mut(id) else { return };
                 if handle.is_abandoned {
                     self.handles.remove(id);
                     return;
                 }
-                handle.outcome = Some((result, buffer));
-                if let Some(waker) = handle.waker.take() {
-                    waker.wake();
+                if let Some(ticket) = handle.ticket.take() {
+                    self.handles.remove(id);
+                    self.end_ticket(&ticket, result, buffer);
+                    return;
                 }
+                handle.outcome = Some((result, buffer));
             }
         }
     }
@@ -295,7 +415,7 @@ impl Completions {
     #[inline]
     fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
         let capacity = slot.shape.len() as u64;
-        let envelope = Envelope { context: arrival.context as u32, tag: arrival.tag };
+        let envelope = Envelope::of(arrival.context, arrival.tag);
         let peer = Some(Peer(arrival.peer));
         let (length, data) = (arrival.length as usize, arrival.data);
         let status = Status { peer, envelope, length, data };
@@ -349,8 +469,9 @@ impl Effects for Completions {
         }
     }
 
-    fn has_room(&self) -> bool {
-        Self::has_room(self)
+    fn has_room(&self, receive: Id) -> bool {
+        let slot = self.slots.get(receive.index()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| Self::has_room(self, slot.route))
     }
 
     #[inline]
@@ -394,7 +515,13 @@ impl Effects for Completions {
 
 /// What a finished handle holds.
 pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
-    Outcome { result, buffer: buffer.unwrap_or_else(|| Buffer::Heap(Vec::new())) }
+    match result {
+        Ok(status) => {
+            let buffer = buffer.unwrap_or_else(|| Buffer::Heap(Vec::new()));
+            Ok(Completed { status, buffer })
+        }
+        Err(error) => Err(Failed::new((error, buffer))),
+    }
 }
 
 #[cfg(test)]

@@ -41,6 +41,9 @@ const LATE_NS: u64 = 200_000_000;
 /// Time for reading what arrived while the loop did not run, before deadlines count again.
 const CATCH_UP_NS: u64 = 10_000_000;
 
+/// The longest sleep.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
 /// What the loop needs to know of the settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopConfig {
@@ -232,7 +235,7 @@ impl EngineState {
 }
 
 /// A state and the driver of the thread that owns it.
-pub(crate) struct Engine {
+pub struct Engine {
     // Dropped first: the kernel must be done before memory goes.
     pub(super) driver: AnyDriver,
     pub(crate) state: Box<EngineState>,
@@ -551,21 +554,7 @@ impl Engine {
 
     /// Sleeps until the driver has news, a deadline of the protocol is near, or `limit`.
     pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
-        self.watch_hot();
-        self.read_clock();
-        self.acknowledge_all();
-        self.hasten_acks(u64::MAX);
-        self.watch_datagrams();
-        let state = &mut *self.state;
-        let mut sleep = limit.unwrap_or(Duration::from_millis(100));
-        sleep = sleep.min(Duration::from_millis(100));
-        if let Some(deadline_ns) = state.core.next_deadline_ns() {
-            let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
-            sleep = sleep.min(Duration::from_nanos(left));
-        }
-        if let Some(timer_ns) = state.paths.next_timer_ns() {
-            sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
-        }
+        let sleep = self.prepare_to_sleep(limit.unwrap_or(SLEEP_MAX));
         self.driver
             .park(sleep, &mut self.events)
             .map_err(|error| Error::system("the driver cannot wait", error))?;
@@ -573,6 +562,39 @@ impl Engine {
         self.note_sleep();
         self.handle_events();
         Ok(())
+    }
+
+    /// Prepares a sleep that somebody else sleeps, by the driver's [`Driver::wake_fd`]
+    /// (crate::driver::lanes): how long it may last, up to `limit`. What is done with the engine
+    /// meanwhile may shorten it, and is followed by another call of this.
+    pub(super) fn arm(&mut self, limit: Duration) -> Result<Duration, Error> {
+        let sleep = self.prepare_to_sleep(limit);
+        self.note_sleep();
+        self.driver.arm(sleep).map_err(|error| Error::system("the driver cannot wait", error))
+    }
+
+    /// What becomes readable after [`Self::arm`] when there is something to do.
+    pub(super) fn wake_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.driver.wake_fd()
+    }
+
+    /// Has the driver watch everything, says what must not wait, and finds the next deadline.
+    fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
+        self.watch_hot();
+        self.read_clock();
+        self.acknowledge_all();
+        self.hasten_acks(u64::MAX);
+        self.watch_datagrams();
+        let state = &mut *self.state;
+        let mut sleep = limit.min(SLEEP_MAX);
+        if let Some(deadline_ns) = state.core.next_deadline_ns() {
+            let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
+            sleep = sleep.min(Duration::from_nanos(left));
+        }
+        if let Some(timer_ns) = state.paths.next_timer_ns() {
+            sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
+        }
+        sleep
     }
 
     fn watch_everything(&mut self) {

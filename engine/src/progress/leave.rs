@@ -11,10 +11,10 @@ use super::roles::Role;
 const LET_GO: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// Closes an endpoint, which uses the completion queue `queue`: its receives end, its sends go
-    /// out, for `linger` at the most, and then end as well. No memory is lent for its operations
+    /// Closes an endpoint: its receives end, its sends go out, for `linger` at the most, and then
+    /// end as well. No memory is lent for its operations
     /// when this returns; buffers that the kernel does not let go of in time stay with the engine.
-    pub(crate) fn close_endpoint(&mut self, endpoint: u16, queue: u32) {
+    pub(crate) fn close_endpoint(&mut self, endpoint: u16) {
         let deadline = Instant::now() + self.state.config.linger;
         let state = &mut *self.state;
         state.core.close_endpoint(endpoint, &mut state.completions);
@@ -22,7 +22,6 @@ impl Engine {
             // Lanes are closed already; what is left to try takes the rest of the engine along.
             self.shut_down();
         }
-        self.state.completions.close_queue(queue);
     }
 
     /// Says goodbye to everybody, waits until it is delivered (`linger` at the most), and gives
@@ -102,6 +101,11 @@ impl Engine {
     fn is_memory_lent(&self) -> bool {
         let completions = &self.state.completions;
         self.state.core.closed_operations().any(|(id, _)| completions.is_lent(id))
+    }
+
+    /// The driver has failed for good: ends it. `true`: the kernel has let go of all memory.
+    pub(crate) fn end_failed_driver(&mut self) -> bool {
+        self.driver.shutdown(LET_GO)
     }
 
     /// Ends the driver, and with it what is outstanding at endpoints that are closed. `false`: the

@@ -1,9 +1,12 @@
 //! Posting operations: the fast path of a send, and memory for what has to wait.
 
-use super::completions::{Handle, Route};
+use std::sync::Arc;
+
+use super::completions::{Handle, PostedTo, Route};
 use super::engine::Engine;
+use super::outside::Ticket;
 use crate::memory::{Buffer, Shape, Span};
-use crate::proto::effects::{Arrival, Level};
+use crate::proto::effects::{Arrival, CompletionLevel};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
@@ -16,7 +19,7 @@ const MULTI_BYTES_MAX: usize = u32::MAX as usize;
 
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     pub(crate) buffer: Option<Buffer>,
     pub(crate) shape: Shape,
 }
@@ -24,7 +27,7 @@ pub(crate) struct Memory {
 fn status_of(arrival: &Arrival) -> Status {
     Status {
         peer: Some(Peer(arrival.peer)),
-        envelope: Envelope { context: arrival.context as u32, tag: arrival.tag },
+        envelope: Envelope::of(arrival.context, arrival.tag),
         length: arrival.length as usize,
         data: arrival.data,
     }
@@ -32,15 +35,38 @@ fn status_of(arrival: &Arrival) -> Status {
 
 /// What became of a post.
 #[derive(Debug)]
-pub(crate) enum Posted {
+pub enum Posted<T = Id> {
     /// A send is over already.
     Sent(Status, Option<Buffer>),
     /// The operation is outstanding.
-    Pending(Id),
+    Pending(T),
 }
 
-/// A refused post gives the buffer back.
-pub(crate) type Refused = (Error, Option<Buffer>);
+/// A refused post gives the memory back.
+pub(crate) type Refused = (Error, Memory);
+
+impl Memory {
+    /// A copy of `bytes`.
+    pub(crate) fn copy_of(bytes: &[u8]) -> Self {
+        let mut bytes = bytes.to_vec();
+        let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
+        Self { buffer: Some(Buffer::Heap(bytes)), shape }
+    }
+
+    /// No memory.
+    pub(crate) fn nothing() -> Self {
+        let nowhere = std::ptr::NonNull::dangling().as_ptr();
+        Self { buffer: None, shape: Shape::contiguous(nowhere, 0) }
+    }
+}
+
+/// The text names the setting.
+pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
+    Error::misuse(format!(
+        "{length} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise it, \
+         or send them"
+    ))
+}
 
 impl Engine {
     /// What the owner is told of a refusal.
@@ -134,11 +160,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let limit = self.state.core.config().inject_limit;
         if bytes.len() > limit as usize {
-            return Err(Error::misuse(format!(
-                "{} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise \
-                 it, or send them",
-                bytes.len()
-            )));
+            return Err(beyond_inject_limit(bytes.len(), limit as usize));
         }
         if !request.is_plain() {
             return self.inject_by_operation(request, bytes, route, more);
@@ -168,10 +190,9 @@ impl Engine {
         route: Route,
         more: bool,
     ) -> Result<(), Error> {
-        let mut buffer = Buffer::from(bytes.to_vec());
-        let shape = buffer.shape_for_send().map_err(Error::from)?;
-        let memory = Memory { buffer: Some(buffer), shape };
-        self.post_send(request, memory, route, more).map(drop).map_err(|(error, _)| error)
+        self.post_send(request, Memory::copy_of(bytes), route, more)
+            .map(drop)
+            .map_err(|(error, _)| error)
     }
 
     /// Takes note of a send that says what it is for.
@@ -191,19 +212,19 @@ impl Engine {
         route: Route,
         more: bool,
     ) -> Result<Posted, Refused> {
-        let Memory { buffer, shape } = memory;
         let peer = Some(Peer(request.peer));
-        let envelope = Envelope { context: request.context as u32, tag: request.tag };
+        let envelope = Envelope::of(request.context, request.tag);
         if request.length > MESSAGE_BYTES_MAX {
             let text = format!("a message has at most {MESSAGE_BYTES_MAX} bytes");
-            return Err((Error::misuse(text), buffer));
+            return Err((Error::misuse(text), memory));
         }
-        if !self.state.completions.has_room() {
-            return Err((Error::WouldBlock("cq_entries"), buffer));
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
         }
         let whole_limit = request.hint.eager_limit(u64::MAX);
-        let may_go_now = request.level == Level::BufferReusable && request.is_plain();
+        let may_go_now = request.level == CompletionLevel::Inject && request.is_plain();
         if may_go_now && request.length <= whole_limit {
+            let shape = &memory.shape;
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
@@ -217,16 +238,17 @@ impl Engine {
                     self.note_hint(request);
                     let length = request.length as usize;
                     let status = Status { peer, envelope, length, data: None };
-                    return Ok(Posted::Sent(status, buffer));
+                    return Ok(Posted::Sent(status, memory.buffer));
                 }
                 Ok(false) => {}
-                Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
+                Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
             }
         }
         match self.state.core.new_send(request) {
             Ok(id) => {
                 let state = &mut *self.state;
                 let kind = OperationKind::Send;
+                let Memory { buffer, shape } = memory;
                 state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
                 state.core.enqueue(id, state.now_ns);
                 self.note_hint(request);
@@ -240,8 +262,64 @@ impl Engine {
                 }
                 Ok(Posted::Pending(id))
             }
-            Err(refusal) => Err((self.error_of(peer, refusal), buffer)),
+            Err(refusal) => Err((self.error_of(peer, refusal), memory)),
         }
+    }
+
+    /// Posts a send whose end goes to a queue, where it is already if this is `None`.
+    #[inline]
+    pub(crate) fn post_send_to(
+        &mut self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<Id>, Refused> {
+        match self.post_send(request, memory, to.route(), more)? {
+            Posted::Pending(id) => Ok(Some(id)),
+            Posted::Sent(status, buffer) => {
+                self.state.completions.push_sent(to, status, buffer);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Posts a send with a new handle, whose end is in it, or in `ticket`.
+    pub(crate) fn start_send(
+        &mut self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<Posted, Refused> {
+        let Some(handle) = self.new_handle(ticket) else {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        };
+        let posted = self.post_send(request, memory, Route::Handle(handle), more);
+        if !matches!(posted, Ok(Posted::Pending(_))) {
+            self.state.completions.handles.remove(handle);
+        }
+        Ok(match posted? {
+            Posted::Pending(_) => Posted::Pending(handle),
+            sent => sent,
+        })
+    }
+
+    /// Posts a receive with a new handle; otherwise as [`Self::start_send`].
+    pub(crate) fn start_receive(
+        &mut self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<Id, Refused> {
+        let Some(handle) = self.new_handle(ticket) else {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        };
+        let posted = self.post_receive(request, memory, Route::Handle(handle));
+        if posted.is_err() {
+            self.state.completions.handles.remove(handle);
+        }
+        posted.map(|_| handle)
     }
 
     /// Posts a receive.
@@ -252,27 +330,27 @@ impl Engine {
         memory: Memory,
         route: Route,
     ) -> Result<Id, Refused> {
-        let Memory { buffer, shape } = memory;
-        if !self.state.completions.has_room() {
-            return Err((Error::WouldBlock("cq_entries"), buffer));
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
         }
-        if request.min_free.is_some() && shape.len() > MULTI_BYTES_MAX {
+        if request.min_free.is_some() && memory.shape.len() > MULTI_BYTES_MAX {
             let text = format!("a multi-receive has at most {MULTI_BYTES_MAX} bytes; post several");
-            return Err((Error::misuse(text), buffer));
+            return Err((Error::misuse(text), memory));
         }
         let peer = request.peer.map(Peer);
         let kind = match request.min_free {
             None => OperationKind::Receive,
             Some(_) => OperationKind::MultiReceive,
         };
-        let envelope = Envelope { context: request.context as u32, tag: request.tag };
+        let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
         let fast = state.core.post_fast(request);
         let made = fast.map_or_else(|| state.core.new_receive(request), Ok);
         let id = match made {
             Ok(id) => id,
-            Err(refusal) => return Err((self.error_of(peer, refusal), buffer)),
+            Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
+        let Memory { buffer, shape } = memory;
         state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
         if fast.is_none() {
             state.core.start_receive(id, &mut state.completions);
@@ -304,20 +382,20 @@ impl Engine {
         memory: Memory,
         route: Route,
     ) -> Result<Id, Refused> {
-        let Memory { buffer, shape } = memory;
-        if !self.state.completions.has_room() {
-            return Err((Error::WouldBlock("cq_entries"), buffer));
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
         }
         let state = &mut *self.state;
-        let id = match state.core.new_claimed_receive(claim, shape.len() as u64) {
+        let id = match state.core.new_claimed_receive(claim, memory.shape.len() as u64) {
             Some(Ok(id)) => id,
-            Some(Err(refusal)) => return Err((self.error_of(None, refusal), buffer)),
+            Some(Err(refusal)) => return Err((self.error_of(None, refusal), memory)),
             None => {
                 let text = "no such claimed message: it was received or discarded, or its endpoint \
                             was closed";
-                return Err((Error::misuse(text), buffer));
+                return Err((Error::misuse(text), memory));
             }
         };
+        let Memory { buffer, shape } = memory;
         let (kind, envelope) = (OperationKind::Receive, Envelope::default());
         state.completions.insert(id, kind, route, buffer, shape, None, envelope);
         state.core.start_claimed(id, claim, &mut state.completions);
@@ -337,8 +415,9 @@ impl Engine {
     }
 
     /// A handle that an operation will report to. `None`: at the bound of outstanding handles.
-    pub(crate) fn new_handle(&mut self) -> Option<Id> {
-        self.state.completions.handles.insert(Handle::default()).ok()
+    fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
+        let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
+        self.state.completions.handles.insert(handle).ok()
     }
 
     /// Adds a remote endpoint. `None`: a limit is reached.

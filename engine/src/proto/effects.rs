@@ -5,19 +5,19 @@ use super::failure::PeerFailure;
 use super::table::Id;
 use crate::wire::locators::Locators;
 
-/// How far a send must have come before it completes.
+/// How far a send must have come before it completes, as libfabric and MPI name it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Level {
-    /// The buffer may be reused (`FI_INJECT_COMPLETE`).
+pub enum CompletionLevel {
+    /// The buffer may be reused (`FI_INJECT_COMPLETE`; `MPI_Send`).
     #[default]
-    BufferReusable,
+    Inject,
     /// The peer's engine has the message (`FI_DELIVERY_COMPLETE` to its buffers). By datagrams it
     /// may have come before an earlier one of its stream; if the session ends before that one
     /// comes, it is lost with it.
-    Delivered,
-    /// A receive of the peer has matched the message (MPI's synchronous mode). A rendezvous
-    /// message completes like this at every level: its buffer is needed until then.
-    Matched,
+    Delivery,
+    /// A receive of the peer has matched the message (`FI_MATCH_COMPLETE`; `MPI_Ssend`). A
+    /// rendezvous message completes like this at every level: its buffer is needed until then.
+    Match,
 }
 
 /// What a receive got.
@@ -78,8 +78,8 @@ pub(crate) trait Effects {
     /// Multi-receive `receive` takes a message: operation `slice` receives it into `length` bytes
     /// at `offset` of the same memory, and ends before `receive` does.
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64);
-    /// Whether the end of one more operation can be reported.
-    fn has_room(&self) -> bool {
+    /// Whether the end of one more message of multi-receive `receive` can be reported.
+    fn has_room(&self, _receive: Id) -> bool {
         true
     }
     /// How fast [`Self::place`] copies, as far as that is measured.

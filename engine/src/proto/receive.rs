@@ -15,7 +15,7 @@ use crate::wire::{Eager, FrameError, Rts, eager};
 
 /// A receive to post.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReceiveRequest {
+pub struct ReceiveRequest {
     /// Local endpoint.
     pub(crate) endpoint: u16,
     /// From whom; `None`: from anybody.

@@ -16,7 +16,7 @@ pub(crate) trait Key: Copy {
 
 /// Names an entry of a [`Table`]; never 0, never the same twice before 2^32 reuses of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Id(u64);
+pub struct Id(u64);
 
 impl Id {
     /// The slot.

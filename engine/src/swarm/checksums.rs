@@ -6,7 +6,7 @@ use super::scenarios::*;
 use crate::driver::sim::random::Random;
 use crate::memory::Buffer;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Error, PeerFailure};
 
 /// What a path garbles of bulk data, checksums find: every message is as it was sent. Garbled
@@ -31,7 +31,7 @@ fn garbled_chunks_arrive_as_they_were_sent_with_checksums() {
         let source = peer(&mut world, pair[1], pair[0]);
         for tag in 0..MESSAGES {
             let length = 1 + random.below(6000);
-            send(&mut world, pair[0], target, tag, length, Level::Matched);
+            send(&mut world, pair[0], target, tag, length, CompletionLevel::Match);
             assert!(receive(&mut world, pair[1], source, tag, length));
         }
         let (mut arrived, mut next_ns) = (0, 0);
@@ -44,8 +44,8 @@ fn garbled_chunks_arrive_as_they_were_sent_with_checksums() {
                 for completion in drain(world, host) {
                     completion.result.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
                     let Some(Buffer::Heap(bytes)) = completion.buffer else { continue };
-                    let is_intact = bytes == content(completion.context, bytes.len());
-                    assert!(is_intact, "seed {seed}: message {}", completion.context);
+                    let is_intact = bytes == content(completion.user_data, bytes.len());
+                    assert!(is_intact, "seed {seed}: message {}", completion.user_data);
                     arrived += 1;
                 }
             }
@@ -76,7 +76,7 @@ fn a_garbled_control_lane_ends_the_session_with_checksums() {
         run(&mut world, "somebody finds it", |world| {
             if world.now_ns() > next_ns {
                 let length = random.below(600);
-                send(world, 0, target, tag, length, Level::Matched);
+                send(world, 0, target, tag, length, CompletionLevel::Match);
                 receive(world, 1, source, tag, length);
                 tag += 1;
                 next_ns = world.now_ns() + 50_000;
@@ -87,8 +87,8 @@ fn a_garbled_control_lane_ends_the_session_with_checksums() {
                     match completion.result {
                         Ok(_) => {
                             let Some(Buffer::Heap(bytes)) = completion.buffer else { continue };
-                            let is_intact = bytes == content(completion.context, bytes.len());
-                            assert!(is_intact, "seed {seed}: message {}", completion.context);
+                            let is_intact = bytes == content(completion.user_data, bytes.len());
+                            assert!(is_intact, "seed {seed}: message {}", completion.user_data);
                         }
                         Err(Error::Peer { failure, .. }) => failures.push(failure),
                         Err(error) => panic!("seed {seed}: {error}"),

@@ -78,7 +78,7 @@ impl Oracle {
                 "multi-receive {index} puts {status:?} at {offset}, {bytes} bytes"
             ));
         }
-        let message = (status.envelope.tag >> SERIAL_SHIFT) as usize;
+        let message = (status.envelope.tag() >> SERIAL_SHIFT) as usize;
         if message >= self.sent.len() {
             return Err(format!("multi-receive {index} got what nobody sent: {status:?}"));
         }

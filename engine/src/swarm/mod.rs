@@ -357,7 +357,7 @@ impl Run {
                 Ok(status) => status.length as u64,
                 Err(_) => u64::MAX,
             };
-            net.trace(&[host as u64, completion.context, outcome]);
+            net.trace(&[host as u64, completion.user_data, outcome]);
             self.oracle.complete(process, now_ns, completion)?;
         }
         self.oracle.check_promises()

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::form::{Form, Graves, content, memory_of, name_of};
 use super::many::Many;
 use crate::memory::Buffer;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Completion, Error, OperationKind, PeerFailure, Status};
 
 /// A process: its engine's id. Endpoints are numbered within it.
@@ -40,7 +40,7 @@ pub(super) struct Sent {
     pub(super) tag: u64,
     pub(super) length: usize,
     pub(super) data: Option<u64>,
-    pub(super) level: Level,
+    pub(super) level: CompletionLevel,
     pub(super) form: Form,
     /// It is too long to be eager.
     pub(super) is_long: bool,
@@ -274,9 +274,9 @@ impl Oracle {
         now_ns: u64,
         completion: Completion,
     ) -> Result<(), String> {
-        let (context, kind) = (completion.context, completion.kind);
-        let index = (context & !SEND) as usize;
-        let is_send = context & SEND != 0;
+        let (user_data, kind) = (completion.user_data, completion.kind);
+        let index = (user_data & !SEND) as usize;
+        let is_send = user_data & SEND != 0;
         if is_send != (kind == OperationKind::Send) {
             return Err("a completion is of another kind than its operation".into());
         }
@@ -290,7 +290,7 @@ impl Oracle {
         if is_send {
             let sent = &self.sent[index];
             let had_time = now_ns - sent.posted_ns >= 2 * self.delay_ns || sent.from.0 == sent.to.0;
-            if result.is_ok() && sent.level != Level::BufferReusable && !had_time {
+            if result.is_ok() && sent.level != CompletionLevel::Inject && !had_time {
                 return Err(format!("send {index} ended before word of it was back: {sent:?}"));
             }
             self.complete_send(process, index, result.map(|status| status.length), buffer)
@@ -351,7 +351,7 @@ impl Oracle {
         from: Place,
         status: &Status,
     ) -> Result<(), String> {
-        let name = (status.envelope.tag >> super::SERIAL_SHIFT) as usize;
+        let name = (status.envelope.tag() >> super::SERIAL_SHIFT) as usize;
         let told = (from, at, status.length, status.data);
         let Some(sent) = self.sent.get_mut(name) else {
             return Err(format!("what nobody sent was claimed: {status:?}"));
@@ -404,7 +404,7 @@ impl Oracle {
                 return if is_cancelled { Ok(()) } else { self.check_error(process, &error) };
             }
         };
-        let (tag, length) = (status.envelope.tag, status.length);
+        let (tag, length) = (status.envelope.tag(), status.length);
         if (length > capacity) != is_cut {
             return Err(format!("receive {index} of {capacity} bytes got {length}"));
         }
@@ -457,7 +457,7 @@ impl Oracle {
         if !received.accepts(sent) {
             return fail("a receive got a message that it does not accept");
         }
-        let (tag, length, data) = (status.envelope.tag, status.length, status.data);
+        let (tag, length, data) = (status.envelope.tag(), status.length, status.data);
         if (sent.tag, sent.length, sent.data) != (tag, length, data) {
             return fail("a message is reported wrongly");
         }
@@ -475,7 +475,7 @@ impl Oracle {
             // A message in parts is matched before it is whole; it may end in that time.
             let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
             let ends_with_match =
-                sent.is_long || (sent.level == Level::Matched && !may_be_in_parts);
+                sent.is_long || (sent.level == CompletionLevel::Match && !may_be_in_parts);
             let is_over = |receive: usize| {
                 let received = &self.received[receive];
                 received.fate == Fate::Done || received.many.is_some()
@@ -503,7 +503,7 @@ impl Oracle {
         self.check_order()?;
         for (index, sent) in self.sent.iter().enumerate() {
             let had_arrived = sent.fate == Fate::Done
-                && sent.level == Level::Delivered
+                && sent.level == CompletionLevel::Delivery
                 && !(self.has_datagrams && self.may_have_waited(index));
             let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
             let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;

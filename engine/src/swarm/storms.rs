@@ -7,7 +7,7 @@ use crate::driver::sim::datagrams::{DatagramCounts, DatagramWeather};
 use crate::driver::sim::net::Weather;
 use crate::memory::Buffer;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 
 const MESSAGES: u64 = 120;
 
@@ -74,14 +74,14 @@ fn exchange(
         for at in 0..2 {
             let other = peer(&mut world, at, 1 - at);
             let length = [8, 60, 256, 700][tag as usize % 4];
-            send(&mut world, at, other, tag, length, Level::Delivered);
+            send(&mut world, at, other, tag, length, CompletionLevel::Delivery);
         }
         run(&mut world, name, |world| {
             for (host, count) in received.iter_mut().enumerate() {
                 for completion in drain(world, host) {
                     let status = completion.result.unwrap_or_else(|e| panic!("{name}: {e}"));
                     if let Some(Buffer::Heap(bytes)) = &completion.buffer {
-                        let expected = content(completion.context, bytes.len());
+                        let expected = content(completion.user_data, bytes.len());
                         assert_eq!(*bytes, expected, "{name}: {status:?}");
                     }
                     *count += 1;

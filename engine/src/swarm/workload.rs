@@ -10,7 +10,7 @@ use crate::progress::completions::Route;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
@@ -35,8 +35,8 @@ fn data_of(plan: &Plan, index: usize) -> Option<u64> {
 }
 
 /// Completions of sends and receives alike are reported with the name of the operation.
-fn route(context: u64, on_error_only: bool) -> Route {
-    Route::Queue { queue: 0, context, on_error_only }
+fn route(context: u64, silent: bool) -> Route {
+    Route::Queue { queue: 0, user_data: context, silent }
 }
 
 /// What a receive is posted for.
@@ -174,7 +174,11 @@ impl Run {
         let (from, to) = ((self.residents[host].process, endpoint), self.random_place());
         let number = self.random.below(self.plan.contexts);
         let length = self.random_length(has_names(number));
-        let level = self.random.pick(&[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let level = self.random.pick(&[
+            CompletionLevel::Inject,
+            CompletionLevel::Delivery,
+            CompletionLevel::Match,
+        ]);
         let class = self.random.next() % self.plan.tags;
         let more = self.random.one_in(4);
         let form = Form::random(&mut self.random, length);
@@ -188,7 +192,7 @@ impl Run {
         from: Place,
         to: Place,
         (number, class): (usize, u64),
-        (length, level, form): (usize, Level, Form),
+        (length, level, form): (usize, CompletionLevel, Form),
         (inject, more): (bool, bool),
     ) -> Result<(), String> {
         let index = self.oracle.sent.len();
@@ -207,7 +211,7 @@ impl Run {
             context,
             tag,
             length: length as u64,
-            level: if may_inject { Level::BufferReusable } else { level },
+            level: if may_inject { CompletionLevel::Inject } else { level },
             hint,
             data,
         };
@@ -339,8 +343,8 @@ impl Run {
         let mut buffer = form.buffer(capacity, &[]);
         let shape = buffer.shape_for_recv().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
-        let has_room =
-            !engine.state.core.operations().is_full() && engine.state.completions.has_room();
+        let has_room = !engine.state.core.operations().is_full()
+            && engine.state.completions.has_room(route(0, false));
         let claim = match what {
             What::Promised(_) if has_room && index.is_multiple_of(3) => engine.claim(&request),
             _ => Ok(None),
@@ -441,7 +445,7 @@ impl Run {
                 let context = context_of(number);
                 let found = self.peek(host, endpoint, context).map_err(|e| e.to_string())?;
                 let Some((from, status)) = found else { continue };
-                let (tag, length, data) = (status.envelope.tag, status.length, status.data);
+                let (tag, length, data) = (status.envelope.tag(), status.length, status.data);
                 let capacity = length.max(8);
                 let promised = What::Promised((from, tag, length, data));
                 if has_names(number) && self.random.one_in(8) {
@@ -576,7 +580,7 @@ impl Run {
                     if !self.leaves_room_to_receive(one) {
                         break;
                     }
-                    let what = (length, Level::Matched, Form::Whole);
+                    let what = (length, CompletionLevel::Match, Form::Whole);
                     self.send_message(one, from, to, (0, 0), what, (false, false))?;
                 }
             }
@@ -587,7 +591,7 @@ impl Run {
         if let [one, .., other] = living[..] {
             let places = [one, other].map(|host| (self.residents[host].process, 0));
             if self.leaves_room_to_receive(one) {
-                let what = (5000, Level::BufferReusable, Form::Whole);
+                let what = (5000, CompletionLevel::Inject, Form::Whole);
                 self.send_message(one, places[0], places[1], (0, 0), what, (false, false))?;
             }
         }

@@ -191,7 +191,7 @@ impl World {
         state.clock = Clock::Virtual;
         state.completions.use_virtual_time();
         state.core.open_endpoint();
-        state.completions.open_queue();
+        state.completions.open_queue(queue_entries);
         let driver = AnyDriver::<dyn Driver>::Other(Box::new(SimDriver::new(&self.net, host)));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
         self.places[host] = Place { engine: Some(engine), idle_turns: 0, absent_until_ns: 0 };

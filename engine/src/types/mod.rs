@@ -11,8 +11,10 @@ pub(crate) mod statistics;
 
 pub use address::Address;
 pub use completion::{
-    Completion, Envelope, Event, OperationId, OperationKind, Outcome, Peer, Selector, Status,
+    Completed, Completion, Envelope, Event, Failed, OperationId, OperationKind, Peer, Selector,
+    Status,
 };
+pub(crate) use completion::{OperationName, Outcome};
 pub use error::{Cause, Error, ErrorKind, PeerFailure};
 pub use frames::{FrameDrops, FrameFigures, FrameState};
 pub use hint::Hint;

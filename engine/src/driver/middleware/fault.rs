@@ -301,6 +301,7 @@ impl Fault {
 
 impl Driver for Fault {
     pass_on!(inner: name polls_for_free set_rails reach nic_of begin_absence end_absence counters);
+    pass_on!(inner: wake_fd);
 
     fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         self.begin_turn();
@@ -326,6 +327,11 @@ impl Driver for Fault {
                 return Ok(());
             }
         }
+    }
+
+    fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
+        let left = self.inner.arm(timeout)?;
+        Ok(if self.has_plans() { left.min(SLICE) } else { left })
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {

@@ -183,7 +183,7 @@ impl Pcap {
 }
 
 impl Driver for Pcap {
-    pass_on!(inner: name polls_for_free reach nic_of begin_absence end_absence counters);
+    pass_on!(inner: name polls_for_free reach nic_of begin_absence end_absence counters wake_fd);
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.inner.set_rails(rails)?;
@@ -204,6 +204,11 @@ impl Driver for Pcap {
         let result = self.inner.park(timeout, events);
         self.note(&events[before..]);
         result
+    }
+
+    fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
+        self.flush();
+        self.inner.arm(timeout)
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {

@@ -117,7 +117,7 @@ fn tell(event: &DriverEvent) {
 }
 
 impl Driver for Trace {
-    pass_on!(inner: name polls_for_free nic_of begin_absence end_absence counters);
+    pass_on!(inner: name polls_for_free nic_of begin_absence end_absence counters wake_fd arm);
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         let result = self.inner.set_rails(rails);

@@ -31,6 +31,11 @@ impl Epoll {
         Ok(Self { fd, precise: true, events: [libc::epoll_event { events: 0, u64: 0 }; BATCH] })
     }
 
+    /// Another descriptor of the same set.
+    pub(super) fn copy(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     pub(super) fn add(&self, socket: RawFd, name: u64) -> io::Result<()> {
         let interest = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         let mut event = libc::epoll_event { events: interest as u32, u64: name };

@@ -316,30 +316,38 @@ impl Driver for SocketsDriver {
     }
 
     fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
-        if self.is_stopped {
-            return Err(stopped());
-        }
         let before = events.len();
         let deadline = deadline_after(timeout);
         loop {
-            self.serve_datagrams(true)?;
-            let mut left = deadline.saturating_duration_since(Instant::now());
-            if !self.ready.is_empty() || !self.runnable.is_empty() {
-                left = Duration::ZERO;
-            }
-            for &(_, pause) in &self.accepting {
-                let until = pause.max(self.accepts_after).map_or(Duration::ZERO, |until| {
-                    until.saturating_duration_since(Instant::now())
-                });
-                left = left.min(until);
-            }
-            left = self.rails.news_owed_in().map_or(left, |owed| left.min(owed));
+            let left = self.arm(deadline.saturating_duration_since(Instant::now()))?;
             self.take_epoll_events(left)?;
             self.serve(events);
             if events.len() > before || Instant::now() >= deadline {
                 return Ok(());
             }
         }
+    }
+
+    fn wake_fd(&self) -> io::Result<OwnedFd> {
+        self.epoll.copy()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.serve_datagrams(true)?;
+        let mut left = timeout;
+        if !self.ready.is_empty() || !self.runnable.is_empty() {
+            left = Duration::ZERO;
+        }
+        for &(_, pause) in &self.accepting {
+            let until = pause
+                .max(self.accepts_after)
+                .map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+            left = left.min(until);
+        }
+        Ok(self.rails.news_owed_in().map_or(left, |owed| left.min(owed)))
     }
 
     fn shutdown(&mut self, _limit: Duration) -> bool {

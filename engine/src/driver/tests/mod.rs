@@ -141,6 +141,7 @@ contract! {
     all_but_faulty {
         messages::bytes_arrive_in_order_until_the_stream_ends,
         messages::watched_for_reading_once,
+        waiting::an_armed_driver_is_slept_for,
         messages::end_and_reset_are_readable,
         endings::shutdown_delivers_what_was_sent,
         waiting::nothing_costs_nothing,

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::host::{Host, PATIENCE, Variant, header};
@@ -59,6 +60,52 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
     host.driver.park(PATIENCE * 2, &mut events).unwrap();
     assert!(matches!(events[..], [DriverEvent::Readable { .. }]), "{events:?}");
     assert!(begin.elapsed() < PATIENCE);
+}
+
+/// What somebody else sleeps by: it is quiet while nothing comes, and readable from the first event
+/// until the driver is polled.
+pub(super) fn an_armed_driver_is_slept_for(variant: &Variant) {
+    let mut host = Host::new(variant);
+    let (lane, mut peer) = host.lane_to_outside();
+    host.watch(lane, Interest::Readable);
+    host.expect_quiet();
+    let wake_fd = host.driver.wake_fd().unwrap();
+    let is_readable = |for_ms: u64| {
+        let mut fds = [PollFd::new(&wake_fd, PollFlags::IN)];
+        let timeout = Timespec::try_from(Duration::from_millis(for_ms)).unwrap();
+        poll(&mut fds, Some(&timeout)).unwrap() == 1
+    };
+    // A fault that is planned shortens the sleep, and nothing is said of it before.
+    assert!(host.driver.arm(PATIENCE).unwrap() <= PATIENCE);
+    assert!(!is_readable(10), "nothing has come");
+    for _ in 0..3 {
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            peer.write_all(b"here").unwrap();
+            peer
+        });
+        assert!(is_readable(10_000), "a peer has written");
+        let mut events = Vec::new();
+        let begin = Instant::now();
+        while events.is_empty() {
+            host.driver.poll(&mut events).unwrap();
+            assert!(begin.elapsed() < PATIENCE);
+        }
+        assert!(
+            matches!(events[..], [DriverEvent::Readable { lane: l }] if l == lane),
+            "{events:?}"
+        );
+        peer = other.join().unwrap();
+        let mut into = [0; 16];
+        assert_eq!(host.driver.recv(lane, &mut into).unwrap(), 4);
+        host.watch(lane, Interest::Readable);
+        // It may take a look to find that nothing is there.
+        let begin = Instant::now();
+        while host.driver.arm(PATIENCE).unwrap().is_zero() || is_readable(1) {
+            host.driver.poll(&mut events).unwrap();
+            assert!(begin.elapsed() < PATIENCE, "nothing more has come");
+        }
+    }
 }
 
 pub(super) fn nothing_costs_nothing(variant: &Variant) {

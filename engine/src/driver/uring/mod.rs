@@ -295,10 +295,7 @@ impl Driver for UringDriver {
         }
         let deadline = deadline_after(timeout);
         loop {
-            self.wake_listeners();
-            self.ask_for_owed_news();
-            self.reap()?;
-            self.serve_datagrams(true)?;
+            self.collect()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if !self.ready.is_empty() || left.is_zero() {
                 events.append(&mut self.ready);
@@ -307,6 +304,25 @@ impl Driver for UringDriver {
             // What handling has staged goes with the call that waits.
             self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
         }
+    }
+
+    fn wake_fd(&self) -> io::Result<OwnedFd> {
+        self.ring_copy()
+    }
+
+    fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
+        if self.is_stopped {
+            return Err(stopped());
+        }
+        self.collect()?;
+        if self.staged > 0 {
+            // Nobody else submits what handling has staged.
+            self.reap()?;
+        }
+        if !self.ready.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        Ok(self.next_wake().map_or(timeout, |wake| timeout.min(wake)))
     }
 
     fn begin_absence(&mut self) -> bool {

@@ -1,6 +1,7 @@
 //! Entering the kernel: the submission and the completion queue.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use io_uring::{squeue, types};
@@ -80,6 +81,21 @@ impl UringDriver {
         if self.ring.submission().cq_overflow() {
             self.counters.cq_overflows += 1;
         }
+    }
+
+    /// Takes in what is there before a sleep.
+    pub(super) fn collect(&mut self) -> io::Result<()> {
+        self.wake_listeners();
+        self.ask_for_owed_news();
+        self.reap()?;
+        self.serve_datagrams(true)
+    }
+
+    /// Another descriptor of the ring.
+    pub(super) fn ring_copy(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the ring's descriptor is open as long as the driver lives.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        ring.try_clone_to_owned()
     }
 
     fn needs_call(&mut self) -> bool {

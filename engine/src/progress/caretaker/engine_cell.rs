@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
 
-use super::Membership;
 use super::handover::{Handover, Step, Taken};
+use super::{Cared, Membership};
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
 use crate::progress::background::WakeFds;
@@ -18,10 +19,10 @@ use crate::types::Error;
 
 /// What the owner and the caretaker share.
 pub(super) struct Place {
-    pub(super) handover: Handover,
+    handover: Handover,
     engine: UnsafeCell<Option<Engine>>,
     /// What becomes readable when something comes.
-    pub(super) wake_fds: WakeFds,
+    wake_fds: WakeFds,
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
@@ -32,9 +33,31 @@ unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
 
+impl Cared for Place {
+    fn steps(&self) -> u64 {
+        self.handover.steps()
+    }
+
+    fn park(&self, steps: u64) -> bool {
+        self.handover.park(steps)
+    }
+
+    fn is_parked(&self) -> bool {
+        self.handover.is_parked()
+    }
+
+    fn wake_fds(&self) -> Arc<[OwnedFd]> {
+        self.wake_fds.current()
+    }
+
+    fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
+        Some(self.take()?.engine.background_turn())
+    }
+}
+
 impl Place {
     /// The caretaker comes in, unless the owner is there or the engine is gone.
-    pub(super) fn take(&self) -> Option<Guest<'_>> {
+    fn take(&self) -> Option<Guest<'_>> {
         let taken = self.handover.take()?;
         // SAFETY: the hand-over has let this thread in, and nobody else until `taken` is dropped.
         let engine = unsafe { (*self.engine.get()).as_mut() }?;
@@ -43,15 +66,15 @@ impl Place {
 }
 
 /// The caretaker's turn.
-pub(super) struct Guest<'a> {
+struct Guest<'a> {
     // Dropped first.
-    pub(super) engine: &'a mut Engine,
+    engine: &'a mut Engine,
     _taken: Taken<'a>,
 }
 
 /// The owner's handle on an engine: a `RefCell` that the caretaker may borrow meanwhile, so that a
 /// borrow costs the same. Neither `Send` nor `Sync`.
-pub(crate) struct EngineCell {
+pub struct EngineCell {
     place: Arc<Place>,
     /// Has the caretaker look after it; `None`: nobody does.
     membership: Option<Membership>,
@@ -88,7 +111,8 @@ impl EngineCell {
             engine: UnsafeCell::new(Some(engine)),
             wake_fds,
         });
-        let membership = is_shared.then(|| Membership::new(&place)).flatten();
+        let cared: Arc<dyn Cared> = place.clone();
+        let membership = is_shared.then(|| Membership::new(cared)).flatten();
         Self { place, membership, process: getpid(), _owner: PhantomData }
     }
 
@@ -122,12 +146,6 @@ impl EngineCell {
     /// Whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process != getpid()
-    }
-
-    /// Reading borrows alone as well: two threads come in by turns.
-    #[inline]
-    pub(crate) fn borrow(&self) -> Inside<'_> {
-        self.borrow_mut()
     }
 
     #[cold]

@@ -19,8 +19,10 @@
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
 //! after it was parked, and otherwise none. Engines without datagrams are not looked after.
 
+mod activity;
 mod engine_cell;
 mod handover;
+mod send_engine;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -34,9 +36,11 @@ use crossbeam_utils::atomic::AtomicCell;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::process::{Pid, getpid};
 
+pub(super) use self::activity::Activity;
 pub(crate) use self::engine_cell::EngineCell;
-use self::engine_cell::Place;
+pub(super) use self::send_engine::SendEngine;
 use crate::topology;
+use crate::types::Error;
 
 /// Name of the thread.
 const NAME: &str = "ringrail-care";
@@ -101,9 +105,24 @@ struct Shared {
     process: Pid,
 }
 
+/// An engine that the caretaker looks after.
+pub(super) trait Cared: Send + Sync {
+    /// Counts what its threads do with it; odd: one of them is at work.
+    fn steps(&self) -> u64;
+    /// The caretaker sleeps until a step beyond `steps` wakes it. `false`: that was made already.
+    fn park(&self, steps: u64) -> bool;
+    /// Whether the next step wakes the caretaker.
+    fn is_parked(&self) -> bool;
+    /// What becomes readable when something comes.
+    fn wake_fds(&self) -> Arc<[OwnedFd]>;
+    /// A turn: whether something happened, and when the next is due. `None`: a thread of its own
+    /// has it.
+    fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>>;
+}
+
 #[derive(Default)]
 struct Wards {
-    places: Vec<Arc<Place>>,
+    places: Vec<Arc<dyn Cared>>,
     /// Counts the changes of the list.
     changes: u64,
     /// How many of them the thread has seen.
@@ -111,19 +130,23 @@ struct Wards {
     is_over: bool,
 }
 
+fn is_same(one: &Arc<dyn Cared>, other: &Arc<dyn Cared>) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps an engine looked after; the last one ends the thread.
-struct Membership {
+pub(super) struct Membership {
     shared: Arc<Shared>,
-    place: Arc<Place>,
+    place: Arc<dyn Cared>,
 }
 
 impl Membership {
     /// Has `place` looked after. `None`: no thread can be had, and its owner has to make progress.
-    fn new(place: &Arc<Place>) -> Option<Self> {
+    pub(super) fn new(place: Arc<dyn Cared>) -> Option<Self> {
         #[cfg(feature = "bench")]
         if super::clock::is_slowed_down() {
             return None;
@@ -144,14 +167,14 @@ impl Membership {
         let shared = Arc::clone(&running.as_ref()?.shared);
         {
             let mut wards = lock(&shared.wards);
-            wards.places.push(Arc::clone(place));
+            wards.places.push(Arc::clone(&place));
             wards.changes += 1;
         }
         shared.ring();
-        Some(Self { shared, place: Arc::clone(place) })
+        Some(Self { shared, place })
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.shared.ring();
     }
 }
@@ -167,7 +190,7 @@ impl Drop for Membership {
         let is_current =
             running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.shared, &self.shared));
         let mut wards = lock(&self.shared.wards);
-        wards.places.retain(|place| !Arc::ptr_eq(place, &self.place));
+        wards.places.retain(|place| !is_same(place, &self.place));
         wards.changes += 1;
         wards.is_over = wards.places.is_empty();
         self.shared.ring();
@@ -226,7 +249,7 @@ impl Shared {
         let listening = wards.iter().enumerate().filter(|(_, ward)| ward.listens());
         // An engine that replaces them meanwhile closes them, for good when this sleep ends.
         let current: Vec<_> =
-            listening.map(|(index, ward)| (index, ward.place.wake_fds.current())).collect();
+            listening.map(|(index, ward)| (index, ward.place.wake_fds())).collect();
         let (mut fds, mut indices) = (vec![bell], Vec::new());
         for (index, wake_fds) in &current {
             for fd in wake_fds.iter() {
@@ -268,9 +291,9 @@ impl Shared {
             return false;
         }
         if wards.seen != wards.changes {
-            known.retain(|ward| wards.places.iter().any(|place| Arc::ptr_eq(place, &ward.place)));
+            known.retain(|ward| wards.places.iter().any(|place| is_same(place, &ward.place)));
             for place in &wards.places {
-                if !known.iter().any(|ward| Arc::ptr_eq(place, &ward.place)) {
+                if !known.iter().any(|ward| is_same(place, &ward.place)) {
                     known.push(Ward::new(place));
                 }
             }
@@ -305,7 +328,7 @@ enum Phase {
 
 /// An engine as the thread sees it.
 struct Ward {
-    place: Arc<Place>,
+    place: Arc<dyn Cared>,
     /// Steps of its owner at the last look.
     steps: u64,
     phase: Phase,
@@ -316,9 +339,9 @@ struct Ward {
 }
 
 impl Ward {
-    fn new(place: &Arc<Place>) -> Self {
+    fn new(place: &Arc<dyn Cared>) -> Self {
         let phase = Phase::Active { since: Instant::now(), tick: TICK };
-        let steps = place.handover.steps();
+        let steps = place.steps();
         let place = Arc::clone(place);
         Self { place, steps, phase, is_called: false, fruitless: 0 }
     }
@@ -332,7 +355,7 @@ impl Ward {
     /// Does what is to be done now; when to look again, if not before something happens.
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let is_called = std::mem::take(&mut self.is_called);
-        let steps = self.place.handover.steps();
+        let steps = self.place.steps();
         if self.phase == Phase::Broken {
             return None;
         }
@@ -344,7 +367,7 @@ impl Ward {
             Phase::Active { since, tick } if now < since + tick => return Some(since + tick),
             Phase::Active { .. } if !steps.is_multiple_of(2) => return self.park(now),
             Phase::Cared { due } if !is_called && now < due => return self.await_until(now, due),
-            Phase::Parked if !is_called && self.place.handover.is_parked() => return None,
+            Phase::Parked if !is_called && self.place.is_parked() => return None,
             Phase::Parked if !is_called => return self.park(now),
             _ => {}
         }
@@ -363,7 +386,7 @@ impl Ward {
     }
 
     fn park(&mut self, now: Instant) -> Option<Instant> {
-        if self.place.handover.park(self.steps) {
+        if self.place.park(self.steps) {
             self.phase = Phase::Parked;
             return None;
         }
@@ -371,10 +394,8 @@ impl Ward {
     }
 
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
-        let Some(guest) = self.place.take() else { return Some(self.is_active(now)) };
-        let cared = guest.engine.background_turn();
-        drop(guest);
-        let (happened, due_in) = match cared {
+        let Some(turn) = self.place.turn() else { return Some(self.is_active(now)) };
+        let (happened, due_in) = match turn {
             Ok(cared) => cared,
             Err(error) => {
                 tracing::warn!("the caretaker cannot look after an engine: {error}");
@@ -395,8 +416,8 @@ impl Ward {
 
     /// The next turn is at `due`, but a step of its owner is to be seen within a few ticks.
     fn await_until(&mut self, now: Instant, due: Instant) -> Option<Instant> {
-        let handover = &self.place.handover;
-        if due > now + TICK_MAX && !handover.is_parked() && !handover.park(self.steps) {
+        let place = &self.place;
+        if due > now + TICK_MAX && !place.is_parked() && !place.park(self.steps) {
             return Some(self.is_active(now));
         }
         self.phase = Phase::Cared { due };

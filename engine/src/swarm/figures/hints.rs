@@ -43,7 +43,7 @@ fn bytes_of(number: usize, length: usize) -> Vec<u8> {
 
 fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let Message { length, context, hint } = message;
-    let route = Route::Queue { queue: 0, context: number as u64, on_error_only: false };
+    let route = Route::Queue { queue: 0, user_data: number as u64, silent: false };
     // Any message of its context: which one it gets tells the order of matching.
     let (tag, ignore, capacity) = (0, u64::MAX, length as u64);
     let request = ReceiveRequest {
@@ -59,7 +59,7 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
     world.engine(1).unwrap().post_receive(&request, memory, route).expect("it is posted");
-    let (tag, length_bytes, level) = (number as u64, length as u64, Level::BufferReusable);
+    let (tag, length_bytes, level) = (number as u64, length as u64, CompletionLevel::Inject);
     let peer = peers[0];
     let request = SendRequest {
         endpoint: 0,
@@ -94,8 +94,8 @@ fn race(world: &mut World, messages: &[Message]) -> Vec<usize> {
                 sent += usize::from(completion.kind == crate::types::OperationKind::Send);
                 continue;
             }
-            let number = completion.context as usize;
-            assert_eq!(status.envelope.tag as usize, number, "matching keeps the order");
+            let number = completion.user_data as usize;
+            assert_eq!(status.envelope.tag() as usize, number, "matching keeps the order");
             let Some(Buffer::Heap(bytes)) = completion.buffer else { panic!("no buffer") };
             assert!(bytes == bytes_of(number, messages[number].length), "message {number}");
             came.push(number);

@@ -25,7 +25,7 @@ use crate::memory::Buffer;
 use crate::progress::completions::Route;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -217,7 +217,7 @@ impl Traffic {
     /// What completions name: the context, and the number of the message.
     fn route(&self, number: usize) -> Route {
         let context = self.context << 32 | number as u64;
-        Route::Queue { queue: 0, context, on_error_only: false }
+        Route::Queue { queue: 0, user_data: context, silent: false }
     }
 
     fn receive(&self, world: &mut World, peer: Id, number: usize) {
@@ -241,7 +241,7 @@ impl Traffic {
     }
 
     fn send(&self, world: &mut World, peer: Id, number: usize) {
-        let (length, level) = (self.length as u64, Level::Delivered);
+        let (length, level) = (self.length as u64, CompletionLevel::Delivery);
         let (context, hint) = (self.context, Hint::None);
         let request =
             SendRequest { endpoint: 0, peer, context, tag: 7, length, level, hint, data: None };
@@ -255,10 +255,10 @@ impl Traffic {
 
     /// A completion of one of its hosts. `false`: of other traffic.
     fn handle(&mut self, now_ns: u64, host: usize, completion: &crate::types::Completion) -> bool {
-        if completion.context >> 32 != self.context {
+        if completion.user_data >> 32 != self.context {
             return false;
         }
-        let number = completion.context as u32 as usize;
+        let number = completion.user_data as u32 as usize;
         let status = completion.result.as_ref().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(status.length, self.length);
         if host == self.hosts[0] {

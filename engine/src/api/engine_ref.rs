@@ -1,0 +1,149 @@
+//! How an attached endpoint reaches its engine: the border between calls that are the same for all
+//! kinds of endpoints and those that differ.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use crate::progress::completions::PostedTo;
+use crate::progress::engine::Engine;
+use crate::progress::post::{Memory, Posted, Refused};
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::types::{Completion, Error, OperationId, Outcome};
+
+/// A counted reference to an engine that is open.
+///
+/// Each call is one piece of work for the engine: nothing is borrowed between two of them.
+pub trait EngineRef: Clone {
+    /// A reference that does not keep the engine open.
+    type Weak;
+    /// Names an operation whose end is not for a queue.
+    type Handle;
+    /// A completion queue.
+    type Queue: Clone;
+
+    /// See [`Self::Weak`].
+    fn downgrade(&self) -> Self::Weak;
+
+    /// The engine, unless it is closed, or inherited by `fork`.
+    fn upgrade(weak: &Self::Weak) -> Option<Self>;
+
+    /// Whether both are the same engine.
+    fn is_same(one: &Self, other: &Self) -> bool;
+
+    /// Makes a call with the engine, after waiting for its turn. Panics if this thread has the
+    /// engine already.
+    fn with<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> R;
+
+    /// As [`Self::with`], for what is dropped: `None`, and no call, if this thread has the engine
+    /// already, or inherited it by `fork`.
+    fn with_to_let_go<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> Option<R>;
+
+    /// Does what can be done without waiting. `true`: something happened.
+    fn progress(&self) -> Result<bool, Error>;
+
+    /// Makes progress until `done` says so, or `deadline` passes (`Ok(None)` then).
+    fn wait<T>(
+        &self,
+        deadline: Option<Instant>,
+        done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<Option<T>, Error>;
+
+    // ---- Posting ----
+
+    /// Posts a send whose end goes to a queue. `None`: it is over, and its completion is there
+    /// unless it is a silent one.
+    fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<&Self::Queue>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused>;
+
+    /// Posts a receive whose end goes to a queue.
+    fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<&Self::Queue>,
+    ) -> Result<OperationId, Refused>;
+
+    /// Posts a send of a copy of `bytes`, of which only a failure is reported.
+    fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<&Self::Queue>,
+        more: bool,
+    ) -> Result<(), Error>;
+
+    /// Posts a send with a handle.
+    fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted<Self::Handle>, Refused>;
+
+    /// Posts a receive with a handle.
+    fn start_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+    ) -> Result<Self::Handle, Refused>;
+
+    /// Cancels an operation of a queue; `false`: too late.
+    fn cancel(&self, operation: OperationId) -> bool;
+
+    // ---- Handles ----
+
+    /// How an operation ended, if it has. The handle is spent then.
+    fn take_outcome(&self, handle: &Self::Handle) -> Option<Outcome>;
+
+    /// Waits for the end of an operation, or for `deadline` (`Ok(None)` then).
+    fn wait_for_outcome(
+        &self,
+        handle: &Self::Handle,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Outcome>, Error>;
+
+    /// Cancels an operation; `false`: too late.
+    fn cancel_handle(&self, handle: &Self::Handle) -> bool;
+
+    /// `waker` is woken when the operation ends. `false`: nobody but the caller makes progress, so
+    /// that it has to look again by itself.
+    fn wake_at_end(&self, handle: &Self::Handle, waker: &Waker) -> bool;
+
+    /// Nobody asks for the outcome any more.
+    fn abandon(&self, handle: &Self::Handle);
+
+    // ---- Queues ----
+
+    /// A new completion queue with room for `entries_max` completions.
+    fn open_queue(&self, entries_max: usize) -> Self::Queue;
+
+    /// One more user of a queue.
+    fn share_queue(&self, queue: &Self::Queue);
+
+    /// A user of a queue lets go.
+    fn close_queue(&self, queue: &Self::Queue);
+
+    /// Whether both are the same queue.
+    fn is_same_queue(one: &Self::Queue, other: &Self::Queue) -> bool;
+
+    /// Takes the oldest completions, `limit` at the most; how many.
+    fn read_queue(&self, queue: &Self::Queue, into: &mut Vec<Completion>, limit: usize) -> usize;
+
+    /// Waits for the first completion in one of the queues and takes as [`Self::read_queue`]; 0:
+    /// `deadline` passed.
+    fn wait_for_queues<'q>(
+        &self,
+        queues: impl Iterator<Item = &'q Self::Queue> + Clone,
+        into: &mut Vec<Completion>,
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> Result<usize, Error>
+    where
+        Self::Queue: 'q;
+}

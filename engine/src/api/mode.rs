@@ -1,0 +1,139 @@
+//! Kinds of endpoints that are attached.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::engine_ref::EngineRef;
+use super::hints::Hints;
+use crate::progress::caretaker::EngineCell;
+use crate::progress::shared_engine::SharedEngine;
+
+/// A kind of endpoint that can send and receive: [`Owned`] or [`Shared`].
+///
+/// Sealed: there are no others.
+pub trait Attached: Sized + sealed::Sealed {
+    /// How it reaches its engine.
+    #[doc(hidden)]
+    type Engine: EngineRef;
+
+    #[doc(hidden)]
+    fn open(&self) -> &Open<Self::Engine>;
+
+    #[doc(hidden)]
+    fn new(open: Open<Self::Engine>) -> Self;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// An endpoint owned by the thread that attached it, which makes all progress: neither `Send`
+/// nor `Sync`, and without a lock on the way of a message.
+pub struct Owned(pub(super) Open<Rc<EngineCell>>);
+
+impl sealed::Sealed for Owned {}
+
+impl Attached for Owned {
+    type Engine = Rc<EngineCell>;
+
+    fn open(&self) -> &Open<Rc<EngineCell>> {
+        &self.0
+    }
+
+    fn new(open: Open<Rc<EngineCell>>) -> Self {
+        Self(open)
+    }
+}
+
+/// An endpoint that any thread uses, at any time: `Send` and `Sync`, of `MPI_THREAD_MULTIPLE` grade.
+///
+/// No thread waits for another to post: what is posted while another thread is at the engine is
+/// left to that. What is posted before something else, by the same thread or with synchronization
+/// between the two, matches before it. Of the threads that wait one makes the progress of all.
+pub struct Shared(pub(super) Open<Arc<SharedEngine>>);
+
+impl sealed::Sealed for Shared {}
+
+impl Attached for Shared {
+    type Engine = Arc<SharedEngine>;
+
+    fn open(&self) -> &Open<Arc<SharedEngine>> {
+        &self.0
+    }
+
+    fn new(open: Open<Arc<SharedEngine>>) -> Self {
+        Self(open)
+    }
+}
+
+/// What an attached endpoint has.
+pub struct Open<E: EngineRef> {
+    pub(super) engine: E,
+    pub(super) number: u16,
+    pub(super) queues: Queues<E::Queue>,
+    pub(super) hints: Hints,
+    // Dropped after the hold on the engine above.
+    pub(super) guard: Guard<E>,
+}
+
+/// The completion queues of an endpoint: for what it sends, and for what it receives.
+#[derive(Clone)]
+pub(super) struct Queues<Q> {
+    pub(super) transmit: Q,
+    pub(super) receive: Q,
+}
+
+impl<E: EngineRef> Open<E> {
+    pub(super) fn new(engine: E, number: u16, queues: Queues<E::Queue>, hints: Hints) -> Self {
+        let guard = Guard {
+            engine: engine.downgrade(),
+            number,
+            queues: queues.clone(),
+            has_borrowed: AtomicBool::new(false),
+        };
+        Self { engine, number, queues, hints, guard }
+    }
+
+    /// Both queues, or the one that they are.
+    pub(super) fn each_queue(&self) -> impl Iterator<Item = &E::Queue> {
+        let Queues { transmit, receive } = &self.queues;
+        let other = (!E::is_same_queue(transmit, receive)).then_some(transmit);
+        [receive].into_iter().chain(other)
+    }
+}
+
+/// Closes an endpoint when it is dropped, unless its engine has closed with it.
+pub(super) struct Guard<E: EngineRef> {
+    engine: E::Weak,
+    number: u16,
+    queues: Queues<E::Queue>,
+    /// Memory of its user has been lent to its operations.
+    has_borrowed: AtomicBool,
+}
+
+impl<E: EngineRef> Guard<E> {
+    /// From here on the endpoint may not end without its operations.
+    pub(super) fn note_borrowed(&self) {
+        self.has_borrowed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_borrowed(&self) -> bool {
+        self.has_borrowed.load(Ordering::Relaxed)
+    }
+}
+
+impl<E: EngineRef> Drop for Guard<E> {
+    fn drop(&mut self) {
+        // The last hold on an engine takes it along, with all endpoints.
+        let Some(engine) = E::upgrade(&self.engine) else { return };
+        if engine.with_to_let_go(|engine| engine.close_endpoint(self.number)).is_some() {
+            engine.close_queue(&self.queues.transmit);
+            engine.close_queue(&self.queues.receive);
+        } else if self.has_borrowed() {
+            // Dropped by what the engine calls (a subscriber of `tracing`, a waker).
+            tracing::error!("an endpoint with lent memory is dropped inside its own engine");
+            std::process::abort();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Engines of one thread.
+
+use std::rc::{Rc, Weak};
+use std::task::Waker;
+use std::time::Instant;
+
+use super::engine_ref::EngineRef;
+use crate::progress::caretaker::EngineCell;
+use crate::progress::completions::{PostedTo, outcome_of};
+use crate::progress::engine::Engine;
+use crate::progress::post::{Memory, Posted, Refused};
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
+use crate::types::{Completion, Error, OperationId, OperationName, Outcome};
+
+impl EngineRef for Rc<EngineCell> {
+    type Weak = Weak<EngineCell>;
+    type Handle = Id;
+    type Queue = u32;
+
+    fn downgrade(&self) -> Weak<EngineCell> {
+        Self::downgrade(self)
+    }
+
+    fn upgrade(weak: &Weak<EngineCell>) -> Option<Self> {
+        weak.upgrade().filter(|cell| !cell.is_inherited())
+    }
+
+    fn is_same(one: &Self, other: &Self) -> bool {
+        Self::ptr_eq(one, other)
+    }
+
+    #[inline]
+    fn with<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> R {
+        call(&mut self.borrow_mut())
+    }
+
+    fn with_to_let_go<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        self.borrow_to_let_go().map(|mut engine| call(&mut engine))
+    }
+
+    #[inline]
+    fn progress(&self) -> Result<bool, Error> {
+        self.borrow_mut().progress()
+    }
+
+    fn wait<T>(
+        &self,
+        deadline: Option<Instant>,
+        done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        self.borrow_mut().wait(deadline, done)
+    }
+
+    #[inline]
+    fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<&u32>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        let posted = self.borrow_mut().post_send_to(request, memory, here(to), more)?;
+        Ok(posted.map(named))
+    }
+
+    #[inline]
+    fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<&u32>,
+    ) -> Result<OperationId, Refused> {
+        self.borrow_mut().post_receive(request, memory, here(to).route()).map(named)
+    }
+
+    #[inline]
+    fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<&u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.borrow_mut().inject(request, bytes, here(to).route(), more)
+    }
+
+    fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted, Refused> {
+        self.borrow_mut().start_send(request, memory, more, None)
+    }
+
+    fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
+        self.borrow_mut().start_receive(request, memory, None)
+    }
+
+    fn cancel(&self, operation: OperationId) -> bool {
+        let OperationName::Posted(id) = operation.0 else { return false };
+        self.borrow_mut().cancel(id)
+    }
+
+    fn take_outcome(&self, handle: &Id) -> Option<Outcome> {
+        take_outcome(&mut self.borrow_mut(), *handle)
+    }
+
+    fn wait_for_outcome(
+        &self,
+        handle: &Id,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Outcome>, Error> {
+        self.borrow_mut().wait(deadline, |engine| take_outcome(engine, *handle))
+    }
+
+    fn cancel_handle(&self, handle: &Id) -> bool {
+        let mut engine = self.borrow_mut();
+        let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
+        operation.is_some_and(|operation| engine.cancel(operation))
+    }
+
+    fn wake_at_end(&self, _handle: &Id, _waker: &Waker) -> bool {
+        // The thread that polls is the one that makes progress.
+        false
+    }
+
+    fn abandon(&self, handle: &Id) {
+        // A handle that is dropped while the engine runs (in a panic) is left to the engine.
+        let Some(mut engine) = self.borrow_to_let_go() else { return };
+        let handles = &mut engine.state.completions.handles;
+        match handles.get_mut(*handle) {
+            Some(found) if found.outcome.is_some() => {
+                handles.remove(*handle);
+            }
+            Some(found) => found.is_abandoned = true,
+            None => {}
+        }
+    }
+
+    fn open_queue(&self, entries_max: usize) -> u32 {
+        self.borrow_mut().state.completions.open_queue(entries_max)
+    }
+
+    fn share_queue(&self, queue: &u32) {
+        self.borrow_mut().state.completions.share_queue(*queue);
+    }
+
+    fn close_queue(&self, queue: &u32) {
+        // Of one that is dropped inside its own engine the entries go with the engine.
+        if let Some(mut engine) = self.borrow_to_let_go() {
+            engine.state.completions.close_queue(*queue);
+        }
+    }
+
+    fn is_same_queue(one: &u32, other: &u32) -> bool {
+        one == other
+    }
+
+    #[inline]
+    fn read_queue(&self, queue: &u32, into: &mut Vec<Completion>, limit: usize) -> usize {
+        self.borrow_mut().state.completions.take(*queue, into, limit)
+    }
+
+    fn wait_for_queues<'q>(
+        &self,
+        queues: impl Iterator<Item = &'q u32> + Clone,
+        into: &mut Vec<Completion>,
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> Result<usize, Error> {
+        let got = self.borrow_mut().wait(deadline, |engine| {
+            let completions = &mut engine.state.completions;
+            let got = queues
+                .clone()
+                .fold(0, |got, queue| got + completions.take(*queue, into, limit - got));
+            (got > 0).then_some(got)
+        })?;
+        Ok(got.unwrap_or(0))
+    }
+}
+
+#[inline]
+fn here(to: PostedTo<&u32>) -> PostedTo<u32> {
+    PostedTo { queue: *to.queue, user_data: to.user_data, silent: to.silent }
+}
+
+#[inline]
+fn named(id: Id) -> OperationId {
+    OperationId(OperationName::Posted(id))
+}
+
+fn take_outcome(engine: &mut Engine, handle: Id) -> Option<Outcome> {
+    let handles = &mut engine.state.completions.handles;
+    handles.get(handle)?.outcome.as_ref()?;
+    handles.remove(handle)?.outcome.map(outcome_of)
+}

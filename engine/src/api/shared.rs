@@ -1,0 +1,178 @@
+//! Engines of all threads.
+
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::Instant;
+
+use super::engine_ref::EngineRef;
+use crate::progress::completions::{PostedTo, class_of};
+use crate::progress::engine::Engine;
+use crate::progress::outside::{OutsideQueue, Ticket};
+use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::shared_engine::SharedEngine;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::types::{Completion, Error, OperationId, Outcome};
+
+impl EngineRef for Arc<SharedEngine> {
+    type Weak = Weak<SharedEngine>;
+    type Handle = Arc<Ticket>;
+    type Queue = Arc<OutsideQueue>;
+
+    fn downgrade(&self) -> Weak<SharedEngine> {
+        Self::downgrade(self)
+    }
+
+    fn upgrade(weak: &Weak<SharedEngine>) -> Option<Self> {
+        weak.upgrade().filter(|engine| !engine.is_inherited())
+    }
+
+    fn is_same(one: &Self, other: &Self) -> bool {
+        Self::ptr_eq(one, other)
+    }
+
+    fn with<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> R {
+        (**self).with(call)
+    }
+
+    fn with_to_let_go<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        (**self).with_to_let_go(call)
+    }
+
+    fn progress(&self) -> Result<bool, Error> {
+        (**self).progress()
+    }
+
+    fn wait<T>(
+        &self,
+        deadline: Option<Instant>,
+        done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        (**self).wait(deadline, done)
+    }
+
+    #[inline]
+    fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<&Arc<OutsideQueue>>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        (**self).post_send(request, memory, numbered(to), more)
+    }
+
+    #[inline]
+    fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<&Arc<OutsideQueue>>,
+    ) -> Result<OperationId, Refused> {
+        (**self).post_receive(request, memory, numbered(to))
+    }
+
+    #[inline]
+    fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<&Arc<OutsideQueue>>,
+        more: bool,
+    ) -> Result<(), Error> {
+        (**self).inject(request, bytes, numbered(to), more)
+    }
+
+    fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+        (**self).start_send(request, memory, more)
+    }
+
+    fn start_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+    ) -> Result<Arc<Ticket>, Refused> {
+        (**self).start_receive(request, memory)
+    }
+
+    fn cancel(&self, operation: OperationId) -> bool {
+        (**self).cancel(operation)
+    }
+
+    fn take_outcome(&self, ticket: &Arc<Ticket>) -> Option<Outcome> {
+        ticket.take()
+    }
+
+    fn wait_for_outcome(
+        &self,
+        ticket: &Arc<Ticket>,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Outcome>, Error> {
+        self.wait_for(class_of(ticket.number()), deadline, || ticket.take())
+    }
+
+    fn cancel_handle(&self, ticket: &Arc<Ticket>) -> bool {
+        self.cancel_ticket(ticket)
+    }
+
+    fn wake_at_end(&self, ticket: &Arc<Ticket>, waker: &Waker) -> bool {
+        ticket.wake_at_end(waker)
+    }
+
+    fn abandon(&self, _ticket: &Arc<Ticket>) {
+        // The engine's half goes when the operation ends.
+    }
+
+    fn open_queue(&self, entries_max: usize) -> Arc<OutsideQueue> {
+        (**self).with(|engine| engine.state.completions.open_outside_queue(entries_max))
+    }
+
+    fn share_queue(&self, queue: &Arc<OutsideQueue>) {
+        (**self).with(|engine| engine.state.completions.share_queue(queue.number()));
+    }
+
+    fn close_queue(&self, queue: &Arc<OutsideQueue>) {
+        let number = queue.number();
+        // Of one that is dropped inside its own engine the entries go with the engine.
+        (**self).with_to_let_go(|engine| engine.state.completions.close_queue(number));
+    }
+
+    fn is_same_queue(one: &Arc<OutsideQueue>, other: &Arc<OutsideQueue>) -> bool {
+        Arc::ptr_eq(one, other)
+    }
+
+    #[inline]
+    fn read_queue(
+        &self,
+        queue: &Arc<OutsideQueue>,
+        into: &mut Vec<Completion>,
+        limit: usize,
+    ) -> usize {
+        queue.take(into, limit)
+    }
+
+    fn wait_for_queues<'q>(
+        &self,
+        queues: impl Iterator<Item = &'q Arc<OutsideQueue>> + Clone,
+        into: &mut Vec<Completion>,
+        limit: usize,
+        deadline: Option<Instant>,
+    ) -> Result<usize, Error> {
+        let classes = queues.clone().fold(0, |classes, queue| classes | class_of(queue.number()));
+        let got = self.wait_for(classes, deadline, || {
+            let got = queues.clone().fold(0, |got, queue| got + queue.take(into, limit - got));
+            (got > 0).then_some(got)
+        })?;
+        Ok(got.unwrap_or(0))
+    }
+}
+
+#[inline]
+fn numbered(to: PostedTo<&Arc<OutsideQueue>>) -> PostedTo<u32> {
+    PostedTo { queue: to.queue.number(), user_data: to.user_data, silent: to.silent }
+}

@@ -1,0 +1,390 @@
+//! State that many threads post to: whoever gets the lock does the work of those who did not.
+//!
+//! A thread that posts tries the lock. If it gets it, it does what it wants right there, behind the
+//! requests of those who came before. If not, it queues a request and goes on: the holder applies
+//! it before it releases. So no call waits for another thread, also for one that was preempted
+//! inside the lock.
+//!
+//! Weighed, and not taken:
+//! - a mutex: posters wait behind a holder that is preempted;
+//! - a try-lock alone, as LCI has it: the caller has to come again, and may never be lucky;
+//! - a queue alone with a thread of its own: a core that spins, or a wake for each request;
+//! - a lock and a queue in two words: each release and each push has to look at the other word
+//!   behind a fence, and a release that finds something has to lock anew. Here the lock is a bit
+//!   of the queue's newest pointer ([`super::queue`]), which costs the same two read-modify-writes
+//!   uncontended and has no such window;
+//! - a stack of requests that the holder turns round (Treiber, Oyama): no link is ever missing, but
+//!   a push is a loop.
+//!
+//! # Order
+//! Requests and inline calls that happen one before the other take effect in that order. An inline
+//! call is made only when nothing is queued, not even by a pusher that has its place but no link.
+//!
+//! # What is left
+//! Who releases the lock has applied what was queued, up to a bound, so that each call ends. What is
+//! left then is told by [`Combiner::has_leftover`], and the next holder applies it first: the next
+//! poster, a waiter, or the caretaker, who look at it. Leftovers are
+//! - requests behind one that `apply` gave back;
+//! - requests beyond the bound of rounds, while others push all the time;
+//! - the request of a pusher that is preempted between its two steps: it applies it itself when it
+//!   runs again, or has the holder do it;
+//! - what was queued while a [`Guard`] was held that was dropped instead of released.
+//!
+//! # Panics in closures
+//! A panic in a closure goes on to its caller, and the lock is free then. The request that was
+//! being applied is gone, others are leftovers. There is no poison: the state is as the closure
+//! left it, and has to be sound to use again, as behind a `RefCell`.
+
+use std::ops::{Deref, DerefMut};
+
+use super::queue::{Holder, Popped, QueueLock};
+use super::sync::{self, AtomicBool, AtomicU64, Ordering};
+
+/// Requests that one drain applies at most.
+const BATCH: usize = 64;
+/// Drains of one release at most.
+const ROUNDS: u32 = 4;
+/// How often a thread looks whether the lock is free before it sleeps.
+const SPINS: u32 = 64;
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Applied<T> {
+    Done,
+    /// A limit is reached: the request stays the first in line, and those behind it wait as well.
+    NotNow(T),
+}
+
+/// What became of a post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) enum Posted<R> {
+    /// The inline call was made, behind all requests that came before.
+    Inline(R),
+    /// A request was queued. It may have been applied already.
+    Queued,
+}
+
+/// What a drain leaves queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    /// Nothing.
+    Nothing,
+    /// The oldest was given back by `apply`.
+    Stalled,
+    /// A pusher has its place but no link yet.
+    Pending,
+    /// More than the bound.
+    More,
+}
+
+/// What a drain did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Drained {
+    /// Requests applied.
+    pub(crate) applied: usize,
+    pub(crate) left: Left,
+}
+
+/// Counts since the start; read one by one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct CombinerCounts {
+    /// Posts that found the lock taken.
+    pub(crate) failed_locks: u64,
+    /// Requests applied, by whomever.
+    pub(crate) combined: u64,
+    /// Releases that left something queued.
+    pub(crate) leftovers: u64,
+}
+
+/// What is under the lock.
+#[derive(Debug)]
+struct Inside<S, T> {
+    state: S,
+    /// The oldest request, which `apply` gave back.
+    stalled: Option<T>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Combiner<S, T> {
+    lock: QueueLock<Inside<S, T>, T>,
+    /// The last release left something queued, or the next one will. Stored by the holder.
+    has_leftover: AtomicBool,
+    /// Pushes of holders. The counters are stored by holders.
+    pushed_inside: AtomicU64,
+    combined: AtomicU64,
+    leftovers: AtomicU64,
+}
+
+/// Adds to a counter that only the holder stores.
+fn add(counter: &AtomicU64, count: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+}
+
+impl<S, T> Combiner<S, T> {
+    pub(crate) fn new(state: S) -> Self {
+        Self {
+            lock: QueueLock::new(Inside { state, stalled: None }),
+            has_leftover: AtomicBool::new(false),
+            pushed_inside: AtomicU64::new(0),
+            combined: AtomicU64::new(0),
+            leftovers: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes the call `inline` if nobody is inside and nothing that came before is left, and queues
+    /// `queued()` otherwise. Never waits: applies a bounded number of requests.
+    ///
+    /// `apply` is called for requests, in their order. Called by a closure of this combiner's
+    /// holder, on its thread, this queues.
+    #[inline]
+    pub(crate) fn post<R>(
+        &self,
+        inline: impl FnOnce(&mut S) -> R,
+        queued: impl FnOnce() -> T,
+        mut apply: impl FnMut(&mut S, T) -> Applied<T>,
+    ) -> Posted<R> {
+        let Some(mut guard) = self.try_lock() else {
+            if let Some(holder) = self.lock.push(queued()) {
+                Guard::new(self, holder).release(apply);
+            }
+            return Posted::Queued;
+        };
+        if !guard.is_clear() && guard.drain(&mut apply).left != Left::Nothing {
+            guard.push(queued());
+            guard.release(apply);
+            return Posted::Queued;
+        }
+        let answer = inline(&mut guard);
+        guard.release(apply);
+        Posted::Inline(answer)
+    }
+
+    /// The state, unless some thread has it, also this one.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, S, T>> {
+        Some(Guard::new(self, self.lock.try_lock()?))
+    }
+
+    /// The state, for calls that may wait. Spins, then sleeps; no order among those who wait.
+    ///
+    /// # Panics
+    /// If the calling thread has it, such as in a callback of the engine.
+    pub(crate) fn lock(&self) -> Guard<'_, S, T> {
+        self.refuse_reentry();
+        for spins in 0..sync::spins(SPINS) {
+            if let Some(guard) = self.try_lock() {
+                return guard;
+            }
+            // The holder may need this core.
+            if spins % 8 == 7 { sync::yield_now() } else { sync::pause() }
+        }
+        Guard::new(self, self.lock.lock_or_sleep())
+    }
+
+    /// Whether the calling thread has the state.
+    pub(crate) fn is_held_here(&self) -> bool {
+        self.lock.is_held_here()
+    }
+
+    /// Panics if the calling thread has the state: it would wait for itself.
+    pub(crate) fn refuse_reentry(&self) {
+        assert!(
+            !self.lock.is_held_here(),
+            "this thread is inside the engine already: a callback of the engine (a waker, a \
+             subscriber of traces) may post, but must not wait for the engine; make the call \
+             after the callback has returned"
+        );
+    }
+
+    /// Something that is queued waits for the next holder: lock, and drain.
+    #[inline]
+    pub(crate) fn has_leftover(&self) -> bool {
+        self.has_leftover.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing is queued behind what is stalled, if anything. Never true while a post that
+    /// happened before is queued.
+    #[inline]
+    pub(crate) fn is_queue_empty(&self) -> bool {
+        self.lock.is_empty()
+    }
+
+    /// Requests that are queued, or about to be.
+    pub(crate) fn queue_len(&self) -> usize {
+        self.lock.len()
+    }
+
+    pub(crate) fn counts(&self) -> CombinerCounts {
+        // A push that is counted here was counted there before.
+        let inside = self.pushed_inside.load(Ordering::Relaxed);
+        CombinerCounts {
+            failed_locks: (self.lock.pushed() as u64).saturating_sub(inside),
+            combined: self.combined.load(Ordering::Relaxed),
+            leftovers: self.leftovers.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The calling thread has the state until it is released. Dropped, it leaves what is queued to the
+/// next holder ([`Combiner::has_leftover`]).
+#[derive(Debug)]
+#[must_use = "release it"]
+pub(crate) struct Guard<'a, S, T> {
+    combiner: &'a Combiner<S, T>,
+    /// `None`: released.
+    holder: Option<Holder<'a, Inside<S, T>, T>>,
+}
+
+const PRESENT: &str = "the holder is taken out only by release and drop, which end the guard";
+
+impl<'a, S, T> Guard<'a, S, T> {
+    #[inline]
+    fn new(combiner: &'a Combiner<S, T>, holder: Holder<'a, Inside<S, T>, T>) -> Self {
+        Self { combiner, holder: Some(holder) }
+    }
+
+    #[inline]
+    fn holder(&self) -> &Holder<'a, Inside<S, T>, T> {
+        self.holder.as_ref().expect(PRESENT)
+    }
+
+    #[inline]
+    fn holder_mut(&mut self) -> &mut Holder<'a, Inside<S, T>, T> {
+        self.holder.as_mut().expect(PRESENT)
+    }
+
+    /// Whether nothing is queued, nor stalled.
+    #[inline]
+    fn is_clear(&self) -> bool {
+        self.holder().is_empty() && self.holder().state().stalled.is_none()
+    }
+
+    /// Queues behind the others.
+    fn push(&mut self, request: T) {
+        add(&self.combiner.pushed_inside, 1);
+        let pushed = self.combiner.lock.push(request);
+        debug_assert!(pushed.is_none(), "the lock is held here");
+    }
+
+    /// Applies requests, oldest first, [`BATCH`] at most.
+    pub(crate) fn drain(&mut self, mut apply: impl FnMut(&mut S, T) -> Applied<T>) -> Drained {
+        let mut applied = 0;
+        let left = loop {
+            if applied == BATCH {
+                break if self.is_clear() { Left::Nothing } else { Left::More };
+            }
+            let request = match self.holder_mut().state_mut().stalled.take() {
+                Some(request) => request,
+                None => match self.holder_mut().pop() {
+                    Popped::Item(request) => request,
+                    Popped::Empty => break Left::Nothing,
+                    Popped::Pending => break Left::Pending,
+                },
+            };
+            let inside = self.holder_mut().state_mut();
+            if let Applied::NotNow(request) = apply(&mut inside.state, request) {
+                inside.stalled = Some(request);
+                break Left::Stalled;
+            }
+            applied += 1;
+        };
+        if applied > 0 {
+            add(&self.combiner.combined, applied as u64);
+        }
+        Drained { applied, left }
+    }
+
+    /// Releases the lock. Applies what was queued meanwhile, [`ROUNDS`] times [`BATCH`] at most;
+    /// `left` is what this thread left queued.
+    #[inline]
+    pub(crate) fn release(mut self, apply: impl FnMut(&mut S, T) -> Applied<T>) -> Drained {
+        if self.is_clear() && self.try_release() {
+            return Drained { applied: 0, left: Left::Nothing };
+        }
+        self.release_slowly(apply)
+    }
+
+    fn release_slowly(mut self, mut apply: impl FnMut(&mut S, T) -> Applied<T>) -> Drained {
+        let combiner = self.combiner;
+        let mut applied = 0;
+        let mut left = Left::More;
+        for _ in 0..ROUNDS {
+            let drained = self.drain(&mut apply);
+            applied += drained.applied;
+            left = drained.left;
+            match left {
+                Left::Nothing => {
+                    if self.try_release() {
+                        return Drained { applied, left };
+                    }
+                    left = Left::More;
+                }
+                Left::More => {}
+                Left::Stalled => break,
+                Left::Pending => {
+                    // Its pusher may be held up for long: go, and come back if it ran meanwhile.
+                    if !self.leave() {
+                        return Drained { applied, left };
+                    }
+                    match combiner.try_lock() {
+                        Some(guard) => self = guard,
+                        // Somebody else is inside, and drains.
+                        None => return Drained { applied, left: Left::Nothing },
+                    }
+                }
+            }
+        }
+        self.leave();
+        Drained { applied, left }
+    }
+
+    /// Releases the lock if nothing is queued, and says whether it did. Nothing is stalled.
+    #[inline]
+    fn try_release(&mut self) -> bool {
+        let Some(holder) = self.holder.take() else { return true };
+        let has_leftover = &self.combiner.has_leftover;
+        if has_leftover.load(Ordering::Relaxed) {
+            has_leftover.store(false, Ordering::Relaxed);
+        }
+        self.holder = holder.release_if_empty().err();
+        self.holder.is_none()
+    }
+
+    /// Releases the lock, and leaves what is queued. `true`: something came that nobody else may
+    /// have seen.
+    #[cold]
+    fn leave(&mut self) -> bool {
+        let Some(holder) = self.holder.take() else { return false };
+        add(&self.combiner.leftovers, 1);
+        self.combiner.has_leftover.store(true, Ordering::Release);
+        holder.release()
+    }
+}
+
+impl<S, T> Deref for Guard<'_, S, T> {
+    type Target = S;
+
+    #[inline]
+    fn deref(&self) -> &S {
+        &self.holder().state().state
+    }
+}
+
+impl<S, T> DerefMut for Guard<'_, S, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.holder_mut().state_mut().state
+    }
+}
+
+impl<S, T> Drop for Guard<'_, S, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.holder.is_some() && !(self.is_clear() && self.try_release()) {
+            self.leave();
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Shared engines: several threads post to one engine, and wait for what it brings about.
+//!
+//! ```text
+//!  post ──> Shared (who waits, sleeps, rings) ──> Combiner (inline, or a request) ──> QueueLock
+//!  wait ──────┘          └──> WaitSet (sleeping threads)                    (lock and queue)
+//! ```
+//!
+//! Nothing here knows engines: the state and the requests are type parameters. The models of this
+//! room are `engine/tests/shared_model.rs` (each order that the memory model allows) and
+//! `engine/tests/shared_schedules.rs` (more threads, random orders).
+
+mod combiner;
+mod queue;
+mod sync;
+mod wait;
+mod wait_set;
+
+pub(super) use combiner::{Applied, CombinerCounts, Posted};
+pub(super) use wait::{Doorbell, Progress, Shared};
+pub(super) use wait_set::Keys;

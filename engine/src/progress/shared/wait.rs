@@ -1,0 +1,395 @@
+//! Waiting for what the progress of a shared state brings about: one leads, the others follow.
+//!
+//! Of the threads that wait, the *leader* alone makes progress. Posters come in between its turns.
+//! The *followers* spin a little, then sleep, until what they wait for is notified, or the leader
+//! has what it waits for and passes leadership on. A leader for whom nothing is to do sleeps in the
+//! kernel, with the lock free.
+//!
+//! ```text
+//!                      a waiter that finds it free leads
+//!              ┌──────────────────────────────────────────────┐
+//!              │                                              v
+//!            FREE <── has what it waits for: wakes one ──── AWAKE <─┐ under the lock: requests,
+//!                                                          │  ^  ^ └─┘ progress
+//!           under the lock: nothing happens, plan armed    │  │  │
+//!                                                          v  │  │
+//!        (lock released, looked again, then in the kernel) ASLEEP │ it wakes, or need not sleep
+//!                                                          │     │
+//!             a poster that queued, or is too early for    │     │
+//!             the plan; a notifier of what it waits for    v     │
+//!                                      and rings the bell RUNG ──┘
+//!
+//!   a follower:   spins ── for long ──> counted as sleeper; looks again ──> sleeps
+//!                   ^                                                         │
+//!                   └──── notified, or leadership passed on, or its time ─────┘
+//!                         (what it waits for: returns; FREE: leads)
+//! ```
+//!
+//! Nothing is missed:
+//! - A request that is queued: its poster looks for ASLEEP behind a fence, the leader at the queue
+//!   behind a fence, after its ASLEEP. One sees the other.
+//! - What a holder did to the state while the leader sleeps: ASLEEP is stored under the lock, so the
+//!   holder sees it, and asks [`Doorbell::needs_wake`] before it goes.
+//! - A condition: whoever brings it about notifies, which looks for sleepers and for ASLEEP behind a
+//!   fence; sleepers and the leader look at their conditions behind a fence.
+//! - Leadership: who leaves FREE behind wakes a sleeper, also a follower that was woken to lead but
+//!   has what it waits for.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+
+use super::combiner::{Applied, Combiner, Guard, Left, Posted};
+use super::sync::{self, AtomicU32, Ordering, fence};
+use super::wait_set::{Keys, WaitSet};
+
+/// Nobody leads.
+const FREE: u32 = 0;
+/// The leader runs.
+const AWAKE: u32 = 1;
+/// The leader sleeps, or is about to.
+const ASLEEP: u32 = 2;
+/// As ASLEEP, and the bell was rung.
+const RUNG: u32 = 3;
+
+/// Looks of a follower at its condition before it sleeps: doubled where that was enough, and
+/// halved where it was not.
+const SPINS_MIN: u32 = 4;
+const SPINS_MAX: u32 = 256;
+
+/// Gets a leader out of its sleep in the kernel.
+pub(crate) trait Doorbell<S> {
+    /// Whether a leader that armed its plan for an older state would wake too late for this one.
+    fn needs_wake(&self, state: &S) -> bool;
+    /// Ends the sleep of the leader, or the next one if it does not sleep yet.
+    fn ring(&self);
+}
+
+/// What a leader does with the state.
+pub(crate) trait Progress<S, T> {
+    /// What ends a sleep, such as a deadline and descriptors.
+    type Plan;
+    /// Applies a request.
+    fn apply(&mut self, state: &mut S, request: T) -> Applied<T>;
+    /// Makes progress; whether something happened.
+    fn progress(&mut self, state: &mut S) -> bool;
+    /// Nothing happened: has the state wake whoever sleeps by the plan. `None`: another turn
+    /// first. What is armed may be left so: the leader may find that it need not sleep.
+    fn arm(&mut self, state: &mut S) -> Option<Self::Plan>;
+    /// The lock is free again after a turn in which something happened: the place for
+    /// [`Shared::notify`].
+    fn released(&mut self);
+    /// Sleeps until the plan, the bell, or `until`. May return early.
+    fn sleep(&mut self, plan: Self::Plan, until: Option<Instant>);
+}
+
+/// A state that threads post to and wait for; see the module, and [`super::combiner`] for what a
+/// post does.
+#[derive(Debug)]
+pub(crate) struct Shared<S, T, B> {
+    combiner: Combiner<S, T>,
+    bell: B,
+    leader: CachePadded<Leader>,
+    followers: WaitSet,
+    /// Of followers.
+    spins: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Leader {
+    /// [`FREE`] to [`RUNG`].
+    phase: AtomicU32,
+    /// What it waits for; [`Keys::bits`].
+    keys: AtomicU32,
+}
+
+/// Why a follower follows no longer.
+enum Followed<R> {
+    Ready(R),
+    Late,
+    Free,
+}
+
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
+}
+
+impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
+    pub(crate) fn new(state: S, bell: B) -> Self {
+        let leader = Leader { phase: AtomicU32::new(FREE), keys: AtomicU32::new(0) };
+        Self {
+            combiner: Combiner::new(state),
+            bell,
+            leader: CachePadded::new(leader),
+            followers: WaitSet::default(),
+            spins: AtomicU32::new(SPINS_MIN),
+        }
+    }
+
+    /// What wakes a leader.
+    pub(crate) fn bell(&self) -> &B {
+        &self.bell
+    }
+
+    /// Whether some thread makes progress, or sleeps until there is something to do.
+    pub(crate) fn has_leader(&self) -> bool {
+        self.leader.phase.load(Ordering::Relaxed) != FREE
+    }
+
+    /// The state without its waiters: counts, and locks for those who need not wake a leader.
+    pub(crate) fn combiner(&self) -> &Combiner<S, T> {
+        &self.combiner
+    }
+
+    /// [`Combiner::post`], and wakes a leader that sleeps if it is to know.
+    #[inline]
+    pub(crate) fn post<R>(
+        &self,
+        inline: impl FnOnce(&mut S) -> R,
+        queued: impl FnOnce() -> T,
+        mut apply: impl FnMut(&mut S, T) -> Applied<T>,
+    ) -> Posted<R> {
+        let wakes = Cell::new(false);
+        let posted = self.combiner.post(
+            |state| {
+                let answer = inline(state);
+                self.judge(state, &wakes);
+                answer
+            },
+            queued,
+            |state, request| {
+                let applied = apply(state, request);
+                self.judge(state, &wakes);
+                applied
+            },
+        );
+        match posted {
+            Posted::Inline(_) if !wakes.get() => {}
+            Posted::Inline(_) => self.wake_leader(),
+            Posted::Queued => {
+                // Behind the push.
+                fence(Ordering::SeqCst);
+                if wakes.get() || self.combiner.has_leftover() || !self.combiner.is_queue_empty() {
+                    self.wake_leader();
+                }
+            }
+        }
+        posted
+    }
+
+    /// Makes a call with the state, after waiting for those inside, and applies what is queued
+    /// before and after.
+    ///
+    /// # Panics
+    /// If the calling thread is inside.
+    pub(crate) fn enter<R>(
+        &self,
+        call: impl FnOnce(&mut S) -> R,
+        apply: impl FnMut(&mut S, T) -> Applied<T>,
+    ) -> R {
+        self.call(self.combiner.lock(), call, apply)
+    }
+
+    /// As [`Self::enter`]; `None` if some thread is inside, also this one.
+    pub(crate) fn try_enter<R>(
+        &self,
+        call: impl FnOnce(&mut S) -> R,
+        apply: impl FnMut(&mut S, T) -> Applied<T>,
+    ) -> Option<R> {
+        Some(self.call(self.combiner.try_lock()?, call, apply))
+    }
+
+    fn call<R>(
+        &self,
+        mut guard: Guard<'_, S, T>,
+        call: impl FnOnce(&mut S) -> R,
+        mut apply: impl FnMut(&mut S, T) -> Applied<T>,
+    ) -> R {
+        let wakes = Cell::new(false);
+        let mut apply = |state: &mut S, request| {
+            let applied = apply(state, request);
+            self.judge(state, &wakes);
+            applied
+        };
+        // What is left is applied later, and its posters see to the leader.
+        guard.drain(&mut apply);
+        let answer = call(&mut guard);
+        self.judge(&guard, &wakes);
+        guard.release(&mut apply);
+        if wakes.get() {
+            self.wake_leader();
+        }
+        answer
+    }
+
+    /// Under the lock: whether a leader that sleeps is to be woken.
+    #[inline]
+    fn judge(&self, state: &S, wakes: &Cell<bool>) {
+        if self.leader.phase.load(Ordering::Relaxed) == ASLEEP && self.bell.needs_wake(state) {
+            wakes.set(true);
+        }
+    }
+
+    /// Wakes the leader if it sleeps.
+    fn wake_leader(&self) {
+        let phase = &self.leader.phase;
+        if phase.load(Ordering::Relaxed) == ASLEEP
+            && phase.compare_exchange(ASLEEP, RUNG, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.bell.ring();
+        }
+    }
+
+    /// Has those who wait for one of `keys` look at their conditions, which the caller has brought
+    /// about. A fence and two loads while nobody sleeps; better called without the lock.
+    #[inline]
+    pub(crate) fn notify(&self, keys: Keys) {
+        self.followers.notify_all(keys);
+        // Behind the fence of the former.
+        if self.leader.phase.load(Ordering::Relaxed) == ASLEEP
+            && self.leader.keys.load(Ordering::Relaxed) & keys.bits() != 0
+        {
+            self.wake_leader();
+        }
+    }
+
+    /// Waits until `ready` answers, which looks at something that is readable without the lock
+    /// and is notified for one of `keys`. `None`: `until` has passed.
+    ///
+    /// # Panics
+    /// If the calling thread is inside.
+    pub(crate) fn wait<R>(
+        &self,
+        keys: Keys,
+        until: Option<Instant>,
+        mut ready: impl FnMut() -> Option<R>,
+        progress: &mut impl Progress<S, T>,
+    ) -> Option<R> {
+        if let Some(answer) = ready() {
+            return Some(answer);
+        }
+        self.combiner.refuse_reentry();
+        let phase = &self.leader.phase;
+        loop {
+            if phase.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                let _leading = Leading { shared: self };
+                return self.lead(keys, until, ready, progress);
+            }
+            match self.follow(keys, until, &mut ready) {
+                Followed::Ready(answer) => return Some(answer),
+                Followed::Late => return None,
+                Followed::Free => {}
+            }
+        }
+    }
+
+    fn follow<R>(
+        &self,
+        keys: Keys,
+        until: Option<Instant>,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Followed<R> {
+        let is_free = || self.leader.phase.load(Ordering::Relaxed) == FREE;
+        let spins = self.spins.load(Ordering::Relaxed);
+        for _ in 0..sync::spins(spins) {
+            if let Some(answer) = ready() {
+                self.spins.store((spins * 2).min(SPINS_MAX), Ordering::Relaxed);
+                return Followed::Ready(answer);
+            }
+            if is_free() {
+                return Followed::Free;
+            }
+            sync::pause();
+        }
+        self.spins.store((spins / 2).max(SPINS_MIN), Ordering::Relaxed);
+        let mut has_slept = false;
+        let followed = loop {
+            let ticket = self.followers.prepare_for(keys);
+            if let Some(answer) = ready() {
+                break Followed::Ready(answer);
+            }
+            if is_free() {
+                break Followed::Free;
+            }
+            if is_over(until) {
+                break Followed::Late;
+            }
+            ticket.wait(until);
+            has_slept = true;
+        };
+        if has_slept && !matches!(followed, Followed::Free) {
+            // It may have been woken to lead.
+            fence(Ordering::SeqCst);
+            if is_free() {
+                self.followers.notify_one();
+            }
+        }
+        followed
+    }
+
+    fn lead<R>(
+        &self,
+        keys: Keys,
+        until: Option<Instant>,
+        mut ready: impl FnMut() -> Option<R>,
+        progress: &mut impl Progress<S, T>,
+    ) -> Option<R> {
+        let phase = &self.leader.phase;
+        self.leader.keys.store(keys.bits(), Ordering::Relaxed);
+        loop {
+            let mut guard = self.combiner.lock();
+            let drained = guard.drain(|state, request| progress.apply(state, request));
+            let happened = progress.progress(&mut guard);
+            let mut plan = None;
+            if !happened && drained.applied == 0 {
+                plan = progress.arm(&mut guard);
+            }
+            if plan.is_some() {
+                phase.store(ASLEEP, Ordering::Relaxed);
+            }
+            let released = guard.release(|state, request| progress.apply(state, request));
+            if released.applied > 0 && plan.take().is_some() {
+                // The plan is for an older state.
+                phase.store(AWAKE, Ordering::Relaxed);
+            }
+            if plan.is_some() {
+                // Behind ASLEEP.
+                fence(Ordering::SeqCst);
+            } else {
+                // It must not ring the bell for itself.
+                progress.released();
+            }
+            let answer = ready();
+            let is_over = answer.is_some() || is_over(until);
+            if let Some(plan) = plan {
+                let is_idle = match released.left {
+                    // Waits for an event, which the plan wakes for.
+                    Left::Stalled => true,
+                    // Its pusher was told, and comes in itself.
+                    Left::Pending => true,
+                    Left::More | Left::Nothing => self.combiner.is_queue_empty(),
+                };
+                if !is_over && is_idle {
+                    progress.sleep(plan, until);
+                }
+                phase.store(AWAKE, Ordering::Relaxed);
+            }
+            if is_over {
+                return answer;
+            }
+        }
+    }
+}
+
+/// The calling thread leads until this is dropped, also by a panic.
+struct Leading<'a, S, T, B> {
+    shared: &'a Shared<S, T, B>,
+}
+
+impl<S, T, B> Drop for Leading<'_, S, T, B> {
+    fn drop(&mut self) {
+        self.shared.leader.phase.store(FREE, Ordering::Release);
+        self.shared.followers.notify_one();
+    }
+}

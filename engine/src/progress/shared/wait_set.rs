@@ -1,0 +1,121 @@
+//! Threads that sleep until something may have changed: an event count.
+
+use std::num::NonZeroU32;
+use std::time::Instant;
+
+use super::sync::{AtomicU32, Gate, Ordering, fence};
+
+/// What a sleeper waits for, as one of 32 classes: a notification wakes those that share one with
+/// it. A class stands for several conditions where there are more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Keys(NonZeroU32);
+
+impl Keys {
+    /// Every class.
+    pub(crate) const ALL: Self = Self(NonZeroU32::MAX);
+
+    /// The class of what has this number, such as a completion queue.
+    pub(crate) fn of(number: u32) -> Self {
+        // One bit of 32.
+        NonZeroU32::new(1 << (number % 32)).map_or(Self::ALL, Self)
+    }
+
+    /// These classes, a bit each; `None`: there are none.
+    pub(crate) fn of_classes(bits: u32) -> Option<Self> {
+        NonZeroU32::new(bits).map(Self)
+    }
+
+    /// A bit a class.
+    pub(crate) fn bits(self) -> u32 {
+        self.0.get()
+    }
+
+    /// Both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Threads that sleep until a condition may hold.
+///
+/// A sleeper counts itself ([`Self::prepare`]), looks at its condition, then sleeps
+/// ([`Ticket::wait`]). A notifier brings the condition about, then notifies, which is a fence and a
+/// load while nobody sleeps. At least one of the two sees the other. A wake promises nothing: the
+/// sleeper looks again.
+#[derive(Debug, Default)]
+pub(crate) struct WaitSet {
+    /// Tickets.
+    sleepers: AtomicU32,
+    gate: Gate,
+}
+
+/// A thread that is about to sleep.
+#[derive(Debug)]
+#[must_use = "look at the condition, then wait"]
+pub(crate) struct Ticket<'a> {
+    set: &'a WaitSet,
+    generation: u32,
+    keys: Keys,
+}
+
+impl WaitSet {
+    /// The caller is about to sleep for whatever happens; see [`Self::prepare_for`].
+    pub(crate) fn prepare(&self) -> Ticket<'_> {
+        self.prepare_for(Keys::ALL)
+    }
+
+    /// The caller is about to sleep, looks at its condition once more, and then waits, or drops the
+    /// ticket.
+    pub(crate) fn prepare_for(&self, keys: Keys) -> Ticket<'_> {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        // Before the look of the caller.
+        fence(Ordering::SeqCst);
+        Ticket { set: self, generation: self.gate.generation(), keys }
+    }
+
+    /// Wakes all that sleep for one of `keys`.
+    #[inline]
+    pub(crate) fn notify_all(&self, keys: Keys) {
+        // Behind what the caller brought about.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            // The system call takes a signed count.
+            self.gate.open(keys.0, i32::MAX.cast_unsigned());
+        }
+    }
+
+    /// Wakes one, whatever it sleeps for.
+    #[inline]
+    pub(crate) fn notify_one(&self) {
+        fence(Ordering::SeqCst);
+        self.notify_one_after_rmw();
+    }
+
+    /// As [`Self::notify_one`], where the caller's last read-modify-write is of a word that the
+    /// sleepers write as well, as they look: no fence is needed.
+    #[inline]
+    pub(crate) fn notify_one_after_rmw(&self) {
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.gate.open(Keys::ALL.0, 1);
+        }
+    }
+
+    /// Threads that sleep or are about to.
+    pub(crate) fn sleepers(&self) -> u32 {
+        self.sleepers.load(Ordering::Relaxed)
+    }
+}
+
+impl Ticket<'_> {
+    /// Sleeps until a notification that came after the ticket was made, or `until`. May return
+    /// early.
+    pub(crate) fn wait(self, until: Option<Instant>) {
+        self.set.gate.wait(self.generation, self.keys.0, until);
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.set.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}

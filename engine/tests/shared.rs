@@ -1,0 +1,265 @@
+//! Endpoints that all threads of a process use.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::domain;
+use ringrail::{
+    CompletionLevel, Endpoint, EndpointOptions, Envelope, Error, OperationKind, ReceiveOptions,
+    Selector, SendOptions, Shared,
+};
+
+fn shared(settings: &[(&str, &str)]) -> Endpoint<Shared> {
+    domain(settings).endpoint().unwrap().share().unwrap()
+}
+
+#[test]
+fn a_shared_endpoint_crosses_threads_and_is_used_by_them() {
+    fn any_thread<T: Send + Sync>() {}
+    any_thread::<Endpoint<Shared>>();
+    any_thread::<ringrail::CompletionQueue<Shared>>();
+    fn movable<T: Send>() {}
+    movable::<ringrail::Operation<Shared>>();
+}
+
+/// Each thread has a tag of its own; blocking calls at both ends, all sizes.
+#[test]
+fn threads_talk_at_once_each_with_its_own_partner() {
+    const THREADS: u64 = 8;
+    const SIZES: [usize; 5] = [0, 8, 4000, 70_000, 400_000];
+    for lanes in [&[("control_lane", "tcp")][..], &[]] {
+        let (left, right) = (shared(lanes), shared(lanes));
+        let to_right = left.insert(&right.address()).unwrap();
+        let to_left = right.insert(&left.address()).unwrap();
+        let exchange = |end: &Endpoint<Shared>, peer, thread: u64, goes_first: bool| {
+            let selector = Selector::from(peer, Envelope::tagged(thread));
+            for round in 0..20 {
+                let size = SIZES[(round + thread as usize) % SIZES.len()];
+                let bytes = vec![thread as u8 ^ round as u8; size];
+                let mut into = vec![0xee; size];
+                let send = || {
+                    let level = [CompletionLevel::Inject, CompletionLevel::Match][round % 2];
+                    let options = SendOptions::at(level);
+                    end.send_blocking(peer, Envelope::tagged(thread), &bytes, options).unwrap();
+                };
+                if goes_first {
+                    send();
+                }
+                let status =
+                    end.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
+                assert_eq!(status.length, size);
+                assert!(into == bytes, "thread {thread}, round {round}");
+                if !goes_first {
+                    send();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (left, right, exchange) = (&left, &right, &exchange);
+                scope.spawn(move || exchange(left, to_right, thread, true));
+                scope.spawn(move || exchange(right, to_left, thread, false));
+            }
+        });
+    }
+}
+
+/// Posts of one thread match in their order, also where another thread posts some of them later:
+/// what happens before matches before.
+#[test]
+fn posts_keep_their_order_within_and_across_threads() {
+    const POSTS: u64 = 3000;
+    let endpoint = shared(&[]);
+    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        // Four threads take turns; each turn happens after the one before.
+        for thread in 0..4 {
+            let (endpoint, next) = (&endpoint, &next);
+            scope.spawn(move || {
+                for turn in (thread..POSTS).step_by(4) {
+                    while next.load(Ordering::Acquire) != turn {
+                        std::thread::yield_now();
+                    }
+                    endpoint
+                        .post_send(
+                            own,
+                            Envelope::tagged(1),
+                            turn.to_le_bytes().to_vec(),
+                            SendOptions { silent: true, ..SendOptions::new() },
+                        )
+                        .unwrap();
+                    next.store(turn + 1, Ordering::Release);
+                }
+            });
+        }
+        // And somebody who is at the engine all the time.
+        scope.spawn(|| {
+            while next.load(Ordering::Relaxed) < POSTS {
+                endpoint.progress().unwrap();
+            }
+        });
+    });
+    for expected in 0..POSTS {
+        let mut into = [0; 8];
+        endpoint
+            .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+            .unwrap();
+        assert_eq!(u64::from_le_bytes(into), expected);
+    }
+}
+
+/// A queue for each thread: nobody takes what is another's, and all are woken.
+#[test]
+fn each_thread_waits_at_its_own_queue() {
+    const THREADS: usize = 6;
+    const MESSAGES: u64 = 500;
+    let (left, right) = (shared(&[]), shared(&[]));
+    let to_right = left.insert(&right.address()).unwrap();
+    right.insert(&left.address()).unwrap();
+    let received = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS as u64 {
+            let (left, right, received) = (&left, &right, &received);
+            scope.spawn(move || {
+                let queue = right.open_queue(64);
+                let mine = right
+                    .open_endpoint(EndpointOptions {
+                        transmit_queue: Some(&queue),
+                        receive_queue: Some(&queue),
+                    })
+                    .unwrap();
+                let to_mine = left.insert(&mine.address()).unwrap();
+                let selector = Selector::any(Envelope::tagged(thread));
+                let mut posted = 0;
+                while posted < 16 {
+                    let options = ReceiveOptions::new().user_data(posted);
+                    mine.post_receive(selector, vec![0; 8], options).unwrap();
+                    posted += 1;
+                }
+                let mut sent = 0;
+                let (mut done, mut got) = (Vec::new(), 0);
+                while got < MESSAGES {
+                    while sent < MESSAGES && sent < got + 16 {
+                        let bytes = (thread << 32 | sent).to_le_bytes();
+                        let envelope = Envelope::tagged(thread);
+                        match left.inject(to_mine, envelope, &bytes, SendOptions::new()) {
+                            Ok(()) => sent += 1,
+                            Err(error) if error.is_would_block() => {
+                                left.progress().unwrap();
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    queue.wait(&mut done, 8, Some(Duration::from_secs(20))).unwrap();
+                    assert!(!done.is_empty(), "{got} of {MESSAGES}, thread {thread}");
+                    for completion in done.drain(..) {
+                        assert_eq!(completion.kind, OperationKind::Receive);
+                        assert_eq!(completion.user_data, got);
+                        let buffer = completion.buffer.unwrap();
+                        assert_eq!(completion.result.unwrap().length, 8);
+                        let bytes = buffer.as_slice().unwrap().try_into().unwrap();
+                        assert_eq!(u64::from_le_bytes(bytes), thread << 32 | got);
+                        got += 1;
+                        received.fetch_add(1, Ordering::Relaxed);
+                        if posted < MESSAGES {
+                            let options = ReceiveOptions::new().user_data(posted);
+                            mine.post_receive(selector, buffer, options).unwrap();
+                            posted += 1;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(received.into_inner(), THREADS * MESSAGES as usize);
+    let _ = to_right;
+}
+
+#[test]
+fn operations_are_cancelled_by_name_and_by_handle() {
+    let endpoint = shared(&[]);
+    let any = Selector::any(Envelope::tagged(9));
+    let mut handle = endpoint.receive(any, vec![0; 8]).unwrap();
+    assert!(handle.cancel());
+    assert!(matches!(handle.wait().unwrap_err().error, Error::Cancelled));
+    let stop = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // The lock is taken most of the time, so that many posts become requests.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    endpoint.progress().unwrap();
+                }
+            });
+        }
+        let mut done = Vec::new();
+        for number in 0..2000 {
+            let options = ReceiveOptions::new().user_data(number);
+            let id = endpoint.post_receive(any, vec![0; 8], options).unwrap();
+            assert!(endpoint.cancel(id), "nobody sends to it");
+            while endpoint.completions(&mut done, 1).unwrap() == 0 {}
+            let completion = done.pop().unwrap();
+            assert_eq!(completion.user_data, number);
+            assert!(matches!(completion.result, Err(Error::Cancelled)));
+            assert!(!endpoint.cancel(id), "it is over");
+        }
+        stop.store(1, Ordering::Relaxed);
+    });
+}
+
+/// A queue that nobody reads stops those who post to it, and nobody else.
+#[test]
+fn a_full_queue_stops_no_other() {
+    let endpoint = shared(&[]);
+    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let full = endpoint.open_queue(4);
+    let options = EndpointOptions { transmit_queue: Some(&full), receive_queue: None };
+    let stuck = endpoint.open_endpoint(options).unwrap();
+    let send = |from: &Endpoint<Shared>| {
+        from.post_send(own, Envelope::tagged(1), vec![1; 8], SendOptions::new())
+    };
+    for _ in 0..4 {
+        send(&stuck).unwrap();
+    }
+    assert!(send(&stuck).unwrap_err().error.is_would_block());
+    send(&endpoint).unwrap();
+    let mut done = Vec::new();
+    assert_eq!(full.read(&mut done, 1).unwrap(), 1);
+    send(&stuck).unwrap();
+}
+
+#[test]
+fn waits_end_in_time() {
+    let endpoint = shared(&[]);
+    let begin = Instant::now();
+    let timeout = Duration::from_millis(60);
+    let mut done = Vec::new();
+    assert_eq!(endpoint.wait(&mut done, 1, Some(timeout)).unwrap(), 0);
+    assert!(begin.elapsed() >= timeout);
+    let never = Selector::any(Envelope::tagged(1));
+    let options = ReceiveOptions::new().timeout(timeout);
+    let error = endpoint.receive_blocking(never, &mut [0; 8], options).unwrap_err();
+    assert!(matches!(error, Error::TimedOut), "{error}");
+    // Followers of a leader, too.
+    std::thread::scope(|scope| {
+        for millis in [30, 60, 90] {
+            let (timeout, endpoint) = (Duration::from_millis(millis), &endpoint);
+            scope.spawn(move || {
+                let begin = Instant::now();
+                assert_eq!(endpoint.wait(&mut Vec::new(), 1, Some(timeout)).unwrap(), 0);
+                assert!(begin.elapsed() >= timeout);
+            });
+        }
+    });
+    assert!(begin.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn rings_of_one_thread_are_refused() {
+    let endpoint = domain(&[("lanes", "uring")]).endpoint().unwrap();
+    let error = endpoint.share().unwrap_err();
+    assert!(matches!(error, Error::Misuse(_)), "{error}");
+}
