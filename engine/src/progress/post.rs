@@ -33,6 +33,15 @@ fn status_of(arrival: &Arrival) -> Status {
     }
 }
 
+/// What the end of a receive is reported as.
+#[inline]
+pub(super) fn kind_of(request: &ReceiveRequest) -> OperationKind {
+    match request.min_free {
+        None => OperationKind::Receive,
+        Some(_) => OperationKind::MultiReceive,
+    }
+}
+
 /// What became of a post.
 #[derive(Debug)]
 pub enum Posted<T = Id> {
@@ -338,10 +347,7 @@ impl Engine {
             return Err((Error::misuse(text), memory));
         }
         let peer = request.peer.map(Peer);
-        let kind = match request.min_free {
-            None => OperationKind::Receive,
-            Some(_) => OperationKind::MultiReceive,
-        };
+        let kind = kind_of(request);
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
         let fast = state.core.post_fast(request);
