@@ -1,8 +1,8 @@
 //! Messages that were taken out of matching by name (`MPI_Mprobe`, `FI_CLAIM`): no receive gets
 //! one any more but the one that asks for it.
 //!
-//! A claimed message stays where unexpected ones are kept, and in their bounds, until it is received
-//! or discarded. If it cannot be received any more (the rest of it was to come by a session that
+//! A claimed message stays where unexpected ones are kept, and in their bounds, until it is
+//! received or discarded. If it cannot be received any more (the rest of it was to come by a session that
 //! ended, or its peer was removed) the claim stays, and says why to whoever receives it.
 
 use super::core::Core;

@@ -1,6 +1,6 @@
 //! Outstanding operations.
 
-use super::effects::{CompletionLevel, Ended, RemoteName};
+use super::effects::{Arrival, CompletionLevel, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::PostedKey;
@@ -36,6 +36,15 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// A receive has matched a message of the session in `slot`.
+    pub(super) fn note_match(&mut self, slot: u32, arrival: &Arrival) {
+        self.session = slot;
+        self.remote = arrival.peer.index() as u32;
+        self.context = arrival.context;
+        self.tag = arrival.tag;
+        self.data = arrival.data;
+    }
+
     /// Whether it is a receive that wants more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {

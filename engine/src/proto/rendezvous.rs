@@ -89,11 +89,7 @@ impl Core {
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
         let ranges = self.datagrams.pulls.ranges(in_place);
-        operation.session = slot;
-        operation.remote = arrival.peer.index() as u32;
-        operation.context = arrival.context;
-        operation.tag = arrival.tag;
-        operation.data = arrival.data;
+        operation.note_match(slot, &arrival);
         operation.hint = hint;
         operation.state = OperationState::Pulling(Pulling {
             send_operation,

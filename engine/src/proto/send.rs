@@ -11,9 +11,9 @@ use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState, Serving};
 use super::table::{Id, Table};
-use crate::wire::eager::{DATA_BYTES, EAGER_HEADER_BYTES};
+use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{EAGER_BYTES_MAX, Eager, Rts, eager, frame};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Rts, eager, frame};
 
 /// Sends that wait and are passed by another one at the most: looking at them takes time.
 const LOOK_BACK: usize = 256;
@@ -177,8 +177,8 @@ impl Core {
     }
 
     /// Whether a message never goes at once: the peer's window for eager bytes is shorter than the
-    /// whole of it, so that it can only be pulled, or it takes more than one datagram, or its header
-    /// says more than those of others.
+    /// whole of it, so that it can only be pulled, or it takes more than one datagram, or its
+    /// header says more than those of others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         if !request.is_plain() {
             return true;

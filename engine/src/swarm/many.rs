@@ -1,11 +1,38 @@
-//! What has to hold of multi-receives: each message in a piece of the buffer of its own, in the
+//! Receives that are not like others: claims, and multi-receives. Of these: each message in a piece of the buffer of its own, in the
 //! order of the matches, and the buffer back when all of them have ended.
 
-use super::SERIAL_SHIFT;
 use super::form::{UNTOUCHED, content, memory_of};
-use super::oracle::{Fate, Oracle, Process};
+use super::oracle::{Fate, Oracle, Place, Process, Promised};
+use super::{Run, SERIAL_SHIFT};
 use crate::memory::Buffer;
+use crate::proto::receive::ReceiveRequest;
 use crate::types::{Completion, Error, OperationKind, Status};
+
+/// What a receive is posted for.
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    One,
+    /// The message that a peek has found.
+    Promised(Promised),
+    /// Many, until fewer bytes are free.
+    Many(usize),
+}
+
+impl What {
+    pub(super) fn promised(self) -> Option<Promised> {
+        if let Self::Promised(promised) = self { Some(promised) } else { None }
+    }
+
+    pub(super) fn min_free(self) -> Option<usize> {
+        if let Self::Many(min_free) = self { Some(min_free) } else { None }
+    }
+}
+
+/// A receive of anything in a context, for a look.
+pub(super) fn wish(endpoint: u16, context: u64) -> ReceiveRequest {
+    let (peer, tag, ignore, capacity, min_free) = (None, 0, u64::MAX, 0, None);
+    ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free }
+}
 
 /// What a multi-receive has reported.
 #[derive(Debug)]
@@ -131,5 +158,27 @@ impl Oracle {
             Ok(_) | Err(Error::Cancelled) => Ok(()),
             Err(error) => self.check_error(process, &error),
         }
+    }
+}
+
+impl Run {
+    /// Takes the message that a look has found out of matching, and drops it.
+    pub(super) fn discard(
+        &mut self,
+        host: usize,
+        at: Place,
+        context: u64,
+        (from, seen): (Place, Status),
+    ) -> Result<(), String> {
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let request = wish(at.1, context);
+        let Ok(Some((claim, status))) = engine.claim(&request) else {
+            return Err(format!("a look found what nobody can claim: {seen:?}"));
+        };
+        if status != seen || !engine.discard_claimed(claim) {
+            return Err(format!("{status:?} was claimed where {seen:?} was found"));
+        }
+        self.oracle.discarded(at, from, &status)?;
+        self.collect(host)
     }
 }

@@ -1,8 +1,8 @@
 //! What processes do: sends, receives, cancels and looks, at random.
 
 use super::form::{Form, content};
-use super::many::Many;
-use super::oracle::{Fate, Oracle, Place, Process, Promised, Received, Sent};
+use super::many::{Many, What, wish};
+use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
 use super::plan::Plan;
 use super::{Run, SERIAL_SHIFT};
 use crate::driver::sim::random::Random;
@@ -39,26 +39,6 @@ fn route(context: u64, silent: bool) -> Route {
     Route::Queue { queue: 0, user_data: context, silent }
 }
 
-/// What a receive is posted for.
-#[derive(Clone, Copy)]
-enum What {
-    One,
-    /// The message that a peek has found.
-    Promised(Promised),
-    /// Many, until fewer bytes are free.
-    Many(usize),
-}
-
-impl What {
-    fn promised(self) -> Option<Promised> {
-        if let Self::Promised(promised) = self { Some(promised) } else { None }
-    }
-
-    fn min_free(self) -> Option<usize> {
-        if let Self::Many(min_free) = self { Some(min_free) } else { None }
-    }
-}
-
 /// The contexts of a run. In odd ones tags have the message's name above their class.
 const CONTEXTS: [u64; 4] = [7, 1, UNTAGGED, 3];
 
@@ -67,12 +47,6 @@ const CLASSES: u64 = (1 << SERIAL_SHIFT) - 1;
 
 /// Operations that are likely to be outstanding.
 const OPERATIONS_RECENT: usize = 8;
-
-/// A receive of anything in a context, for a look.
-fn wish(endpoint: u16, context: u64) -> ReceiveRequest {
-    let (peer, tag, ignore, capacity, min_free) = (None, 0, u64::MAX, 0, None);
-    ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free }
-}
 
 fn context_of(number: usize) -> u64 {
     CONTEXTS[number]
@@ -458,26 +432,6 @@ impl Run {
             }
         }
         Ok(())
-    }
-
-    /// Takes the message that a look has found out of matching, and drops it.
-    fn discard(
-        &mut self,
-        host: usize,
-        at: Place,
-        context: u64,
-        (from, seen): (Place, Status),
-    ) -> Result<(), String> {
-        let Some(engine) = self.world.engine(host) else { return Ok(()) };
-        let request = wish(at.1, context);
-        let Ok(Some((claim, status))) = engine.claim(&request) else {
-            return Err(format!("a look found what nobody can claim: {seen:?}"));
-        };
-        if status != seen || !engine.discard_claimed(claim) {
-            return Err(format!("{status:?} was claimed where {seen:?} was found"));
-        }
-        self.oracle.discarded(at, from, &status)?;
-        self.collect(host)
     }
 
     /// Receives everything that comes without being asked for. `true`: nothing does, nothing is on

@@ -63,6 +63,9 @@ pub(crate) const EAGER_BYTES_MAX: usize = SEGMENT_BYTES_MAX / 2;
 /// room for it, out of the credit that it gave.
 pub(crate) const PARTS_BYTES_MAX: usize = 16 << 20;
 
+/// Length of the remote data behind a header with [`eager::FLAG_DATA`], in bytes.
+pub(crate) const DATA_BYTES: usize = 8;
+
 /// Longest message, in bytes: keeps every offset and sum far from overflow.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 46;
 

@@ -5,10 +5,7 @@ use super::net::Net;
 use super::rails::At;
 
 /// What the hello of a control lane begins with: magic, version and kind.
-const CONTROL_HELLO: [u8; 11] = {
-    let [low, high] = crate::wire::VERSION.to_le_bytes();
-    [b'R', b'I', b'N', b'G', b'R', b'A', b'I', b'L', low, high, 1]
-};
+const CONTROL_HELLO: &[u8] = b"RINGRAIL\x07\x00\x01";
 /// Where the engines are that it is from and for.
 const ENDS: std::ops::Range<usize> = 16..32;
 /// Hellos that are remembered.
@@ -62,7 +59,7 @@ impl Net {
         if self.meddler.replays == 0 {
             return;
         }
-        if !bytes.starts_with(&CONTROL_HELLO) || bytes.len() < ENDS.end {
+        if !bytes.starts_with(CONTROL_HELLO) || bytes.len() < ENDS.end {
             return;
         }
         let (source, target) = bytes[ENDS].split_at(ENDS.len() / 2);

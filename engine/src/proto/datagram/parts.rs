@@ -321,10 +321,7 @@ impl Core {
 
     fn receive_parts(&mut self, id: Id, slot: u32, assembly: Id, arrival: Arrival) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        operation.session = slot;
-        operation.remote = arrival.peer.index() as u32;
-        operation.context = arrival.context;
-        operation.tag = arrival.tag;
+        operation.note_match(slot, &arrival);
         operation.state = OperationState::Reassembling(Reassembling { assembly, arrival });
         if let Some(assembly) = self.datagrams.assemblies.table.get_mut(assembly) {
             assembly.target = Target::Receive(id);

@@ -12,10 +12,10 @@ use super::super::table::Id;
 use super::parts::Fragmenting;
 use super::room::Pushed;
 use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
-use crate::wire::eager::{self, DATA_BYTES, EAGER_HEADER_BYTES};
+use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
 use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{Eager, Rts, frame};
+use crate::wire::{DATA_BYTES, Eager, Rts, frame};
 
 /// How a message goes.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::script::Script;
 use crate::proto::session::ControlFrame;
-use crate::wire::eager::{DATA_BYTES, FLAG_DATA};
+use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
 
 /// How far a peer is, as it sees it.
 #[derive(Clone, Copy, Default)]
