@@ -199,3 +199,30 @@ fn silent_receives_report_failures_only() {
     };
     pair(&[], left, right);
 }
+
+#[test]
+fn what_fails_with_its_peer_says_what_it_was() {
+    const LENGTH: usize = 3 << 20;
+    let left = move |endpoint: &Endpoint<Owned>, peer| {
+        let waiting = Selector::from(peer, Envelope::tagged(4)).ignoring(3);
+        endpoint.post_receive(waiting, vec![0; 8], ReceiveOptions::new()).unwrap();
+        let options = SendOptions::at(CompletionLevel::Match);
+        endpoint.post_send(peer, Envelope::tagged(9), vec![1; LENGTH], options).unwrap();
+        for _ in 0..2 {
+            let failed = next(endpoint);
+            let error = failed.result.unwrap_err();
+            assert!(matches!(error, Error::Peer { .. }), "{error}");
+            let status = error.status().expect("an operation failed");
+            let expected = match failed.kind {
+                OperationKind::Send => (9, LENGTH),
+                _ => (4, 0),
+            };
+            assert_eq!((status.envelope.tag(), status.length), expected);
+            assert_eq!(status.peer, Some(peer));
+        }
+    };
+    let right = move |endpoint: &Endpoint<Owned>, peer| {
+        look(endpoint, Selector::from(peer, Envelope::tagged(9)));
+    };
+    pair(&[], left, right);
+}

@@ -59,6 +59,15 @@ struct Slot {
     offset: u32,
 }
 
+impl Slot {
+    /// What is known of an operation whose peer failed.
+    #[cold]
+    fn status_of_failed(&self) -> Status {
+        let length = if self.kind == OperationKind::Send { self.shape.len() } else { 0 };
+        Status { peer: self.peer, envelope: self.envelope, length, data: None }
+    }
+}
+
 /// What compilers move in line, without a call.
 const _: () = assert!(size_of::<Option<Slot>>() <= 128);
 
@@ -469,6 +478,13 @@ impl Effects for Completions {
         }
     }
 
+    fn matched(&mut self, receive: Id, arrival: &Arrival) {
+        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
+            slot.peer = Some(Peer(arrival.peer));
+            slot.envelope = Envelope::of(arrival.context, arrival.tag);
+        }
+    }
+
     fn has_room(&self, receive: Id) -> bool {
         let slot = self.slots.get(receive.index()).and_then(Option::as_ref);
         slot.is_some_and(|slot| Self::has_room(self, slot.route))
@@ -504,7 +520,8 @@ impl Effects for Completions {
             }
             Ended::Failed(failure, Some(name)) => {
                 let address = Address::new(name.engine, name.locators, name.endpoint);
-                Err(Error::Peer { address: Box::new(address), failure })
+                let status = Some(Box::new(slot.status_of_failed()));
+                Err(Error::Peer { address: Box::new(address), failure, status })
             }
             Ended::Failed(_, None) => Err(Error::UnknownPeer),
             Ended::Cancelled => Err(Error::Cancelled),

@@ -91,7 +91,7 @@ impl Engine {
                 match name {
                     Some(name) => {
                         let address = Address::new(name.engine, name.locators, name.endpoint);
-                        Error::Peer { address: Box::new(address), failure }
+                        Error::Peer { address: Box::new(address), failure, status: None }
                     }
                     None => Error::UnknownPeer,
                 }

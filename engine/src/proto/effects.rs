@@ -78,6 +78,9 @@ pub(crate) trait Effects {
     /// Multi-receive `receive` takes a message: operation `slice` receives it into `length` bytes
     /// at `offset` of the same memory, and ends before `receive` does.
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64);
+    /// Receive `receive` has matched a message that is not all here; if it fails, that is what it
+    /// failed to receive.
+    fn matched(&mut self, _receive: Id, _arrival: &Arrival) {}
     /// Whether the end of one more message of multi-receive `receive` can be reported.
     fn has_room(&self, _receive: Id) -> bool {
         true

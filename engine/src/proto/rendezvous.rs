@@ -90,6 +90,7 @@ impl Core {
         let in_place = first.min(wanted);
         let ranges = self.datagrams.pulls.ranges(in_place);
         operation.note_match(slot, &arrival);
+        effects.matched(id, &arrival);
         operation.hint = hint;
         operation.state = OperationState::Pulling(Pulling {
             send_operation,

@@ -222,12 +222,12 @@ impl Oracle {
             Error::UnknownPeer if self.dropped.keys().any(|&(_, target)| target == process) => {
                 Ok(())
             }
-            Error::Peer { failure: PeerFailure::Left, address }
+            Error::Peer { failure: PeerFailure::Left, address, .. }
                 if self.closed.contains_key(&(address.engine(), address.endpoint())) =>
             {
                 Ok(())
             }
-            Error::Peer { failure, address } => {
+            Error::Peer { failure, address, .. } => {
                 if self.is_pardoned {
                     return Err(format!("process {process} has no reason for: {error}"));
                 }

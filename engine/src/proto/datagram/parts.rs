@@ -274,6 +274,7 @@ impl Core {
         }
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length: whole, data };
+        effects.matched(id, &arrival);
         self.receive_parts(id, slot, assembly, arrival);
         let capacity = self.capacity_of(id);
         let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else {
@@ -310,6 +311,7 @@ impl Core {
         if report != 0 {
             self.push_control(message.session, ControlFrame::matched(report));
         }
+        effects.matched(id, &arrival);
         self.receive_parts(id, message.session, assembly, arrival);
         self.unexpected.recycle(message);
         self.finish_parts(assembly, effects);
