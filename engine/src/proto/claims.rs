@@ -2,8 +2,9 @@
 //! one any more but the one that asks for it.
 //!
 //! A claimed message stays where unexpected ones are kept, and in their bounds, until it is
-//! received or discarded. If it cannot be received any more (the rest of it was to come by a session that
-//! ended, or its peer was removed) the claim stays, and says why to whoever receives it.
+//! received or discarded. If it cannot be received any more (the rest of it was to come by a
+//! session that ended, or its peer was removed) the claim stays, and says why to whoever receives
+//! it.
 
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended, RemoteName};

@@ -1,5 +1,6 @@
-//! Receives that are not like others: claims, and multi-receives. Of these: each message in a piece of the buffer of its own, in the
-//! order of the matches, and the buffer back when all of them have ended.
+//! Receives that are not like others: claims, and multi-receives. Of these: each message in a
+//! piece of the buffer of its own, in the order of the matches, and the buffer back when all of
+//! them have ended.
 
 use super::form::{UNTOUCHED, content, memory_of};
 use super::oracle::{Fate, Oracle, Place, Process, Promised};

@@ -156,7 +156,8 @@ fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
 /// Untagged or not, with a report or not, with remote data or not.
 fn flags(script: &mut Script<'_>) -> u8 {
     let flags = script.byte();
-    flags % 4 | if flags < 64 { FLAG_DATA } else { 0 }
+    let data = if flags < 64 { FLAG_DATA } else { 0 };
+    (flags % 4) | data
 }
 
 fn data(flags: u8) -> &'static [u8] {

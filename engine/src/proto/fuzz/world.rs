@@ -422,7 +422,7 @@ impl World {
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
-        let data = (script.byte() % 4 == 0).then(|| script.u64());
+        let data = (script.byte().is_multiple_of(4)).then(|| script.u64());
         let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint, data };
         let Ok(session) = self.core.route(peer) else { return };
         if level == CompletionLevel::Inject
@@ -451,10 +451,10 @@ impl World {
         let capacity = length(script).min(MESSAGE_BYTES_MAX);
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, ignore) = (u64::from(script.byte() % 3), script.pick(&[0, 0, 1, u64::MAX]));
-        let min_free = (script.byte() % 4 == 0).then(|| script.pick(&[0, 1, 100, 5000]));
+        let min_free = (script.byte().is_multiple_of(4)).then(|| script.pick(&[0, 1, 100, 5000]));
         let request = ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free };
         let seen = self.core.peek(&request);
-        if script.byte() % 8 == 0 {
+        if script.byte().is_multiple_of(8) {
             self.claim(&request, script);
             return;
         }
@@ -477,11 +477,11 @@ impl World {
         if let Ok(Some((claim, _))) = self.core.claim(request) {
             self.claims.push(claim);
         }
-        if self.claims.is_empty() || script.byte() % 2 == 0 {
+        if self.claims.is_empty() || script.byte().is_multiple_of(2) {
             return;
         }
         let claim = self.claims.swap_remove(script.below(self.claims.len()));
-        if self.kernel.live.len() >= LIVE_MAX || script.byte() % 2 == 0 {
+        if self.kernel.live.len() >= LIVE_MAX || script.byte().is_multiple_of(2) {
             self.core.discard_claimed(claim);
             return;
         }
