@@ -212,7 +212,7 @@ pub fn decode(bytes: &[u8]) -> Option<Decoded> {
     let mut decoded = Decoded::default();
     while let Some(frame) = frames.next_frame().ok()? {
         let (number, bytes) = match frame {
-            Frame::Eager(header, payload) => (header.tag.get(), payload.len() as u64),
+            Frame::Eager(header, _, payload) => (header.tag.get(), payload.len() as u64),
             Frame::Grant(grant) => (grant.offset.get(), u64::from(grant.length.get())),
             _ => return None,
         };

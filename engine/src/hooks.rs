@@ -133,12 +133,16 @@ pub(crate) mod simulated {
         SkipChunkSum,
         /// Segments that a failed session held are not given back.
         LeakSegments,
+        /// A message into a multi-receive goes over the one before it.
+        OverlapSlices,
+        /// A multi-receive is released while messages of it are still coming.
+        ReleaseEarly,
         /// Messages that wait for the one before them keep waiting when that is matched.
         KeepHeld,
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 45] = [
+    pub(crate) const BUGS: [Bug; 47] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -183,6 +187,8 @@ pub(crate) mod simulated {
         Bug::SkipChunkSum,
         Bug::LeakSegments,
         Bug::KeepHeld,
+        Bug::OverlapSlices,
+        Bug::ReleaseEarly,
         Bug::LoseLimits,
     ];
 

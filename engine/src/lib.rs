@@ -36,9 +36,9 @@ mod types;
 mod wire;
 
 pub use api::{
-    Attached, CompletionQueue, DatagramState, Detached, Domain, DroppedDatagrams, Endpoint,
-    EndpointOptions, KernelFeature, Operation, Owned, ReceiveOptions, SendOptions, Shared,
-    SharingCounters, kernel_features,
+    Attached, ClaimedMessage, CompletionQueue, DatagramState, Detached, Domain, DroppedDatagrams,
+    Endpoint, EndpointOptions, KernelFeature, Operation, Owned, ReceiveOptions, SendOptions,
+    Shared, SharingCounters, kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::CompletionLevel;

@@ -64,7 +64,9 @@ impl Two {
                     completion.result.unwrap();
                     match completion.kind {
                         OperationKind::Send => sent = completion.buffer,
-                        OperationKind::Receive => received = completion.buffer,
+                        OperationKind::Receive | OperationKind::MultiReceive => {
+                            received = completion.buffer;
+                        }
                     }
                 }
             }

@@ -71,7 +71,7 @@ fn pair<L: Send, R: Send>(
 
 fn failure_of(error: &Error) -> (&Address, &PeerFailure) {
     match error {
-        Error::Peer { address, failure } => (address, failure),
+        Error::Peer { address, failure, .. } => (address, failure),
         other => panic!("not a failure of a peer: {other}"),
     }
 }

@@ -191,7 +191,7 @@ fn time_to_fail(endpoint: &Endpoint<Owned>, address: &Address, mut pending: usiz
         endpoint.wait(&mut completions, 64, Some(Duration::from_millis(100))).unwrap();
         for completion in completions.drain(..) {
             match completion.result {
-                Err(Error::Peer { address: named, failure }) => {
+                Err(Error::Peer { address: named, failure, .. }) => {
                     eprintln!("{:?} {failure}", start.elapsed());
                     assert_eq!(named.locator(), address.locator());
                 }

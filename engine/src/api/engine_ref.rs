@@ -143,6 +143,9 @@ pub trait EngineRef: Clone {
     /// A user of a queue lets go.
     fn close_queue(&self, queue: &Self::Queue);
 
+    /// What the engine calls a queue.
+    fn number_of(queue: &Self::Queue) -> u32;
+
     /// Whether both are the same queue.
     fn is_same_queue(one: &Self::Queue, other: &Self::Queue) -> bool;
 

@@ -1,6 +1,7 @@
 //! What a user touches: domain, endpoint, operations, queues.
 
 mod blocking;
+mod claims;
 mod datagrams;
 mod domain;
 mod endpoint;
@@ -18,6 +19,7 @@ mod shared;
 mod sharing;
 mod statistics;
 
+pub use claims::ClaimedMessage;
 pub use datagrams::{DatagramState, DroppedDatagrams};
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, EndpointOptions};

@@ -26,6 +26,8 @@ pub struct SendOptions {
     /// [`Endpoint::set_hint`]: crate::Endpoint::set_hint
     /// [`Endpoint::set_context_hint`]: crate::Endpoint::set_context_hint
     pub hint: Option<Hint>,
+    /// Remote data: the receiver is told in [`Status::data`](crate::Status) (`FI_REMOTE_CQ_DATA`).
+    pub data: Option<u64>,
     /// Comes back in the [`Completion`](crate::Completion), unchanged (`op_context`).
     pub user_data: u64,
     /// Of blocking calls: how long they wait; `None`: as long as it takes.
@@ -40,13 +42,27 @@ impl SendOptions {
 
     /// Completes at `level`.
     pub const fn at(level: CompletionLevel) -> Self {
-        Self { level, silent: false, more: false, hint: None, user_data: 0, timeout: None }
+        Self {
+            level,
+            silent: false,
+            more: false,
+            hint: None,
+            data: None,
+            user_data: 0,
+            timeout: None,
+        }
     }
 
     /// As before, and it says what the message is for.
     #[must_use]
     pub const fn hint(self, hint: Hint) -> Self {
         Self { hint: Some(hint), ..self }
+    }
+
+    /// As before, with remote data.
+    #[must_use]
+    pub const fn data(self, data: u64) -> Self {
+        Self { data: Some(data), ..self }
     }
 
     /// As before, with what the completion gives back.

@@ -174,6 +174,10 @@ impl EngineRef for Rc<EngineCell> {
         }
     }
 
+    fn number_of(queue: &u32) -> u32 {
+        *queue
+    }
+
     fn is_same_queue(one: &u32, other: &u32) -> bool {
         one == other
     }

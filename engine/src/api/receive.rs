@@ -17,11 +17,15 @@ impl<M: Attached> Endpoint<M> {
     pub(super) fn receive_request(&self, selector: &Selector, capacity: usize) -> ReceiveRequest {
         let (endpoint, peer) = (self.open().number, selector.source.map(|peer| peer.0));
         let ((context, tag), ignore) = (selector.envelope.parts(), selector.ignore);
-        ReceiveRequest { endpoint, peer, context, tag, ignore, capacity: capacity as u64 }
+        let (capacity, min_free) = (capacity as u64, None);
+        ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free }
     }
 
     #[inline]
-    fn received_to(&self, options: &ReceiveOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
+    pub(super) fn received_to(
+        &self,
+        options: &ReceiveOptions,
+    ) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
         let (user_data, silent) = (options.user_data, options.silent);
         PostedTo { queue: &self.open().queues.receive, user_data, silent }
     }
@@ -65,6 +69,63 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(refused)
     }
 
+    /// Receives many messages into one buffer, one behind the other (`FI_MULTI_RECV`).
+    ///
+    /// It keeps its place among the posted receives and takes each message that `selector` accepts
+    /// until fewer than `min_free` bytes (at least 1) are free. Each one completes as a receive,
+    /// with [`Completion::offset`](crate::Completion::offset) and without a buffer; one that is
+    /// longer than what is free is cut to that ([`Error::Truncated`]). After the last of them has
+    /// ended an entry of [`OperationKind::MultiReceive`](crate::OperationKind::MultiReceive) gives
+    /// the buffer back; it comes sooner when the completion queue had no room for another message,
+    /// which then waits for the next receive. All entries have the same `user_data`.
+    /// [`Self::cancel`] ends it after what it has matched.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`] gives the buffer back. A buffer has less than 4 GiB.
+    pub fn post_receive_many(
+        &self,
+        selector: Selector,
+        buffer: impl Into<Buffer>,
+        min_free: usize,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, Failed> {
+        let memory = memory_of(buffer.into())?;
+        let mut request = self.receive_request(&selector, memory.shape.len());
+        request.min_free = Some(min_free as u64);
+        let posted = self.open().engine.post_receive(&request, memory, self.received_to(&options));
+        posted.map_err(refused)
+    }
+
+    /// Receives many messages into `pieces`, which count as one buffer, one piece behind the other;
+    /// otherwise as [`Self::post_receive_many`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::post_receive_raw`], until its entry of
+    /// [`OperationKind::MultiReceive`](crate::OperationKind::MultiReceive) was taken.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_receive_many`].
+    pub unsafe fn post_receive_many_raw(
+        &self,
+        selector: Selector,
+        pieces: &[RawSpan],
+        min_free: usize,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, Error> {
+        // SAFETY: the caller promises that the memory is valid.
+        let shape = unsafe { raw_shape(pieces) }?;
+        let mut request = self.receive_request(&selector, shape.len());
+        request.min_free = Some(min_free as u64);
+        let memory = Memory { buffer: None, shape };
+        let open = self.open();
+        open.guard.note_borrowed();
+        let posted = open.engine.post_receive(&request, memory, self.received_to(&options));
+        posted.map_err(|(error, _)| error)
+    }
+
     /// Receives into `pieces`, any number of them, in order; otherwise as [`Self::post_receive`].
     ///
     /// # Safety
@@ -97,7 +158,7 @@ impl<M: Attached> Endpoint<M> {
 
 /// The memory of a receive.
 #[inline]
-fn memory_of(mut buffer: Buffer) -> Result<Memory, Failed> {
+pub(super) fn memory_of(mut buffer: Buffer) -> Result<Memory, Failed> {
     match buffer.shape_for_recv() {
         Ok(shape) => Ok(Memory { buffer: Some(buffer), shape }),
         Err(error) => Err(Failed { error: error.into(), buffer }),

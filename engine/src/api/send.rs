@@ -26,7 +26,8 @@ impl<M: Attached> Endpoint<M> {
         // What has no tag has no context either.
         let hint = open.hints.of(u32::try_from(context).ok(), options.hint);
         let (endpoint, level) = (open.number, options.level);
-        SendRequest { endpoint, peer: peer.0, context, tag, length: length as u64, level, hint }
+        let (length, data) = (length as u64, options.data);
+        SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint, data }
     }
 
     #[inline]

@@ -161,6 +161,10 @@ impl EngineRef for Arc<SharedEngine> {
         (**self).with_to_let_go(|engine| engine.state.completions.close_queue(number));
     }
 
+    fn number_of(queue: &Arc<OutsideQueue>) -> u32 {
+        queue.number()
+    }
+
     fn is_same_queue(one: &Arc<OutsideQueue>, other: &Arc<OutsideQueue>) -> bool {
         Arc::ptr_eq(one, other)
     }

@@ -171,6 +171,15 @@ impl Shape {
         Spans { rest, remaining: length }
     }
 
+    /// The shape of bytes `offset..offset + length` of the message.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the message.
+    pub(crate) fn part(&self, offset: usize, length: usize) -> Self {
+        Self::list(self.spans(offset, length))
+    }
+
     /// Places `src` at byte `offset` of the message.
     ///
     /// # Safety

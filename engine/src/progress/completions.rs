@@ -56,6 +56,17 @@ struct Slot {
     shape: Shape,
     peer: Option<Peer>,
     envelope: Envelope,
+    /// Where its memory lies in that of the multi-receive that it is of, in bytes.
+    offset: u32,
+}
+
+impl Slot {
+    /// What is known of an operation whose peer failed.
+    #[cold]
+    fn status_of_failed(&self) -> Status {
+        let length = if self.kind == OperationKind::Send { self.shape.len() } else { 0 };
+        Status { peer: self.peer, envelope: self.envelope, length, data: None }
+    }
 }
 
 /// What compilers move in line, without a call.
@@ -239,7 +250,7 @@ impl Completions {
         if let Route::Queue { queue, .. } = route {
             self.queues[queue as usize].reserved += 1;
         }
-        self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope });
+        self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope, offset: 0 });
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -288,9 +299,9 @@ impl Completions {
         if to.silent {
             return;
         }
-        let (user_data, kind) = (to.user_data, OperationKind::Send);
+        let (user_data, kind, offset) = (to.user_data, OperationKind::Send, 0);
         self.queues[to.queue as usize].reserved += 1;
-        self.report(to.queue, Completion { user_data, kind, result: Ok(status), buffer });
+        self.report(to.queue, Completion { user_data, kind, result: Ok(status), offset, buffer });
     }
 
     /// Reports the end of an operation that could not be posted.
@@ -301,9 +312,9 @@ impl Completions {
         error: Error,
         buffer: Option<Buffer>,
     ) {
-        let user_data = to.user_data;
+        let (user_data, offset) = (to.user_data, 0);
         self.queues[to.queue as usize].reserved += 1;
-        self.report(to.queue, Completion { user_data, kind, result: Err(error), buffer });
+        self.report(to.queue, Completion { user_data, kind, result: Err(error), offset, buffer });
     }
 
     /// Reports the end of something that never was an operation, to its ticket.
@@ -373,26 +384,29 @@ impl Completions {
         self.events.push_back(event);
     }
 
+    /// Reports the end of an operation, whose slot is given.
     #[inline]
-    fn finish(
-        &mut self,
-        kind: OperationKind,
-        route: Route,
-        buffer: Option<Buffer>,
-        result: Result<Status, Error>,
-    ) {
+    fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+        let Slot { kind, route, buffer, offset, .. } = slot;
+        let offset = u64::from(offset);
         self.finished += 1;
         match route {
-            Route::Queue { queue, silent: true, .. } if result.is_ok() => {
+            // Who lent a buffer for many messages has to hear of its end.
+            Route::Queue { queue, silent: true, .. }
+                if result.is_ok() && kind != OperationKind::MultiReceive =>
+            {
                 self.queues[queue as usize].reserved -= 1;
             }
             Route::Queue { queue, user_data, .. } => {
                 if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
                     let result = Err(Error::Cancelled);
                     self.queues[queue as usize].reserved += 1;
-                    self.report(queue, Completion { user_data, kind, result, buffer: None });
+                    self.report(
+                        queue,
+                        Completion { user_data, kind, result, offset, buffer: None },
+                    );
                 }
-                self.report(queue, Completion { user_data, kind, result, buffer });
+                self.report(queue, Completion { user_data, kind, result, offset, buffer });
             }
             Route::Nowhere => {}
             Route::Handle(id) => {
@@ -418,7 +432,8 @@ impl Completions {
         let capacity = slot.shape.len() as u64;
         let envelope = Envelope::of(arrival.context, arrival.tag);
         let peer = Some(Peer(arrival.peer));
-        let status = Status { peer, envelope, length: arrival.length as usize };
+        let (length, data) = (arrival.length as usize, arrival.data);
+        let status = Status { peer, envelope, length, data };
         if arrival.length > capacity {
             return Err(Error::Truncated { status: Box::new(status), capacity });
         }
@@ -458,19 +473,42 @@ impl Effects for Completions {
         self.copies.speed()
     }
 
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+        let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
+        let shape = whole.shape.part(offset as usize, length as usize);
+        let (kind, route, buffer) = (OperationKind::Receive, whole.route, None);
+        let (peer, envelope) = (whole.peer, whole.envelope);
+        self.insert(slice, kind, route, buffer, shape, peer, envelope);
+        if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
+            slot.offset = offset as u32;
+        }
+    }
+
+    fn matched(&mut self, receive: Id, arrival: &Arrival) {
+        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
+            slot.peer = Some(Peer(arrival.peer));
+            slot.envelope = Envelope::of(arrival.context, arrival.tag);
+        }
+    }
+
+    fn has_room(&self, receive: Id) -> bool {
+        let slot = self.slots.get(receive.index()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| Self::has_room(self, slot.route))
+    }
+
     #[inline]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
         let Some(place) = self.slots.get_mut(operation.index()) else { return };
-        let Some(slot) = place else { return };
+        let Some(slot) = place.as_ref() else { return };
         if !bytes.is_empty() {
             // SAFETY: as in `place`.
             self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
             self.copied_bytes += bytes.len() as u64;
         }
         let result = Self::status_of(slot, &arrival);
-        let (kind, route, buffer) = (slot.kind, slot.route, slot.buffer.take());
-        *place = None;
-        self.finish(kind, route, buffer, result);
+        if let Some(slot) = place.take() {
+            self.finish(slot, result);
+        }
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
@@ -478,17 +516,23 @@ impl Effects for Completions {
         let Some(slot) = taken else { return };
         let result = match ended {
             Ended::Sent { .. } => {
-                Ok(Status { peer: slot.peer, envelope: slot.envelope, length: slot.shape.len() })
+                let (length, data) = (slot.shape.len(), None);
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
             }
             Ended::Received(arrival) => Self::status_of(&slot, &arrival),
+            Ended::Released { used } => {
+                let (length, data) = (used as usize, None);
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
+            }
             Ended::Failed(failure, Some(name)) => {
                 let address = Address::new(name.engine, name.locators, name.endpoint);
-                Err(Error::Peer { address: Box::new(address), failure })
+                let status = Some(Box::new(slot.status_of_failed()));
+                Err(Error::Peer { address: Box::new(address), failure, status })
             }
             Ended::Failed(_, None) => Err(Error::UnknownPeer),
             Ended::Cancelled => Err(Error::Cancelled),
         };
-        self.finish(slot.kind, slot.route, slot.buffer, result);
+        self.finish(slot, result);
     }
 }
 

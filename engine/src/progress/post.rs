@@ -6,7 +6,7 @@ use super::completions::{Handle, PostedTo, Route};
 use super::engine::Engine;
 use super::outside::Ticket;
 use crate::memory::{Buffer, Shape, Span};
-use crate::proto::effects::CompletionLevel;
+use crate::proto::effects::{Arrival, CompletionLevel};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
@@ -14,11 +14,32 @@ use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
 
+/// Longest buffer that takes many messages: offsets in it are kept in 32 bits.
+const MULTI_BYTES_MAX: usize = u32::MAX as usize;
+
 /// The memory of an operation, and the buffer that owns it unless the poster does.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) buffer: Option<Buffer>,
     pub(crate) shape: Shape,
+}
+
+fn status_of(arrival: &Arrival) -> Status {
+    Status {
+        peer: Some(Peer(arrival.peer)),
+        envelope: Envelope::of(arrival.context, arrival.tag),
+        length: arrival.length as usize,
+        data: arrival.data,
+    }
+}
+
+/// What the end of a receive is reported as.
+#[inline]
+pub(super) fn kind_of(request: &ReceiveRequest) -> OperationKind {
+    match request.min_free {
+        None => OperationKind::Receive,
+        Some(_) => OperationKind::MultiReceive,
+    }
 }
 
 /// What became of a post.
@@ -70,7 +91,7 @@ impl Engine {
                 match name {
                     Some(name) => {
                         let address = Address::new(name.engine, name.locators, name.endpoint);
-                        Error::Peer { address: Box::new(address), failure }
+                        Error::Peer { address: Box::new(address), failure, status: None }
                     }
                     None => Error::UnknownPeer,
                 }
@@ -150,6 +171,9 @@ impl Engine {
         if bytes.len() > limit as usize {
             return Err(beyond_inject_limit(bytes.len(), limit as usize));
         }
+        if !request.is_plain() {
+            return self.inject_by_operation(request, bytes, route, more);
+        }
         let sum = |before| crc32c::crc32c_append(before, bytes);
         let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
         match self.send_now(request, more, fill, sum, Some(bytes)) {
@@ -207,7 +231,8 @@ impl Engine {
             return Err((Error::WouldBlock("cq_entries"), memory));
         }
         let whole_limit = request.hint.eager_limit(u64::MAX);
-        if request.level == CompletionLevel::Inject && request.length <= whole_limit {
+        let may_go_now = request.level == CompletionLevel::Inject && request.is_plain();
+        if may_go_now && request.length <= whole_limit {
             let shape = &memory.shape;
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
@@ -221,7 +246,8 @@ impl Engine {
                 Ok(true) => {
                     self.note_hint(request);
                     let length = request.length as usize;
-                    return Ok(Posted::Sent(Status { peer, envelope, length }, memory.buffer));
+                    let status = Status { peer, envelope, length, data: None };
+                    return Ok(Posted::Sent(status, memory.buffer));
                 }
                 Ok(false) => {}
                 Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
@@ -316,7 +342,12 @@ impl Engine {
         if !self.state.completions.has_room(route) {
             return Err((Error::WouldBlock("cq_entries"), memory));
         }
-        let (peer, kind) = (request.peer.map(Peer), OperationKind::Receive);
+        if request.min_free.is_some() && memory.shape.len() > MULTI_BYTES_MAX {
+            let text = format!("a multi-receive has at most {MULTI_BYTES_MAX} bytes; post several");
+            return Err((Error::misuse(text), memory));
+        }
+        let peer = request.peer.map(Peer);
+        let kind = kind_of(request);
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
         let fast = state.core.post_fast(request);
@@ -337,11 +368,49 @@ impl Engine {
     pub(crate) fn peek(&mut self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
         let found = self.state.core.peek(request);
         let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
-        Ok(found.map(|arrival| Status {
-            peer: Some(Peer(arrival.peer)),
-            envelope: Envelope::of(arrival.context, arrival.tag),
-            length: arrival.length as usize,
-        }))
+        Ok(found.map(|arrival| status_of(&arrival)))
+    }
+
+    /// Takes the message that a receive would get now out of matching.
+    pub(crate) fn claim(
+        &mut self,
+        request: &ReceiveRequest,
+    ) -> Result<Option<(Id, Status)>, Error> {
+        let found = self.state.core.claim(request);
+        let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
+        Ok(found.map(|(claim, arrival)| (claim, status_of(&arrival))))
+    }
+
+    /// Receives a message that was claimed. The claim is over unless this refuses.
+    pub(crate) fn receive_claimed(
+        &mut self,
+        claim: Id,
+        memory: Memory,
+        route: Route,
+    ) -> Result<Id, Refused> {
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        }
+        let state = &mut *self.state;
+        let id = match state.core.new_claimed_receive(claim, memory.shape.len() as u64) {
+            Some(Ok(id)) => id,
+            Some(Err(refusal)) => return Err((self.error_of(None, refusal), memory)),
+            None => {
+                let text = "no such claimed message: it was received or discarded, or its endpoint \
+                            was closed";
+                return Err((Error::misuse(text), memory));
+            }
+        };
+        let Memory { buffer, shape } = memory;
+        let (kind, envelope) = (OperationKind::Receive, Envelope::default());
+        state.completions.insert(id, kind, route, buffer, shape, None, envelope);
+        state.core.start_claimed(id, claim, &mut state.completions);
+        Ok(id)
+    }
+
+    /// Drops a message that was claimed. `false`: there is no such claim.
+    pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
+        self.state.core.discard_claimed(claim)
     }
 
     /// Cancels an operation that has not matched or gone out.

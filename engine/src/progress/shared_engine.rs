@@ -25,7 +25,7 @@ use super::caretaker::{Activity, Cared, Membership, SendEngine};
 use super::completions::{News, PostedTo};
 use super::engine::{Engine, EngineState, NOTHING_DUE};
 use super::outside::Ticket;
-use super::post::{Memory, Posted, Refused};
+use super::post::{Memory, Posted, Refused, kind_of};
 use super::shared::{Applied, CombinerCounts, Doorbell, Keys, Progress, Shared};
 use super::wait_object::WaitObject;
 use crate::driver::AnyDriver;
@@ -126,7 +126,7 @@ impl Inside {
                     Err((Error::WouldBlock(_), memory)) => {
                         return Applied::NotNow(Request::Receive { request, memory, end });
                     }
-                    Err(refused) => self.report_refused(OperationKind::Receive, end, refused),
+                    Err(refused) => self.report_refused(kind_of(&request), end, refused),
                     Ok(()) => {}
                 }
             }

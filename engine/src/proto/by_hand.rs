@@ -80,6 +80,8 @@ pub(super) struct Memory {
     pub(super) ended: HashMap<Id, (Ended, u64, Vec<u8>)>,
     /// When what ends now ends.
     pub(super) now: u64,
+    /// Slices of multi-receives: of which one, and where in it.
+    pub(super) slices: HashMap<Id, (Id, usize)>,
 }
 
 impl Effects for Memory {
@@ -97,10 +99,22 @@ impl Effects for Memory {
         unreachable!("no side wants checksums")
     }
 
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+        let (offset, end) = (offset as usize, (offset + length) as usize);
+        let room = &self.bytes[&receive][offset..end];
+        assert!(room.iter().all(|&byte| byte == 0xee), "no two messages share memory");
+        self.bytes.insert(slice, room.to_vec());
+        self.slices.insert(slice, (receive, offset));
+    }
+
     fn complete(&mut self, operation: Id, ended: Ended) {
         let bytes = self.bytes.remove(&operation).expect("what ends has begun");
         if let (Ended::Received(arrival), Some(placed)) = (&ended, self.placed.remove(&operation)) {
             assert_eq!(placed as u64, arrival.length.min(bytes.len() as u64), "each byte once");
+        }
+        if let Some(&(receive, offset)) = self.slices.get(&operation) {
+            let whole = self.bytes.get_mut(&receive).expect("slices end before their receive");
+            whole[offset..offset + bytes.len()].copy_from_slice(&bytes);
         }
         let earlier = self.ended.insert(operation, (ended, self.now, bytes));
         assert!(earlier.is_none(), "an operation ends once");

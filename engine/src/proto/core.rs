@@ -20,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use super::bulk::BulkLane;
+use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::effects::{Effects, Ended, RemoteName};
 use super::endpoints::Endpoints;
@@ -138,6 +139,8 @@ pub(crate) struct Core {
     pub(super) endpoints: Endpoints,
     pub(super) operations: Table<Operation>,
     pub(super) unexpected: Unexpected,
+    /// Messages taken out of matching by name.
+    pub(super) claims: Table<Claim>,
     pub(super) staging: StagingPool,
     /// What sessions in datagram mode share.
     pub(super) datagrams: super::datagram::Shared,
@@ -188,6 +191,7 @@ impl Core {
             endpoints: Endpoints::default(),
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
+            claims: Table::new(usize::MAX),
             staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
@@ -296,11 +300,13 @@ impl Core {
         while let Some(frame) = frames.next_frame()? {
             held = held.wrapping_add(1);
             match frame {
-                Frame::Eager(header, payload) => {
-                    self.handle_eager(slot, header, payload, now_ns, effects)?;
+                Frame::Eager(header, data, payload) => {
+                    self.take_eager::<false>(slot, header, data, payload, now_ns, effects)?;
                 }
-                Frame::Rts(header, first) => self.handle_rts(slot, header, first, effects)?,
-                Frame::EagerParts(header) => {
+                Frame::Rts(header, data, first) => {
+                    self.take_rts::<false>(slot, header, data, first, effects)?;
+                }
+                Frame::EagerParts(header, _) => {
                     return Err(FrameError::PartsInStream(header.length.get()));
                 }
                 Frame::Part(part, bytes) => {

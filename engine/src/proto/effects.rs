@@ -31,6 +31,8 @@ pub(crate) struct Arrival {
     pub(crate) tag: u64,
     /// Length of the message as sent, in bytes.
     pub(crate) length: u64,
+    /// Its remote data.
+    pub(crate) data: Option<u64>,
 }
 
 /// A remote endpoint, to be named in errors.
@@ -51,6 +53,9 @@ pub(crate) enum Ended {
     Sent { accepted: u64 },
     /// A receive holds its message (cut to its capacity where that is shorter).
     Received(Arrival),
+    /// A multi-receive takes no more messages, and all that it took have ended: `used` bytes of its
+    /// memory hold them.
+    Released { used: u64 },
     /// The peer failed; which one, as far as it is known.
     Failed(PeerFailure, Option<RemoteName>),
     /// Cancelled by the user.
@@ -70,6 +75,16 @@ pub(crate) trait Effects {
     /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
     /// its memory.
     fn complete(&mut self, operation: Id, ended: Ended);
+    /// Multi-receive `receive` takes a message: operation `slice` receives it into `length` bytes
+    /// at `offset` of the same memory, and ends before `receive` does.
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64);
+    /// Receive `receive` has matched a message that is not all here; if it fails, that is what it
+    /// failed to receive.
+    fn matched(&mut self, _receive: Id, _arrival: &Arrival) {}
+    /// Whether the end of one more message of multi-receive `receive` can be reported.
+    fn has_room(&self, _receive: Id) -> bool {
+        true
+    }
     /// How fast [`Self::place`] copies, as far as that is measured.
     fn copy_speed(&self) -> CopySpeed {
         CopySpeed::default()

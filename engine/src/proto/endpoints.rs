@@ -3,7 +3,7 @@
 use super::core::{Action, Core, ENDPOINTS_MAX};
 use super::datagram::Fragmenting;
 use super::effects::{Effects, Ended};
-use super::matching::Matcher;
+use super::matching::{Matcher, STAYS};
 use super::operation::{Cause, Operation, OperationState};
 use super::session::ControlFrame;
 use super::table::Id;
@@ -110,9 +110,8 @@ impl Core {
         let mut receives = Vec::new();
         matcher.drain_all_posted(|receive| receives.push(receive));
         for receive in receives {
-            if let Some(id) = self.operations.id_at(receive as usize) {
-                self.operations.remove(id);
-                effects.complete(id, Ended::Cancelled);
+            if let Some(id) = self.operations.id_at((receive & !STAYS) as usize) {
+                self.fail_operation(id, &Cause::Closed, effects);
             }
         }
         let mut messages = Vec::new();
@@ -120,6 +119,7 @@ impl Core {
         for message in messages {
             self.abandon(message);
         }
+        self.drop_claims_of(endpoint);
         let is_receiving = |operation: &Operation| {
             let is_it = matches!(
                 operation.state,
@@ -153,6 +153,7 @@ impl Core {
                 }
                 OperationState::AwaitMatch => false,
                 OperationState::Posted { .. }
+                | OperationState::Multi(_)
                 | OperationState::Pulling(_)
                 | OperationState::Reassembling(_) => false,
             };
@@ -170,8 +171,12 @@ impl Core {
 
     /// The kernel is done with all of this engine: what endpoints that are closed have left ends.
     pub(crate) fn drop_closed(&mut self, effects: &mut impl Effects) {
-        let closed: Vec<Id> = self.closed_operations().map(|(id, _)| id).collect();
-        for id in closed {
+        let is_multi = |it: &Operation| matches!(it.state, OperationState::Multi(_));
+        let closed = self.closed_operations().map(|(id, operation)| (is_multi(operation), id));
+        let mut closed: Vec<(bool, Id)> = closed.collect();
+        // Slices end before what they are slices of.
+        closed.sort_unstable();
+        for (_, id) in closed {
             self.operations.remove(id);
             effects.complete(id, Ended::Cancelled);
         }

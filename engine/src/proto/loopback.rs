@@ -81,8 +81,8 @@ impl Core {
                 Some(source) if !self.endpoints.is_open(source.endpoint) => PeerFailure::Left,
                 _ => PeerFailure::Removed,
             };
-            self.operations.remove(id);
-            effects.complete(id, Ended::Failed(failure, name));
+            let slice_of = self.operations.remove(id).and_then(|operation| operation.slice_of);
+            self.end_receive(id, slice_of, Ended::Failed(failure, name), effects);
             return false;
         }
         let Some(operation) = self.operations.get_mut(id) else { return false };
@@ -120,11 +120,18 @@ mod tests {
     struct Memory {
         bytes: HashMap<Id, Vec<u8>>,
         ended: HashMap<Id, Ended>,
+        /// Multi-receive, slice, offset.
+        slices: Vec<(Id, Id, u64)>,
         /// Lengths of the copies from buffer to buffer.
         copies: Vec<u64>,
     }
 
     impl Effects for Memory {
+        fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+            self.slices.push((receive, slice, offset));
+            self.bytes.insert(slice, vec![0xee; length as usize]);
+        }
+
         fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
             let memory = self.bytes.get_mut(&operation).unwrap();
             memory[offset..offset + bytes.len()].copy_from_slice(bytes);
@@ -191,7 +198,8 @@ mod tests {
         fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: CompletionLevel) -> Id {
             let length = bytes.len() as u64;
             let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
-            let request = SendRequest { endpoint, peer, context: 5, tag, length, level, hint };
+            let (context, data) = (5, data_of(bytes.len()));
+            let request = SendRequest { endpoint, peer, context, tag, length, level, hint, data };
             let id = self.core.new_send(&request).unwrap();
             self.memory.bytes.insert(id, bytes.to_vec());
             self.core.enqueue(id, 0);
@@ -202,8 +210,15 @@ mod tests {
         fn receive(&mut self, endpoint: u16, tag: u64, capacity: usize) -> Id {
             let (peer, context, ignore) = (Some(self.own[0]), 5, 0);
             let capacity_bytes = capacity as u64;
-            let request =
-                ReceiveRequest { endpoint, peer, context, tag, ignore, capacity: capacity_bytes };
+            let request = ReceiveRequest {
+                endpoint,
+                peer,
+                context,
+                tag,
+                ignore,
+                capacity: capacity_bytes,
+                min_free: None,
+            };
             let id = self.core.new_receive(&request).unwrap();
             self.memory.bytes.insert(id, vec![0; capacity]);
             self.core.start_receive(id, &mut self.memory);
@@ -216,10 +231,16 @@ mod tests {
         }
     }
 
+    /// Remote data of messages of odd lengths, and of some others.
+    fn data_of(length: usize) -> Option<u64> {
+        (length % 2 == 1 || length > EAGER_LIMIT).then_some(!(length as u64))
+    }
+
     fn bytes(length: usize) -> Vec<u8> {
         (0..length).map(|at| (at * 7 + at / 256) as u8).collect()
     }
 
+    /// RR-DATA-1
     #[test]
     fn every_length_and_level_arrives_at_both_endpoints_in_either_order() {
         let lengths = [0, 1, RTS_BYTES, EAGER_LIMIT, EAGER_LIMIT + 1, 100_000];
@@ -236,12 +257,14 @@ mod tests {
                     let waits = !is_posted && (is_long || level == CompletionLevel::Match);
                     assert_eq!(bench.is_over(send), !waits, "{length} {level:?}");
                     let receive = early.unwrap_or_else(|| bench.receive(to as u16, 3, length));
-                    let arrival =
-                        Arrival { peer: bench.own[0], context: 5, tag: 3, length: length as u64 };
+                    let peer = bench.own[0];
+                    let (length, data) = (length as u64, data_of(length));
+                    let arrival = Arrival { peer, context: 5, tag: 3, length, data };
                     assert_eq!(bench.memory.ended[&receive], Ended::Received(arrival));
                     assert!(matches!(bench.memory.ended[&send], Ended::Sent { .. }));
-                    assert!(bench.memory.bytes[&receive] == bytes(length), "{length} {level:?}");
-                    let copied: &[u64] = if is_long { &[(length - RTS_BYTES) as u64] } else { &[] };
+                    let whole = bytes(length as usize);
+                    assert!(bench.memory.bytes[&receive] == whole, "{length} {level:?}");
+                    let copied: &[u64] = if is_long { &[length - RTS_BYTES as u64] } else { &[] };
                     assert_eq!(bench.memory.copies, copied, "once, and only what did not travel");
                     assert_eq!(bench.core.operations.len(), 0);
                 }
@@ -264,6 +287,40 @@ mod tests {
             assert_eq!(copied, capacity.saturating_sub(RTS_BYTES) as u64);
             assert!(bench.is_over(send));
         }
+    }
+
+    #[test]
+    fn one_receive_takes_short_and_long_messages_of_this_engine() {
+        let mut bench = Bench::new(64);
+        let lengths = [10, 3000, 0, EAGER_LIMIT + 100, 77];
+        let send = |bench: &mut Bench, at: usize| {
+            bench.send(1, 3, &bytes(lengths[at]), CompletionLevel::Inject);
+        };
+        (0..2).for_each(|at| send(&mut bench, at));
+        let request = ReceiveRequest {
+            endpoint: 1,
+            peer: None,
+            context: 5,
+            tag: 3,
+            ignore: 0,
+            capacity: lengths.iter().sum::<usize>() as u64,
+            min_free: Some(1),
+        };
+        let many = bench.core.new_receive(&request).unwrap();
+        bench.memory.bytes.insert(many, vec![0; request.capacity as usize]);
+        bench.core.start_receive(many, &mut bench.memory);
+        bench.run();
+        (2..lengths.len()).for_each(|at| send(&mut bench, at));
+        let used = request.capacity;
+        assert_eq!(bench.memory.ended[&many], Ended::Released { used });
+        let mut end = 0;
+        for (&(of, slice, offset), length) in bench.memory.slices.iter().zip(lengths) {
+            assert_eq!((of, offset), (many, end));
+            assert!(bench.memory.bytes[&slice] == bytes(length) && bench.is_over(slice));
+            end += length as u64;
+        }
+        assert_eq!((bench.memory.slices.len(), end), (lengths.len(), used));
+        assert_eq!(bench.core.operations.len(), 0);
     }
 
     #[test]

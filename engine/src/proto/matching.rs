@@ -52,6 +52,10 @@ use unexpected::Unexpected;
 /// of them is the per-context list that serves all further shapes.
 const MAX_SHAPES: usize = 8;
 
+/// Bit of a posted receive's number: it stays in its place when it is matched, until it is
+/// cancelled or drained, and takes any number of messages.
+pub(crate) const STAYS: u32 = 1 << 31;
+
 /// What an arriving message carries for matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MatchEnvelope {
@@ -124,7 +128,8 @@ impl Shape {
 
 /// The matching state of one endpoint: posted receives and unexpected messages.
 ///
-/// Handles are the caller's own numbers; they are stored and given back, never interpreted.
+/// Handles are the caller's own numbers; they are stored and given back, never interpreted, but for
+/// [`STAYS`].
 ///
 /// The caller keeps the two sides apart: an arrival first asks [`take_posted`](Self::take_posted)
 /// and is inserted as unexpected only when that finds none; a new receive first asks
@@ -147,7 +152,8 @@ impl Matcher {
         }
     }
 
-    /// A message has arrived: removes and returns the oldest posted receive that accepts it.
+    /// A message has arrived: returns the oldest posted receive that accepts it, and removes it
+    /// unless it [`STAYS`].
     ///
     /// RR-MATCH-2.
     #[inline]

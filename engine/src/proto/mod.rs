@@ -10,6 +10,7 @@
 
 mod access;
 pub(crate) mod bulk;
+mod claims;
 mod config;
 pub(crate) mod connection;
 pub(crate) mod control_lane;
@@ -28,6 +29,7 @@ pub(crate) mod lanes;
 pub(crate) mod late;
 pub(crate) mod loopback;
 pub(crate) mod matching;
+pub(crate) mod multi;
 mod offers;
 pub(crate) mod operation;
 pub(crate) mod outbox;

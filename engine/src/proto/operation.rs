@@ -1,9 +1,11 @@
 //! Outstanding operations.
 
-use super::effects::{CompletionLevel, Ended, RemoteName};
+use super::effects::{Arrival, CompletionLevel, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::PostedKey;
+use super::multi::Multi;
+use super::table::Id;
 
 /// One send or receive that has not completed.
 #[derive(Debug)]
@@ -21,15 +23,28 @@ pub(crate) struct Operation {
     pub(crate) tag: u64,
     /// Length of the message (send) or capacity (receive), in bytes.
     pub(crate) length: u64,
+    /// Remote data of the message; of a receive: once it has matched.
+    pub(crate) data: Option<u64>,
     /// What its sender said of the message; of a receive: once it has matched one to be pulled.
     pub(crate) hint: Hint,
     /// Sends that have passed this one while it waited.
     pub(crate) passed: u8,
+    /// The multi-receive that it receives one message of.
+    pub(crate) slice_of: Option<Id>,
     /// What it waits for.
     pub(crate) state: OperationState,
 }
 
 impl Operation {
+    /// A receive has matched a message of the session in `slot`.
+    pub(super) fn note_match(&mut self, slot: u32, arrival: &Arrival) {
+        self.session = slot;
+        self.remote = arrival.peer.index() as u32;
+        self.context = arrival.context;
+        self.tag = arrival.tag;
+        self.data = arrival.data;
+    }
+
     /// Whether it is a receive that wants more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {
@@ -41,6 +56,7 @@ impl Operation {
         match &self.state {
             OperationState::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
             OperationState::Pulling(pulling) => pulling.failed.is_some(),
+            OperationState::Multi(multi) => multi.cause.is_some(),
             _ => false,
         }
     }
@@ -74,6 +90,8 @@ pub(crate) enum OperationState {
     Fragmenting(super::datagram::Fragmenting),
     /// A receive waits for a message.
     Posted { key: Option<PostedKey>, ignore: u64 },
+    /// A multi-receive takes messages, or waits for the ends of those that it took.
+    Multi(Multi),
     /// A receive pulls its message.
     Pulling(Pulling),
     /// A receive whose message comes in parts.

@@ -125,6 +125,7 @@ impl Core {
         // What ends now still names the peer.
         self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
         self.unname(index);
+        self.lose_claims_of_remote(index);
         let Some(remote) = self.remotes.remove(peer) else { return false };
         for endpoint in self.endpoints.numbers() {
             let mut messages = Vec::new();

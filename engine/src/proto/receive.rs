@@ -4,12 +4,13 @@ use super::core::{Core, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
 use super::matching::{MatchEnvelope, Selector};
-use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::multi::Multi;
+use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::rendezvous::Offered;
 use super::send::SendRefusal;
 use super::session::ControlFrame;
 use super::table::Id;
-use super::unexpected::Kind;
+use super::unexpected::{Kind, Waiting};
 use crate::wire::{Eager, FrameError, Rts, eager};
 
 /// A receive to post.
@@ -27,6 +28,8 @@ pub struct ReceiveRequest {
     pub(crate) ignore: u64,
     /// Length of the buffer in bytes.
     pub(crate) capacity: u64,
+    /// It takes many messages, until fewer bytes than so many are free: see [`super::multi`].
+    pub(crate) min_free: Option<u64>,
 }
 
 pub(super) fn context_of(context: u32, flags: u8) -> u64 {
@@ -35,7 +38,10 @@ pub(super) fn context_of(context: u32, flags: u8) -> u64 {
 }
 
 impl Core {
-    fn selector(&self, request: &ReceiveRequest) -> Result<(Selector, u32), SendRefusal> {
+    pub(super) fn selector(
+        &self,
+        request: &ReceiveRequest,
+    ) -> Result<(Selector, u32), SendRefusal> {
         let (source, session) = match request.peer {
             Some(peer) => {
                 let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
@@ -58,9 +64,14 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.capacity,
+            data: None,
             hint: Hint::None,
             passed: 0,
-            state: OperationState::Posted { key: None, ignore: request.ignore },
+            slice_of: None,
+            state: match request.min_free {
+                None => OperationState::Posted { key: None, ignore: request.ignore },
+                Some(min_free) => OperationState::Multi(Multi::new(request.ignore, min_free)),
+            },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
@@ -69,6 +80,9 @@ impl Core {
     /// wait. `None`: one may, or there is an error, and nothing happened.
     #[inline]
     pub(crate) fn post_fast(&mut self, request: &ReceiveRequest) -> Option<Id> {
+        if request.min_free.is_some() {
+            return None;
+        }
         let (selector, session) = self.selector(request).ok()?;
         let known = self.sessions.at(session as usize);
         let failed = known.is_some_and(|it| it.failure_to_report().is_some());
@@ -85,8 +99,10 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.capacity,
+            data: None,
             hint: Hint::None,
             passed: 0,
+            slice_of: None,
             state: OperationState::Posted { key: Some(key), ignore: request.ignore },
         };
         let inserted = self.operations.insert(operation);
@@ -97,10 +113,18 @@ impl Core {
     /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
     pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        let OperationState::Posted { ignore, .. } = operation.state else { return };
+        let ignore = match &operation.state {
+            OperationState::Posted { ignore, .. } => *ignore,
+            OperationState::Multi(multi) => multi.ignore,
+            _ => return,
+        };
         let source = (operation.remote != NO_REMOTE).then_some(operation.remote);
         let source = if planted!(IgnoreSource) { None } else { source };
         let selector = Selector { source, context: operation.context, tag: operation.tag, ignore };
+        if matches!(operation.state, OperationState::Multi(_)) {
+            self.start_multi(id, &selector, effects);
+            return;
+        }
         let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else {
             return;
         };
@@ -137,16 +161,16 @@ impl Core {
     }
 
     /// Gives an unexpected message to the receive that asked for it.
-    fn deliver(&mut self, id: Id, message: u32, effects: &mut impl Effects) {
+    pub(super) fn deliver(&mut self, id: Id, message: u32, effects: &mut impl Effects) {
         let Some(message) = self.unexpected.take(message) else { return };
         let Some(operation) = self.operations.get(id) else { return };
         let Some(peer) = self.remotes.id_at(message.remote as usize) else { return };
-        let arrival =
-            Arrival { peer, context: message.context, tag: message.tag, length: message.length };
+        let arrival = message.arrival(peer);
         if let Kind::Parts { report, assembly } = message.kind {
             self.take_over(id, message, (report, assembly), arrival, effects);
             return;
         }
+        let slice_of = operation.slice_of;
         let fits = (operation.length.min(message.payload().len() as u64)) as usize;
         effects.place(id, 0, &message.payload()[..fits]);
         self.return_credit_of(&message);
@@ -156,7 +180,7 @@ impl Core {
                 if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, ControlFrame::matched(report));
                 }
-                effects.complete(id, Ended::Received(arrival));
+                self.end_receive(id, slice_of, Ended::Received(arrival), effects);
             }
             Kind::Rendezvous { send_operation, hint } => {
                 let first = message.payload().len() as u64;
@@ -185,13 +209,20 @@ impl Core {
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
         let peer = self.remotes.id_at(message.remote as usize);
-        let (context, tag, length) = (message.context, message.tag, message.length);
-        Ok(peer.map(|peer| Arrival { peer, context, tag, length }))
+        Ok(peer.map(|peer| message.arrival(peer)))
     }
 
-    /// Cancels a receive that has not matched. `false`: it has, and will complete.
+    /// Cancels a receive that has not matched. `false`: it has, and will complete. A multi-receive
+    /// matches no more, and ends as cancelled when what it has matched has ended.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
+        if let OperationState::Multi(multi) = &operation.state {
+            let is_open = !multi.is_closed();
+            if is_open {
+                self.fail_multi(id, &Cause::Closed, effects);
+            }
+            return is_open;
+        }
         let OperationState::Posted { key: Some(key), .. } = operation.state else { return false };
         let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else { return false };
         if matcher.cancel_posted(key).is_none() {
@@ -242,24 +273,14 @@ impl Core {
         Ok(Some((remote, epoch)))
     }
 
-    #[inline]
-    pub(crate) fn handle_eager(
-        &mut self,
-        slot: u32,
-        header: &Eager,
-        payload: &[u8],
-        now_ns: u64,
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        self.take_eager::<false>(slot, header, payload, now_ns, effects)
-    }
-
-    /// [`Self::handle_eager`], of a message that may be charged already.
+    /// A whole message, with its remote data, whose turn has come; `IS_CHARGED` as of
+    /// [`Self::admit`].
     #[inline]
     pub(super) fn take_eager<const IS_CHARGED: bool>(
         &mut self,
         slot: u32,
         header: &Eager,
+        data: Option<u64>,
         payload: &[u8],
         now_ns: u64,
         effects: &mut impl Effects,
@@ -281,17 +302,16 @@ impl Core {
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = MatchEnvelope { source: remote, context, tag };
-        let Some(matcher) = self.endpoints.get_mut(target) else {
-            return Ok(());
-        };
         let length = payload.len() as u64;
-        let Some(receive) = matcher.take_posted(&envelope) else {
+        let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
             let kind = Kind::Eager { report };
             let came_by = (slot, epoch);
-            let message =
-                self.unexpected.insert(came_by, remote, context, tag, length, kind, payload);
+            let message = Waiting { came_by, envelope, length, data, kind };
+            let message = self.unexpected.insert(message, payload);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            matcher.insert_unexpected(&envelope, message.index() as u32);
+            if let Some(matcher) = self.endpoints.get_mut(target) {
+                matcher.insert_unexpected(&envelope, message.index() as u32);
+            }
             self.counters.unexpected_messages += 1;
             return Ok(());
         };
@@ -299,30 +319,22 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let Some(operation) = self.operations.remove(id) else { return Ok(()) };
         let fits = operation.length.min(length) as usize;
         effects.place(id, 0, &payload[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length }));
+        let arrival = Arrival { peer, context, tag, length, data };
+        self.end_receive(id, operation.slice_of, Ended::Received(arrival), effects);
         Ok(())
     }
 
-    pub(crate) fn handle_rts(
-        &mut self,
-        slot: u32,
-        header: &Rts,
-        first: &[u8],
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        self.take_rts::<false>(slot, header, first, effects)
-    }
-
-    /// [`Self::handle_rts`], of a message that may be charged already.
+    /// A request to send, with the remote data of its message, whose turn has come; `IS_CHARGED` as
+    /// of [`Self::admit`].
     pub(super) fn take_rts<const IS_CHARGED: bool>(
         &mut self,
         slot: u32,
         header: &Rts,
+        data: Option<u64>,
         first: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
@@ -339,26 +351,24 @@ impl Core {
         let (tag, length) = (header.tag.get(), header.length.get());
         let hint = Hint::of_flags(header.flags);
         let envelope = MatchEnvelope { source: remote, context, tag };
-        let Some(matcher) = self.endpoints.get_mut(target) else {
-            return Ok(());
-        };
-        let Some(receive) = matcher.take_posted(&envelope) else {
+        let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
             let kind = Kind::Rendezvous { send_operation, hint };
             let came_by = (slot, epoch);
-            let message =
-                self.unexpected.insert(came_by, remote, context, tag, length, kind, first);
+            let message = Waiting { came_by, envelope, length, data, kind };
+            let message = self.unexpected.insert(message, first);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            matcher.insert_unexpected(&envelope, message.index() as u32);
+            if let Some(matcher) = self.endpoints.get_mut(target) {
+                matcher.insert_unexpected(&envelope, message.index() as u32);
+            }
             self.counters.unexpected_messages += 1;
             return Ok(());
         };
         self.return_credit(slot, first.len());
-        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let capacity = self.operations.get(id).map_or(0, |operation| operation.length);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        let arrival = Arrival { peer, context, tag, length };
+        let arrival = Arrival { peer, context, tag, length, data };
         let offered = Offered { send_operation, hint, first: first.len() as u64 };
         self.pull(id, slot, offered, arrival, effects);
         Ok(())

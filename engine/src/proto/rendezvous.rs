@@ -89,10 +89,8 @@ impl Core {
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
         let ranges = self.datagrams.pulls.ranges(in_place);
-        operation.session = slot;
-        operation.remote = arrival.peer.index() as u32;
-        operation.context = arrival.context;
-        operation.tag = arrival.tag;
+        operation.note_match(slot, &arrival);
+        effects.matched(id, &arrival);
         operation.hint = hint;
         operation.state = OperationState::Pulling(Pulling {
             send_operation,
@@ -353,9 +351,10 @@ impl Core {
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted);
         if pulling.targeted == 0 {
             if let Some(cause) = pulling.failed.take() {
-                let remote = found.remote;
+                let (remote, slice_of) = (found.remote, found.slice_of);
                 self.operations.remove(operation);
-                effects.complete(operation, cause.ended(self.name_of(remote)));
+                let ended = cause.ended(self.name_of(remote));
+                self.end_receive(operation, slice_of, ended, effects);
             } else if is_whole {
                 self.finish_pull(operation, effects);
             }
@@ -396,8 +395,9 @@ impl Core {
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         self.push_control(operation.session, done);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
-        let (context, tag, length) = (operation.context, operation.tag, pulling.length);
-        effects.complete(id, Ended::Received(Arrival { peer, context, tag, length }));
+        let Operation { context, tag, data, slice_of, .. } = operation;
+        let arrival = Arrival { peer, context, tag, length: pulling.length, data };
+        self.end_receive(id, slice_of, Ended::Received(arrival), effects);
     }
 
     // ---- The sender ----

@@ -13,7 +13,7 @@ use super::operation::{Operation, OperationState, Serving};
 use super::table::{Id, Table};
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{EAGER_BYTES_MAX, Eager, Rts, eager, frame};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Rts, eager, frame};
 
 /// Sends that wait and are passed by another one at the most: looking at them takes time.
 const LOOK_BACK: usize = 256;
@@ -37,6 +37,30 @@ pub struct SendRequest {
     pub(crate) level: CompletionLevel,
     /// What it is for.
     pub(crate) hint: Hint,
+    /// Remote data: the receiver is told with the message.
+    pub(crate) data: Option<u64>,
+}
+
+impl SendRequest {
+    /// Whether it may go without an operation.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.data.is_none()
+    }
+}
+
+/// The bytes of remote data behind a header.
+pub(super) struct DataBytes([u8; DATA_BYTES], usize);
+
+impl DataBytes {
+    pub(super) fn of(data: Option<u64>) -> Self {
+        let length = if data.is_some() { DATA_BYTES } else { 0 };
+        Self(data.unwrap_or(0).to_le_bytes(), length)
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.0[..self.1]
+    }
 }
 
 /// Why a send was not taken.
@@ -108,11 +132,12 @@ impl Core {
     }
 
     /// The fast path: room for a whole message that goes out now, without an operation. `None`:
-    /// not connected, sends wait before it, no credit, no room, or too long.
+    /// not connected, sends wait before it, no credit, no room, or too long. The request is plain.
     ///
     /// RR-CREDIT-1.
     #[inline]
     pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
+        debug_assert!(request.is_plain(), "its header would lack something");
         let target = self.remotes.get(request.peer)?.endpoint;
         let known = self.sessions.at_mut(session as usize)?;
         if known.datagram.is_some() {
@@ -152,8 +177,12 @@ impl Core {
     }
 
     /// Whether a message never goes at once: the peer's window for eager bytes is shorter than the
-    /// whole of it, so that it can only be pulled, or it takes more than one datagram.
+    /// whole of it, so that it can only be pulled, or it takes more than one datagram, or its
+    /// header says more than those of others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
+        if !request.is_plain() {
+            return true;
+        }
         let remote = self.remotes.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
@@ -180,8 +209,10 @@ impl Core {
             context: request.context,
             tag: request.tag,
             length: request.length,
+            data: request.data,
             hint: request.hint,
             passed: 0,
+            slice_of: None,
             state: OperationState::New { level: request.level },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
@@ -243,6 +274,7 @@ impl Core {
             length: operation.length,
             level,
             hint: operation.hint,
+            data: operation.data,
         };
         Some((request, self.remotes.at(remote)?.endpoint))
     }
@@ -267,10 +299,12 @@ impl Core {
         // A peer may pull what could have gone at once.
         let is_eager = length <= whole_limit && length <= bytes_left && !rare!(20);
         let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left).min(eager_limit);
+        let data = DataBytes::of(request.data);
+        let data = data.as_slice();
         let (header, payload) = if is_eager {
-            (EAGER_HEADER_BYTES, length as usize)
+            (EAGER_HEADER_BYTES + data.len(), length as usize)
         } else {
-            (RTS_HEADER_BYTES, first as usize)
+            (RTS_HEADER_BYTES + data.len(), first as usize)
         };
         if session.envelope_credit.available() == 0
             || !session.outbox.has_room(&self.staging, header + payload)
@@ -313,14 +347,18 @@ impl Core {
         let rts = rts_header(&request, target, id, payload as u32);
         let header = if is_eager { eager.as_bytes() } else { rts.as_bytes() };
         if session.outbox.has_checksums() {
-            session.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, header));
+            let sum_of = |sum| crc32c::crc32c_append(crc32c::crc32c_append(sum, header), data);
+            session.outbox.add_to_sum(sum_of);
             self.unsummed = Some(slot);
         }
-        let Some(room) = session.push_message(&mut self.staging, header.len() + payload) else {
+        let length = header.len() + data.len() + payload;
+        let Some(room) = session.push_message(&mut self.staging, length) else {
             unreachable!("has_room was asked for the same length")
         };
         let (head, room) = room.split_at_mut(header.len());
         head.copy_from_slice(header);
+        let (behind, room) = room.split_at_mut(data.len());
+        behind.copy_from_slice(data);
         if is_eager { Staged::Eager { room, completes } } else { Staged::Rts { room } }
     }
 
@@ -388,15 +426,18 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) 
     waiting.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
 
-fn flags_of(context: u64) -> u8 {
-    if context & UNTAGGED != 0 { eager::FLAG_UNTAGGED } else { 0 }
+/// Flags of EAGER and RTS alike.
+#[inline]
+fn flags_of(request: &SendRequest) -> u8 {
+    let untagged = if request.context & UNTAGGED != 0 { eager::FLAG_UNTAGGED } else { 0 };
+    if request.data.is_some() { untagged | eager::FLAG_DATA } else { untagged }
 }
 
 #[inline]
 pub(super) fn eager_header(request: &SendRequest, target: u16, flags: u8, operation: u64) -> Eager {
     Eager {
         kind: frame::KIND_EAGER,
-        flags: flags | flags_of(request.context),
+        flags: flags | flags_of(request),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
         predecessor_distance: 0.into(),
@@ -415,7 +456,7 @@ pub(super) fn rts_header(
 ) -> Rts {
     Rts {
         kind: frame::KIND_RTS,
-        flags: flags_of(request.context) | request.hint.flags(),
+        flags: flags_of(request) | request.hint.flags(),
         target_endpoint: target.into(),
         source_endpoint: request.endpoint.into(),
         predecessor_distance: 0.into(),
@@ -437,9 +478,21 @@ mod tests {
     impl Line {
         fn post(&mut self, context: u64, hint: Hint) -> usize {
             let state = OperationState::Queued { level: CompletionLevel::Delivery };
-            let (endpoint, session, remote, tag, length, passed) = (0, 0, 1, 0, 8, 0);
-            let operation =
-                Operation { endpoint, session, remote, context, tag, length, hint, passed, state };
+            let (endpoint, session, remote, tag, length) = (0, 0, 1, 0, 8);
+            let (data, passed, slice_of) = (None, 0, None);
+            let operation = Operation {
+                endpoint,
+                session,
+                remote,
+                context,
+                tag,
+                length,
+                data,
+                hint,
+                passed,
+                slice_of,
+                state,
+            };
             let id = self.1.insert(operation).unwrap();
             let at = place_in_line(&self.0, &self.1, id);
             self.0.insert(at, id);

@@ -58,6 +58,7 @@ impl Core {
         self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
         self.drop_unexpected_rendezvous(&remotes);
+        self.lose_claims_of_session(slot, &failure);
         self.end_datagrams(slot);
         if was_connected {
             self.release_windows(slot);
@@ -67,7 +68,9 @@ impl Core {
             sequel != Sequel::None
                 && matches!(
                     operation.state,
-                    OperationState::Queued { .. } | OperationState::Posted { .. }
+                    OperationState::Queued { .. }
+                        | OperationState::Posted { .. }
+                        | OperationState::Multi(_)
                 )
         };
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
@@ -172,6 +175,7 @@ impl Core {
                 return;
             }
             OperationState::Posted { .. } if planted!(KeepReceivesOfDead) => return,
+            OperationState::Multi(_) => return self.fail_multi(id, cause, effects),
             OperationState::Posted { key: Some(key), .. } => {
                 let (key, endpoint) = (*key, operation.endpoint);
                 if let Some(matcher) = self.endpoints.get_mut(endpoint) {
@@ -184,8 +188,8 @@ impl Core {
         self.forget_waiting(id);
         self.forget_parts(id);
         self.forget_pull(id);
-        self.operations.remove(id);
-        effects.complete(id, cause.clone().ended(name));
+        let slice_of = self.operations.remove(id).and_then(|operation| operation.slice_of);
+        self.end_receive(id, slice_of, cause.clone().ended(name), effects);
     }
 
     /// If an operation pulls, its sender hears that nobody wants that any more; their session may

@@ -24,17 +24,28 @@ use crate::wire::{
 };
 
 mod checksums;
+mod claims;
 mod closing;
 mod grants;
+mod multi;
 mod rails;
 
 const PEER: u64 = 9;
 const SESSION: u64 = 77;
 
+/// How operations ended, slices of multi-receives, and whether the end of no other can be reported.
 #[derive(Default)]
-struct Ends(HashMap<Id, Ended>);
+struct Ends(HashMap<Id, Ended>, Vec<(Id, Id, u64, u64)>, bool);
 
 impl Effects for Ends {
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+        self.1.push((receive, slice, offset, length));
+    }
+
+    fn has_room(&self, _: Id) -> bool {
+        !self.2
+    }
+
     fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
 
     fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
@@ -156,7 +167,8 @@ impl Bench {
 
     fn send_hinted(&mut self, length: u64, level: CompletionLevel, hint: Hint) -> Id {
         let (peer, context) = (self.peer, 5);
-        let request = SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint };
+        let request =
+            SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint, data: None };
         let id = self.core.new_send(&request).unwrap();
         self.core.enqueue(id, 0);
         id
@@ -164,7 +176,8 @@ impl Bench {
 
     fn receive(&mut self, capacity: u64) -> Id {
         let (peer, context, tag, ignore) = (Some(self.peer), 5, 1, 0);
-        let request = ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity };
+        let request =
+            ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity, min_free: None };
         let id = self.core.new_receive(&request).unwrap();
         self.core.start_receive(id, &mut self.ends);
         id
@@ -194,7 +207,7 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Matched(_) => frame::KIND_MATCHED,
         Frame::LanesWanted => frame::KIND_LANES_WANTED,
         Frame::Goodbye(_) => frame::KIND_GOODBYE,
-        Frame::EagerParts(_) | Frame::Part(..) => frame::KIND_PART,
+        Frame::EagerParts(..) | Frame::Part(..) => frame::KIND_PART,
         Frame::Data(..) => frame::KIND_DATA,
         Frame::Rail(..) => frame::KIND_RAIL,
         Frame::LaneLost(..) => frame::KIND_LANE_LOST,

@@ -6,7 +6,9 @@
 
 use std::fmt;
 
+use super::effects::Arrival;
 use super::hint::Hint;
+use super::matching::MatchEnvelope;
 use super::table::{Id, Table};
 
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
@@ -59,13 +61,44 @@ pub(crate) struct Message {
     pub(crate) tag: u64,
     /// Length of the whole message in bytes.
     pub(crate) length: u64,
+    /// Its remote data.
+    pub(crate) data: Option<u64>,
     /// Eager or rendezvous.
     pub(crate) kind: Kind,
     payload: Box<[u8]>,
     payload_bytes: u32,
 }
 
+/// What is known of a message that is to be kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Slot of the session it came by, and that session's epoch.
+    pub(crate) came_by: (u32, u32),
+    /// Who sent it, to which context, with which tag.
+    pub(crate) envelope: MatchEnvelope,
+    /// Length of the whole message in bytes.
+    pub(crate) length: u64,
+    /// Its remote data.
+    pub(crate) data: Option<u64>,
+    /// Eager or rendezvous.
+    pub(crate) kind: Kind,
+}
+
+impl Waiting {
+    fn with(self, payload: Box<[u8]>, payload_bytes: u32) -> Message {
+        let Self { came_by: (session, epoch), envelope, length, data, kind } = self;
+        let MatchEnvelope { source: remote, context, tag } = envelope;
+        Message { session, epoch, remote, context, tag, length, data, kind, payload, payload_bytes }
+    }
+}
+
 impl Message {
+    /// What a receive that gets it from `peer`, which sent it, is told.
+    pub(crate) fn arrival(&self, peer: Id) -> Arrival {
+        let Self { context, tag, length, data, .. } = *self;
+        Arrival { peer, context, tag, length, data }
+    }
+
     /// The bytes that came with the envelope.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload[..self.payload_bytes as usize]
@@ -75,10 +108,10 @@ impl Message {
 /// Without the bytes, which may be many.
 impl fmt::Debug for Message {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { session, epoch, remote, context, tag, length, kind, payload, payload_bytes } =
-            self;
+        let Self { session, epoch, remote, context, tag, length, data, kind, .. } = self;
+        let (here, room) = (self.payload_bytes, self.payload.len());
         write!(out, "Message {{ session {session}.{epoch} remote {remote} {context}/{tag} ")?;
-        write!(out, "{length} bytes {kind:?} {payload_bytes} of {} here }}", payload.len())
+        write!(out, "{length} bytes, data {data:?} {kind:?} {here} of {room} here }}")
     }
 }
 
@@ -112,25 +145,13 @@ impl Unexpected {
     }
 
     /// Keeps a message; `None` when the table is full, which credits rule out.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn insert(
-        &mut self,
-        (session, epoch): (u32, u32),
-        remote: u32,
-        context: u64,
-        tag: u64,
-        length: u64,
-        kind: Kind,
-        bytes: &[u8],
-    ) -> Option<Id> {
+    #[inline]
+    pub(crate) fn insert(&mut self, message: Waiting, bytes: &[u8]) -> Option<Id> {
         if self.messages.is_full() {
             return None;
         }
         let payload = self.keep(bytes);
-        let payload_bytes = bytes.len() as u32;
-        let message =
-            Message { session, epoch, remote, context, tag, length, kind, payload, payload_bytes };
-        self.messages.insert(message).ok()
+        self.messages.insert(message.with(payload, bytes.len() as u32)).ok()
     }
 
     /// A buffer that begins with `bytes`; [`Self::give_back`] takes it.
@@ -153,25 +174,14 @@ impl Unexpected {
         buffer
     }
 
-    /// Keeps a message whose `length` bytes come later; `None` when the table is full, which
+    /// Keeps a message whose bytes come later, in parts; `None` when the table is full, which
     /// credits rule out.
-    pub(crate) fn insert_parts(
-        &mut self,
-        (session, epoch): (u32, u32),
-        remote: u32,
-        context: u64,
-        tag: u64,
-        length: u32,
-        kind: Kind,
-    ) -> Option<Id> {
+    pub(crate) fn insert_parts(&mut self, message: Waiting) -> Option<Id> {
         if self.messages.is_full() {
             return None;
         }
-        let payload = self.buffer(length as usize);
-        let (length, payload_bytes) = (u64::from(length), length);
-        let message =
-            Message { session, epoch, remote, context, tag, length, kind, payload, payload_bytes };
-        self.messages.insert(message).ok()
+        let payload = self.buffer(message.length as usize);
+        self.messages.insert(message.with(payload, message.length as u32)).ok()
     }
 
     /// Fills in bytes of a message that comes in parts.
@@ -230,8 +240,14 @@ mod tests {
         let mut store = Unexpected::new(10);
         for length in [1, 63, 64, 65, 128, 129, 1000, 8192, 8193, PARTS_BYTES_MAX] {
             let bytes = vec![7; length];
-            let kind = Kind::Eager { report: 0 };
-            let id = store.insert((0, 0), 0, 0, 0, length as u64, kind, &bytes).unwrap();
+            let message = Waiting {
+                came_by: (0, 0),
+                envelope: MatchEnvelope { source: 0, context: 0, tag: 0 },
+                length: length as u64,
+                data: None,
+                kind: Kind::Eager { report: 0 },
+            };
+            let id = store.insert(message, &bytes).unwrap();
             let held = store.held_bytes().0;
             assert!(
                 held >= length && held <= (2 * length).max(CLASS_BYTES_MIN),

@@ -24,6 +24,7 @@ mod fuzz;
 mod garble;
 #[cfg(test)]
 mod lanes;
+mod many;
 mod oracle;
 mod parting;
 #[cfg(test)]

@@ -4,15 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::form::{Form, Graves, content, memory_of, name_of};
+use super::many::Many;
 use crate::memory::Buffer;
 use crate::proto::effects::CompletionLevel;
-use crate::types::{Completion, Error, OperationKind, PeerFailure};
+use crate::types::{Completion, Error, OperationKind, PeerFailure, Status};
 
 /// A process: its engine's id. Endpoints are numbered within it.
 pub(super) type Process = u64;
 
 /// One endpoint of one process.
 pub(super) type Place = (Process, u16);
+
+/// What a peek says of a message: source, tag, length, remote data.
+pub(super) type Promised = (Place, u64, usize, Option<u64>);
 
 /// What has become of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +39,7 @@ pub(super) struct Sent {
     pub(super) context: u64,
     pub(super) tag: u64,
     pub(super) length: usize,
+    pub(super) data: Option<u64>,
     pub(super) level: CompletionLevel,
     pub(super) form: Form,
     /// It is too long to be eager.
@@ -43,6 +48,8 @@ pub(super) struct Sent {
     pub(super) posted_ns: u64,
     /// It has come, whatever becomes of its sender.
     pub(super) is_owed: bool,
+    /// It was claimed and dropped.
+    pub(super) is_discarded: bool,
     /// The receive that got it.
     pub(super) taken_by: Option<usize>,
 }
@@ -62,7 +69,9 @@ pub(super) struct Received {
     pub(super) posted_ns: u64,
     pub(super) ended_ns: u64,
     /// What a peek said that it would get.
-    pub(super) promised: Option<(Place, u64, usize)>,
+    pub(super) promised: Option<Promised>,
+    /// It takes many messages.
+    pub(super) many: Option<Many>,
 }
 
 impl Received {
@@ -128,6 +137,16 @@ impl Oracle {
     /// What `source` has sent to `target` until now may never be received.
     pub(super) fn drop_from(&mut self, source: Process, target: Process, now_ns: u64) {
         self.dropped.insert((source, target), now_ns);
+    }
+
+    /// Memory that nobody may write any more.
+    pub(super) fn bury(&mut self, memory: [Vec<u8>; 2]) {
+        self.graves.bury(memory);
+    }
+
+    /// Whether an endpoint was closed at any time.
+    pub(super) fn was_closed(&self, place: Place) -> bool {
+        self.closed.contains_key(&place)
     }
 
     /// An endpoint is closed.
@@ -203,12 +222,12 @@ impl Oracle {
             Error::UnknownPeer if self.dropped.keys().any(|&(_, target)| target == process) => {
                 Ok(())
             }
-            Error::Peer { failure: PeerFailure::Left, address }
+            Error::Peer { failure: PeerFailure::Left, address, .. }
                 if self.closed.contains_key(&(address.engine(), address.endpoint())) =>
             {
                 Ok(())
             }
-            Error::Peer { failure, address } => {
+            Error::Peer { failure, address, .. } => {
                 if self.is_pardoned {
                     return Err(format!("process {process} has no reason for: {error}"));
                 }
@@ -255,11 +274,18 @@ impl Oracle {
         now_ns: u64,
         completion: Completion,
     ) -> Result<(), String> {
-        let Completion { user_data, kind, result, buffer } = completion;
+        let (user_data, kind) = (completion.user_data, completion.kind);
         let index = (user_data & !SEND) as usize;
         let is_send = user_data & SEND != 0;
         if is_send != (kind == OperationKind::Send) {
             return Err("a completion is of another kind than its operation".into());
+        }
+        if !is_send && self.received[index].many.is_some() {
+            return self.complete_many(process, index, now_ns, completion);
+        }
+        let Completion { result, buffer, .. } = completion;
+        if kind == OperationKind::MultiReceive || completion.offset != 0 {
+            return Err(format!("receive {index} is reported as one of many"));
         }
         if is_send {
             let sent = &self.sent[index];
@@ -269,7 +295,6 @@ impl Oracle {
             }
             self.complete_send(process, index, result.map(|status| status.length), buffer)
         } else {
-            let result = result.map(|status| (status.envelope.tag(), status.length));
             self.complete_receive(process, index, now_ns, result, buffer)
         }
     }
@@ -319,12 +344,34 @@ impl Oracle {
         }
     }
 
+    /// A message was claimed at `at`, and dropped.
+    pub(super) fn discarded(
+        &mut self,
+        at: Place,
+        from: Place,
+        status: &Status,
+    ) -> Result<(), String> {
+        let name = (status.envelope.tag() >> super::SERIAL_SHIFT) as usize;
+        let told = (from, at, status.length, status.data);
+        let Some(sent) = self.sent.get_mut(name) else {
+            return Err(format!("what nobody sent was claimed: {status:?}"));
+        };
+        let is_it = told == (sent.from, sent.to, sent.length, sent.data);
+        if !is_it || sent.taken_by.is_some() || sent.fate == Fate::Cancelled {
+            return Err(format!("{status:?} was claimed: {sent:?}"));
+        }
+        if std::mem::replace(&mut sent.is_discarded, true) {
+            return Err(format!("a message was claimed twice: {sent:?}"));
+        }
+        Ok(())
+    }
+
     fn complete_receive(
         &mut self,
         process: Process,
         index: usize,
         now_ns: u64,
-        result: Result<(u64, usize), Error>,
+        result: Result<Status, Error>,
         buffer: Option<Buffer>,
     ) -> Result<(), String> {
         let received = &mut self.received[index];
@@ -335,10 +382,10 @@ impl Oracle {
         let (form, capacity) = (received.form, received.capacity);
         self.count(process, OperationKind::Receive, -1);
         let memory = memory_of(buffer.ok_or("a receive keeps its buffer")?);
-        let (tag, length, is_cut) = match result {
-            Ok((tag, length)) => (tag, length, false),
+        let (status, is_cut) = match result {
+            Ok(status) => (status, false),
             Err(Error::Truncated { status, capacity: had }) if had == capacity as u64 => {
-                (status.envelope.tag(), status.length, true)
+                (*status, true)
             }
             Err(error) => {
                 let is_cancelled = matches!(error, Error::Cancelled);
@@ -357,11 +404,12 @@ impl Oracle {
                 return if is_cancelled { Ok(()) } else { self.check_error(process, &error) };
             }
         };
+        let (tag, length) = (status.envelope.tag(), status.length);
         if (length > capacity) != is_cut {
             return Err(format!("receive {index} of {capacity} bytes got {length}"));
         }
         let message = self.identify(index, tag, length, &form.head(&memory, capacity))?;
-        self.check_message(index, message, tag, length)?;
+        self.check_message(index, message, &status)?;
         let bytes = content(message as u64, length);
         if !form.agrees(&memory, capacity, &bytes[..length.min(capacity)]) {
             return Err(format!("message {message} is damaged in receive {index}"));
@@ -392,16 +440,15 @@ impl Oracle {
         Some(name).filter(|&name| name < self.sent.len()).ok_or_else(unknown)
     }
 
-    fn check_message(
+    pub(super) fn check_message(
         &self,
         index: usize,
         message: usize,
-        tag: u64,
-        length: usize,
+        status: &Status,
     ) -> Result<(), String> {
         let (received, sent) = (&self.received[index], &self.sent[message]);
         let fail = |what: &str| Err(format!("{what}: {message} {sent:?} in {index} {received:?}"));
-        if sent.taken_by.is_some() {
+        if sent.taken_by.is_some() || sent.is_discarded {
             return fail("a message was received twice");
         }
         if sent.fate == Fate::Cancelled {
@@ -410,10 +457,11 @@ impl Oracle {
         if !received.accepts(sent) {
             return fail("a receive got a message that it does not accept");
         }
-        if sent.length != length || tag != sent.tag {
+        let (tag, length, data) = (status.envelope.tag(), status.length, status.data);
+        if (sent.tag, sent.length, sent.data) != (tag, length, data) {
             return fail("a message is reported wrongly");
         }
-        if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length)) {
+        if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length, sent.data)) {
             return fail("a peek announced another message");
         }
         Ok(())
@@ -428,9 +476,13 @@ impl Oracle {
             let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
             let ends_with_match =
                 sent.is_long || (sent.level == CompletionLevel::Match && !may_be_in_parts);
-            let is_over = |receive: usize| self.received[receive].fate == Fate::Done;
+            let is_over = |receive: usize| {
+                let received = &self.received[receive];
+                received.fate == Fate::Done || received.many.is_some()
+            };
             let is_forgiven = self.is_tainted(sent.from.0, sent.to.0);
-            if ends_with_match && !sent.taken_by.is_some_and(is_over) && !is_forgiven {
+            let is_taken = sent.is_discarded || sent.taken_by.is_some_and(is_over);
+            if ends_with_match && !is_taken && !is_forgiven {
                 return Err(format!("send {index} ended before its receive: {sent:?}"));
             }
         }
@@ -456,7 +508,8 @@ impl Oracle {
             let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
             let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;
             let is_due = (is_due || sent.is_owed) && !self.may_be_dropped(sent);
-            if is_due && is_alive(sent.to.0) && sent.taken_by.is_none() {
+            let is_gone = sent.taken_by.is_none() && !sent.is_discarded;
+            if is_due && is_alive(sent.to.0) && is_gone {
                 return Err(format!("message {index} was lost: {sent:?}"));
             }
             if is_alive(sent.from.0) && sent.fate == Fate::Outstanding {
@@ -487,6 +540,12 @@ impl Oracle {
         for messages in streams.values() {
             for (at, &(late, taker)) in messages.iter().enumerate() {
                 let before = &messages[at.saturating_sub(LOOK_BACK)..at];
+                if let Some(many) = &self.received[taker].many
+                    && let Some(&(early, _)) = before.iter().rfind(|&&(_, other)| other == taker)
+                    && many.offset_of(early) > many.offset_of(late)
+                {
+                    return Err(format!("message {late} lies before {early} of its stream"));
+                }
                 for &(early, _) in before.iter().filter(|&&(_, other)| other > taker) {
                     if self.received[taker].accepts(&self.sent[early]) {
                         return Err(format!("message {late} overtook {early} of its stream"));

@@ -107,8 +107,16 @@ pub(super) fn send(
     level: CompletionLevel,
 ) -> bool {
     let (length_bytes, hint) = (length as u64, Hint::None);
-    let request =
-        SendRequest { endpoint: 0, peer, context: 0, tag, length: length_bytes, level, hint };
+    let request = SendRequest {
+        endpoint: 0,
+        peer,
+        context: 0,
+        tag,
+        length: length_bytes,
+        level,
+        hint,
+        data: None,
+    };
     let mut buffer = Buffer::Heap(content(tag, length));
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
@@ -120,8 +128,15 @@ pub(super) fn send(
 pub(super) fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity: usize) -> bool {
     let (ignore, capacity_bytes) = (0, capacity as u64);
     let peer = Some(peer);
-    let request =
-        ReceiveRequest { endpoint: 0, peer, context: 0, tag, ignore, capacity: capacity_bytes };
+    let request = ReceiveRequest {
+        endpoint: 0,
+        peer,
+        context: 0,
+        tag,
+        ignore,
+        capacity: capacity_bytes,
+        min_free: None,
+    };
     let mut buffer = Buffer::Heap(vec![0; capacity]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
@@ -421,14 +436,22 @@ const FIRST_CALLS: [&str; 4] = ["send", "receive", "peek", "connect"];
 /// One call of the owner of host 0 that concerns a peer.
 fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
     let (tag, ignore, capacity) = (70, 0, 8);
-    let wish =
-        ReceiveRequest { endpoint: 0, peer: Some(target), context: 0, tag, ignore, capacity };
+    let wish = ReceiveRequest {
+        endpoint: 0,
+        peer: Some(target),
+        context: 0,
+        tag,
+        ignore,
+        capacity,
+        min_free: None,
+    };
     let engine = world.engine(0).unwrap();
     match what {
         "send" => {
             let (level, hint) = (CompletionLevel::Inject, Hint::None);
             let (peer, length) = (target, 8);
-            let request = SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint };
+            let request =
+                SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint, data: None };
             engine.inject(&request, &[0; 8], route(tag), false)
         }
         "receive" => {

@@ -1,6 +1,7 @@
 //! What processes do: sends, receives, cancels and looks, at random.
 
 use super::form::{Form, content};
+use super::many::{Many, What, wish};
 use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
 use super::plan::Plan;
 use super::{Run, SERIAL_SHIFT};
@@ -25,6 +26,12 @@ fn hint_of(plan: &Plan, index: usize) -> Hint {
     }
     let mut random = Random::new(plan.seed.rotate_left(32) ^ index as u64);
     random.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority])
+}
+
+/// Remote data of message `index` of a run; as its hint, not out of the run's own random numbers.
+fn data_of(plan: &Plan, index: usize) -> Option<u64> {
+    let mut random = Random::new(plan.seed.rotate_left(16) ^ index as u64);
+    random.one_in(4).then(|| random.next())
 }
 
 /// Completions of sends and receives alike are reported with the name of the operation.
@@ -168,7 +175,7 @@ impl Run {
         let posted_ns = self.world.now_ns();
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let config = engine.state.core.config();
-        let hint = hint_of(&self.plan, index);
+        let (hint, data) = (hint_of(&self.plan, index), data_of(&self.plan, index));
         let is_long = length as u64 > hint.eager_limit(config.eager_limit.into());
         let may_inject = inject && length <= config.inject_limit as usize;
         let context = context_of(number);
@@ -180,6 +187,7 @@ impl Run {
             length: length as u64,
             level: if may_inject { CompletionLevel::Inject } else { level },
             hint,
+            data,
         };
         let bytes = content(index as u64, length);
         let name = Oracle::name_of_send(index);
@@ -191,12 +199,14 @@ impl Run {
             context,
             tag,
             length,
+            data,
             level,
             form,
             is_long,
             fate,
             posted_ns,
             is_owed: false,
+            is_discarded: false,
             taken_by,
         };
         if may_inject {
@@ -266,7 +276,13 @@ impl Run {
         let is_ample = !self.random.one_in(6);
         let most = self.plan.length_max;
         let capacity = if is_ample { most } else { 8 + self.random.below(most) };
-        self.receive_message(host, at, source, (context_of(number), class, ignore), capacity, None)
+        // Messages of many are known by their names.
+        let is_many = has_names(number) && self.random.one_in(4);
+        let what = match is_many {
+            true => What::Many(1 + self.random.below(200)),
+            false => What::One,
+        };
+        self.receive_message(host, at, source, (context_of(number), class, ignore), capacity, what)
     }
 
     fn receive_message(
@@ -276,7 +292,7 @@ impl Run {
         source: Option<Place>,
         (context, tag, ignore): (u64, u64, u64),
         capacity: usize,
-        promised: Option<(Place, u64, usize)>,
+        what: What,
     ) -> Result<(), String> {
         let peer = match source {
             Some(source) => match self.name_of(host, source) {
@@ -296,11 +312,23 @@ impl Run {
             tag,
             ignore,
             capacity: capacity as u64,
+            min_free: what.min_free().map(|min_free| min_free as u64),
         };
         let mut buffer = form.buffer(capacity, &[]);
         let shape = buffer.shape_for_recv().map_err(|error| error.to_string())?;
         let memory = Memory { buffer: Some(buffer), shape };
-        match engine.post_receive(&request, memory, route(index as u64, false)) {
+        let has_room = !engine.state.core.operations().is_full()
+            && engine.state.completions.has_room(route(0, false));
+        let claim = match what {
+            What::Promised(_) if has_room && index.is_multiple_of(3) => engine.claim(&request),
+            _ => Ok(None),
+        };
+        let route = route(index as u64, false);
+        let posted = match claim.map_err(|error| error.to_string())? {
+            Some((claim, _)) => engine.receive_claimed(claim, memory, route),
+            None => engine.post_receive(&request, memory, route),
+        };
+        match posted {
             Ok(id) => {
                 let (fate, message) = (Fate::Outstanding, None);
                 let received = Received {
@@ -315,7 +343,8 @@ impl Run {
                     message,
                     posted_ns,
                     ended_ns: 0,
-                    promised,
+                    promised: what.promised(),
+                    many: what.min_free().map(Many::new),
                 };
                 self.oracle.received.push(received);
                 self.oracle.count(at.0, OperationKind::Receive, 1);
@@ -376,8 +405,7 @@ impl Run {
         endpoint: u16,
         context: u64,
     ) -> Result<Option<(Place, Status)>, Error> {
-        let (tag, ignore, capacity) = (0, u64::MAX, 0);
-        let request = ReceiveRequest { endpoint, peer: None, context, tag, ignore, capacity };
+        let request = wish(endpoint, context);
         let Some(engine) = self.world.engine(host) else { return Ok(None) };
         let found = engine.peek(&request)?;
         Ok(found.and_then(|status| Some((Self::place_of(engine, status.peer?)?, status))))
@@ -391,9 +419,13 @@ impl Run {
                 let context = context_of(number);
                 let found = self.peek(host, endpoint, context).map_err(|e| e.to_string())?;
                 let Some((from, status)) = found else { continue };
-                let (tag, length) = (status.envelope.tag(), status.length);
+                let (tag, length, data) = (status.envelope.tag(), status.length, status.data);
                 let capacity = length.max(8);
-                let promised = Some((from, tag, length));
+                let promised = What::Promised((from, tag, length, data));
+                if has_names(number) && self.random.one_in(8) {
+                    self.discard(host, (process, endpoint), context, (from, status))?;
+                    continue;
+                }
                 let wanted = (context, tag, u64::MAX);
                 self.receive_message(host, (process, endpoint), None, wanted, capacity, promised)?;
                 self.collect(host)?;
@@ -533,7 +565,9 @@ impl Run {
                     // Small settings leave no room for all of them at once: some were not taken.
                     // Older messages may come as well, if what carried them has gone silent.
                     let mut greetings = self.oracle.sent[first_sent..].iter();
-                    let is_there = |it: &Sent| it.fate == Fate::Cancelled || it.taken_by.is_some();
+                    let is_there = |it: &Sent| {
+                        it.fate == Fate::Cancelled || it.is_discarded || it.taken_by.is_some()
+                    };
                     if is_quiet && greetings.all(is_there) {
                         break;
                     }

@@ -142,6 +142,8 @@ pub struct Status {
     /// Length of the message in bytes. A send that its receiver cut short still reports its own
     /// length.
     pub length: usize,
+    /// What its sender sent with it beside the bytes (`FI_REMOTE_CQ_DATA`). Of a send: `None`.
+    pub data: Option<u64>,
 }
 
 /// What kind of operation a completion is of.
@@ -149,8 +151,11 @@ pub struct Status {
 pub enum OperationKind {
     /// A send.
     Send,
-    /// A receive.
+    /// A receive, or one message of a multi-receive.
     Receive,
+    /// A multi-receive: no message goes into its buffer any more, and all that went there have
+    /// been reported before. Its length is what they took.
+    MultiReceive,
 }
 
 /// An entry of a completion queue.
@@ -162,7 +167,9 @@ pub struct Completion {
     pub kind: OperationKind,
     /// How it ended.
     pub result: Result<Status, Error>,
-    /// The buffer it owned.
+    /// Of a message of a multi-receive: where it begins in the buffer, in bytes. Else 0.
+    pub offset: u64,
+    /// The buffer it owned. A message of a multi-receive owns none.
     pub buffer: Option<Buffer>,
 }
 

@@ -51,6 +51,8 @@ pub enum Error {
         address: Box<Address>,
         /// What happened to it.
         failure: PeerFailure,
+        /// Of an operation: what is known of it. Of calls: `None`.
+        status: Option<Box<Status>>,
     },
     /// The handle names no peer: it was removed, or belongs to another endpoint.
     #[error("no such peer: it was removed, or the handle belongs to another endpoint")]
@@ -143,10 +145,13 @@ impl Error {
         self.kind().errno()
     }
 
-    /// What is known of the message that a receive could not take whole.
+    /// What is known of the operation that ended with this: of a message that a receive could not
+    /// take whole all; of an operation whose peer failed its peer and envelope, as far as it named
+    /// or had matched them, and the length of a send (of a receive 0: nothing of it counts).
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Truncated { status, .. } => Some(status),
+            Self::Peer { status, .. } => status.as_deref(),
             _ => None,
         }
     }

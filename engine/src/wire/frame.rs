@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::eager::FLAG_PARTS;
+use super::eager::{FLAG_DATA, FLAG_PARTS};
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
 use super::{Part, Rail, Refused, Rts};
@@ -31,16 +31,17 @@ pub(crate) const KIND_DATA: u8 = 10;
 pub(crate) const KIND_RAIL: u8 = 11;
 /// First byte of a [`LaneLost`] frame.
 pub(crate) const KIND_LANE_LOST: u8 = 12;
+// RR-FRAME-3: 13 to 20 are reserved for operations on a peer's memory.
 
 /// One frame, borrowed from the bytes of a segment.
 #[derive(Debug)]
 pub(crate) enum Frame<'a> {
-    /// A whole message.
-    Eager(&'a Eager, &'a [u8]),
-    /// The envelope of a message that comes in parts.
-    EagerParts(&'a Eager),
-    /// The envelope and the first bytes of a rendezvous message.
-    Rts(&'a Rts, &'a [u8]),
+    /// A whole message, with its remote data.
+    Eager(&'a Eager, Option<u64>, &'a [u8]),
+    /// The envelope of a message that comes in parts, with its remote data.
+    EagerParts(&'a Eager, Option<u64>),
+    /// The envelope, the remote data and the first bytes of a rendezvous message.
+    Rts(&'a Rts, Option<u64>, &'a [u8]),
     /// A range asked for.
     Grant(&'a Grant),
     /// A rendezvous message ended.
@@ -141,22 +142,34 @@ impl<'a> Frames<'a> {
         Ok(payload)
     }
 
+    /// The remote data behind a header with these flags.
+    ///
+    /// RR-DATA-1.
+    fn data(&mut self, flags: u8) -> Result<Option<u64>, FrameError> {
+        if flags & FLAG_DATA == 0 {
+            return Ok(None);
+        }
+        let (data, rest) = self.rest.split_first_chunk().ok_or(FrameError::Truncated)?;
+        self.rest = rest;
+        Ok(Some(u64::from_le_bytes(*data)))
+    }
+
     /// The next frame, or `None` at the end.
     ///
-    /// RR-FRAME-1.
+    /// RR-FRAME-1, RR-FRAME-3.
     #[inline]
     pub(crate) fn next_frame(&mut self) -> Result<Option<Frame<'a>>, FrameError> {
         let Some(&kind) = self.rest.first() else { return Ok(None) };
         Ok(Some(match kind {
             KIND_EAGER => {
                 let header: &Eager = self.header()?;
-                let length = header.length.get();
+                let (length, data) = (header.length.get(), self.data(header.flags)?);
                 if header.flags & FLAG_PARTS == 0 {
-                    Frame::Eager(header, self.payload(length)?)
+                    Frame::Eager(header, data, self.payload(length)?)
                 } else if length as usize > PARTS_BYTES_MAX {
                     return Err(FrameError::EagerTooLong(length));
                 } else {
-                    Frame::EagerParts(header)
+                    Frame::EagerParts(header, data)
                 }
             }
             KIND_RTS => {
@@ -168,7 +181,8 @@ impl<'a> Frames<'a> {
                 if u64::from(first) > length {
                     return Err(FrameError::FirstBytesTooLong { first, length });
                 }
-                Frame::Rts(header, self.payload(first)?)
+                let data = self.data(header.flags)?;
+                Frame::Rts(header, data, self.payload(first)?)
             }
             KIND_GRANT => Frame::Grant(self.header()?),
             KIND_DONE => Frame::Done(self.header()?),

@@ -28,20 +28,28 @@ fn read_frames(body: &[u8]) -> (Vec<u8>, Result<(), FrameError>) {
     }
 }
 
+/// RR-DATA-1
+fn write_data(flags: u8, data: Option<u64>, into: &mut Vec<u8>) {
+    assert_eq!(data.is_some(), flags & eager::FLAG_DATA != 0);
+    into.extend(data.into_iter().flat_map(u64::to_le_bytes));
+}
+
 fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
     match frame {
-        Frame::Eager(header, payload) => {
+        Frame::Eager(header, data, payload) => {
             assert_eq!(header.length.get() as usize, payload.len());
             assert!(payload.len() <= EAGER_BYTES_MAX);
             into.extend_from_slice(header.as_bytes());
+            write_data(header.flags, *data, into);
             into.extend_from_slice(payload);
         }
-        Frame::Rts(header, first) => {
+        Frame::Rts(header, data, first) => {
             assert_eq!(header.first_bytes.get() as usize, first.len());
             assert!(first.len() <= EAGER_BYTES_MAX);
             assert!(first.len() as u64 <= header.length.get());
             assert!(header.length.get() <= MESSAGE_BYTES_MAX);
             into.extend_from_slice(header.as_bytes());
+            write_data(header.flags, *data, into);
             into.extend_from_slice(first);
         }
         Frame::Grant(grant) => into.extend_from_slice(grant.as_bytes()),
@@ -56,9 +64,10 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         Frame::Rail(rail) => into.extend_from_slice(rail.as_bytes()),
         Frame::LaneLost(lost) => into.extend_from_slice(lost.as_bytes()),
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
-        Frame::EagerParts(header) => {
+        Frame::EagerParts(header, data) => {
             assert!(header.length.get() as usize <= PARTS_BYTES_MAX);
             into.extend_from_slice(header.as_bytes());
+            write_data(header.flags, *data, into);
         }
         Frame::Part(part, bytes) => {
             assert_eq!(part.length.get() as usize, bytes.len());

@@ -50,7 +50,7 @@ pub(crate) use refused::Refused;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 6;
+pub(crate) const VERSION: u16 = 7;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.
@@ -62,6 +62,9 @@ pub(crate) const EAGER_BYTES_MAX: usize = SEGMENT_BYTES_MAX / 2;
 /// Longest message that goes in parts of datagrams, without being asked for: its receiver keeps
 /// room for it, out of the credit that it gave.
 pub(crate) const PARTS_BYTES_MAX: usize = 16 << 20;
+
+/// Length of the remote data behind a header with [`eager::FLAG_DATA`], in bytes.
+pub(crate) const DATA_BYTES: usize = 8;
 
 /// Longest message, in bytes: keeps every offset and sum far from overflow.
 pub(crate) const MESSAGE_BYTES_MAX: u64 = 1 << 46;

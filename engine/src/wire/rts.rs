@@ -14,6 +14,8 @@
 //! | length of the message                                                 | 32
 //! +-----------------------------------------------------------------------+
 //! ```
+//!
+//! Remote data follows as in [`super::eager`], before the first bytes.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -41,9 +41,9 @@ fn an_eager_frame_and_its_payload_come_back() {
     bytes.extend_from_slice(rts(2, 1000).as_bytes());
     bytes.extend_from_slice(b"xy");
     let mut frames = Frames::new(&bytes);
-    let Some(Frame::Eager(header, payload)) = frames.next_frame().unwrap() else { panic!() };
+    let Some(Frame::Eager(header, None, payload)) = frames.next_frame().unwrap() else { panic!() };
     assert_eq!((header.tag.get(), payload), (4, &b"abc"[..]));
-    let Some(Frame::Rts(header, first)) = frames.next_frame().unwrap() else { panic!() };
+    let Some(Frame::Rts(header, None, first)) = frames.next_frame().unwrap() else { panic!() };
     assert_eq!((header.length.get(), first), (1000, &b"xy"[..]));
     assert!(frames.next_frame().unwrap().is_none());
 }
@@ -64,7 +64,28 @@ fn lengths_beyond_the_limits_are_named() {
     assert_eq!(error, FrameError::FirstBytesTooLong { first: 9, length: 8 });
 }
 
-/// RR-FRAME-1
+/// RR-DATA-1
+#[test]
+fn remote_data_stands_between_header_and_payload() {
+    let with = |flags: u8| Eager { flags: flags | eager::FLAG_DATA, ..eager(3) };
+    let number = 0x0102_0304_0506_0708u64;
+    let mut bytes = [with(0).as_bytes(), &number.to_le_bytes(), b"abc"].concat();
+    bytes.extend_from_slice(with(eager::FLAG_PARTS).as_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    let header = Rts { flags: eager::FLAG_DATA, ..rts(2, 1000) };
+    bytes.extend([header.as_bytes(), &u64::MAX.to_le_bytes(), b"xy"].concat());
+    let mut frames = Frames::new(&bytes);
+    let Ok(Some(Frame::Eager(_, data, payload))) = frames.next_frame() else { panic!() };
+    assert_eq!((data, payload), (Some(number), &b"abc"[..]));
+    let Ok(Some(Frame::EagerParts(_, data))) = frames.next_frame() else { panic!() };
+    assert_eq!(data, Some(0), "0 is a number like others");
+    let Ok(Some(Frame::Rts(_, data, first))) = frames.next_frame() else { panic!() };
+    assert_eq!((data, first), (Some(u64::MAX), &b"xy"[..]));
+    let cut = [with(0).as_bytes(), &[0; 7]].concat();
+    assert_eq!(Frames::new(&cut).next_frame().unwrap_err(), FrameError::Truncated);
+}
+
+/// RR-FRAME-1, RR-FRAME-3
 #[test]
 fn the_types_that_there_are_are_decoded_and_no_other() {
     let decoded = |kind: u8| {
@@ -98,7 +119,7 @@ proptest! {
             *kind = first;
         }
         let mut frames = Frames::new(&all);
-        let Ok(Some(Frame::Eager(header, payload))) = frames.next_frame() else {
+        let Ok(Some(Frame::Eager(header, None, payload))) = frames.next_frame() else {
             return Err(TestCaseError::fail("a whole frame is refused"));
         };
         prop_assert_eq!((header.tag.get(), payload), (4, &b"abc"[..]));
@@ -118,7 +139,7 @@ proptest! {
         bytes.truncate(cut);
         let mut frames = Frames::new(&bytes);
         while let Ok(Some(frame)) = frames.next_frame() {
-            if let Frame::Eager(header, payload) = frame {
+            if let Frame::Eager(header, _, payload) = frame {
                 prop_assert_eq!(header.length.get() as usize, payload.len());
             }
         }

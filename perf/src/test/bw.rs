@@ -73,7 +73,9 @@ fn windowed(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
                     sends_done += 1;
                     idle.push(buffer);
                 }
-                OperationKind::Receive => back.push((completion.user_data, buffer)),
+                OperationKind::Receive | OperationKind::MultiReceive => {
+                    back.push((completion.user_data, buffer))
+                }
             }
         }
         for (number, buffer) in back.drain(..) {

@@ -99,7 +99,9 @@ impl Hands {
         for completion in side.next_completions()? {
             completion.result.map_err(message)?;
             match completion.kind {
-                OperationKind::Receive => self.received = completion.buffer,
+                OperationKind::Receive | OperationKind::MultiReceive => {
+                    self.received = completion.buffer
+                }
                 OperationKind::Send => self.send = completion.buffer,
             }
         }

@@ -153,7 +153,9 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
             for completion in side.next_completions()? {
                 completion.result.map_err(message)?;
                 match (completion.kind, completion.buffer) {
-                    (OperationKind::Receive, buffer) => answer = buffer,
+                    (OperationKind::Receive | OperationKind::MultiReceive, buffer) => {
+                        answer = buffer
+                    }
                     (OperationKind::Send, Some(buffer)) => {
                         idle.push(buffer);
                         ended += 1;

@@ -7,10 +7,10 @@ use zerocopy::FromBytes;
 
 use super::super::core::Core;
 use super::super::effects::{Arrival, Effects};
-use super::super::matching::MatchEnvelope;
+use super::super::matching::{MatchEnvelope, STAYS};
 use super::super::receive::context_of;
-use super::super::unexpected::Kind;
-use crate::wire::eager::FLAG_PARTS;
+use super::super::unexpected::{Kind, Waiting};
+use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
 use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
 
 /// The messages that were taken off the front of a segment's body.
@@ -53,7 +53,7 @@ impl Core {
         while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
             let length = header.length.get() as usize;
             let is_plain = header.kind == frame::KIND_EAGER
-                && header.flags & FLAG_PARTS == 0
+                && header.flags & (FLAG_PARTS | FLAG_DATA) == 0
                 && header.operation.get() == 0
                 && length <= EAGER_BYTES_MAX;
             let Some(payload) = rest.get(..length).filter(|_| is_plain) else { break };
@@ -70,18 +70,21 @@ impl Core {
             let envelope = MatchEnvelope { source: remote, context, tag };
             let whole = length as u64;
             if let Some(receive) = matcher.take_posted(&envelope) {
+                if receive & STAYS != 0 {
+                    break;
+                }
                 session.envelopes.pass(1);
                 session.bytes.pass(length as u32);
                 let capacity = self.operations.at(receive as usize).map_or(0, |it| it.length);
                 if let Some(id) = self.operations.clear_at(receive as usize) {
                     let fits = capacity.min(whole) as usize;
-                    let arrival = Arrival { peer, context, tag, length: whole };
+                    let arrival = Arrival { peer, context, tag, length: whole, data: None };
                     effects.deliver(id, &payload[..fits], arrival);
                 }
             } else {
                 let (came_by, kind) = ((slot, session.epoch), Kind::Eager { report: 0 });
-                let kept =
-                    self.unexpected.insert(came_by, remote, context, tag, whole, kind, payload);
+                let message = Waiting { came_by, envelope, length: whole, data: None, kind };
+                let kept = self.unexpected.insert(message, payload);
                 // Credit rules it out; the general path says whose fault it is.
                 let Some(message) = kept else { break };
                 let is_charged = session.envelopes.handle_arrival(1)

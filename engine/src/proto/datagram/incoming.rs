@@ -122,17 +122,17 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let is_in_turn = match frame {
-            Frame::Eager(header, payload) => {
-                let envelope = EnvelopeHeader::Eager(**header);
+            Frame::Eager(header, data, payload) => {
+                let envelope = EnvelopeHeader::Eager(**header, *data);
                 self.admit_envelope(slot, number, envelope, payload, now_ns, effects)?
             }
-            Frame::EagerParts(header) => {
+            Frame::EagerParts(header, data) => {
                 self.announce_parts(slot, number, header)?;
-                let envelope = EnvelopeHeader::Parts(**header);
+                let envelope = EnvelopeHeader::Parts(**header, *data);
                 self.admit_envelope(slot, number, envelope, &[], now_ns, effects)?
             }
-            Frame::Rts(header, first) => {
-                let envelope = EnvelopeHeader::Rts(**header);
+            Frame::Rts(header, data, first) => {
+                let envelope = EnvelopeHeader::Rts(**header, *data);
                 self.admit_envelope(slot, number, envelope, first, now_ns, effects)?
             }
             other => {
@@ -167,7 +167,7 @@ impl Core {
         let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
             return Ok(());
         };
-        let is_envelope = matches!(frame, Frame::EagerParts(_));
+        let is_envelope = matches!(frame, Frame::EagerParts(..));
         if datagram.orphans == 0 || is_envelope || !datagram.assemblies.contains(number) {
             return Ok(());
         }
@@ -223,15 +223,17 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         match envelope {
-            EnvelopeHeader::Eager(header) => {
-                self.take_eager::<true>(slot, header, payload, now_ns, effects)
+            EnvelopeHeader::Eager(header, data) => {
+                self.take_eager::<true>(slot, header, *data, payload, now_ns, effects)
             }
-            EnvelopeHeader::Rts(header) => self.take_rts::<true>(slot, header, payload, effects),
-            EnvelopeHeader::Parts(header) => {
+            EnvelopeHeader::Rts(header, data) => {
+                self.take_rts::<true>(slot, header, *data, payload, effects)
+            }
+            EnvelopeHeader::Parts(header, data) => {
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.message_ns = now_ns;
                 }
-                self.take_parts(slot, number, header, effects)
+                self.take_parts(slot, number, header, *data, effects)
             }
         }
     }
@@ -268,7 +270,7 @@ impl Core {
                     datagram.goodbye.get_or_insert((number, goodbye.reason));
                 }
             }
-            Frame::Eager(..) | Frame::EagerParts(_) | Frame::Rts(..) => {}
+            Frame::Eager(..) | Frame::EagerParts(..) | Frame::Rts(..) => {}
         }
         Ok(())
     }

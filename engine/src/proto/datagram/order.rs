@@ -95,19 +95,19 @@ impl Chain {
     }
 }
 
-/// The header of a message.
+/// The header of a message, and its remote data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EnvelopeHeader {
-    Eager(Eager),
-    Parts(Eager),
-    Rts(Rts),
+    Eager(Eager, Option<u64>),
+    Parts(Eager, Option<u64>),
+    Rts(Rts, Option<u64>),
 }
 
 impl EnvelopeHeader {
     fn predecessor_distance(&self) -> u16 {
         match self {
-            Self::Eager(header) | Self::Parts(header) => header.predecessor_distance.get(),
-            Self::Rts(header) => header.predecessor_distance.get(),
+            Self::Eager(header, _) | Self::Parts(header, _) => header.predecessor_distance.get(),
+            Self::Rts(header, _) => header.predecessor_distance.get(),
         }
     }
 }
@@ -209,10 +209,8 @@ mod tests {
     use super::*;
 
     fn following(predecessor_distance: u16) -> EnvelopeHeader {
-        EnvelopeHeader::Eager(Eager {
-            predecessor_distance: predecessor_distance.into(),
-            ..Eager::new_zeroed()
-        })
+        let predecessor_distance = predecessor_distance.into();
+        EnvelopeHeader::Eager(Eager { predecessor_distance, ..Eager::new_zeroed() }, None)
     }
 
     const ONE: Stream = (0, 1, 5);

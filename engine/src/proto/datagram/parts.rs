@@ -19,7 +19,7 @@ use super::super::operation::OperationState;
 use super::super::receive::context_of;
 use super::super::session::ControlFrame;
 use super::super::table::{Id, Table};
-use super::super::unexpected::{Kind, Message, Unexpected};
+use super::super::unexpected::{Kind, Message, Unexpected, Waiting};
 use super::ranges::Ranges;
 use super::window::FRAMES_MAX;
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, Part};
@@ -229,6 +229,7 @@ impl Core {
         slot: u32,
         frame: u32,
         header: &Eager,
+        data: Option<u64>,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let session = self.sessions.at(slot as usize);
@@ -253,15 +254,16 @@ impl Core {
         let context = context_of(header.context.get(), header.flags);
         let tag = header.tag.get();
         let envelope = super::super::matching::MatchEnvelope { source: remote, context, tag };
-        let Some(matcher) = self.endpoints.get_mut(target) else {
-            return Ok(());
-        };
-        let Some(receive) = matcher.take_posted(&envelope) else {
+        let whole = u64::from(length);
+        let Some(id) = self.match_arrival(target, &envelope, whole, effects) else {
             let kind = Kind::Parts { report, assembly };
             let came_by = (slot, epoch);
-            let message = self.unexpected.insert_parts(came_by, remote, context, tag, length, kind);
+            let message = Waiting { came_by, envelope, length: whole, data, kind };
+            let message = self.unexpected.insert_parts(message);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            matcher.insert_unexpected(&envelope, message.index() as u32);
+            if let Some(matcher) = self.endpoints.get_mut(target) {
+                matcher.insert_unexpected(&envelope, message.index() as u32);
+            }
             self.counters.unexpected_messages += 1;
             self.store_pieces(assembly, message.index() as u32);
             return Ok(());
@@ -270,9 +272,9 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(id) = self.operations.id_at(receive as usize) else { return Ok(()) };
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
-        let arrival = Arrival { peer, context, tag, length: u64::from(length) };
+        let arrival = Arrival { peer, context, tag, length: whole, data };
+        effects.matched(id, &arrival);
         self.receive_parts(id, slot, assembly, arrival);
         let capacity = self.capacity_of(id);
         let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else {
@@ -309,6 +311,7 @@ impl Core {
         if report != 0 {
             self.push_control(message.session, ControlFrame::matched(report));
         }
+        effects.matched(id, &arrival);
         self.receive_parts(id, message.session, assembly, arrival);
         self.unexpected.recycle(message);
         self.finish_parts(assembly, effects);
@@ -320,10 +323,7 @@ impl Core {
 
     fn receive_parts(&mut self, id: Id, slot: u32, assembly: Id, arrival: Arrival) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        operation.session = slot;
-        operation.remote = arrival.peer.index() as u32;
-        operation.context = arrival.context;
-        operation.tag = arrival.tag;
+        operation.note_match(slot, &arrival);
         operation.state = OperationState::Reassembling(Reassembling { assembly, arrival });
         if let Some(assembly) = self.datagrams.assemblies.table.get_mut(assembly) {
             assembly.target = Target::Receive(id);
@@ -360,9 +360,10 @@ impl Core {
         };
         if is_given_up {
             let name = self.name_of(operation.remote);
-            effects.complete(id, Ended::Failed(PeerFailure::Left, name));
+            let ended = Ended::Failed(PeerFailure::Left, name);
+            self.end_receive(id, operation.slice_of, ended, effects);
         } else {
-            effects.complete(id, Ended::Received(arrival));
+            self.end_receive(id, operation.slice_of, Ended::Received(arrival), effects);
         }
     }
 

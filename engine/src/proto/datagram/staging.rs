@@ -5,9 +5,8 @@ use zerocopy::IntoBytes;
 
 use super::super::core::Core;
 use super::super::effects::CompletionLevel;
-use super::super::hint::Hint;
 use super::super::operation::{OperationState, Serving};
-use super::super::send::{SendRequest, Staged, eager_header, rts_header};
+use super::super::send::{DataBytes, SendRequest, Staged, eager_header, rts_header};
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::parts::Fragmenting;
@@ -16,7 +15,7 @@ use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
 use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{Eager, Rts, frame};
+use crate::wire::{DATA_BYTES, Eager, Rts, frame};
 
 /// How a message goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,7 +121,9 @@ impl Core {
         let datagram = session.datagram.as_deref_mut()?;
         let pool = &mut self.datagrams.segments;
         let length = header.as_bytes().len();
-        let room = length + course.payload;
+        let data = DataBytes::of(request.data);
+        let data = data.as_slice();
+        let room = length + data.len() + course.payload;
         let pushed = if course.is_long {
             datagram.push_long(pool, slot, room)
         } else if room <= datagram.frame_bytes_max() {
@@ -140,6 +141,8 @@ impl Core {
         }
         let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
+        let (behind, room) = room.split_at_mut(data.len());
+        behind.copy_from_slice(data);
         Some((frame, id, room))
     }
 
@@ -152,11 +155,11 @@ impl Core {
             OperationState::Fragmenting(_) => return self.stage_part(id, slot),
             _ => return Staged::Blocked,
         };
-        let (length, hint) = (operation.length, operation.hint);
+        let length = operation.length;
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
         };
-        let Some(course) = self.how_to_send(slot, length, hint) else {
+        let Some(course) = self.how_to_send(slot, &request) else {
             return self.blocked(slot);
         };
         let Course { how, payload, .. } = course;
@@ -213,7 +216,9 @@ impl Core {
     /// there is credit for all of it: it must not stop half way for what others hold.
     ///
     /// RR-CREDIT-1, RR-DGRAM-6, RR-DGRAM-12.
-    fn how_to_send(&self, slot: u32, length: u64, hint: Hint) -> Option<Course> {
+    fn how_to_send(&self, slot: u32, request: &SendRequest) -> Option<Course> {
+        let SendRequest { length, hint, data, .. } = *request;
+        let data_bytes = data.map_or(0, |_| DATA_BYTES);
         let session = self.sessions.at(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
         let eager_limit = u64::from(self.eager_limit_for(session));
@@ -221,13 +226,14 @@ impl Core {
         let longest = datagram.frame_bytes_max();
         let whole_limit = hint.eager_limit(eager_limit);
         let is_eager = length <= whole_limit && length <= bytes_left;
-        let is_short = length as usize <= longest - EAGER_HEADER_BYTES;
+        let is_short = length as usize <= longest - EAGER_HEADER_BYTES - data_bytes;
         let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
         let is_eager = is_eager && (is_short || !should_pull);
         let is_long = is_eager && !is_short && datagram.has_stream;
         let (how, header, payload) = if !is_eager {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
-            let first = (first.min(eager_limit) as usize).min(longest - RTS_HEADER_BYTES);
+            let room = longest - RTS_HEADER_BYTES - data_bytes;
+            let first = (first.min(eager_limit) as usize).min(room);
             (How::Pulled, RTS_HEADER_BYTES, first)
         } else if is_short || (is_long && length as usize <= LONG_PAYLOAD_BYTES) {
             (How::Whole, EAGER_HEADER_BYTES, length as usize)
@@ -235,10 +241,11 @@ impl Core {
             (How::Parts, EAGER_HEADER_BYTES, 0)
         };
         let pool = &self.datagrams.segments;
+        let room = header + data_bytes + payload;
         let has_room = if is_long {
-            datagram.has_room_for_long(pool, header + payload)
+            datagram.has_room_for_long(pool, room)
         } else {
-            datagram.has_room(pool, header + payload, false)
+            datagram.has_room(pool, room, false)
         };
         let course = Course { how, payload, is_long };
         (session.envelope_credit.available() > 0 && has_room).then_some(course)

@@ -61,7 +61,15 @@ impl World {
         assert!(left > 0 && left <= u32::MAX / 2, "the sound peer gets no credit: {left}");
         let (context, peer) = (SOUND_CONTEXT, Some(self.sound_peer));
         let endpoint = SOUND_ENDPOINT;
-        let request = ReceiveRequest { endpoint, peer, context, tag: 1, ignore: 0, capacity: 8 };
+        let request = ReceiveRequest {
+            endpoint,
+            peer,
+            context,
+            tag: 1,
+            ignore: 0,
+            capacity: 8,
+            min_free: None,
+        };
         let id = self.core.new_receive(&request).expect("there is room");
         self.kernel.started(id, super::kernel::Live::Receive { capacity: 8 });
         self.core.start_receive(id, &mut self.kernel);

@@ -23,6 +23,9 @@ pub(super) struct Kernel {
     pub(super) sending: Vec<(Id, ChunkSend)>,
     /// Sends whose chunks have gone out and are still read, once per chunk.
     pub(super) unreleased: Vec<Id>,
+    /// Slices of multi-receives that have not ended, and how far each of these is used.
+    slices: HashMap<Id, Id>,
+    used: HashMap<Id, u64>,
     /// What ended last.
     pub(super) last: Option<(Id, Ended)>,
 }
@@ -57,6 +60,11 @@ impl Kernel {
         self.sending.push((lane, chunk));
     }
 
+    /// Whether messages of a multi-receive have not ended.
+    pub(super) fn has_slices(&self, id: Id) -> bool {
+        self.slices.values().any(|of| *of == id)
+    }
+
     pub(super) fn started(&mut self, id: Id, operation: Live) {
         assert_eq!(self.live.insert(id, operation), None, "{id:?} names something already");
     }
@@ -78,7 +86,21 @@ impl Effects for Kernel {
         unreachable!("no side wants checksums")
     }
 
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+        let Some(&Live::Receive { capacity }) = self.live.get(&receive) else {
+            panic!("{receive:?} is no receive")
+        };
+        let used = self.used.entry(receive).or_default();
+        assert!(offset == *used && length <= capacity - offset, "no two messages share memory");
+        *used += length;
+        self.slices.insert(slice, receive);
+        self.started(slice, Live::Receive { capacity: length });
+    }
+
     fn complete(&mut self, operation: Id, ended: Ended) {
+        self.slices.remove(&operation);
+        self.used.remove(&operation);
+        assert!(!self.slices.values().any(|of| *of == operation), "slices end before it");
         let known = self.live.remove(&operation);
         match known {
             Some(Live::Send { .. }) => {

@@ -4,8 +4,9 @@ use zerocopy::IntoBytes;
 
 use super::script::Script;
 use crate::proto::session::ControlFrame;
+use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
 
 /// How far a peer is, as it sees it.
 #[derive(Clone, Copy, Default)]
@@ -140,7 +141,7 @@ fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let carried = length(script).min(EAGER_BYTES_MAX as u64 + 1) as u32;
     let header = Eager {
         kind: frame::KIND_EAGER,
-        flags: script.byte() % 4,
+        flags: flags(script),
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
         predecessor_distance: 0.into(),
@@ -149,7 +150,18 @@ fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
         tag: u64::from(script.byte() % 3).into(),
         operation: name(script, names).into(),
     };
-    [header.as_bytes(), &vec![7; carried as usize]].concat()
+    [header.as_bytes(), data(header.flags), &vec![7; carried as usize]].concat()
+}
+
+/// Untagged or not, with a report or not, with remote data or not.
+fn flags(script: &mut Script<'_>) -> u8 {
+    let flags = script.byte();
+    let data = if flags < 64 { FLAG_DATA } else { 0 };
+    (flags % 4) | data
+}
+
+fn data(flags: u8) -> &'static [u8] {
+    if flags & FLAG_DATA == 0 { &[] } else { &[9; DATA_BYTES] }
 }
 
 /// The peer's endpoint: mostly one of the first.
@@ -165,7 +177,7 @@ fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let first = script.pick(&[0, 0, 1, 100, length as u32]).min(EAGER_BYTES_MAX as u32 + 1);
     let header = Rts {
         kind: frame::KIND_RTS,
-        flags: script.byte() % 4,
+        flags: flags(script),
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
         predecessor_distance: 0.into(),
@@ -175,5 +187,5 @@ fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
         operation: name(script, names).into(),
         length: length.into(),
     };
-    [header.as_bytes(), &vec![7; first as usize]].concat()
+    [header.as_bytes(), data(header.flags), &vec![7; first as usize]].concat()
 }

@@ -68,6 +68,8 @@ pub(super) struct World {
     /// What the user calls endpoints of the hostile peer.
     peers: [Option<Id>; 2],
     pub(super) sound_peer: Id,
+    /// Messages that were claimed; some of the claims are over.
+    claims: Vec<Id>,
     hostile_slot: u32,
     pub(super) sound_slot: u32,
     pub(super) hostile: Peer,
@@ -108,6 +110,7 @@ impl World {
             now_ns: 1,
             peers,
             sound_peer,
+            claims: Vec::new(),
             hostile_slot: slots[0],
             sound_slot: slots[1],
             hostile: Peer::default(),
@@ -419,9 +422,11 @@ impl World {
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
-        let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint };
+        let data = (script.byte().is_multiple_of(4)).then(|| script.u64());
+        let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint, data };
         let Ok(session) = self.core.route(peer) else { return };
         if level == CompletionLevel::Inject
+            && request.is_plain()
             && let Some(room) = self.core.stage_now(session, &request)
         {
             assert_eq!(room.len() as u64, length);
@@ -446,8 +451,13 @@ impl World {
         let capacity = length(script).min(MESSAGE_BYTES_MAX);
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, ignore) = (u64::from(script.byte() % 3), script.pick(&[0, 0, 1, u64::MAX]));
-        let request = ReceiveRequest { endpoint, peer, context, tag, ignore, capacity };
+        let min_free = (script.byte().is_multiple_of(4)).then(|| script.pick(&[0, 1, 100, 5000]));
+        let request = ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free };
         let seen = self.core.peek(&request);
+        if script.byte().is_multiple_of(8) {
+            self.claim(&request, script);
+            return;
+        }
         if self.kernel.live.len() < LIVE_MAX
             && let Ok(id) = self.core.new_receive(&request)
         {
@@ -462,6 +472,28 @@ impl World {
         }
     }
 
+    /// Claims a message, or receives or discards one that was claimed.
+    fn claim(&mut self, request: &ReceiveRequest, script: &mut Script<'_>) {
+        if let Ok(Some((claim, _))) = self.core.claim(request) {
+            self.claims.push(claim);
+        }
+        if self.claims.is_empty() || script.byte().is_multiple_of(2) {
+            return;
+        }
+        let claim = self.claims.swap_remove(script.below(self.claims.len()));
+        if self.kernel.live.len() >= LIVE_MAX || script.byte().is_multiple_of(2) {
+            self.core.discard_claimed(claim);
+            return;
+        }
+        let capacity = request.capacity;
+        // Its endpoint may be closed.
+        let made = self.core.new_claimed_receive(claim, capacity);
+        if let Some(Ok(id)) = made {
+            self.kernel.started(id, Live::Receive { capacity });
+            self.core.start_claimed(id, claim, &mut self.kernel);
+        }
+    }
+
     fn cancel(&mut self, script: &mut Script<'_>) {
         let mut ids: Vec<Id> = self.kernel.live.keys().copied().collect();
         ids.sort_unstable();
@@ -473,7 +505,8 @@ impl World {
             Live::Send { .. } => self.core.cancel_send(id, &mut self.kernel),
             Live::Receive { .. } => self.core.cancel_receive(id, &mut self.kernel),
         };
-        assert_eq!(is_cancelled, !self.kernel.live.contains_key(&id));
+        let is_over = !self.kernel.live.contains_key(&id);
+        assert!(is_cancelled == is_over || self.kernel.has_slices(id));
     }
 
     fn change_peers(&mut self, script: &mut Script<'_>) {

@@ -2,7 +2,7 @@
 
 use super::bins::{BinLink, Bins, Linked};
 use super::slab::{NIL, Slab, Slot, SlotKey};
-use super::{Hasher, MAX_SHAPES, MatchEnvelope, Selector, Shape};
+use super::{Hasher, MAX_SHAPES, MatchEnvelope, STAYS, Selector, Shape};
 
 /// The class with the shape [`Shape::CONTEXT`]. Its bins also hold the receives whose shape found
 /// no class of its own, so their heads are not taken unseen.
@@ -146,17 +146,22 @@ impl Posted {
             && let Some(index) = self.find_mixed(hasher, e)
             && self.nodes.get(index).sequence < oldest_sequence
         {
-            return Some(self.remove(index));
+            let receive = self.nodes.get(index).receive;
+            return Some(if receive & STAYS == 0 { self.remove(index) } else { receive });
         }
         let (class, at) = oldest?;
         Some(self.take_head(class, at))
     }
 
-    /// Takes the oldest receive of a bin of a class.
+    /// Takes the oldest receive of a bin of a class, or finds it if it stays.
     #[inline]
     fn take_head(&mut self, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
         let index = bins.head(at);
+        let receive = self.nodes.get(index).receive;
+        if receive & STAYS != 0 {
+            return receive;
+        }
         bins.pop_front(&mut self.nodes.slots, at);
         if bins.is_empty() {
             self.in_use &= !(1 << class);

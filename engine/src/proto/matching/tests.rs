@@ -16,7 +16,8 @@ struct Model {
 impl Model {
     fn take_posted(&mut self, e: &MatchEnvelope) -> Option<u32> {
         let at = self.posted.iter().position(|(s, _)| s.accepts(e))?;
-        Some(self.posted.remove(at).1)
+        let receive = self.posted[at].1;
+        Some(if receive & STAYS == 0 { self.posted.remove(at).1 } else { receive })
     }
 
     fn find_unexpected(&self, s: &Selector) -> Option<usize> {
@@ -55,6 +56,8 @@ impl Model {
 enum Op {
     Arrive(MatchEnvelope),
     Post(Selector),
+    /// Posts a receive that stays.
+    Keep(Selector),
     Peek(Selector),
     /// Cancels one of the receives posted so far, in whatever state it is.
     Cancel(prop::sample::Index),
@@ -82,6 +85,7 @@ fn op<I: Strategy<Value = u64> + Clone + 'static>(ignore: I) -> impl Strategy<Va
     prop_oneof![
         40 => envelope().prop_map(Op::Arrive),
         40 => selector(ignore.clone()).prop_map(Op::Post),
+        4 => selector(ignore.clone()).prop_map(Op::Keep),
         8 => selector(ignore).prop_map(Op::Peek),
         8 => any::<prop::sample::Index>().prop_map(Op::Cancel),
         4 => any::<prop::sample::Index>().prop_map(Op::Remove),
@@ -109,11 +113,12 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
                     model.unexpected.push((*e, handle));
                 }
             }
-            Op::Post(s) => {
+            Op::Post(s) | Op::Keep(s) => {
                 let taken = matcher.take_unexpected(s);
                 prop_assert_eq!(taken, model.take_unexpected(s));
                 if taken.is_none() {
-                    let handle = receives.len() as u32;
+                    let stays = if matches!(op, Op::Keep(_)) { STAYS } else { 0 };
+                    let handle = receives.len() as u32 | stays;
                     receives.push(matcher.insert_posted(s, handle));
                     model.posted.push((*s, handle));
                 }
@@ -121,10 +126,9 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
             Op::Peek(s) => prop_assert_eq!(matcher.peek_unexpected(s), model.peek_unexpected(s)),
             Op::Cancel(at) if !receives.is_empty() => {
                 let at = at.index(receives.len());
-                prop_assert_eq!(
-                    matcher.cancel_posted(receives[at]),
-                    model.cancel_posted(at as u32)
-                );
+                let model =
+                    model.cancel_posted(at as u32).or(model.cancel_posted(at as u32 | STAYS));
+                prop_assert_eq!(matcher.cancel_posted(receives[at]), model);
             }
             Op::Remove(at) if !messages.is_empty() => {
                 let at = at.index(messages.len());

@@ -376,6 +376,10 @@ mod tests {
     struct NoEffects;
 
     impl Effects for NoEffects {
+        fn slice(&mut self, _: Id, _: Id, _: u64, _: u64) {
+            unreachable!("no receive here takes many messages")
+        }
+
         fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
         fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
         fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {

@@ -66,7 +66,8 @@ fn sends_that_wait_give_their_place_to_others() {
     let waiting = bench.send(8, CompletionLevel::Match);
     let (peer, context, tag, length) = (bench.peer, 5, 1, 8);
     let (level, hint) = (CompletionLevel::Delivery, Hint::None);
-    let request = SendRequest { endpoint: second, peer, context, tag, length, level, hint };
+    let request =
+        SendRequest { endpoint: second, peer, context, tag, length, level, hint, data: None };
     let other = bench.core.new_send(&request).unwrap();
     bench.core.enqueue(other, 0);
     assert_eq!(bench.hear(), []);

@@ -46,16 +46,31 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let route = Route::Queue { queue: 0, user_data: number as u64, silent: false };
     // Any message of its context: which one it gets tells the order of matching.
     let (tag, ignore, capacity) = (0, u64::MAX, length as u64);
-    let request =
-        ReceiveRequest { endpoint: 0, peer: Some(peers[1]), context, tag, ignore, capacity };
+    let request = ReceiveRequest {
+        endpoint: 0,
+        peer: Some(peers[1]),
+        context,
+        tag,
+        ignore,
+        capacity,
+        min_free: None,
+    };
     let mut buffer = Buffer::Heap(vec![0; length]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
     world.engine(1).unwrap().post_receive(&request, memory, route).expect("it is posted");
     let (tag, length_bytes, level) = (number as u64, length as u64, CompletionLevel::Inject);
     let peer = peers[0];
-    let request =
-        SendRequest { endpoint: 0, peer, context, tag, length: length_bytes, level, hint };
+    let request = SendRequest {
+        endpoint: 0,
+        peer,
+        context,
+        tag,
+        length: length_bytes,
+        level,
+        hint,
+        data: None,
+    };
     let mut buffer = Buffer::Heap(bytes_of(number, length));
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };

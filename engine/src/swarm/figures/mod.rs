@@ -223,7 +223,15 @@ impl Traffic {
     fn receive(&self, world: &mut World, peer: Id, number: usize) {
         let capacity = self.length as u64;
         let (context, peer) = (self.context, Some(peer));
-        let request = ReceiveRequest { endpoint: 0, peer, context, tag: 7, ignore: 0, capacity };
+        let request = ReceiveRequest {
+            endpoint: 0,
+            peer,
+            context,
+            tag: 7,
+            ignore: 0,
+            capacity,
+            min_free: None,
+        };
         let mut buffer = Buffer::Heap(vec![0; self.length]);
         let shape = buffer.shape_for_recv().unwrap();
         let memory = Memory { buffer: Some(buffer), shape };
@@ -235,7 +243,8 @@ impl Traffic {
     fn send(&self, world: &mut World, peer: Id, number: usize) {
         let (length, level) = (self.length as u64, CompletionLevel::Delivery);
         let (context, hint) = (self.context, Hint::None);
-        let request = SendRequest { endpoint: 0, peer, context, tag: 7, length, level, hint };
+        let request =
+            SendRequest { endpoint: 0, peer, context, tag: 7, length, level, hint, data: None };
         let mut buffer = Buffer::Heap(self.bytes(number));
         let shape = buffer.shape_for_send().unwrap();
         let memory = Memory { buffer: Some(buffer), shape };

@@ -66,7 +66,7 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
             let status = completion.result.map_err(message)?;
             match completion.kind {
                 OperationKind::Send => sends_done += 1,
-                OperationKind::Receive => {
+                OperationKind::Receive | OperationKind::MultiReceive => {
                     received += 1;
                     verified &= status.length == size;
                 }

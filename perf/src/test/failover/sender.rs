@@ -131,7 +131,7 @@ impl Sender<'_, '_> {
                 self.idle.push(buffer);
             }
             (OperationKind::Send, None) => {}
-            (OperationKind::Receive, buffer) => {
+            (OperationKind::Receive | OperationKind::MultiReceive, buffer) => {
                 let buffer = buffer.ok_or("an answer without its buffer")?;
                 let now = now_ns();
                 let number = self.pings.number().to_le_bytes();

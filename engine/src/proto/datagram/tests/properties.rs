@@ -91,7 +91,7 @@ proptest! {
             has_come[at] = true;
             let mut header = Eager::new_zeroed();
             header.predecessor_distance = follows[at].into();
-            let envelope = EnvelopeHeader::Eager(header);
+            let envelope = EnvelopeHeader::Eager(header, None);
             let mut last = None;
             match reorder_buffer.waits_for(number(at), &envelope, &arrivals) {
                 None => {

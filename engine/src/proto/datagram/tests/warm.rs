@@ -16,6 +16,10 @@ struct Counts {
 }
 
 impl Effects for Counts {
+    fn slice(&mut self, _: Id, _: Id, _: u64, _: u64) {
+        unreachable!("no receive here takes many messages")
+    }
+
     fn place(&mut self, _: Id, _: usize, bytes: &[u8]) {
         self.placed += bytes.len();
     }
@@ -90,7 +94,8 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
     let [left, right] = cores;
     let receive = |right: &mut Core, context: u64, counts: &mut Counts| {
         let (peer, tag, ignore, capacity) = (Some(peers[1]), 0, 0, 2000);
-        let request = ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity };
+        let request =
+            ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity, min_free: None };
         let id = right.new_receive(&request).unwrap();
         right.start_receive(id, counts);
     };
@@ -101,7 +106,8 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
         }
         let (length, level) = (number % 5 * 200, CompletionLevel::Delivery);
         let (peer, hint) = (peers[0], HINTS[number as usize % HINTS.len()]);
-        let request = SendRequest { endpoint: 0, peer, context, tag: 0, length, level, hint };
+        let request =
+            SendRequest { endpoint: 0, peer, context, tag: 0, length, level, hint, data: None };
         let id = left.new_send(&request).unwrap();
         left.enqueue(id, 0);
     }

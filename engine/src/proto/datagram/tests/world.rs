@@ -68,6 +68,11 @@ pub(super) struct Stream {
     pub(super) context: u64,
 }
 
+/// Remote data of a message: of one in three.
+fn data_of(tag: u64, length: usize) -> Option<u64> {
+    (tag % 3 == 1).then_some(tag << 32 | length as u64)
+}
+
 pub(super) fn segment(stream: &Stream, tag: u64, length: usize) -> Vec<u8> {
     let seed = tag
         .wrapping_mul(31)
@@ -240,9 +245,11 @@ impl World {
             length: length as u64,
             level,
             hint: self.hint,
+            data: data_of(tag, length),
         };
         let slot = node.slots[&stream.to];
         if level == CompletionLevel::Inject
+            && request.is_plain()
             && let Some(room) = node.core.stage_now(slot, &request)
         {
             room.copy_from_slice(&bytes);
@@ -272,6 +279,7 @@ impl World {
             tag: 0,
             ignore: u64::MAX,
             capacity: capacity as u64,
+            min_free: None,
         };
         let fast = here.core.post_fast(&request);
         let id = fast.unwrap_or_else(|| here.core.new_receive(&request).unwrap());
@@ -585,6 +593,7 @@ impl World {
             assert_eq!(arrival.tag, *tag, "{stream:?}");
             let length = self.sent[&stream][*tag as usize].0;
             assert_eq!(arrival.length, length as u64);
+            assert_eq!(arrival.data, data_of(*tag, length), "RR-DATA-1");
             let fits = length.min(bytes.len());
             assert!(bytes[..fits] == segment(&stream, *tag, length)[..fits], "{stream:?} {tag}");
             assert!(bytes[fits..].iter().all(|&byte| byte == 0xee));

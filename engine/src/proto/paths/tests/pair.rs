@@ -182,6 +182,7 @@ impl Side {
             tag: 0,
             ignore: u64::MAX,
             capacity: 8,
+            min_free: None,
         };
         let fast = self.core.post_fast(&request);
         let id = fast.unwrap_or_else(|| self.core.new_receive(&request).unwrap());
@@ -196,8 +197,16 @@ impl Side {
     fn stage(&mut self) {
         let (endpoint, peer, context, hint) = (0, self.peer, 0, Hint::None);
         let level = CompletionLevel::Inject;
-        let request =
-            SendRequest { endpoint, peer, context, tag: self.said, length: 8, level, hint };
+        let request = SendRequest {
+            endpoint,
+            peer,
+            context,
+            tag: self.said,
+            length: 8,
+            level,
+            hint,
+            data: None,
+        };
         let room = self.core.stage_now(self.slot, &request).expect("there is credit");
         room.copy_from_slice(&self.said.to_le_bytes());
         self.said += 1;

@@ -1,0 +1,133 @@
+//! Messages that are taken out of matching before they are received.
+
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
+use super::options::ReceiveOptions;
+use super::receive::memory_of;
+use super::send::refused;
+use crate::memory::{Buffer, RawSpan, raw_shape};
+use crate::progress::completions::PostedTo;
+use crate::progress::post::{Memory, Refused};
+use crate::proto::table::Id;
+use crate::types::{Error, Failed, OperationId, OperationName, Selector, Status};
+
+/// A message that [`Endpoint::claim`] has taken out of matching (`MPI_Mprobe`, `FI_CLAIM`): no
+/// receive gets it but one that is posted for it.
+///
+/// Until then it counts among the unexpected messages of its engine, in the bounds of these. When
+/// this is dropped before it was received the message is discarded: its sender ends as if it had
+/// been received. It keeps its engine open.
+pub struct ClaimedMessage<M: Attached> {
+    engine: M::Engine,
+    /// `None`: it was received.
+    claim: Option<Id>,
+    status: Status,
+}
+
+impl<M: Attached> std::fmt::Debug for ClaimedMessage<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClaimedMessage").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+impl<M: Attached> ClaimedMessage<M> {
+    /// What a receive of it will say.
+    pub const fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Drops the message, whose sender ends as if it had been received (`FI_DISCARD`).
+    pub fn discard(self) {}
+}
+
+impl<M: Attached> Drop for ClaimedMessage<M> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.engine.with_to_let_go(|engine| engine.discard_claimed(claim));
+        }
+    }
+}
+
+impl<M: Attached> Endpoint<M> {
+    /// Takes the message that a receive with `selector` would get now, and that [`Self::peek`]
+    /// finds, out of matching. Makes progress first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::peek`].
+    pub fn claim(&self, selector: Selector) -> Result<Option<ClaimedMessage<M>>, Error> {
+        let request = self.receive_request(&selector, 0);
+        let engine = &self.open().engine;
+        let claimed = engine.with(|engine| {
+            engine.progress()?;
+            engine.claim(&request)
+        })?;
+        Ok(claimed.map(|(claim, status)| {
+            let (engine, claim) = (engine.clone(), Some(claim));
+            ClaimedMessage { engine, claim, status }
+        }))
+    }
+
+    fn post_claimed(
+        &self,
+        message: &mut ClaimedMessage<M>,
+        memory: Memory,
+        options: &ReceiveOptions,
+    ) -> Result<OperationId, Refused> {
+        let open = self.open();
+        let Some(claim) =
+            message.claim.filter(|_| M::Engine::is_same(&open.engine, &message.engine))
+        else {
+            let text =
+                "a claimed message is received once, by an endpoint of the engine that has it";
+            return Err((Error::misuse(text), memory));
+        };
+        let PostedTo { queue, user_data, silent } = self.received_to(options);
+        let to = PostedTo { queue: M::Engine::number_of(queue), user_data, silent };
+        let posted =
+            open.engine.with(|engine| engine.receive_claimed(claim, memory, to.route()))?;
+        message.claim = None;
+        Ok(OperationId(OperationName::Posted(posted)))
+    }
+
+    /// Receives a claimed message; otherwise as [`Self::post_receive`]. If what is missing of it is
+    /// lost the operation ends with the cause.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`] gives the buffer back, and the message can still be received:
+    /// [`Error::WouldBlock`] at a bound; [`Error::Misuse`] if it was received, its endpoint was
+    /// closed, or it is another engine's.
+    pub fn post_receive_claimed(
+        &self,
+        message: &mut ClaimedMessage<M>,
+        buffer: impl Into<Buffer>,
+        options: ReceiveOptions,
+    ) -> Result<OperationId, Failed> {
+        let memory = memory_of(buffer.into())?;
+        self.post_claimed(message, memory, &options).map_err(refused)
+    }
+
+    /// Receives a claimed message into `pieces`; otherwise as [`Self::post_receive_claimed`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::post_receive_raw`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::post_receive_claimed`].
+    pub unsafe fn post_receive_claimed_raw(
+        &self,
+        message: &mut ClaimedMessage<M>,
+        pieces: &[RawSpan],
+        options: ReceiveOptions,
+    ) -> Result<OperationId, Error> {
+        // SAFETY: the caller promises that the memory is valid.
+        let shape = unsafe { raw_shape(pieces) }?;
+        self.open().guard.note_borrowed();
+        let memory = Memory { buffer: None, shape };
+        self.post_claimed(message, memory, &options).map_err(|(error, _)| error)
+    }
+}

@@ -1,0 +1,162 @@
+//! Messages that were taken out of matching by name (`MPI_Mprobe`, `FI_CLAIM`): no receive gets
+//! one any more but the one that asks for it.
+//!
+//! A claimed message stays where unexpected ones are kept, and in their bounds, until it is
+//! received or discarded. If it cannot be received any more (the rest of it was to come by a
+//! session that ended, or its peer was removed) the claim stays, and says why to whoever receives
+//! it.
+
+use super::core::Core;
+use super::effects::{Arrival, Effects, Ended, RemoteName};
+use super::failure::PeerFailure;
+use super::hint::Hint;
+use super::matching::MatchEnvelope;
+use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::receive::ReceiveRequest;
+use super::send::SendRefusal;
+use super::session::ControlFrame;
+use super::table::Id;
+use super::unexpected::{Kind, Message};
+use crate::wire::done::STATUS_OK;
+
+/// A claimed message.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    endpoint: u16,
+    envelope: MatchEnvelope,
+    what: Claimed,
+}
+
+#[derive(Debug)]
+enum Claimed {
+    /// It is this unexpected message.
+    Here(u32),
+    /// It is lost.
+    Lost(PeerFailure, Option<RemoteName>),
+}
+
+impl Core {
+    /// Takes the message that [`Self::peek`] finds out of matching, and gives its name.
+    pub(crate) fn claim(
+        &mut self,
+        request: &ReceiveRequest,
+    ) -> Result<Option<(Id, Arrival)>, SendRefusal> {
+        let Some(arrival) = self.peek(request)? else { return Ok(None) };
+        let (selector, _) = self.selector(request)?;
+        let endpoint = request.endpoint;
+        let matcher = self.endpoints.get_mut(endpoint);
+        let Some(message) = matcher.and_then(|matcher| matcher.take_unexpected(&selector)) else {
+            return Ok(None);
+        };
+        let (source, context, tag) = (arrival.peer.index() as u32, arrival.context, arrival.tag);
+        let envelope = MatchEnvelope { source, context, tag };
+        let claim = Claim { endpoint, envelope, what: Claimed::Here(message) };
+        let claim = self.claims.insert(claim).expect("the table has no bound of its own");
+        Ok(Some((claim, arrival)))
+    }
+
+    /// Makes an operation for the receive of a claimed message. Start it with
+    /// [`Self::start_claimed`] when its buffer is in place. `None`: there is no such claim.
+    pub(crate) fn new_claimed_receive(
+        &mut self,
+        claim: Id,
+        capacity: u64,
+    ) -> Option<Result<Id, SendRefusal>> {
+        let Claim { endpoint, envelope, .. } = self.claims.get(claim)?;
+        let operation = Operation {
+            endpoint: *endpoint,
+            session: NO_SESSION,
+            remote: NO_REMOTE,
+            context: envelope.context,
+            tag: envelope.tag,
+            length: capacity,
+            data: None,
+            hint: Hint::None,
+            passed: 0,
+            slice_of: None,
+            state: OperationState::Posted { key: None, ignore: 0 },
+        };
+        let made = self.operations.insert(operation);
+        Some(made.map_err(|_| SendRefusal::Full("operations_max")))
+    }
+
+    /// Receives a claimed message; the claim is over.
+    pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
+        match self.claims.remove(claim).map(|claim| claim.what) {
+            Some(Claimed::Here(message)) => self.deliver(id, message, effects),
+            Some(Claimed::Lost(failure, name)) => {
+                self.operations.remove(id);
+                effects.complete(id, Ended::Failed(failure, name));
+            }
+            None => {}
+        }
+    }
+
+    /// Drops a claimed message; its sender ends as if it had been received. `false`: there is no
+    /// such claim.
+    pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
+        let Some(claim) = self.claims.remove(claim) else { return false };
+        let Claimed::Here(message) = claim.what else { return true };
+        let Some(message) = self.unexpected.take(message) else { return true };
+        self.return_credit_of(&message);
+        let session = message.session;
+        let report = match message.kind {
+            Kind::Eager { report } => report,
+            Kind::Rendezvous { send_operation, .. } => {
+                self.push_control(session, ControlFrame::done(send_operation, STATUS_OK, 0));
+                0
+            }
+            Kind::Parts { report, assembly } => {
+                self.drop_assembly(assembly);
+                report
+            }
+        };
+        if report != 0 {
+            self.push_control(session, ControlFrame::matched(report));
+        }
+        self.unexpected.recycle(message);
+        true
+    }
+
+    /// Claimed messages that `is_hit` selects cannot be received any more.
+    fn lose_claims(&mut self, failure: &PeerFailure, is_hit: impl Fn(&Message) -> bool) {
+        for slot in 0..self.claims.slots() {
+            let Some(id) = self.claims.id_at(slot) else { continue };
+            let Some(claim) = self.claims.get(id) else { continue };
+            let Claimed::Here(message) = claim.what else { continue };
+            if !self.unexpected.at(message).is_some_and(&is_hit) {
+                continue;
+            }
+            let name = self.name_of(claim.envelope.source);
+            if let Some(claim) = self.claims.get_mut(id) {
+                claim.what = Claimed::Lost(failure.clone(), name);
+            }
+            self.abandon(message);
+        }
+    }
+
+    /// A session is over: what has not come of claimed messages does not come.
+    pub(super) fn lose_claims_of_session(&mut self, slot: u32, failure: &PeerFailure) {
+        self.lose_claims(failure, |message| {
+            message.session == slot && !matches!(message.kind, Kind::Eager { .. })
+        });
+    }
+
+    /// A remote endpoint is removed, and what it has sent.
+    pub(super) fn lose_claims_of_remote(&mut self, remote: u32) {
+        self.lose_claims(&PeerFailure::Removed, |message| message.remote == remote);
+    }
+
+    /// An endpoint is closed: nobody receives what was claimed there.
+    pub(super) fn drop_claims_of(&mut self, endpoint: u16) {
+        for slot in 0..self.claims.slots() {
+            let Some(id) = self.claims.id_at(slot) else { continue };
+            if self.claims.get(id).is_none_or(|claim| claim.endpoint != endpoint) {
+                continue;
+            }
+            if let Some(Claim { what: Claimed::Here(message), .. }) = self.claims.remove(id) {
+                self.abandon(message);
+            }
+        }
+    }
+}

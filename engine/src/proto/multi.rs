@@ -1,0 +1,209 @@
+//! Multi-receives: one posted buffer that takes many messages, one behind the other
+//! (`FI_MULTI_RECV`).
+//!
+//! ```text
+//!  memory  | message | message (being pulled) | message | free             |
+//!          0         offset                             used         capacity
+//! ```
+//!
+//! It stays in its place among posted receives, so that messages match in MPI's order. Each message
+//! that it matches gets a *slice*: room of its length at the match, and an operation of its own,
+//! which ends like that of any receive. A message that is longer than what is free is cut to that.
+//! When less than `min_free` bytes are free the receive takes no more; it ends, and its memory is
+//! the poster's again, when all slices have ended. It stops earlier where the end of one more
+//! message could not be reported, or no operation can be made: messages then wait as unexpected,
+//! within their credit, and the poster posts again when it has read what there is.
+
+use super::core::Core;
+use super::effects::{Effects, Ended};
+use super::hint::Hint;
+use super::matching::{MatchEnvelope, PostedKey, STAYS, Selector};
+use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::table::Id;
+
+/// A multi-receive.
+#[derive(Debug)]
+pub(crate) struct Multi {
+    /// Its place among posted receives.
+    key: Option<PostedKey>,
+    /// Bits of the tag that are not compared.
+    pub(crate) ignore: u64,
+    /// It takes no more when fewer bytes are free; never 0.
+    min_free: u64,
+    /// Bytes that messages have taken.
+    used: u64,
+    /// Slices that have not ended.
+    pending: u32,
+    /// It takes no more messages.
+    is_closed: bool,
+    /// Why it is over, unless it was used up.
+    pub(crate) cause: Option<Cause>,
+}
+
+impl Multi {
+    /// Whether it takes no more messages.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub(super) fn new(ignore: u64, min_free: u64) -> Self {
+        let min_free = min_free.max(1);
+        let (key, cause) = (None, None);
+        Self { key, ignore, min_free, used: 0, pending: 0, is_closed: false, cause }
+    }
+}
+
+impl Core {
+    /// The receive that takes a message of `length` bytes that has come: the oldest one that
+    /// accepts it, or a slice of that.
+    #[inline]
+    pub(super) fn match_arrival(
+        &mut self,
+        target: u16,
+        envelope: &MatchEnvelope,
+        length: u64,
+        effects: &mut impl Effects,
+    ) -> Option<Id> {
+        loop {
+            let receive = self.endpoints.get_mut(target)?.take_posted(envelope)?;
+            if receive & STAYS == 0 {
+                return self.operations.id_at(receive as usize);
+            }
+            let multi = self.operations.id_at((receive & !STAYS) as usize)?;
+            if let Some(slice) = self.take_slice(multi, length, effects) {
+                return Some(slice);
+            }
+        }
+    }
+
+    /// Room for one message in a multi-receive that has matched it. `None`: it takes no more, and
+    /// is not posted any longer.
+    fn take_slice(&mut self, id: Id, length: u64, effects: &mut impl Effects) -> Option<Id> {
+        if !effects.has_room(id) || self.operations.is_full() || rare!(40) {
+            self.close_multi(id, effects);
+            return None;
+        }
+        let operation = self.operations.get_mut(id)?;
+        let (endpoint, context, tag) = (operation.endpoint, operation.context, operation.tag);
+        let capacity = operation.length;
+        let OperationState::Multi(multi) = &mut operation.state else { return None };
+        let (offset, taken) = (multi.used, length.min(capacity - multi.used));
+        if !planted!(OverlapSlices) {
+            multi.used += taken;
+        }
+        multi.pending += 1;
+        let is_used_up = capacity - multi.used < multi.min_free;
+        let slice = Operation {
+            endpoint,
+            session: NO_SESSION,
+            remote: NO_REMOTE,
+            context,
+            tag,
+            length: taken,
+            data: None,
+            hint: Hint::None,
+            passed: 0,
+            slice_of: Some(id),
+            state: OperationState::Posted { key: None, ignore: 0 },
+        };
+        let slice = self.operations.insert(slice).ok()?;
+        effects.slice(id, slice, offset, taken);
+        if is_used_up {
+            self.close_multi(id, effects);
+        }
+        Some(slice)
+    }
+
+    /// A multi-receive takes no more messages.
+    fn close_multi(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let OperationState::Multi(multi) = &mut operation.state else { return };
+        multi.is_closed = true;
+        if let Some(key) = multi.key.take()
+            && let Some(matcher) = self.endpoints.get_mut(operation.endpoint)
+        {
+            matcher.cancel_posted(key);
+        }
+        self.finish_multi(id, effects);
+    }
+
+    /// Ends a multi-receive that takes no more, once its slices have ended.
+    fn finish_multi(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let OperationState::Multi(multi) = &operation.state else { return };
+        if !multi.is_closed || (multi.pending > 0 && !planted!(ReleaseEarly)) {
+            return;
+        }
+        let ended = match multi.cause.clone() {
+            Some(cause) => cause.ended(self.name_of(operation.remote)),
+            None => Ended::Released { used: multi.used },
+        };
+        self.operations.remove(id);
+        effects.complete(id, ended);
+    }
+
+    /// A multi-receive is over for a reason; what it has matched still ends by itself.
+    pub(super) fn fail_multi(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let OperationState::Multi(multi) = &mut operation.state else { return };
+        multi.cause.get_or_insert_with(|| cause.clone());
+        self.close_multi(id, effects);
+    }
+
+    /// Gives a new multi-receive the unexpected messages that it accepts, oldest first, and posts
+    /// it if it takes more.
+    pub(super) fn start_multi(&mut self, id: Id, selector: &Selector, effects: &mut impl Effects) {
+        loop {
+            let Some(operation) = self.operations.get_mut(id) else { return };
+            let OperationState::Multi(multi) = &mut operation.state else { return };
+            let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else { return };
+            if multi.is_closed {
+                return;
+            }
+            let Some(message) = matcher.peek_unexpected(selector) else { break };
+            let length = self.unexpected.at(message).map_or(0, |message| message.length);
+            let endpoint = operation.endpoint;
+            let Some(slice) = self.take_slice(id, length, effects) else { return };
+            if let Some(matcher) = self.endpoints.get_mut(endpoint) {
+                matcher.take_unexpected(selector);
+            }
+            self.deliver(slice, message, effects);
+        }
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let session = self.sessions.at_mut(operation.session as usize);
+        if let Some(session) = session
+            && let Some(failure) = session.failure_to_report().cloned()
+        {
+            session.unreported = None;
+            self.fail_multi(id, &Cause::Peer(failure), effects);
+            return;
+        }
+        let OperationState::Multi(multi) = &mut operation.state else { return };
+        if let Some(matcher) = self.endpoints.get_mut(operation.endpoint) {
+            multi.key = Some(matcher.insert_posted(selector, id.index() as u32 | STAYS));
+        }
+    }
+
+    /// An operation that receives has ended and is removed.
+    #[inline]
+    pub(super) fn end_receive(
+        &mut self,
+        id: Id,
+        slice_of: Option<Id>,
+        ended: Ended,
+        effects: &mut impl Effects,
+    ) {
+        effects.complete(id, ended);
+        if let Some(multi) = slice_of {
+            self.note_slice_ended(multi, effects);
+        }
+    }
+
+    #[cold]
+    fn note_slice_ended(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let OperationState::Multi(multi) = &mut operation.state else { return };
+        multi.pending -= 1;
+        self.finish_multi(id, effects);
+    }
+}

@@ -1,0 +1,120 @@
+//! Messages that are taken out of matching by name.
+
+use super::*;
+use crate::proto::effects::Arrival;
+
+impl Bench {
+    fn wish(&self) -> ReceiveRequest {
+        let (context, tag, ignore, capacity, min_free) = (5, 1, 0, 0, None);
+        ReceiveRequest { endpoint: 0, peer: None, context, tag, ignore, capacity, min_free }
+    }
+
+    fn claim(&mut self) -> Option<(Id, Arrival)> {
+        let wish = self.wish();
+        self.core.claim(&wish).unwrap()
+    }
+
+    fn receive_claimed(&mut self, claim: Id, capacity: u64) -> Id {
+        let id = self.core.new_claimed_receive(claim, capacity).unwrap().unwrap();
+        self.core.start_claimed(id, claim, &mut self.ends);
+        id
+    }
+}
+
+#[test]
+fn a_claimed_message_is_nobody_elses() {
+    let mut bench = Bench::new(Config::for_tests());
+    assert_eq!(bench.claim(), None);
+    bench.say(&eager(0, 10, 0)).unwrap();
+    bench.say(&eager(0, 20, 0)).unwrap();
+    let wish = bench.wish();
+    let seen = bench.core.peek(&wish).unwrap();
+    let (claim, arrival) = bench.claim().unwrap();
+    assert_eq!((seen, arrival.length), (Some(arrival), 10));
+    let other = bench.receive(30);
+    assert!(matches!(bench.ends.0[&other], Ended::Received(it) if it.length == 20));
+    let mine = bench.receive_claimed(claim, 5);
+    assert_eq!(bench.ends.0[&mine], Ended::Received(arrival), "cut, like any other");
+    assert!(bench.core.new_claimed_receive(claim, 5).is_none(), "it is over");
+    assert!(!bench.core.discard_claimed(claim));
+    assert_eq!(bench.core.operations().len(), 0);
+}
+
+/// RR-CREDIT-4
+#[test]
+fn a_claimed_message_keeps_its_credit_until_it_is_received_or_discarded() {
+    for is_discarded in [false, true] {
+        let mut bench = Bench::new(Config::for_tests());
+        bench.say(&eager(0, 10, 77)).unwrap();
+        let (claim, _) = bench.claim().unwrap();
+        assert!(bench.core.unexpected().held_bytes().0 > 0);
+        assert!(bench.hear().is_empty(), "nobody has matched it");
+        if is_discarded {
+            assert!(bench.core.discard_claimed(claim));
+        } else {
+            bench.receive_claimed(claim, 10);
+        }
+        assert_eq!(bench.core.unexpected().held_bytes().0, 0);
+        assert_eq!(bench.hear(), [frame::KIND_MATCHED], "its sender ends alike");
+    }
+}
+
+/// RR-RDV-5
+#[test]
+fn a_long_one_is_pulled_or_its_sender_is_done() {
+    for is_discarded in [false, true] {
+        let mut bench = Bench::new(Config::for_tests());
+        bench.say(&rts(0, 5000)).unwrap();
+        let (claim, arrival) = bench.claim().unwrap();
+        assert_eq!(arrival.length, 5000);
+        if is_discarded {
+            assert!(bench.core.discard_claimed(claim));
+            assert_eq!(bench.hear(), [frame::KIND_DONE]);
+        } else {
+            bench.lane();
+            let id = bench.receive_claimed(claim, 5000);
+            assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+            assert!(!bench.ends.0.contains_key(&id));
+        }
+    }
+}
+
+/// RR-END-2
+#[test]
+fn claims_outlive_their_session_and_tell_what_became_of_it() {
+    for length in [10, 5000] {
+        let mut bench = Bench::new(Config::for_tests());
+        let body = if length == 10 { eager(0, 10, 0) } else { rts(0, length) };
+        bench.say(&body).unwrap();
+        let (claim, arrival) = bench.claim().unwrap();
+        bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
+        let id = bench.receive_claimed(claim, 100);
+        match &bench.ends.0[&id] {
+            Ended::Received(got) => assert_eq!((*got, length), (arrival, 10), "it was here whole"),
+            ended => assert!(length == 5000 && is_lost(ended, &PeerFailure::Left), "{ended:?}"),
+        }
+    }
+}
+
+fn is_lost(ended: &Ended, why: &PeerFailure) -> bool {
+    matches!(ended, Ended::Failed(failure, Some(name)) if failure == why && name.engine == PEER)
+}
+
+#[test]
+fn claims_end_with_their_endpoint_and_know_of_removed_peers() {
+    let mut bench = Bench::new(Config::for_tests());
+    bench.say(&rts(0, 5000)).unwrap();
+    bench.say(&eager(0, 8, 3)).unwrap();
+    let claims = [bench.claim().unwrap().0, bench.claim().unwrap().0];
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
+    let id = bench.receive_claimed(claims[0], 100);
+    assert!(is_lost(&bench.ends.0[&id], &PeerFailure::Removed));
+    bench.core.close_endpoint(0, &mut bench.ends);
+    assert!(bench.core.new_claimed_receive(claims[1], 100).is_none());
+    let mut bench = Bench::new(Config::for_tests());
+    bench.say(&rts(0, 5000)).unwrap();
+    let (claim, _) = bench.claim().unwrap();
+    bench.core.close_endpoint(0, &mut bench.ends);
+    assert_eq!(bench.hear(), [frame::KIND_DONE], "its sender hears that nobody wants it");
+    assert!(!bench.core.discard_claimed(claim));
+}

@@ -1,0 +1,160 @@
+//! Receives that take many messages.
+
+use super::*;
+
+impl Bench {
+    fn receive_from(&mut self, peer: Option<Id>, capacity: u64, min_free: Option<u64>) -> Id {
+        let (context, tag, ignore) = (5, 1, 0);
+        let request =
+            ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity, min_free };
+        let id = self.core.new_receive(&request).unwrap();
+        self.core.start_receive(id, &mut self.ends);
+        id
+    }
+
+    fn receive_many(&mut self, capacity: u64, min_free: u64) -> Id {
+        self.receive_from(None, capacity, Some(min_free))
+    }
+
+    /// Where the messages of a multi-receive went: offset and room.
+    fn slices(&self, of: Id) -> Vec<(u64, u64)> {
+        let its = self.ends.1.iter().filter(|slice| slice.0 == of);
+        its.map(|&(_, _, offset, length)| (offset, length)).collect()
+    }
+
+    fn has_ended(&self, id: Id) -> bool {
+        self.ends.0.contains_key(&id)
+    }
+
+    /// Lengths of the messages that slices got.
+    fn lengths(&self, of: Id) -> Vec<u64> {
+        let its = self.ends.1.iter().filter(|slice| slice.0 == of);
+        let arrived = its.filter_map(|slice| match self.ends.0.get(&slice.1) {
+            Some(Ended::Received(arrival)) => Some(arrival.length),
+            _ => None,
+        });
+        arrived.collect()
+    }
+}
+
+#[test]
+fn messages_lie_one_behind_the_other_until_too_little_is_free() {
+    for is_early in [true, false] {
+        let mut bench = Bench::new(Config::for_tests());
+        let posted = is_early.then(|| bench.receive_many(64, 10));
+        for length in [10, 20, 24, 8] {
+            bench.say(&eager(0, length, 0)).unwrap();
+        }
+        let many = posted.unwrap_or_else(|| bench.receive_many(64, 10));
+        assert_eq!(bench.slices(many), [(0, 10), (10, 20), (30, 24), (54, 8)]);
+        assert_eq!(bench.lengths(many), [10, 20, 24, 8]);
+        assert_eq!(bench.ends.0[&many], Ended::Released { used: 62 });
+        bench.say(&eager(0, 1, 0)).unwrap();
+        assert_eq!(bench.slices(many).len(), 4, "it is released");
+        let next = bench.receive_many(1, 1);
+        assert_eq!(bench.slices(next), [(0, 1)], "that one waited");
+        assert_eq!(bench.core.operations().len(), 0);
+    }
+}
+
+#[test]
+fn what_is_longer_than_the_rest_is_cut_to_it() {
+    let mut bench = Bench::new(Config::for_tests());
+    let many = bench.receive_many(64, 10);
+    bench.say(&eager(0, 50, 0)).unwrap();
+    bench.say(&eager(0, 30, 0)).unwrap();
+    assert_eq!(bench.slices(many), [(0, 50), (50, 14)]);
+    assert_eq!(bench.lengths(many), [50, 30], "the length as it was sent");
+    assert_eq!(bench.ends.0[&many], Ended::Released { used: 64 });
+}
+
+#[test]
+fn empty_messages_take_no_room() {
+    let mut bench = Bench::new(Config::for_tests());
+    let many = bench.receive_many(8, 0);
+    (0..5).for_each(|_| assert!(bench.say(&eager(0, 0, 0)).is_ok()));
+    assert!(bench.slices(many).iter().all(|slice| *slice == (0, 0)) && !bench.has_ended(many));
+    bench.say(&eager(0, 8, 0)).unwrap();
+    assert_eq!(bench.ends.0[&many], Ended::Released { used: 8 }, "nothing is free");
+}
+
+/// RR-MATCH-2
+#[test]
+fn it_keeps_its_place_among_receives() {
+    let mut bench = Bench::new(Config::for_tests());
+    let peer = Some(bench.peer);
+    let before = bench.receive_from(peer, 8, None);
+    let many = bench.receive_many(16, 1);
+    let after = bench.receive_from(peer, 8, None);
+    bench.say(&eager(0, 8, 0)).unwrap();
+    assert!(bench.has_ended(before) && bench.slices(many).is_empty());
+    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.say(&eager(0, 8, 0)).unwrap();
+    assert!(bench.slices(many).len() == 2 && bench.has_ended(many) && !bench.has_ended(after));
+    bench.say(&eager(0, 8, 0)).unwrap();
+    assert!(bench.has_ended(after));
+}
+
+#[test]
+fn what_is_pulled_keeps_its_room_and_the_buffer() {
+    for is_cancelled in [false, true] {
+        let mut bench = Bench::new(Config::for_tests());
+        let many = bench.receive_many(64, 10);
+        bench.say(&rts(0, 30)).unwrap();
+        bench.say(&eager(0, 34, 0)).unwrap();
+        assert_eq!(bench.slices(many), [(0, 30), (30, 34)]);
+        assert_eq!(bench.lengths(many), [34], "the other is on its way");
+        let may_cancel = bench.core.cancel_receive(many, &mut bench.ends);
+        assert!(!may_cancel && !bench.has_ended(many), "it is used up, and not released");
+        if is_cancelled {
+            bench.core.close_endpoint(0, &mut bench.ends);
+        } else {
+            let failure = PeerFailure::Lost("gone".into());
+            bench.core.fail_session(bench.slot, failure, &mut bench.ends);
+        }
+        let pulled = bench.ends.1[0].1;
+        assert!(bench.has_ended(pulled) && bench.lengths(many) == [34]);
+        assert_eq!(bench.ends.0[&many], Ended::Released { used: 64 });
+        assert_eq!(bench.core.operations().len(), 0);
+    }
+}
+
+#[test]
+fn a_cancelled_one_ends_after_what_it_has_matched() {
+    let mut bench = Bench::new(Config::for_tests());
+    let many = bench.receive_many(64, 10);
+    bench.say(&rts(0, 30)).unwrap();
+    assert!(bench.core.cancel_receive(many, &mut bench.ends));
+    assert!(!bench.has_ended(many) && !bench.core.cancel_receive(many, &mut bench.ends));
+    bench.say(&eager(0, 8, 0)).unwrap();
+    assert_eq!(bench.slices(many).len(), 1, "it matches no more");
+    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
+    assert_eq!(bench.ends.0[&many], Ended::Cancelled);
+}
+
+/// RR-CREDIT-4
+#[test]
+fn where_no_end_can_be_reported_it_is_released_and_messages_wait() {
+    let mut bench = Bench::new(Config::for_tests());
+    let many = bench.receive_many(64, 10);
+    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.ends.2 = true;
+    bench.say(&eager(0, 9, 0)).unwrap();
+    assert_eq!(bench.ends.0[&many], Ended::Released { used: 8 });
+    let next = bench.receive_many(64, 10);
+    assert_eq!(bench.ends.0[&next], Ended::Released { used: 0 }, "there is still no room");
+    bench.ends.2 = false;
+    let next = bench.receive_many(64, 10);
+    assert_eq!(bench.lengths(next), [9], "no message is lost");
+}
+
+#[test]
+fn one_for_a_named_peer_ends_with_it() {
+    let mut bench = Bench::new(Config::for_tests());
+    let many = bench.receive_from(Some(bench.peer), 64, Some(10));
+    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
+    assert!(matches!(bench.ends.0[&many], Ended::Failed(PeerFailure::Left, Some(_))));
+    let late = bench.receive_from(Some(bench.peer), 64, Some(10));
+    assert!(matches!(bench.ends.0[&late], Ended::Failed(PeerFailure::Left, Some(_))));
+}
