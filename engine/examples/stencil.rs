@@ -16,8 +16,8 @@ use ringrail::{
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Rows that go to the neighbour above, and to the one below.
-const UP: Envelope = Envelope::tag(1);
-const DOWN: Envelope = Envelope::tag(2);
+const UP: Envelope = Envelope::tagged(1);
+const DOWN: Envelope = Envelope::tagged(2);
 
 fn main() -> Outcome<()> {
     let mut numbers = std::env::args().skip(1).map(|argument| argument.parse::<usize>());
@@ -110,7 +110,7 @@ fn exchange(
         band.set_row(halo, &received.buffer)?;
     }
     for send in sends {
-        send.wait()?.result?;
+        send.wait()?;
     }
     Ok(())
 }

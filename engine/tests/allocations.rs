@@ -7,7 +7,7 @@ use counting::allocations;
 use ringrail::settings::Settings;
 use ringrail::{
     Buffer, Completion, Domain, Endpoint, Envelope, Hint, JobSecret, OperationKind, Owned, Peer,
-    Selector, SendOptions,
+    ReceiveOptions, Selector, SendOptions,
 };
 
 /// Times that messages may allocate in a row: what a message needs it needs each time.
@@ -48,17 +48,19 @@ impl Two {
         count: u64,
     ) -> (Buffer, Buffer) {
         for number in 0..count {
-            let envelope = Envelope::tag(number % 5);
+            let envelope = Envelope::tagged(number % 5);
             let selector = Selector::from(self.from_left, envelope);
-            self.right.post_receive(selector, receive, number).unwrap();
+            self.right
+                .post_receive(selector, receive, ReceiveOptions::new().user_data(number))
+                .unwrap();
             let options = SendOptions::default().hint(hint);
-            self.left.post_send(self.to_right, envelope, send, options, number).unwrap();
+            self.left.post_send(self.to_right, envelope, send, options.user_data(number)).unwrap();
             let (mut sent, mut received) = (None, None);
             while sent.is_none() || received.is_none() {
                 self.left.completions(&mut self.done, 8).unwrap();
                 self.right.completions(&mut self.done, 8).unwrap();
                 for completion in self.done.drain(..) {
-                    assert_eq!(completion.context, number);
+                    assert_eq!(completion.user_data, number);
                     completion.result.unwrap();
                     match completion.kind {
                         OperationKind::Send => sent = completion.buffer,

@@ -17,7 +17,8 @@ use common::relay::Relay;
 use common::{SECRET, domain, domain_of, pattern};
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Domain, Endpoint, Envelope, Error, Event, Level, Owned, PeerFailure, Selector,
+    Address, CompletionLevel, Domain, Endpoint, Envelope, Error, Event, Owned, PeerFailure,
+    ReceiveOptions, Selector, SendOptions,
 };
 
 const OTHER: Secret = *b"of another job, or a wrong guess";
@@ -86,15 +87,32 @@ fn serves(endpoint: &Endpoint<Owned>, secret: Option<&Secret>) {
     let client = thread::spawn(move || {
         let client = attached(secret.as_ref(), &[]);
         let peer = client.insert(&address).unwrap();
-        client.send_blocking(peer, Envelope::tag(1), b"ping", Level::Matched).unwrap();
+        client
+            .send_blocking(
+                peer,
+                Envelope::tagged(1),
+                b"ping",
+                SendOptions::at(CompletionLevel::Match),
+            )
+            .unwrap();
         let mut into = [0; 4];
-        client.receive_blocking(Selector::from(peer, Envelope::tag(2)), &mut into).unwrap();
+        client
+            .receive_blocking(
+                Selector::from(peer, Envelope::tagged(2)),
+                &mut into,
+                ReceiveOptions::new(),
+            )
+            .unwrap();
         into
     });
     let mut into = [0; 4];
-    let status = endpoint.receive_blocking(Selector::any(Envelope::tag(1)), &mut into).unwrap();
+    let status = endpoint
+        .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+        .unwrap();
     let peer = status.peer.unwrap();
-    endpoint.send_blocking(peer, Envelope::tag(2), b"pong", Level::Matched).unwrap();
+    endpoint
+        .send_blocking(peer, Envelope::tagged(2), b"pong", SendOptions::at(CompletionLevel::Match))
+        .unwrap();
     assert_eq!((&into, &client.join().unwrap()), (b"ping", b"pong"));
 }
 
@@ -112,7 +130,7 @@ fn fails_between(client: Option<Secret>, server: Option<Secret>, cause: &str) {
     let (error, events) = beside(&endpoint, move || {
         let client = attached(client.as_ref(), &QUICK);
         let peer = client.insert(&address).unwrap();
-        client.connect(peer).unwrap_err()
+        client.connect(peer, None).unwrap_err()
     });
     assert!(error.to_string().contains("does not know this job's secret"), "{error}");
     assert!(error.to_string().contains(&address.locator().to_string()), "{error}");
@@ -257,7 +275,7 @@ fn a_replayed_hello_of_the_peer_keeps_nobody_from_connecting_to_it() {
         panic!("{} attempts were dropped for hellos without a proof", replays.len());
     });
     let handle = client.insert(&own).unwrap();
-    let connected = client.connect(handle);
+    let connected = client.connect(handle, None);
     let (attempts, _stream) = peer.join().unwrap();
     connected.unwrap();
     assert_eq!(attempts, 1);
@@ -274,7 +292,7 @@ fn a_hello_relayed_to_another_engine_of_the_job_fakes_no_restart() {
         // Both engines are gone; at the address of the first one sits a forger.
         let connect = |address, engine| {
             let peer = client.insert(&made_up(&address, engine)).unwrap();
-            failure(client.connect(peer).unwrap_err())
+            failure(client.connect(peer, None).unwrap_err())
         };
         (connect(relay.address(), 5), connect(at_home, 6))
     });
@@ -300,12 +318,25 @@ fn forged_replies_cost_an_attempt_each_and_nothing_more() {
         let server = thread::spawn(move || {
             let server = server.attach().unwrap();
             let mut into = [0; 4];
-            server.receive_blocking(Selector::any(Envelope::tag(1)), &mut into).unwrap();
+            server
+                .receive_blocking(
+                    Selector::any(Envelope::tagged(1)),
+                    &mut into,
+                    ReceiveOptions::new(),
+                )
+                .unwrap();
             into
         });
         let client = attached(Some(&SECRET), &QUICK);
         let peer = client.insert(&through).unwrap();
-        client.send_blocking(peer, Envelope::tag(1), b"ping", Level::Matched).unwrap();
+        client
+            .send_blocking(
+                peer,
+                Envelope::tagged(1),
+                b"ping",
+                SendOptions::at(CompletionLevel::Match),
+            )
+            .unwrap();
         assert_eq!(&server.join().unwrap(), b"ping", "status {status}");
         drop(client);
     }
@@ -333,7 +364,7 @@ fn an_impostor_gets_no_message() {
     });
     let peer = client.insert(&impostor).unwrap();
     let error = client
-        .send_blocking(peer, Envelope::tag(1), b"for the peer only", Level::default())
+        .send_blocking(peer, Envelope::tagged(1), b"for the peer only", SendOptions::new())
         .unwrap_err();
     assert_eq!(failure(error), PeerFailure::WrongSecret);
     assert_eq!(seen.join().unwrap(), b"", "no proof, no segment");
@@ -393,14 +424,18 @@ fn a_tampered_chunk_header_costs_its_lane_and_the_message_arrives_whole() {
     let server = thread::spawn(move || {
         let server = server.attach().unwrap();
         let mut into = vec![0; LONG];
-        server.receive_blocking(Selector::any(Envelope::tag(1)), &mut into).unwrap();
+        server
+            .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+            .unwrap();
         assert!(into == pattern(1, LONG), "every byte is right");
         server.counters().lane_failures
     });
     let client = attached(Some(&SECRET), &[]);
     let peer = client.insert(&through).unwrap();
     let bytes = pattern(1, LONG);
-    client.send_blocking(peer, Envelope::tag(1), &bytes, Level::Matched).unwrap();
+    client
+        .send_blocking(peer, Envelope::tagged(1), &bytes, SendOptions::at(CompletionLevel::Match))
+        .unwrap();
     assert!(server.join().unwrap() >= 2, "both lanes were given up");
     assert!(lanes.load(Ordering::SeqCst) >= 3, "a third lane carried the message");
     drop(client);
@@ -432,7 +467,7 @@ fn a_thousand_half_open_connections_do_not_touch_a_live_session() {
         assert!(!live.is_closed_within(Duration::from_millis(100)));
         let client = attached(Some(&SECRET), &[]);
         let peer = client.insert(&target).unwrap();
-        client.connect(peer).unwrap();
+        client.connect(peer, None).unwrap();
         drop(client);
         for mut stranger in strangers {
             stranger.set_read_timeout(Some(PATIENCE)).unwrap();

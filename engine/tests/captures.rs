@@ -15,23 +15,23 @@ use common::{pair, pattern};
 use etherparse::{NetHeaders, PacketBuilder, PacketHeaders, TransportHeader};
 use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
-use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector, SendOptions};
+use ringrail::{CompletionLevel, Endpoint, Envelope, Owned, Peer, Selector, SendOptions};
 
 /// Eager, first bytes with the request, and chunks that need more than one packet.
 const SIZES: [usize; 5] = [0, 8, 16_384, 300_000, 3 << 20];
 
 fn exchange(endpoint: &Endpoint<Owned>, peer: Peer) {
     for (number, size) in (0u64..).zip(SIZES) {
-        for level in [Level::BufferReusable, Level::Matched] {
-            let envelope = Envelope::tag(number);
+        for level in [CompletionLevel::Inject, CompletionLevel::Match] {
+            let envelope = Envelope::tagged(number);
             let bytes = pattern(number, size);
             let receive = endpoint.receive(Selector::from(peer, envelope), vec![0; size]).unwrap();
-            let options = SendOptions::level(level);
+            let options = SendOptions::at(level);
             let send = endpoint.send(peer, envelope, bytes.clone(), options).unwrap();
             let outcome = receive.wait().unwrap();
             outcome.result.unwrap();
             assert!(outcome.buffer.as_slice().unwrap() == bytes);
-            send.wait().unwrap().result.unwrap();
+            send.wait().unwrap();
         }
     }
 }

@@ -8,10 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::pair;
-use ringrail::{Endpoint, Envelope, Error, Level, Owned, Peer, Selector};
+use ringrail::{
+    CompletionLevel, Endpoint, Envelope, Error, Owned, Peer, ReceiveOptions, Selector, SendOptions,
+};
 
-const TAG: Envelope = Envelope::tag(1);
-const ANSWER: Envelope = Envelope::tag(2);
+const TAG: Envelope = Envelope::tagged(1);
+const ANSWER: Envelope = Envelope::tagged(2);
 /// Messages that are sent before the owner falls silent.
 const MESSAGES: u64 = 2000;
 /// For how long it is silent, and how soon everything has arrived on a machine that is busy.
@@ -40,7 +42,7 @@ impl Away {
 
 fn inject(endpoint: &Endpoint<Owned>, peer: Peer, envelope: Envelope, value: u64) {
     loop {
-        match endpoint.inject(peer, envelope, &value.to_le_bytes()) {
+        match endpoint.inject(peer, envelope, &value.to_le_bytes(), SendOptions::new()) {
             Ok(()) => return,
             Err(Error::WouldBlock(_)) => drop(endpoint.progress().unwrap()),
             Err(error) => panic!("{error}"),
@@ -50,7 +52,9 @@ fn inject(endpoint: &Endpoint<Owned>, peer: Peer, envelope: Envelope, value: u64
 
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer, envelope: Envelope) -> u64 {
     let mut bytes = [0; 8];
-    endpoint.receive_blocking(Selector::from(peer, envelope), &mut bytes).unwrap();
+    endpoint
+        .receive_blocking(Selector::from(peer, envelope), &mut bytes, ReceiveOptions::new())
+        .unwrap();
     u64::from_le_bytes(bytes)
 }
 
@@ -173,9 +177,11 @@ fn silence_lets_in(lanes: &str) {
     pair(
         &settings,
         move |endpoint, peer| {
-            endpoint.connect(peer).unwrap();
+            endpoint.connect(peer, None).unwrap();
             connected.send(()).unwrap();
-            endpoint.send_blocking(peer, TAG, &[9; 8], Level::Matched).unwrap();
+            endpoint
+                .send_blocking(peer, TAG, &[9; 8], SendOptions::at(CompletionLevel::Match))
+                .unwrap();
         },
         move |endpoint, peer| {
             let is_in_time = has_connected.recv_timeout(Duration::from_secs(20)).is_ok();

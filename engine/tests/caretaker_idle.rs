@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{domain, pair};
-use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector};
+use ringrail::{Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions};
 
-const TAG: Envelope = Envelope::tag(1);
+const TAG: Envelope = Envelope::tagged(1);
 
 /// How often the caretaker's thread slept so far; `None`: there is none.
 fn sleeps() -> Option<u64> {
@@ -43,11 +43,13 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer, rounds: u32, leads: bool) {
     let mut into = [0; 8];
     for _ in 0..rounds {
         if leads {
-            endpoint.send_blocking(peer, TAG, &[1; 8], Level::BufferReusable).unwrap();
+            endpoint.send_blocking(peer, TAG, &[1; 8], SendOptions::new()).unwrap();
         }
-        endpoint.receive_blocking(Selector::from(peer, TAG), &mut into).unwrap();
+        endpoint
+            .receive_blocking(Selector::from(peer, TAG), &mut into, ReceiveOptions::new())
+            .unwrap();
         if !leads {
-            endpoint.send_blocking(peer, TAG, &[1; 8], Level::BufferReusable).unwrap();
+            endpoint.send_blocking(peer, TAG, &[1; 8], SendOptions::new()).unwrap();
         }
     }
 }

@@ -12,8 +12,8 @@ use common::handmade::HELLO_BYTES;
 use common::relay::Relay;
 use common::{domain, pair_of, pattern};
 use ringrail::{
-    Buffer, Endpoint, Envelope, Error, Event, Layout, Level, Owned, Peer, PeerFailure, Selector,
-    SendOptions,
+    Buffer, CompletionLevel, Endpoint, Envelope, Error, Event, Layout, Owned, Peer, PeerFailure,
+    ReceiveOptions, Selector, SendOptions,
 };
 
 const LANES: [&str; 2] = ["sockets", "uring"];
@@ -102,18 +102,18 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer) -> usize {
     for number in 0..2 * SIZES.len() as u64 {
         let size = SIZES[number as usize % SIZES.len()];
         let bytes = pattern(number, size);
-        let envelope = Envelope::tag(number);
+        let envelope = Envelope::tagged(number);
         let (mine, theirs) = (number.is_multiple_of(2), number % 3 == 0);
         let into = shaped(&vec![0; size], theirs);
         let receive = endpoint.receive(Selector::from(peer, envelope), into).unwrap();
-        let options = SendOptions::level(Level::Matched);
+        let options = SendOptions::at(CompletionLevel::Match);
         let send = endpoint.send(peer, envelope, shaped(&bytes, mine), options).unwrap();
         let outcome = receive.wait().unwrap();
-        assert_eq!(outcome.result.unwrap().length, size, "message {number}");
+        assert_eq!(outcome.status.length, size, "message {number}");
         let (got, is_clean) = bytes_of(outcome.buffer);
         assert!(is_clean, "message {number}: bytes between the blocks");
         differ += usize::from(got != bytes);
-        send.wait().unwrap().result.unwrap();
+        send.wait().unwrap();
     }
     differ
 }
@@ -160,15 +160,20 @@ fn a_path_that_always_corrupts_ends_with_an_error_on_both_sides() {
     over_both_drivers("always", |lanes| {
         let left = |endpoint: &Endpoint<Owned>, peer: Peer| {
             let bytes = pattern(1, 1 << 20);
-            let sent = endpoint.send_blocking(peer, Envelope::tag(1), &bytes, Level::Matched);
+            let sent = endpoint.send_blocking(
+                peer,
+                Envelope::tagged(1),
+                &bytes,
+                SendOptions::at(CompletionLevel::Match),
+            );
             let error = sent.unwrap_err();
             assert!(is_corruption(&error), "{error}");
             assert!(error.to_string().contains("the peer found it"), "{error}");
         };
         let right = |endpoint: &Endpoint<Owned>, peer: Peer| {
-            let selector = Selector::from(peer, Envelope::tag(1));
+            let selector = Selector::from(peer, Envelope::tagged(1));
             let receive = endpoint.receive(selector, vec![0; 1 << 20]).unwrap();
-            let error = receive.wait().unwrap().result.unwrap_err();
+            let error = receive.wait().unwrap_err().error;
             assert!(is_corruption(&error), "{error}");
             assert!(error.to_string().contains("8 chunks of a message"), "{error}");
             assert!(endpoint.counters().corrupted_chunks >= 8);
@@ -189,12 +194,17 @@ fn a_garbled_control_lane_ends_the_session_and_no_message_is_wrong() {
                     let until_lost = || -> Result<(), Error> {
                         for number in 0u64.. {
                             let bytes = pattern(number, number as usize * 37 % 3000);
-                            let envelope = Envelope::tag(1);
+                            let envelope = Envelope::tagged(1);
                             let into = vec![0; bytes.len()];
                             let receive = endpoint
                                 .receive(Selector::from(peer, envelope), into)
                                 .map_err(|error| error.error)?;
-                            endpoint.send_blocking(peer, envelope, &bytes, Level::Delivered)?;
+                            endpoint.send_blocking(
+                                peer,
+                                envelope,
+                                &bytes,
+                                SendOptions::at(CompletionLevel::Delivery),
+                            )?;
                             let outcome = receive.wait()?;
                             assert_eq!(outcome.result?.length, bytes.len());
                             assert!(outcome.buffer.as_slice().unwrap() == bytes, "{number}");
@@ -242,9 +252,10 @@ fn a_segment_whose_rest_nobody_sends_ends_the_session_without_checksums_too() {
         thread::spawn(move || {
             let left = left.attach().unwrap();
             let peer = left.insert(&through).unwrap();
-            left.send_blocking(peer, Envelope::tag(1), &[1; 8], Level::default()).unwrap();
-            let answer = Selector::from(peer, Envelope::tag(2));
-            let error = left.receive_blocking(answer, &mut [0; 8]).unwrap_err();
+            left.send_blocking(peer, Envelope::tagged(1), &[1; 8], SendOptions::new()).unwrap();
+            let answer = Selector::from(peer, Envelope::tagged(2));
+            let error =
+                left.receive_blocking(answer, &mut [0; 8], ReceiveOptions::new()).unwrap_err();
             let Error::Peer { failure, .. } = error else { panic!("{error}") };
             to.send(failure).unwrap();
         });

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::{domain, pattern};
 use ringrail::{
-    Address, Endpoint, Envelope, Error, Level, Operation, Owned, Peer, PeerFailure, RawSpan,
-    Selector, SendOptions,
+    Address, CompletionLevel, Endpoint, EndpointOptions, Envelope, Error, Operation, Owned, Peer,
+    PeerFailure, RawSpan, ReceiveOptions, Selector, SendOptions,
 };
 
 /// Long enough that a transfer is seen under way.
@@ -18,7 +18,7 @@ const LONG: usize = 96 << 20;
 const SHORT: usize = 6 << 20;
 
 fn tag(tag: u64) -> Envelope {
-    Envelope::tag(tag)
+    Envelope::tagged(tag)
 }
 
 /// Memory that its owner lends and takes back, as MPI programs do.
@@ -52,22 +52,31 @@ fn is_gone(error: &Error) -> bool {
 
 /// Tells `peer` of an address.
 fn tell(endpoint: &Endpoint<Owned>, peer: Peer, address: &Address) {
-    endpoint.send_blocking(peer, tag(1000), &address.to_bytes(), Level::Delivered).unwrap();
+    endpoint
+        .send_blocking(
+            peer,
+            tag(1000),
+            &address.to_bytes(),
+            SendOptions::at(CompletionLevel::Delivery),
+        )
+        .unwrap();
 }
 
 /// The peer that [`tell`] told of.
 fn told(endpoint: &Endpoint<Owned>) -> Peer {
     let mut bytes = [0; Address::BYTES];
-    endpoint.receive_blocking(Selector::any(tag(1000)), &mut bytes).unwrap();
+    endpoint.receive_blocking(Selector::any(tag(1000)), &mut bytes, ReceiveOptions::new()).unwrap();
     endpoint.insert(&Address::from_bytes(&bytes).unwrap()).unwrap()
 }
 
 fn wait_for(endpoint: &Endpoint<Owned>, from: Peer) {
-    endpoint.receive_blocking(Selector::from(from, tag(999)), &mut []).unwrap();
+    endpoint
+        .receive_blocking(Selector::from(from, tag(999)), &mut [], ReceiveOptions::new())
+        .unwrap();
 }
 
 fn signal(endpoint: &Endpoint<Owned>, to: Peer) {
-    endpoint.send_blocking(to, tag(999), &[], Level::default()).unwrap();
+    endpoint.send_blocking(to, tag(999), &[], SendOptions::new()).unwrap();
 }
 
 /// Who holds the engine when its endpoint with raw operations is dropped.
@@ -87,9 +96,9 @@ const KEEPERS: [Keeper; 3] = [Keeper::First, Keeper::Sibling, Keeper::Operation]
 fn two(keeper: Keeper, domain: &ringrail::Domain) -> (Endpoint<Owned>, Option<Endpoint<Owned>>) {
     let first = domain.endpoint().unwrap().attach().unwrap();
     match keeper {
-        Keeper::First => (first.open_sibling(false).unwrap(), Some(first)),
+        Keeper::First => (first.open_endpoint(EndpointOptions::default()).unwrap(), Some(first)),
         Keeper::Sibling => {
-            let sibling = first.open_sibling(false).unwrap();
+            let sibling = first.open_endpoint(EndpointOptions::default()).unwrap();
             (first, Some(sibling))
         }
         Keeper::Operation => (first, None),
@@ -120,7 +129,12 @@ fn memory_of_a_receive_is_nobody_elses_once_its_endpoint_is_dropped() {
             let endpoint = domain.endpoint().unwrap().attach().unwrap();
             let peer = endpoint.insert(&address).unwrap();
             to.send(endpoint.address()).unwrap();
-            let error = endpoint.send_blocking(peer, tag(1), &vec![7; LONG], Level::Matched);
+            let error = endpoint.send_blocking(
+                peer,
+                tag(1),
+                &vec![7; LONG],
+                SendOptions::at(CompletionLevel::Match),
+            );
             assert!(is_gone(&error.unwrap_err()));
         });
         let peer = leaving.insert(&of.recv().unwrap()).unwrap();
@@ -129,7 +143,7 @@ fn memory_of_a_receive_is_nobody_elses_once_its_endpoint_is_dropped() {
         // after that.
         let posted = unsafe {
             let selector = Selector::from(peer, tag(1));
-            leaving.post_receive_raw(selector, &[memory.span()], 0)
+            leaving.post_receive_raw(selector, &[memory.span()], ReceiveOptions::new())
         };
         posted.unwrap();
         let operation = (keeper == Keeper::Operation)
@@ -161,7 +175,9 @@ fn what_was_posted_goes_out_before_its_memory_is_the_callers_again() {
             let mut into = vec![0; SHORT];
             // By then the endpoint is being dropped.
             thread::sleep(Duration::from_millis(100));
-            endpoint.receive_blocking(Selector::any(tag(1)), &mut into).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert!(into == pattern(5, SHORT), "as it was before the drop");
         });
         let peer = leaving.insert(&of.recv().unwrap()).unwrap();
@@ -169,7 +185,7 @@ fn what_was_posted_goes_out_before_its_memory_is_the_callers_again() {
         // SAFETY: as above.
         let posted = unsafe {
             let options = SendOptions::default();
-            leaving.post_send_raw(peer, tag(1), &[memory.span()], options, 0)
+            leaving.post_send_raw(peer, tag(1), &[memory.span()], options)
         };
         // There is no connection yet.
         assert!(posted.unwrap().is_some());
@@ -202,7 +218,8 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
             let announced = Selector::from(status.peer.unwrap(), tag(1));
             dropped.recv().unwrap();
             let mut into = vec![0; LONG];
-            let error = endpoint.receive_blocking(announced, &mut into).unwrap_err();
+            let error =
+                endpoint.receive_blocking(announced, &mut into, ReceiveOptions::new()).unwrap_err();
             assert!(is_gone(&error), "{error}");
             assert!(into.iter().all(|&byte| byte != 0xee), "memory that was not lent was read");
         });
@@ -212,7 +229,7 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
         // SAFETY: as above.
         let posted = unsafe {
             let options = SendOptions::default();
-            leaving.post_send_raw(peer, tag(1), &[memory.span()], options, 0)
+            leaving.post_send_raw(peer, tag(1), &[memory.span()], options)
         };
         assert!(posted.unwrap().is_some());
         go_on(&leaving, 10);
@@ -260,21 +277,32 @@ fn a_first_endpoint_that_is_dropped_takes_no_message_and_holds_no_credit() {
         |endpoint, first| {
             let sibling = told(endpoint);
             wait_for(endpoint, sibling);
-            let error = endpoint.send_blocking(first, tag(1), b"?", Level::Matched).unwrap_err();
+            let error = endpoint
+                .send_blocking(first, tag(1), b"?", SendOptions::at(CompletionLevel::Match))
+                .unwrap_err();
             assert!(is_gone(&error), "{error}");
             // More than there is credit for.
             for _ in 0..100 {
-                endpoint.send_blocking(first, tag(1), b"to nobody", Level::default()).unwrap();
+                endpoint.send_blocking(first, tag(1), b"to nobody", SendOptions::new()).unwrap();
             }
-            endpoint.send_blocking(sibling, tag(2), b"to the sibling", Level::Matched).unwrap();
+            endpoint
+                .send_blocking(
+                    sibling,
+                    tag(2),
+                    b"to the sibling",
+                    SendOptions::at(CompletionLevel::Match),
+                )
+                .unwrap();
         },
         |first, peer| {
-            let sibling = first.open_sibling(false).unwrap();
+            let sibling = first.open_endpoint(EndpointOptions::default()).unwrap();
             tell(&first, peer, &sibling.address());
             drop(first);
             signal(&sibling, peer);
             let mut into = [0; 14];
-            sibling.receive_blocking(Selector::from(peer, tag(2)), &mut into).unwrap();
+            sibling
+                .receive_blocking(Selector::from(peer, tag(2)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(&into, b"to the sibling");
             assert_eq!(sibling.counters().dropped_frames, 101);
         },
@@ -287,18 +315,28 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
     let own = endpoint.insert(&endpoint.address()).unwrap();
     let mut into = [0];
     for round in 0..40 {
-        let sibling = endpoint.open_sibling(false).unwrap();
+        let sibling = endpoint.open_endpoint(EndpointOptions::default()).unwrap();
         let second = sibling.open_sibling(true).unwrap();
         // Completions that nobody reads, one queue for both.
         for one in [&sibling, &second] {
             let options = SendOptions::default();
-            one.post_send(own, tag(1), vec![round; 1], options, 0).unwrap();
-            endpoint.receive_blocking(Selector::any(tag(1)), &mut into).unwrap();
+            one.post_send(own, tag(1), vec![round; 1], options).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .unwrap();
         }
         for number in 0..14 {
-            sibling.post_receive(Selector::any(tag(2)), vec![0; 8], number).unwrap();
+            sibling
+                .post_receive(
+                    Selector::any(tag(2)),
+                    vec![0; 8],
+                    ReceiveOptions::new().user_data(number),
+                )
+                .unwrap();
         }
-        let full = sibling.post_receive(Selector::any(tag(2)), vec![0; 8], 99).unwrap_err();
+        let full = sibling
+            .post_receive(Selector::any(tag(2)), vec![0; 8], ReceiveOptions::new().user_data(99))
+            .unwrap_err();
         assert!(full.error.is_would_block());
         // Whoever shares its queue still reads it, and hears how its receives ended.
         drop(sibling);
@@ -311,7 +349,7 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
         let receives: Result<Vec<Operation>, _> = receives.collect();
         for mut receive in receives.unwrap() {
             assert!(receive.cancel());
-            receive.wait().unwrap().result.unwrap_err();
+            receive.wait().unwrap_err().error;
         }
     }
 }
@@ -320,14 +358,15 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
 fn operations_that_outlive_their_endpoint_have_ended_with_it() {
     let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
     let own = endpoint.insert(&endpoint.address()).unwrap();
-    let sibling = endpoint.open_sibling(false).unwrap();
+    let sibling = endpoint.open_endpoint(EndpointOptions::default()).unwrap();
     let receive = sibling.receive(Selector::any(tag(1)), vec![9; 8]).unwrap();
-    let options = SendOptions::level(Level::Matched);
+    let options = SendOptions::at(CompletionLevel::Match);
     let unmatched = sibling.send(own, tag(2), vec![8; 8], options).unwrap();
     let unpulled = sibling.send(own, tag(3), vec![7; 1 << 20], options).unwrap();
-    let sent = sibling.send(own, tag(4), vec![6; 8], SendOptions::level(Level::Delivered)).unwrap();
+    let sent =
+        sibling.send(own, tag(4), vec![6; 8], SendOptions::at(CompletionLevel::Delivery)).unwrap();
     drop(sibling);
-    assert_eq!(sent.wait().unwrap().result.unwrap().length, 8);
+    assert_eq!(sent.wait().unwrap().status.length, 8);
     for (operation, byte) in [(receive, 9), (unmatched, 8), (unpulled, 7)] {
         let outcome = operation.wait().unwrap();
         assert!(matches!(outcome.result, Err(Error::Cancelled)), "{:?}", outcome.result);
@@ -335,9 +374,11 @@ fn operations_that_outlive_their_endpoint_have_ended_with_it() {
     }
     // What was in memory already is still received; what had to be pulled is not.
     let mut into = [0; 8];
-    endpoint.receive_blocking(Selector::any(tag(2)), &mut into).unwrap();
-    endpoint.receive_blocking(Selector::any(tag(4)), &mut into).unwrap();
-    let error = endpoint.receive_blocking(Selector::any(tag(3)), &mut into).unwrap_err();
+    endpoint.receive_blocking(Selector::any(tag(2)), &mut into, ReceiveOptions::new()).unwrap();
+    endpoint.receive_blocking(Selector::any(tag(4)), &mut into, ReceiveOptions::new()).unwrap();
+    let error = endpoint
+        .receive_blocking(Selector::any(tag(3)), &mut into, ReceiveOptions::new())
+        .unwrap_err();
     assert!(is_gone(&error), "{error}");
 }
 
@@ -353,24 +394,33 @@ fn a_message_for_a_dropped_sibling_is_not_the_next_ones() {
             assert_ne!(old, new);
             for length in [8, 1 << 20] {
                 let bytes = pattern(1, length);
-                let error = endpoint.send_blocking(old, tag(1), &bytes, Level::Matched);
+                let error = endpoint.send_blocking(
+                    old,
+                    tag(1),
+                    &bytes,
+                    SendOptions::at(CompletionLevel::Match),
+                );
                 let error = error.unwrap_err();
                 assert!(is_gone(&error), "{error}");
             }
-            endpoint.send_blocking(old, tag(1), b"to nobody", Level::default()).unwrap();
-            endpoint.send_blocking(new, tag(1), b"for it", Level::Matched).unwrap();
+            endpoint.send_blocking(old, tag(1), b"to nobody", SendOptions::new()).unwrap();
+            endpoint
+                .send_blocking(new, tag(1), b"for it", SendOptions::at(CompletionLevel::Match))
+                .unwrap();
         },
         |first, peer| {
-            let sibling = first.open_sibling(false).unwrap();
+            let sibling = first.open_endpoint(EndpointOptions::default()).unwrap();
             tell(&first, peer, &sibling.address());
             let before = sibling.address();
             drop(sibling);
-            let next = first.open_sibling(false).unwrap();
+            let next = first.open_endpoint(EndpointOptions::default()).unwrap();
             assert_ne!(next.address(), before);
             signal(&first, peer);
             tell(&first, peer, &next.address());
             let mut into = [0; 16];
-            let status = next.receive_blocking(Selector::any(tag(1)), &mut into).unwrap();
+            let status = next
+                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(&into[..status.length], b"for it");
             assert_eq!(next.counters().dropped_frames, 3);
         },

@@ -5,19 +5,22 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::pair;
-use ringrail::{DatagramState, Endpoint, Envelope, Level, Owned, Peer, Selector};
+use ringrail::{
+    CompletionLevel, DatagramState, Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector,
+    SendOptions,
+};
 
-const TAG: Envelope = Envelope::tag(1);
+const TAG: Envelope = Envelope::tagged(1);
 /// Segments by datagram that each side waits for.
 const ENOUGH: u64 = 100;
 
-fn send(endpoint: &Endpoint<Owned>, peer: Peer, byte: u8, level: Level) {
-    endpoint.send_blocking(peer, TAG, &[byte; 8], level).unwrap();
+fn send(endpoint: &Endpoint<Owned>, peer: Peer, byte: u8, level: CompletionLevel) {
+    endpoint.send_blocking(peer, TAG, &[byte; 8], SendOptions::at(level)).unwrap();
 }
 
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer) -> u8 {
     let mut into = [0; 8];
-    endpoint.receive_blocking(Selector::from(peer, TAG), &mut into).unwrap();
+    endpoint.receive_blocking(Selector::from(peer, TAG), &mut into, ReceiveOptions::new()).unwrap();
     assert_eq!(into, [into[0]; 8]);
     into[0]
 }
@@ -33,7 +36,7 @@ fn has_enough(endpoint: &Endpoint<Owned>) -> bool {
 fn lead(endpoint: &Endpoint<Owned>, peer: Peer, is_over: impl Fn(u32, bool) -> bool) {
     let mut is_last = false;
     for round in 1.. {
-        send(endpoint, peer, u8::from(is_last), Level::BufferReusable);
+        send(endpoint, peer, u8::from(is_last), CompletionLevel::Inject);
         let other_has_enough = receive(endpoint, peer) == 1;
         if is_last {
             break;
@@ -41,12 +44,12 @@ fn lead(endpoint: &Endpoint<Owned>, peer: Peer, is_over: impl Fn(u32, bool) -> b
         is_last = is_over(round, other_has_enough);
     }
     // Neither leaves while the other may wait.
-    send(endpoint, peer, 2, Level::Matched);
+    send(endpoint, peer, 2, CompletionLevel::Match);
 }
 
 fn follow(endpoint: &Endpoint<Owned>, peer: Peer) {
     while receive(endpoint, peer) != 2 {
-        send(endpoint, peer, u8::from(has_enough(endpoint)), Level::BufferReusable);
+        send(endpoint, peer, u8::from(has_enough(endpoint)), CompletionLevel::Inject);
     }
 }
 
@@ -119,7 +122,9 @@ fn acknowledgements_that_fall_due_together_leave_together() {
         }
     };
     let send = |number: usize| {
-        while peers[number].inject(hub_of[number], TAG, &[1; 8]).is_err_and(|e| e.is_would_block())
+        while peers[number]
+            .inject(hub_of[number], TAG, &[1; 8], SendOptions::new())
+            .is_err_and(|e| e.is_would_block())
         {
             turn();
         }

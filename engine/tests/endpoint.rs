@@ -6,10 +6,13 @@ mod common;
 use std::time::Duration;
 
 use common::{pair, pattern};
-use ringrail::{Buffer, Envelope, Error, ErrorKind, Layout, Level, Peer, Selector, SendOptions};
+use ringrail::{
+    Buffer, CompletionLevel, EndpointOptions, Envelope, Error, ErrorKind, Layout, Peer,
+    ReceiveOptions, Selector, SendOptions,
+};
 
 fn tag(tag: u64) -> Envelope {
-    Envelope::tag(tag)
+    Envelope::tagged(tag)
 }
 
 #[test]
@@ -20,14 +23,22 @@ fn messages_of_all_sizes_arrive_whole() {
         move |endpoint, peer| {
             for (number, size) in sizes.into_iter().enumerate() {
                 let bytes = pattern(number as u64, size);
-                endpoint.send_blocking(peer, tag(number as u64), &bytes, Level::Matched).unwrap();
+                endpoint
+                    .send_blocking(
+                        peer,
+                        tag(number as u64),
+                        &bytes,
+                        SendOptions::at(CompletionLevel::Match),
+                    )
+                    .unwrap();
             }
         },
         move |endpoint, peer| {
             for (number, size) in sizes.into_iter().enumerate() {
                 let mut into = vec![0; size];
                 let selector = Selector::from(peer, tag(number as u64));
-                let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+                let status =
+                    endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                 assert_eq!((status.length, status.peer), (size, Some(peer)));
                 assert!(into == pattern(number as u64, size), "size {size}");
             }
@@ -41,28 +52,38 @@ fn receives_posted_in_reverse_order_get_their_own_message() {
     pair(
         &[],
         |endpoint, peer| {
-            endpoint.receive_blocking(Selector::any(tag(u64::MAX)), &mut []).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(u64::MAX)), &mut [], ReceiveOptions::new())
+                .unwrap();
             for number in 0..COUNT {
                 let bytes = number.to_le_bytes();
-                endpoint.send_blocking(peer, tag(number), &bytes, Level::default()).unwrap();
+                endpoint.send_blocking(peer, tag(number), &bytes, SendOptions::new()).unwrap();
             }
-            endpoint.receive_blocking(Selector::any(tag(u64::MAX)), &mut []).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(u64::MAX)), &mut [], ReceiveOptions::new())
+                .unwrap();
         },
         |endpoint, peer| {
             for number in (0..COUNT).rev() {
-                endpoint.post_receive(Selector::any(tag(number)), vec![0u8; 8], number).unwrap();
+                endpoint
+                    .post_receive(
+                        Selector::any(tag(number)),
+                        vec![0u8; 8],
+                        ReceiveOptions::new().user_data(number),
+                    )
+                    .unwrap();
             }
-            endpoint.send_blocking(peer, tag(u64::MAX), &[], Level::default()).unwrap();
+            endpoint.send_blocking(peer, tag(u64::MAX), &[], SendOptions::new()).unwrap();
             let mut done = Vec::new();
             while done.len() < COUNT as usize {
                 endpoint.wait(&mut done, 1000, None).unwrap();
             }
             for completion in done {
                 let buffer = completion.buffer.unwrap();
-                assert_eq!(buffer.as_slice().unwrap(), completion.context.to_le_bytes());
-                assert_eq!(completion.result.unwrap().envelope.tag, completion.context);
+                assert_eq!(buffer.as_slice().unwrap(), completion.user_data.to_le_bytes());
+                assert_eq!(completion.result.unwrap().envelope.tag(), completion.user_data);
             }
-            endpoint.send_blocking(peer, tag(u64::MAX), &[], Level::default()).unwrap();
+            endpoint.send_blocking(peer, tag(u64::MAX), &[], SendOptions::new()).unwrap();
         },
     );
 }
@@ -75,9 +96,18 @@ fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
         |endpoint, peer| {
             for number in 0..3000u64 {
                 let bytes = number.to_le_bytes();
-                endpoint.send_blocking(peer, tag(number % 3), &bytes, Level::Delivered).unwrap();
+                endpoint
+                    .send_blocking(
+                        peer,
+                        tag(number % 3),
+                        &bytes,
+                        SendOptions::at(CompletionLevel::Delivery),
+                    )
+                    .unwrap();
             }
-            endpoint.receive_blocking(Selector::any(tag(9)), &mut []).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(9)), &mut [], ReceiveOptions::new())
+                .unwrap();
         },
         |endpoint, peer| {
             let probe = Selector::any(tag(2));
@@ -91,14 +121,15 @@ fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
                 if number >= 2000 {
                     break;
                 }
-                let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+                let status =
+                    endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                 let got = u64::from_le_bytes(into);
-                let which = status.envelope.tag as usize;
-                assert_eq!(got % 3, status.envelope.tag);
+                let which = status.envelope.tag() as usize;
+                assert_eq!(got % 3, status.envelope.tag());
                 assert!(last[which] < Some(got), "order within a tag");
                 last[which] = Some(got);
             }
-            endpoint.send_blocking(peer, tag(9), &[], Level::default()).unwrap();
+            endpoint.send_blocking(peer, tag(9), &[], SendOptions::new()).unwrap();
         },
     );
 }
@@ -112,7 +143,9 @@ fn truncation_names_both_lengths_and_the_message() {
             move |endpoint, peer| {
                 let bytes = pattern(1, size);
                 let sent = Envelope::new(7, 1);
-                endpoint.send_blocking(peer, sent, &bytes, Level::Matched).unwrap();
+                endpoint
+                    .send_blocking(peer, sent, &bytes, SendOptions::at(CompletionLevel::Match))
+                    .unwrap();
             },
             move |endpoint, peer| {
                 // What MPI_Status says of a receive with wildcards.
@@ -153,7 +186,7 @@ fn layouts_scatter_and_gather() {
             let list = Buffer::list((0..2500).map(|_| Buffer::from(vec![0u8; block * 2])));
             let selector = Selector::from(peer, tag(1));
             let mut outcome = endpoint.receive(selector, list).unwrap().wait().unwrap();
-            assert_eq!(outcome.result.unwrap().length, block * count);
+            assert_eq!(outcome.status.length, block * count);
             let whole = pattern(3, block * count * 2);
             let expected: Vec<u8> =
                 whole.chunks(block).skip(1).step_by(2).flatten().copied().collect();
@@ -169,7 +202,9 @@ fn head_to_head_exchanges_of_long_messages_do_not_lock_up() {
             let bytes = pattern(round, 3 << 20);
             // Both send first.
             let receive = endpoint.receive(Selector::from(peer, tag(round)), vec![0; 3 << 20]);
-            endpoint.send_blocking(peer, tag(round), &bytes, Level::Matched).unwrap();
+            endpoint
+                .send_blocking(peer, tag(round), &bytes, SendOptions::at(CompletionLevel::Match))
+                .unwrap();
             let outcome = receive.unwrap().wait().unwrap();
             outcome.result.unwrap();
             assert!(outcome.buffer.as_slice().unwrap() == bytes);
@@ -190,11 +225,13 @@ fn mutual_floods_at_credit_one_go_through() {
             .collect();
         for number in 0..500u64 {
             let mut into = [0; 8];
-            endpoint.receive_blocking(Selector::any(tag(1)), &mut into).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(u64::from_le_bytes(into), number);
         }
         for send in sends {
-            send.wait().unwrap().result.unwrap();
+            send.wait().unwrap();
         }
     };
     pair(&[("envelope_credits", "1"), ("eager_credit_bytes", "8")], flood, flood);
@@ -208,13 +245,15 @@ fn first_bytes_travel_with_the_request_and_nothing_else_is_copied() {
         move |endpoint, peer| {
             let before = endpoint.counters().copied_bytes;
             let bytes = pattern(5, size);
-            endpoint.send_blocking(peer, tag(1), &bytes, Level::Matched).unwrap();
+            endpoint
+                .send_blocking(peer, tag(1), &bytes, SendOptions::at(CompletionLevel::Match))
+                .unwrap();
             assert_eq!(endpoint.counters().copied_bytes - before, 1000);
         },
         move |endpoint, peer| {
             let mut into = vec![0; size];
             let receive = Selector::from(peer, tag(1));
-            endpoint.receive_blocking(receive, &mut into).unwrap();
+            endpoint.receive_blocking(receive, &mut into, ReceiveOptions::new()).unwrap();
             assert!(into == pattern(5, size));
             // Once more if it was unexpected: out of the pool of frames that waited.
             assert!(endpoint.counters().copied_bytes <= 2000);
@@ -227,8 +266,12 @@ fn cancelled_receives_end_as_cancelled_and_matched_ones_do_not() {
     pair(
         &[],
         |endpoint, peer| {
-            endpoint.receive_blocking(Selector::any(tag(7)), &mut []).unwrap();
-            endpoint.send_blocking(peer, tag(1), b"x", Level::Matched).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(7)), &mut [], ReceiveOptions::new())
+                .unwrap();
+            endpoint
+                .send_blocking(peer, tag(1), b"x", SendOptions::at(CompletionLevel::Match))
+                .unwrap();
         },
         |endpoint, peer| {
             let never = endpoint.receive(Selector::from(peer, tag(2)), vec![0; 4]);
@@ -237,9 +280,9 @@ fn cancelled_receives_end_as_cancelled_and_matched_ones_do_not() {
             assert!(never.cancel());
             assert!(!never.cancel());
             assert!(matches!(never.wait().unwrap().result, Err(Error::Cancelled)));
-            endpoint.send_blocking(peer, tag(7), &[], Level::default()).unwrap();
+            endpoint.send_blocking(peer, tag(7), &[], SendOptions::new()).unwrap();
             let outcome = once.wait().unwrap();
-            assert_eq!(outcome.result.unwrap().length, 1);
+            assert_eq!(outcome.status.length, 1);
         },
     );
 }
@@ -249,26 +292,43 @@ fn untagged_messages_and_siblings_keep_to_themselves() {
     pair(
         &[],
         |endpoint, peer| {
-            let options = SendOptions::level(Level::Matched);
-            let untagged = endpoint.send_untagged(peer, b"plain".to_vec(), options).unwrap();
-            endpoint.send_blocking(peer, tag(0), b"tagged", Level::Matched).unwrap();
-            untagged.wait().unwrap().result.unwrap();
+            let options = SendOptions::at(CompletionLevel::Match);
+            let untagged =
+                endpoint.send(peer, Envelope::UNTAGGED, b"plain".to_vec(), options).unwrap();
+            endpoint
+                .send_blocking(peer, tag(0), b"tagged", SendOptions::at(CompletionLevel::Match))
+                .unwrap();
+            untagged.wait().unwrap();
             let mut address = [0; ringrail::Address::BYTES];
-            endpoint.receive_blocking(Selector::any(tag(5)), &mut address).unwrap();
+            endpoint
+                .receive_blocking(Selector::any(tag(5)), &mut address, ReceiveOptions::new())
+                .unwrap();
             let sibling = ringrail::Address::from_bytes(&address).unwrap();
             let sibling = endpoint.insert(&sibling).unwrap();
-            endpoint.send_blocking(sibling, tag(0), b"to the sibling", Level::Matched).unwrap();
+            endpoint
+                .send_blocking(
+                    sibling,
+                    tag(0),
+                    b"to the sibling",
+                    SendOptions::at(CompletionLevel::Match),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
             let mut into = [0; 16];
-            let status = endpoint.receive_blocking(Selector::any(tag(0)), &mut into).unwrap();
+            let status = endpoint
+                .receive_blocking(Selector::any(tag(0)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(&into[..status.length], b"tagged");
-            let outcome = endpoint.receive_untagged(None, vec![0; 16]).unwrap().wait().unwrap();
-            assert_eq!(outcome.result.unwrap().length, 5);
-            let sibling = endpoint.open_sibling(false).unwrap();
+            let outcome =
+                endpoint.receive(Selector::untagged(None), vec![0; 16]).unwrap().wait().unwrap();
+            assert_eq!(outcome.status.length, 5);
+            let sibling = endpoint.open_endpoint(EndpointOptions::default()).unwrap();
             let address = sibling.address().to_bytes();
-            endpoint.send_blocking(peer, tag(5), &address, Level::default()).unwrap();
-            let status = sibling.receive_blocking(Selector::any(tag(0)), &mut into).unwrap();
+            endpoint.send_blocking(peer, tag(5), &address, SendOptions::new()).unwrap();
+            let status = sibling
+                .receive_blocking(Selector::any(tag(0)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(&into[..status.length], b"to the sibling");
         },
     );
@@ -291,7 +351,14 @@ fn more_peers_than_bulk_lanes_take_turns() {
             let hub = endpoint.insert(&address).unwrap();
             for round in 0..3 {
                 let bytes = pattern(number + round, 300_000);
-                endpoint.send_blocking(hub, tag(number), &bytes, Level::Matched).unwrap();
+                endpoint
+                    .send_blocking(
+                        hub,
+                        tag(number),
+                        &bytes,
+                        SendOptions::at(CompletionLevel::Match),
+                    )
+                    .unwrap();
             }
             done.send(number).unwrap();
         });
@@ -300,7 +367,9 @@ fn more_peers_than_bulk_lanes_take_turns() {
     let mut into = vec![0; 300_000];
     for round in 0..3 {
         for number in 0..5u64 {
-            let status = hub.receive_blocking(Selector::any(tag(number)), &mut into).unwrap();
+            let status = hub
+                .receive_blocking(Selector::any(tag(number)), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(status.length, into.len());
             assert!(into == pattern(number + round, 300_000));
         }
@@ -320,7 +389,9 @@ fn a_detached_endpoint_goes_on_in_another_thread() {
         let peer = fixed.insert(&moving_address).unwrap();
         for round in 0..4 {
             let bytes = pattern(round, 200_000);
-            fixed.send_blocking(peer, tag(round), &bytes, Level::Matched).unwrap();
+            fixed
+                .send_blocking(peer, tag(round), &bytes, SendOptions::at(CompletionLevel::Match))
+                .unwrap();
         }
     });
     let mut detached = moving;
@@ -330,7 +401,7 @@ fn a_detached_endpoint_goes_on_in_another_thread() {
             let peer = endpoint.insert(&fixed_address).unwrap();
             let mut into = vec![0; 200_000];
             let selector = Selector::from(peer, tag(round));
-            endpoint.receive_blocking(selector, &mut into).unwrap();
+            endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
             assert!(into == pattern(round, 200_000));
             let mut endpoint = endpoint;
             loop {
@@ -353,31 +424,34 @@ fn inject_up_to_the_limit(settings: &[(&str, &str)]) {
     pair(
         settings,
         |endpoint, peer| {
-            endpoint.connect(peer).unwrap();
+            endpoint.connect(peer, None).unwrap();
             let limit = endpoint.domain().settings().inject_limit_bytes();
-            let error = endpoint.inject(peer, tag(0), &vec![0; limit + 1]).unwrap_err();
+            let error =
+                endpoint.inject(peer, tag(0), &vec![0; limit + 1], SendOptions::new()).unwrap_err();
             assert!(error.to_string().contains("inject_limit_bytes"), "{error}");
             for (number, length) in [0, 8, limit, limit, 100, limit].into_iter().enumerate() {
                 let bytes = pattern(number as u64, length);
                 loop {
-                    match endpoint.inject(peer, tag(number as u64), &bytes) {
+                    match endpoint.inject(peer, tag(number as u64), &bytes, SendOptions::new()) {
                         Ok(()) => break,
                         Err(error) => assert!(error.is_would_block(), "{error}"),
                     }
                     endpoint.progress().unwrap();
                 }
             }
-            endpoint.receive_blocking(Selector::from(peer, tag(9)), &mut []).unwrap();
+            endpoint
+                .receive_blocking(Selector::from(peer, tag(9)), &mut [], ReceiveOptions::new())
+                .unwrap();
         },
         |endpoint, peer| {
             let limit = endpoint.domain().settings().inject_limit_bytes();
             for (number, length) in [0, 8, limit, limit, 100, limit].into_iter().enumerate() {
                 let mut into = vec![0; length];
                 let selector = Selector::from(peer, tag(number as u64));
-                endpoint.receive_blocking(selector, &mut into).unwrap();
+                endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                 assert!(into == pattern(number as u64, length), "message {number}");
             }
-            endpoint.send_blocking(peer, tag(9), &[], Level::default()).unwrap();
+            endpoint.send_blocking(peer, tag(9), &[], SendOptions::new()).unwrap();
         },
     );
 }
@@ -442,8 +516,14 @@ fn a_hundred_clients_at_once_are_all_served() {
                 let client = domain.endpoint().unwrap().attach().unwrap();
                 let peer = client.insert(&address).unwrap();
                 let bytes = pattern(number, 3000);
-                client.post_send(peer, tag(number), bytes, SendOptions::default(), 0).unwrap();
-                client.post_receive(Selector::from(peer, tag(number)), vec![0; 3000], 1).unwrap();
+                client.post_send(peer, tag(number), bytes, SendOptions::new()).unwrap();
+                client
+                    .post_receive(
+                        Selector::from(peer, tag(number)),
+                        vec![0; 3000],
+                        ReceiveOptions::new().user_data(1),
+                    )
+                    .unwrap();
                 client
             })
             .collect();
@@ -457,7 +537,7 @@ fn a_hundred_clients_at_once_are_all_served() {
             done.into_iter().map(move |completion| (number as u64, completion))
         }) {
             completion.result.unwrap();
-            if completion.context == 1 {
+            if completion.user_data == 1 {
                 let Some(Buffer::Heap(bytes)) = completion.buffer else { panic!("no buffer") };
                 assert!(bytes == pattern(number, 3000), "client {number}");
             }
@@ -467,9 +547,9 @@ fn a_hundred_clients_at_once_are_all_served() {
     let any = Selector::any(tag(0)).ignoring(u64::MAX);
     for _ in 0..CLIENTS {
         let mut bytes = vec![0; 3000];
-        let status = server.receive_blocking(any, &mut bytes).unwrap();
-        let back = tag(status.envelope.tag);
-        server.send_blocking(status.peer.unwrap(), back, &bytes, Level::default()).unwrap();
+        let status = server.receive_blocking(any, &mut bytes, ReceiveOptions::new()).unwrap();
+        let back = tag(status.envelope.tag());
+        server.send_blocking(status.peer.unwrap(), back, &bytes, SendOptions::new()).unwrap();
     }
     while served.try_recv().is_err() {
         assert!(!clients.is_finished(), "the clients failed");
@@ -487,7 +567,7 @@ fn closing_does_not_wait_for_a_peer_that_computes() {
     let [near, far] = [(); 2].map(|()| domain.endpoint().unwrap().attach().unwrap());
     let peer = near.insert(&far.address()).unwrap();
     far.insert(&near.address()).unwrap();
-    near.post_send(peer, tag(1), vec![1; 8], SendOptions::default(), 0).unwrap();
+    near.post_send(peer, tag(1), vec![1; 8], SendOptions::new()).unwrap();
     let mut done = Vec::new();
     while done.is_empty() {
         near.wait(&mut done, 1, Some(Duration::ZERO)).unwrap();
@@ -497,7 +577,7 @@ fn closing_does_not_wait_for_a_peer_that_computes() {
     drop(near);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     let mut message = [0; 8];
-    far.receive_blocking(Selector::any(tag(1)), &mut message).unwrap();
+    far.receive_blocking(Selector::any(tag(1)), &mut message, ReceiveOptions::new()).unwrap();
     assert_eq!(message, [1; 8]);
 }
 
@@ -509,7 +589,7 @@ fn misuse_is_named_and_waits_for_nothing() {
 
     let own = endpoint.insert(&endpoint.address()).unwrap();
     let options = SendOptions::default();
-    endpoint.post_send(own, tag(2), vec![1u8], options, 0).unwrap();
+    endpoint.post_send(own, tag(2), vec![1u8], options).unwrap();
     // The clock does not reach that far.
     assert_eq!(endpoint.wait(&mut Vec::new(), 9, Some(Duration::MAX)).unwrap(), 1);
     let stranger = common::domain(&[]).endpoint().unwrap();
@@ -529,6 +609,6 @@ fn misuse_is_named_and_waits_for_nothing() {
     assert!(std::error::Error::source(&rejected).is_none(), "the cause is said once");
     assert_eq!(rejected.buffer.as_slice().unwrap(), [7; 3]);
     assert!(matches!(endpoint.remove(own), Err(Error::UnknownPeer)));
-    assert!(matches!(endpoint.connect(own), Err(Error::UnknownPeer)));
+    assert!(matches!(endpoint.connect(own, None), Err(Error::UnknownPeer)));
     assert_eq!(endpoint.peer_address(own), None);
 }

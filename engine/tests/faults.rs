@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::handmade::{Exchange, hello, join, join_key};
 use common::{SECRET, domain, pair, pattern};
 use ringrail::{
-    Address, Endpoint, Envelope, Error, Event, Level, Operation, Owned, Peer, PeerFailure,
-    Selector, SendOptions,
+    Address, CompletionLevel, Endpoint, Envelope, Error, Event, Failed, Operation, Owned, Peer,
+    PeerFailure, ReceiveOptions, Selector, SendOptions,
 };
 
 fn failure_of(error: &Error) -> &PeerFailure {
@@ -43,17 +43,18 @@ fn a_refused_connection_fails_operations_with_peer_and_cause() {
     drop(gone);
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
     let peer = endpoint.insert(&address).unwrap();
-    let receive = endpoint.receive(Selector::from(peer, Envelope::tag(1)), vec![0; 8]).unwrap();
-    let error =
-        endpoint.send_blocking(peer, Envelope::tag(1), b"hello", Level::default()).unwrap_err();
+    let receive = endpoint.receive(Selector::from(peer, Envelope::tagged(1)), vec![0; 8]).unwrap();
+    let error = endpoint
+        .send_blocking(peer, Envelope::tagged(1), b"hello", SendOptions::new())
+        .unwrap_err();
     assert!(matches!(failure_of(&error), PeerFailure::Unreachable { attempts: 3, .. }), "{error}");
     assert!(error.to_string().contains(&address.locator().to_string()), "{error}");
-    let error = receive.wait().unwrap().result.unwrap_err();
+    let error = receive.wait().unwrap_err().error;
     assert!(matches!(failure_of(&error), PeerFailure::Unreachable { .. }), "{error}");
     // Failed for good until the user tries again.
-    let again = endpoint.send(peer, Envelope::tag(1), vec![1], SendOptions::default());
+    let again = endpoint.send(peer, Envelope::tagged(1), vec![1], SendOptions::default());
     assert!(matches!(again.unwrap_err().error, Error::Peer { .. }));
-    assert!(endpoint.connect(peer).is_err());
+    assert!(endpoint.connect(peer, None).is_err());
 }
 
 /// RR-CONN-3
@@ -72,14 +73,18 @@ fn another_process_at_the_same_address_is_told_apart() {
     let server = std::thread::spawn(move || {
         let second = second.attach().unwrap();
         let mut into = [0; 2];
-        second.receive_blocking(Selector::any(Envelope::tag(1)), &mut into).unwrap();
+        second
+            .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+            .unwrap();
     });
     let client = common::domain(&[]).endpoint().unwrap().attach().unwrap();
     let old = client.insert(&stale).unwrap();
-    let error = client.connect(old).unwrap_err();
+    let error = client.connect(old, None).unwrap_err();
     assert_eq!(failure_of(&error), &PeerFailure::Restarted);
     let new = client.insert(&fresh).unwrap();
-    client.send_blocking(new, Envelope::tag(1), b"ok", Level::Matched).unwrap();
+    client
+        .send_blocking(new, Envelope::tagged(1), b"ok", SendOptions::at(CompletionLevel::Match))
+        .unwrap();
     server.join().unwrap();
 }
 
@@ -100,11 +105,18 @@ fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
             let silent = TcpStream::connect(endpoint.address().locator()).unwrap();
             wait_event(endpoint, |event| matches!(event, Event::Refused { .. }));
             drop(silent);
-            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+            endpoint
+                .send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"x",
+                    SendOptions::at(CompletionLevel::Match),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tag(1));
-            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+            let selector = Selector::from(peer, Envelope::tagged(1));
+            endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
 }
@@ -143,11 +155,18 @@ fn connections_that_say_nothing_are_few_and_do_not_stay() {
                 connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                 assert_eq!(connection.read(&mut [0]).unwrap(), 0, "it is closed");
             }
-            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+            endpoint
+                .send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"x",
+                    SendOptions::at(CompletionLevel::Match),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tag(1));
-            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+            let selector = Selector::from(peer, Envelope::tagged(1));
+            endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
 }
@@ -178,11 +197,18 @@ fn bytes_that_nobody_granted_close_their_lane_only() {
             session.set_nonblocking(true).unwrap();
             let still = session.read(&mut [0]).unwrap_err();
             assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock, "the session lives");
-            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+            endpoint
+                .send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"x",
+                    SendOptions::at(CompletionLevel::Match),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tag(1));
-            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+            let selector = Selector::from(peer, Envelope::tagged(1));
+            endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
 }
@@ -242,11 +268,18 @@ fn malformed_segments_close_their_session_only() {
                 assert!(matches!(failure, PeerFailure::Protocol(_)), "{failure}");
                 assert!(peer.join().unwrap(), "the session is closed");
             }
-            endpoint.send_blocking(peer, Envelope::tag(1), b"x", Level::Matched).unwrap();
+            endpoint
+                .send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"x",
+                    SendOptions::at(CompletionLevel::Match),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tag(1));
-            endpoint.receive_blocking(selector, &mut [0; 1]).unwrap();
+            let selector = Selector::from(peer, Envelope::tagged(1));
+            endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
 }
@@ -257,17 +290,24 @@ fn a_peer_that_leaves_ends_what_waits_for_it() {
     pair(
         &[],
         |endpoint, peer| {
-            endpoint.send_blocking(peer, Envelope::tag(1), b"bye", Level::Delivered).unwrap();
+            endpoint
+                .send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"bye",
+                    SendOptions::at(CompletionLevel::Delivery),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tag(2));
+            let selector = Selector::from(peer, Envelope::tagged(2));
             let never = endpoint.receive(selector, vec![0; 8]).unwrap();
-            let error = never.wait().unwrap().result.unwrap_err();
+            let error = never.wait().unwrap_err().error;
             assert_eq!(failure_of(&error), &PeerFailure::Left);
             // What it had sent is still there.
             let mut into = [0; 3];
-            let selector = Selector::from(peer, Envelope::tag(1));
-            endpoint.receive_blocking(selector, &mut into).unwrap();
+            let selector = Selector::from(peer, Envelope::tagged(1));
+            endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
             assert_eq!(&into, b"bye");
         },
     );
@@ -279,11 +319,18 @@ fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
     pair(
         &[],
         |endpoint, peer| {
-            endpoint.send_blocking(peer, Envelope::tag(1), b"bye", Level::Delivered).unwrap();
+            endpoint
+                .send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"bye",
+                    SendOptions::at(CompletionLevel::Delivery),
+                )
+                .unwrap();
         },
         |endpoint, peer| {
-            let sent = Selector::from(peer, Envelope::tag(1));
-            let never = Selector::from(peer, Envelope::tag(2));
+            let sent = Selector::from(peer, Envelope::tagged(1));
+            let never = Selector::from(peer, Envelope::tagged(2));
             let deadline = Instant::now() + Duration::from_secs(60);
             let error = loop {
                 match endpoint.peek(never) {
@@ -293,9 +340,9 @@ fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
                 assert!(Instant::now() < deadline, "it left, and nobody says so");
             };
             assert_eq!(failure_of(&error), &PeerFailure::Left);
-            assert_eq!(endpoint.peek(Selector::any(Envelope::tag(2))).unwrap(), None);
+            assert_eq!(endpoint.peek(Selector::any(Envelope::tagged(2))).unwrap(), None);
             assert_eq!(endpoint.peek(sent).unwrap().map(|status| status.length), Some(3));
-            endpoint.receive_blocking(sent, &mut [0; 3]).unwrap();
+            endpoint.receive_blocking(sent, &mut [0; 3], ReceiveOptions::new()).unwrap();
             assert_eq!(failure_of(&endpoint.peek(sent).unwrap_err()), &PeerFailure::Left);
         },
     );
@@ -310,13 +357,14 @@ fn child_that_is_killed() {
     let endpoint = domain(&settings).endpoint().unwrap().attach().unwrap();
     let hex: String = endpoint.address().to_bytes().iter().map(|b| format!("{b:02x}")).collect();
     println!("\nADDRESS {hex}");
-    let any = Selector::any(Envelope::tag(1));
+    let any = Selector::any(Envelope::tagged(1));
     // Long messages back and forth until the end.
     let mut into = vec![0; 32 << 20];
     loop {
-        let status = endpoint.receive_blocking(any, &mut into).unwrap();
+        let status = endpoint.receive_blocking(any, &mut into, ReceiveOptions::new()).unwrap();
         let Some(peer) = status.peer else { continue };
-        let send = endpoint.send(peer, Envelope::tag(2), vec![1; 32 << 20], SendOptions::default());
+        let send =
+            endpoint.send(peer, Envelope::tagged(2), vec![1; 32 << 20], SendOptions::default());
         drop(send.unwrap());
     }
 }
@@ -369,15 +417,15 @@ const LONG: usize = 32 << 20;
 /// Long messages in flight both ways, and some that wait.
 fn in_flight(endpoint: &Endpoint<Owned>, peer: Peer) -> Vec<Operation> {
     let receive = |tag| {
-        let selector = Selector::from(peer, Envelope::tag(tag));
+        let selector = Selector::from(peer, Envelope::tagged(tag));
         endpoint.receive(selector, vec![0; LONG]).unwrap()
     };
     let send = |tag| {
-        let options = SendOptions::level(Level::Matched);
-        endpoint.send(peer, Envelope::tag(tag), pattern(1, LONG), options).unwrap()
+        let options = SendOptions::at(CompletionLevel::Match);
+        endpoint.send(peer, Envelope::tagged(tag), pattern(1, LONG), options).unwrap()
     };
-    send(1).wait().unwrap().result.unwrap();
-    receive(2).wait().unwrap().result.unwrap();
+    send(1).wait().unwrap();
+    receive(2).wait().unwrap();
     let pending = vec![send(1), receive(2), send(1), send(3), receive(4)];
     for _ in 0..200 {
         endpoint.progress().unwrap();
@@ -406,7 +454,7 @@ fn a_killed_peer_ends_everything_within_two_seconds() {
     let killed = Instant::now();
     all_are_lost(pending);
     assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
-    let error = endpoint.connect(peer).unwrap_err();
+    let error = endpoint.connect(peer, None).unwrap_err();
     assert!(matches!(error, Error::Peer { .. }));
 }
 
@@ -424,7 +472,7 @@ fn a_peer_restarted_at_its_address_in_mid_transfer_is_another_peer() {
     let second = Victim::start(&port);
     assert_eq!(first.address.locator(), second.address.locator());
     all_are_lost(pending);
-    let error = endpoint.connect(old).unwrap_err();
+    let error = endpoint.connect(old, None).unwrap_err();
     assert_eq!(failure_of(&error), &PeerFailure::Restarted);
     let new = endpoint.insert(&second.address).unwrap();
     assert_ne!(old, new);

@@ -9,9 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::domain;
-use ringrail::{Address, Domain, Endpoint, Envelope, Error, Level, Owned, Selector, SendOptions};
+use ringrail::{
+    Address, CompletionLevel, Domain, Endpoint, EndpointOptions, Envelope, Error, Owned, Selector,
+    SendOptions,
+};
 
-const TAG: Envelope = Envelope::tag(3);
+const TAG: Envelope = Envelope::tagged(3);
 /// Longer than a busy machine takes for anything here.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -76,7 +79,7 @@ fn endpoint(settings: &[(&str, &str)]) -> (Domain, Endpoint<Owned>) {
 
 fn greet(endpoint: &Endpoint<Owned>, address: &Address, text: &[u8]) {
     let peer = endpoint.insert(address).unwrap();
-    endpoint.send_blocking(peer, TAG, text, Level::Delivered).unwrap();
+    endpoint.send_blocking(peer, TAG, text, SendOptions::at(CompletionLevel::Delivery)).unwrap();
 }
 
 /// With datagrams there is a caretaker, and an exporter has a thread as well.
@@ -88,7 +91,7 @@ fn a_child_drops_what_it_inherited_and_begins_anew() {
         let settings = [("control_lane", control_lane), THREADS[1]];
         let (domain, parent) = endpoint(&settings);
         let (other_domain, other) = endpoint(&settings);
-        let sibling = parent.open_sibling(false).unwrap();
+        let sibling = parent.open_endpoint(EndpointOptions::default()).unwrap();
         let own = other.insert(&parent.address()).unwrap();
         let mut sent = other.send(own, TAG, vec![7; 8], SendOptions::default()).unwrap();
         let mut came = parent.receive(Selector::any(TAG), vec![0; 8]).unwrap();
@@ -98,7 +101,7 @@ fn a_child_drops_what_it_inherited_and_begins_anew() {
             is_there = is_there || came.test().unwrap().is_some();
             other.progress().unwrap();
         }
-        let pending = other.receive(Selector::any(Envelope::tag(9)), vec![0; 8]).unwrap();
+        let pending = other.receive(Selector::any(Envelope::tagged(9)), vec![0; 8]).unwrap();
         let scraped = domain.prometheus_address().unwrap();
         let address = parent.address();
         let detached = other_domain.endpoint().unwrap();

@@ -4,7 +4,8 @@ mod common;
 
 use common::{domain, pair, pattern};
 use ringrail::{
-    Endpoint, Envelope, Hint, Level, OperationKind, Owned, Peer, Selector, SendOptions,
+    CompletionLevel, Endpoint, Envelope, Hint, OperationKind, Owned, Peer, ReceiveOptions,
+    Selector, SendOptions,
 };
 
 const HINTS: [Hint; 4] = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority];
@@ -12,7 +13,7 @@ const HINTS: [Hint; 4] = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]
 const LENGTHS: [usize; 3] = [8, 3000, 100_000];
 const COUNT: u64 = 240;
 const CONTEXT: u32 = 7;
-const OVER: Envelope = Envelope::tag(u64::MAX);
+const OVER: Envelope = Envelope::tagged(u64::MAX);
 
 fn length_of(number: u64) -> usize {
     LENGTHS[(number / 4) as usize % LENGTHS.len()]
@@ -20,33 +21,40 @@ fn length_of(number: u64) -> usize {
 
 /// Posts everything at once, the hint and the level of each by its number.
 fn send_all(endpoint: &Endpoint<Owned>, peer: Peer) {
-    let levels = [Level::BufferReusable, Level::Delivered, Level::Matched];
+    let levels = [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match];
     for number in 0..COUNT {
         let hint = HINTS[number as usize % HINTS.len()];
         let options = SendOptions {
             more: number % 5 == 0,
-            ..SendOptions::level(levels[number as usize % levels.len()]).hint(hint)
+            ..SendOptions::at(levels[number as usize % levels.len()]).hint(hint)
         };
-        let envelope = Envelope { context: CONTEXT, tag: number };
+        let envelope = Envelope::new(CONTEXT, number);
         let bytes = pattern(number, length_of(number));
         if number % 7 == 0 && bytes.len() <= 16_384 {
-            let injected = endpoint.inject_hinted(peer, envelope, &bytes, hint, options.more);
+            let injected = endpoint.inject(
+                peer,
+                envelope,
+                &bytes,
+                SendOptions { more: options.more, ..SendOptions::new() }.hint(hint),
+            );
             match injected {
                 Ok(()) => continue,
                 Err(error) => assert!(error.is_would_block(), "{error}"),
             }
         }
-        endpoint.post_send(peer, envelope, bytes, options, number).unwrap();
+        endpoint.post_send(peer, envelope, bytes, options.user_data(number)).unwrap();
     }
 }
 
 #[test]
 fn messages_of_all_hints_match_in_the_order_in_which_they_were_sent() {
     let left = |endpoint: &Endpoint<Owned>, peer| {
-        endpoint.connect(peer).unwrap();
+        endpoint.connect(peer, None).unwrap();
         let before = endpoint.counters();
         send_all(endpoint, peer);
-        endpoint.receive_blocking(Selector::from(peer, OVER), &mut []).unwrap();
+        endpoint
+            .receive_blocking(Selector::from(peer, OVER), &mut [], ReceiveOptions::new())
+            .unwrap();
         let after = endpoint.counters();
         let sent = COUNT / HINTS.len() as u64;
         assert_eq!(after.latency_sends - before.latency_sends, sent);
@@ -57,31 +65,34 @@ fn messages_of_all_hints_match_in_the_order_in_which_they_were_sent() {
     };
     let right = |endpoint: &Endpoint<Owned>, peer| {
         // Half of them find their receive posted, the others are unexpected.
-        let any = Selector {
-            ignore: u64::MAX,
-            ..Selector::from(peer, Envelope { context: CONTEXT, tag: 0 })
-        };
+        let any = Selector { ignore: u64::MAX, ..Selector::from(peer, Envelope::new(CONTEXT, 0)) };
         for number in 0..COUNT / 2 {
-            endpoint.post_receive(any, vec![0u8; 100_000], number).unwrap();
+            endpoint
+                .post_receive(any, vec![0u8; 100_000], ReceiveOptions::new().user_data(number))
+                .unwrap();
         }
         let (mut done, mut posted, mut count) = (Vec::new(), COUNT / 2, 0);
         while count < COUNT {
             endpoint.wait(&mut done, 64, None).unwrap();
             for completion in done.drain(..) {
                 assert_eq!(completion.kind, OperationKind::Receive);
-                let (number, status) = (completion.context, completion.result.unwrap());
-                assert_eq!(status.envelope.tag, number, "the receive of another one");
+                let (number, status) = (completion.user_data, completion.result.unwrap());
+                assert_eq!(status.envelope.tag(), number, "the receive of another one");
                 let buffer = completion.buffer.unwrap();
                 let bytes = &buffer.as_slice().unwrap()[..status.length];
                 assert!(bytes == pattern(number, length_of(number)), "message {number}");
                 count += 1;
             }
             while posted < COUNT && posted < count + COUNT / 2 {
-                endpoint.post_receive(any, vec![0u8; 100_000], posted).unwrap();
+                endpoint
+                    .post_receive(any, vec![0u8; 100_000], ReceiveOptions::new().user_data(posted))
+                    .unwrap();
                 posted += 1;
             }
         }
-        endpoint.send_blocking(peer, OVER, &[], Level::Delivered).unwrap();
+        endpoint
+            .send_blocking(peer, OVER, &[], SendOptions::at(CompletionLevel::Delivery))
+            .unwrap();
     };
     pair(&[], left, right);
 }
@@ -93,11 +104,11 @@ fn the_setting_the_endpoint_the_context_and_the_send_have_their_say_in_turn() {
     let left = |endpoint: &Endpoint<Owned>, peer: Peer| {
         assert_eq!(endpoint.hint(0), Hint::Bulk, "the setting");
         let send = |context, options| {
-            let envelope = Envelope { context, tag: 0 };
+            let envelope = Envelope::new(context, 0);
             let bytes = pattern(1, 3000);
-            endpoint.send(peer, envelope, bytes, options).unwrap().wait().unwrap().result.unwrap();
+            endpoint.send(peer, envelope, bytes, options).unwrap().wait().unwrap();
         };
-        let usual = SendOptions::level(Level::Matched);
+        let usual = SendOptions::at(CompletionLevel::Match);
         send(1, usual);
         send(1, usual.hint(Hint::None));
         endpoint.set_hint(Hint::Priority);
@@ -117,8 +128,8 @@ fn the_setting_the_endpoint_the_context_and_the_send_have_their_say_in_turn() {
     let right = |endpoint: &Endpoint<Owned>, peer: Peer| {
         for context in [1, 1, 1, 1, 1, 2] {
             let mut room = vec![0; 3000];
-            let selector = Selector::from(peer, Envelope { context, tag: 0 });
-            endpoint.receive_blocking(selector, &mut room).unwrap();
+            let selector = Selector::from(peer, Envelope::new(context, 0));
+            endpoint.receive_blocking(selector, &mut room, ReceiveOptions::new()).unwrap();
             assert!(room == pattern(1, 3000));
         }
     };
@@ -134,16 +145,16 @@ fn what_can_wait_waits_for_the_next_turn_and_what_is_waited_for_does_not() {
         (left.insert(&right.address()).unwrap(), right.insert(&left.address()).unwrap());
     // Both are of this thread: each has its turns when it is asked.
     let exchange = |hint, tag| {
-        left.post_send(
-            to_right,
-            Envelope::tag(tag),
-            vec![1u8],
-            SendOptions::default().hint(hint),
-            0,
-        )
-        .unwrap();
+        left.post_send(to_right, Envelope::tagged(tag), vec![1u8], SendOptions::new().hint(hint))
+            .unwrap();
         let mut done = Vec::new();
-        right.post_receive(Selector::from(from_left, Envelope::tag(tag)), vec![0u8], 0).unwrap();
+        right
+            .post_receive(
+                Selector::from(from_left, Envelope::tagged(tag)),
+                vec![0u8],
+                ReceiveOptions::new(),
+            )
+            .unwrap();
         while done.is_empty() {
             left.progress().unwrap();
             right.completions(&mut done, 1).unwrap();
@@ -155,12 +166,16 @@ fn what_can_wait_waits_for_the_next_turn_and_what_is_waited_for_does_not() {
     let came = |hint, tag: u64| {
         // The first message of a turn goes at once in any case.
         left.progress().unwrap();
-        left.inject_hinted(to_right, Envelope::tag(tag), &[1], Hint::None, false).unwrap();
-        left.inject_hinted(to_right, Envelope::tag(tag + 1), &[2], hint, false).unwrap();
+        left.inject(to_right, Envelope::tagged(tag), &[1], SendOptions::new().hint(Hint::None))
+            .unwrap();
+        left.inject(to_right, Envelope::tagged(tag + 1), &[2], SendOptions::new().hint(hint))
+            .unwrap();
         let mut done = Vec::new();
         for number in [tag, tag + 1] {
-            let selector = Selector::from(from_left, Envelope::tag(number));
-            right.post_receive(selector, vec![0u8], number).unwrap();
+            let selector = Selector::from(from_left, Envelope::tagged(number));
+            right
+                .post_receive(selector, vec![0u8], ReceiveOptions::new().user_data(number))
+                .unwrap();
         }
         while done.is_empty() {
             right.completions(&mut done, 8).unwrap();

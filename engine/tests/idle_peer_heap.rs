@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use counting::live_bytes;
-use ringrail::{Buffer, Completion, Endpoint, Envelope, Owned, Peer, Selector};
+use ringrail::{
+    Buffer, Completion, Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions,
+};
 
 /// Most bytes that an idle peer costs.
 const LIMIT: i64 = 3 * 1024;
@@ -21,7 +23,7 @@ const ROUNDS: usize = 40;
 const GROUP: usize = 8;
 /// On a busy machine the caretaker may take the hub over, and frees what this thread allocated.
 const TRIES: usize = 3;
-const TAG: Envelope = Envelope::tag(1);
+const TAG: Envelope = Envelope::tagged(1);
 /// For what was needed to be given back.
 const REST: Duration = Duration::from_millis(2500);
 
@@ -79,18 +81,23 @@ impl Star {
             let buffer = Buffer::from(vec![0u8; 8]);
             let (peer, to_hub, of_hub) = &self.peers[at];
             if from_hub {
-                peer.post_receive(Selector::from(*to_hub, TAG), buffer, 0).unwrap();
+                peer.post_receive(Selector::from(*to_hub, TAG), buffer, ReceiveOptions::new())
+                    .unwrap();
             } else {
                 let selector = Selector::from(*of_hub, TAG);
-                self.counted(|hub| hub.post_receive(selector, buffer, 0).unwrap());
+                self.counted(|hub| {
+                    hub.post_receive(selector, buffer, ReceiveOptions::new()).unwrap()
+                });
             }
         }
         for at in peers.clone() {
             loop {
                 let (_, to_hub, of_hub) = self.peers[at];
                 let sent = match from_hub {
-                    true => self.counted(|hub| hub.inject(of_hub, TAG, &[1; 8])),
-                    false => self.peers[at].0.inject(to_hub, TAG, &[1; 8]),
+                    true => {
+                        self.counted(|hub| hub.inject(of_hub, TAG, &[1; 8], SendOptions::new()))
+                    }
+                    false => self.peers[at].0.inject(to_hub, TAG, &[1; 8], SendOptions::new()),
                 };
                 match sent {
                     Ok(()) => break,

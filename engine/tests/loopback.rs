@@ -6,8 +6,8 @@ use std::thread;
 
 use common::{domain, pattern};
 use ringrail::{
-    Buffer, Domain, Endpoint, Envelope, Error, Layout, Level, OperationKind, Owned, Selector,
-    SendOptions,
+    Buffer, CompletionLevel, Domain, Endpoint, EndpointOptions, Envelope, Error, Layout,
+    OperationKind, Owned, ReceiveOptions, Selector, SendOptions,
 };
 
 const SIZES: [usize; 8] = [0, 1, 8, 4096, 16_384, 16_385, 300_000, (4 << 20) + 7];
@@ -22,22 +22,23 @@ fn messages_to_oneself_arrive_whether_expected_or_not() {
         let endpoint = attached(&domain(&[("rts_bytes", rts_bytes)]));
         let own = endpoint.insert(&endpoint.address()).unwrap();
         assert_eq!(endpoint.peer_address(own), Some(endpoint.address()));
-        endpoint.connect(own).unwrap();
+        endpoint.connect(own, None).unwrap();
         for expected in [true, false] {
             for (tag, size) in (0u64..).zip(SIZES) {
-                let selector = Selector::from(own, Envelope::tag(tag));
+                let selector = Selector::from(own, Envelope::tagged(tag));
                 let options = SendOptions::default();
                 let receive =
                     || endpoint.receive(selector, vec![0u8; size]).map_err(|error| error.error);
                 let posted = expected.then(|| receive().unwrap());
                 let bytes = pattern(tag, size);
-                let send = endpoint.send(own, Envelope::tag(tag), bytes.clone(), options).unwrap();
+                let send =
+                    endpoint.send(own, Envelope::tagged(tag), bytes.clone(), options).unwrap();
                 let outcome = posted.unwrap_or_else(|| receive().unwrap()).wait().unwrap();
                 let status = outcome.result.unwrap();
                 assert_eq!((status.length, status.peer), (size, Some(own)));
                 assert!(outcome.buffer.as_slice().unwrap() == bytes, "size {size}");
                 let sent = send.wait().unwrap();
-                assert_eq!(sent.result.unwrap().length, size);
+                assert_eq!(sent.status.length, size);
                 assert!(sent.buffer.as_slice().unwrap() == bytes, "the send keeps its bytes");
             }
         }
@@ -47,27 +48,27 @@ fn messages_to_oneself_arrive_whether_expected_or_not() {
 #[test]
 fn siblings_exchange_layouts_at_every_level() {
     let first = attached(&domain(&[]));
-    let second = first.open_sibling(false).unwrap();
+    let second = first.open_endpoint(EndpointOptions::default()).unwrap();
     let to_second = first.insert(&second.address()).unwrap();
     let to_first = second.insert(&first.address()).unwrap();
     // 40 KiB of every other KiB: longer than an eager message.
     let layout = || Layout::Strided { offset: 0, block_bytes: 1024, stride_bytes: 2048, count: 40 };
-    for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+    for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
         let options = SendOptions { level, ..SendOptions::default() };
         let bytes = pattern(3, 80 << 10);
         let shaped = Buffer::shaped(bytes.clone(), layout());
-        let send = first.send(to_second, Envelope::tag(1), shaped, options).unwrap();
+        let send = first.send(to_second, Envelope::tagged(1), shaped, options).unwrap();
         let target = Buffer::shaped(vec![0u8; 80 << 10], layout());
-        let selector = Selector::from(to_first, Envelope::tag(1));
+        let selector = Selector::from(to_first, Envelope::tagged(1));
         let outcome = second.receive(selector, target).unwrap().wait().unwrap();
-        assert_eq!(outcome.result.unwrap().length, 40 << 10);
+        assert_eq!(outcome.status.length, 40 << 10);
         let Buffer::Shaped(got) = outcome.buffer else { panic!("another buffer came back") };
         let got = got.buffer.into_vec().unwrap();
         for (at, (&got, &sent)) in got.iter().zip(&bytes).enumerate() {
             let wanted = if at / 1024 % 2 == 0 { sent } else { 0 };
             assert_eq!(got, wanted, "at {at}");
         }
-        send.wait().unwrap().result.unwrap();
+        send.wait().unwrap();
     }
 }
 
@@ -76,17 +77,23 @@ fn a_matched_send_waits_for_its_receive_and_truncation_is_reported() {
     let endpoint = attached(&domain(&[]));
     let own = endpoint.insert(&endpoint.address()).unwrap();
     for size in [100usize, 100_000] {
-        let options = SendOptions { level: Level::Matched, ..SendOptions::default() };
+        let options = SendOptions { level: CompletionLevel::Match, ..SendOptions::default() };
         let bytes = pattern(1, size);
-        endpoint.post_send(own, Envelope::tag(1), bytes.clone(), options, 7).unwrap();
+        endpoint.post_send(own, Envelope::tagged(1), bytes.clone(), options.user_data(7)).unwrap();
         let mut done = Vec::new();
         for _ in 0..100 {
             endpoint.completions(&mut done, 10).unwrap();
         }
         assert!(done.is_empty(), "nothing has matched yet");
-        let probe = endpoint.peek(Selector::any(Envelope::tag(1))).unwrap().unwrap();
+        let probe = endpoint.peek(Selector::any(Envelope::tagged(1))).unwrap().unwrap();
         assert_eq!(probe.length, size);
-        endpoint.post_receive(Selector::any(Envelope::tag(1)), vec![0u8; 60], 8).unwrap();
+        endpoint
+            .post_receive(
+                Selector::any(Envelope::tagged(1)),
+                vec![0u8; 60],
+                ReceiveOptions::new().user_data(8),
+            )
+            .unwrap();
         while done.len() < 2 {
             endpoint.wait(&mut done, 10, None).unwrap();
         }
@@ -109,7 +116,7 @@ fn floods_to_oneself_stay_within_the_bound_and_keep_their_order() {
     loop {
         let options = SendOptions { silent: true, ..SendOptions::default() };
         let bytes = posted.to_le_bytes().to_vec();
-        match endpoint.post_send(own, Envelope::tag(1), bytes, options, posted) {
+        match endpoint.post_send(own, Envelope::tagged(1), bytes, options.user_data(posted)) {
             Ok(_) => posted += 1,
             Err(rejected) => {
                 assert!(rejected.error.is_would_block(), "{}", rejected.error);
@@ -121,8 +128,8 @@ fn floods_to_oneself_stay_within_the_bound_and_keep_their_order() {
     assert!(posted >= 16 + 32);
     for number in 0..posted {
         let mut into = [0; 8];
-        let selector = Selector::any(Envelope::tag(1));
-        endpoint.receive_blocking(selector, &mut into).unwrap();
+        let selector = Selector::any(Envelope::tagged(1));
+        endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
         assert_eq!(u64::from_le_bytes(into), number);
     }
 }
@@ -132,17 +139,23 @@ fn removing_oneself_ends_what_is_outstanding_and_coming_back_works() {
     let endpoint = attached(&domain(&[]));
     let own = endpoint.insert(&endpoint.address()).unwrap();
     let options = SendOptions::default();
-    let long = endpoint.send(own, Envelope::tag(1), vec![1u8; 100_000], options).unwrap();
-    let receive = endpoint.receive(Selector::from(own, Envelope::tag(2)), vec![0u8; 8]).unwrap();
+    let long = endpoint.send(own, Envelope::tagged(1), vec![1u8; 100_000], options).unwrap();
+    let receive = endpoint.receive(Selector::from(own, Envelope::tagged(2)), vec![0u8; 8]).unwrap();
     endpoint.remove(own).unwrap();
-    assert!(long.wait().unwrap().result.is_err());
-    assert!(receive.wait().unwrap().result.is_err());
+    assert!(long.wait().is_err());
+    assert!(receive.wait().is_err());
     let own = endpoint.insert(&endpoint.address()).unwrap();
-    endpoint.inject(own, Envelope::tag(3), b"again").unwrap();
+    endpoint.inject(own, Envelope::tagged(3), b"again", SendOptions::new()).unwrap();
     let mut into = [0; 5];
-    endpoint.receive_blocking(Selector::from(own, Envelope::tag(3)), &mut into).unwrap();
+    endpoint
+        .receive_blocking(
+            Selector::from(own, Envelope::tagged(3)),
+            &mut into,
+            ReceiveOptions::new(),
+        )
+        .unwrap();
     assert_eq!(&into, b"again");
-    let selector = Selector::any(Envelope::tag(1));
+    let selector = Selector::any(Envelope::tagged(1));
     assert!(endpoint.peek(selector).unwrap().is_none(), "what was removed does not match");
 }
 
@@ -164,17 +177,17 @@ fn an_all_to_all_includes_oneself() {
                 for &peer in &peers {
                     let bytes = pattern(rank as u64 + round, length);
                     let options = SendOptions::default();
-                    let label = Envelope::tag(round);
+                    let label = Envelope::tagged(round);
                     operations.push(endpoint.send(peer, label, bytes, options).unwrap());
                 }
                 for (from, &peer) in peers.iter().enumerate() {
                     let mut into = vec![0; length];
-                    let selector = Selector::from(peer, Envelope::tag(round));
-                    endpoint.receive_blocking(selector, &mut into).unwrap();
+                    let selector = Selector::from(peer, Envelope::tagged(round));
+                    endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                     assert!(into == pattern(from as u64 + round, length), "round {round}");
                 }
                 for operation in operations {
-                    operation.wait().unwrap().result.unwrap();
+                    operation.wait().unwrap();
                 }
             }
         })

@@ -9,7 +9,7 @@ use std::thread;
 
 use common::{domain, pattern};
 use counting::live_bytes;
-use ringrail::{Endpoint, Envelope, Owned, Selector, SendOptions};
+use ringrail::{Endpoint, Envelope, Owned, ReceiveOptions, Selector, SendOptions};
 
 const UNEXPECTED_BYTES: u64 = 1 << 20;
 const UNEXPECTED_MESSAGES: u64 = 2000;
@@ -39,7 +39,8 @@ fn flood(endpoint: &Endpoint<Owned>, target: &ringrail::Address, rank: u64) -> u
         if number < MESSAGES {
             let bytes = pattern(rank * MESSAGES + number, length_of(number));
             let options = SendOptions::default();
-            match endpoint.post_send(peer, Envelope::tag(rank), bytes, options, number) {
+            match endpoint.post_send(peer, Envelope::tagged(rank), bytes, options.user_data(number))
+            {
                 Ok(_) => number += 1,
                 Err(rejected) => {
                     assert!(rejected.error.is_would_block(), "{}", rejected.error);
@@ -98,8 +99,9 @@ fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
     for number in 0..MESSAGES {
         for rank in 0..SENDERS as u64 {
             let mut into = vec![0; length_of(number)];
-            let selector = Selector::any(Envelope::tag(rank));
-            let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+            let selector = Selector::any(Envelope::tagged(rank));
+            let status =
+                endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
             assert_eq!(status.length, into.len());
             assert!(into == pattern(rank * MESSAGES + number, into.len()), "{rank}: {number}");
         }
@@ -121,11 +123,13 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
         let thread = thread::spawn(move || {
             let endpoint = sender.attach().unwrap();
             let peer = endpoint.insert(&target).unwrap();
-            endpoint.connect(peer).unwrap();
+            endpoint.connect(peer, None).unwrap();
             // As much as goes out at once; then it leaves.
             let mut sent = 0u64;
             while sent < 400
-                && endpoint.inject(peer, Envelope::tag(rank), &pattern(rank, 4096)).is_ok()
+                && endpoint
+                    .inject(peer, Envelope::tagged(rank), &pattern(rank, 4096), SendOptions::new())
+                    .is_ok()
             {
                 sent += 1;
             }
@@ -140,11 +144,12 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
     assert!(held.unexpected_bytes_max <= 2 * UNEXPECTED_BYTES, "{held:?}");
     // What arrived is there, and with that received there is room for others again.
     let mut received = 0;
-    let everything = Selector::any(Envelope::tag(0)).ignoring(u64::MAX);
+    let everything = Selector::any(Envelope::tagged(0)).ignoring(u64::MAX);
     while endpoint.peek(everything).unwrap().is_some() {
         let mut into = vec![0; 4096];
-        let status = endpoint.receive_blocking(everything, &mut into).unwrap();
-        assert!(into == pattern(status.envelope.tag, 4096));
+        let status =
+            endpoint.receive_blocking(everything, &mut into, ReceiveOptions::new()).unwrap();
+        assert!(into == pattern(status.envelope.tag(), 4096));
         received += 1;
     }
     // Those who found no window any more kept their messages and took them along.
@@ -154,9 +159,11 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
     let thread = thread::spawn(move || {
         let endpoint = sender.attach().unwrap();
         let peer = endpoint.insert(&target).unwrap();
-        endpoint.connect(peer).unwrap();
+        endpoint.connect(peer, None).unwrap();
         let mut sent = 0u64;
-        while sent < 400 && endpoint.inject(peer, Envelope::tag(99), &[1; 4096]).is_ok() {
+        while sent < 400
+            && endpoint.inject(peer, Envelope::tagged(99), &[1; 4096], SendOptions::new()).is_ok()
+        {
             sent += 1;
         }
         sent

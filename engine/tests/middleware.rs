@@ -4,14 +4,16 @@ mod common;
 
 use common::{pair, pattern};
 use ringrail::{
-    Buffer, Endpoint, Envelope, Error, Layout, Level, Owned, Peer, Selector, SendOptions,
+    Buffer, CompletionLevel, Endpoint, Envelope, Error, Layout, Owned, Peer, ReceiveOptions,
+    Selector, SendOptions,
 };
 
 const LANES: [&str; 2] = ["sockets", "uring"];
 
 const SIZES: [usize; 8] = [0, 1, 8, 4096, 16_384, 16_385, 100_000, (1 << 20) + 8];
 
-const LEVELS: [Level; 3] = [Level::BufferReusable, Level::Delivered, Level::Matched];
+const LEVELS: [CompletionLevel; 3] =
+    [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match];
 
 /// Runs `test` over every driver that this host has, and says which it has not.
 fn over_both_drivers(name: &str, test: impl Fn(&'static str)) {
@@ -33,23 +35,23 @@ fn every_other(memory: Vec<u8>) -> Buffer {
 /// Message `number` of both directions: tagged, untagged, shaped or injected, received before or
 /// after it came.
 fn exchange_one(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize) {
-    let envelope = Envelope::tag(number);
-    let options = SendOptions::level(LEVELS[number as usize % LEVELS.len()]);
+    let envelope = Envelope::tagged(number);
+    let options = SendOptions::at(LEVELS[number as usize % LEVELS.len()]);
     let bytes = pattern(number, size);
     let is_untagged = number % 5 == 3;
     let receive = || {
         let into = vec![0u8; size];
         match is_untagged {
-            true => endpoint.receive_untagged(Some(peer), into).unwrap(),
+            true => endpoint.receive(Selector::untagged(Some(peer)), into).unwrap(),
             false => endpoint.receive(Selector::from(peer, envelope), into).unwrap(),
         }
     };
     let posted = number.is_multiple_of(2).then(receive);
     let limit = endpoint.domain().settings().inject_limit_bytes();
     let send = if is_untagged {
-        Some(endpoint.send_untagged(peer, bytes.clone(), options).unwrap())
+        Some(endpoint.send(peer, Envelope::UNTAGGED, bytes.clone(), options).unwrap())
     } else if number % 3 == 1 && size <= limit {
-        endpoint.inject(peer, envelope, &bytes).unwrap();
+        endpoint.inject(peer, envelope, &bytes, SendOptions::new()).unwrap();
         None
     } else if number % 3 == 2 && size.is_multiple_of(8) {
         let mut memory = vec![0xee; size * 2];
@@ -61,10 +63,10 @@ fn exchange_one(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize
         Some(endpoint.send(peer, envelope, bytes.clone(), options).unwrap())
     };
     let outcome = posted.unwrap_or_else(receive).wait().unwrap();
-    assert_eq!(outcome.result.unwrap().length, size, "message {number}");
+    assert_eq!(outcome.status.length, size, "message {number}");
     assert!(outcome.buffer.as_slice().unwrap() == bytes, "message {number} of {size} bytes");
     if let Some(send) = send {
-        send.wait().unwrap().result.unwrap();
+        send.wait().unwrap();
     }
 }
 
@@ -73,19 +75,21 @@ fn exchange_all(endpoint: &Endpoint<Owned>, peer: Peer) {
     for number in 0..8 * SIZES.len() as u64 {
         exchange_one(endpoint, peer, number, SIZES[number as usize % SIZES.len()]);
     }
-    let envelope = Envelope::tag(1000);
+    let envelope = Envelope::tagged(1000);
     for number in 0..500u64 {
-        endpoint.inject(peer, envelope, &number.to_le_bytes()).unwrap();
+        endpoint.inject(peer, envelope, &number.to_le_bytes(), SendOptions::new()).unwrap();
     }
     for number in 0..500u64 {
         let mut into = [0; 8];
-        endpoint.receive_blocking(Selector::from(peer, envelope), &mut into).unwrap();
+        endpoint
+            .receive_blocking(Selector::from(peer, envelope), &mut into, ReceiveOptions::new())
+            .unwrap();
         assert_eq!(u64::from_le_bytes(into), number);
     }
-    let done = Envelope::tag(1001);
+    let done = Envelope::tagged(1001);
     let receive = endpoint.receive(Selector::from(peer, done), Vec::new()).unwrap();
-    endpoint.send_blocking(peer, done, &[], Level::Matched).unwrap();
-    receive.wait().unwrap().result.unwrap();
+    endpoint.send_blocking(peer, done, &[], SendOptions::at(CompletionLevel::Match)).unwrap();
+    receive.wait().unwrap();
 }
 
 fn with_faults(lanes: &str, faults: &str) {
@@ -129,10 +133,15 @@ fn a_cut_control_lane_is_reported_to_both_sides() {
     let talk = |endpoint: &Endpoint<Owned>, peer: Peer| {
         let until_lost = || -> Result<(), Error> {
             loop {
-                let receive = Selector::from(peer, Envelope::tag(1));
+                let receive = Selector::from(peer, Envelope::tagged(1));
                 let receive = endpoint.receive(receive, vec![0; 8]).map_err(|error| error.error)?;
-                endpoint.send_blocking(peer, Envelope::tag(1), b"12345678", Level::Delivered)?;
-                receive.wait()?.result?;
+                endpoint.send_blocking(
+                    peer,
+                    Envelope::tagged(1),
+                    b"12345678",
+                    SendOptions::at(CompletionLevel::Delivery),
+                )?;
+                receive.wait()?;
             }
         };
         let error = until_lost().unwrap_err();

@@ -114,7 +114,8 @@ fn lane() -> impl Strategy<Value = Lane> {
 }
 
 fn send() -> impl Strategy<Value = Step> {
-    let level = select(vec![Level::BufferReusable, Level::Delivered, Level::Matched]);
+    let level =
+        select(vec![CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match]);
     let more = prop::bool::weighted(0.3);
     (0usize..2, lane(), 0u64..4, length(), level, more, shape(), how()).prop_map(
         |(side, lane, tag, length, level, more, shape, how)| {

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 use common::handmade::{Exchange, hello};
 use common::{SECRET, domain};
 use counting::live_bytes;
-use ringrail::{Address, Endpoint, Envelope, Error, Event, Level, Owned, PeerFailure, Selector};
+use ringrail::{
+    Address, CompletionLevel, Endpoint, Envelope, Error, Event, Owned, PeerFailure, Selector,
+    SendOptions,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -26,10 +29,17 @@ fn pass_by(server: &Endpoint<Owned>, tag: u64) -> Result<ringrail::Peer, Error> 
         let settings = [("connect_retries", "3"), ("connect_retry_delay", "1ms")];
         let client = domain(&settings).endpoint().unwrap().attach().unwrap();
         let peer = client.insert(&target).unwrap();
-        client.send_blocking(peer, Envelope::tag(tag), b"once", Level::Matched).map(|_| ())
+        client
+            .send_blocking(
+                peer,
+                Envelope::tagged(tag),
+                b"once",
+                SendOptions::at(CompletionLevel::Match),
+            )
+            .map(|_| ())
     });
     let mut into = vec![0; 4];
-    let receive = server.receive(Selector::any(Envelope::tag(tag)), std::mem::take(&mut into));
+    let receive = server.receive(Selector::any(Envelope::tagged(tag)), std::mem::take(&mut into));
     let receive = receive.unwrap();
     let deadline = Instant::now() + PATIENCE;
     while !client.is_finished() {
@@ -37,7 +47,7 @@ fn pass_by(server: &Endpoint<Owned>, tag: u64) -> Result<ringrail::Peer, Error> 
         server.progress().unwrap();
     }
     client.join().unwrap()?;
-    Ok(receive.wait().unwrap().result.unwrap().peer.unwrap())
+    Ok(receive.wait().unwrap().status.peer.unwrap())
 }
 
 /// RR-END-4

@@ -15,8 +15,8 @@ use std::thread;
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Buffer, Detached, Domain, Endpoint, Envelope, JobSecret, OperationKind, Selector,
-    SendOptions,
+    Address, Buffer, Detached, Domain, Endpoint, Envelope, JobSecret, OperationKind,
+    ReceiveOptions, Selector, SendOptions,
 };
 
 /// What the other process is told: whether a thread writes to the domain.
@@ -107,7 +107,7 @@ fn exchange(
 ) {
     let endpoint = endpoint.attach().unwrap();
     let peer = endpoint.insert(other).unwrap();
-    let envelope = Envelope::tag(1);
+    let envelope = Envelope::tagged(1);
     let buffer = |length| Buffer::from(endpoint.domain().alloc(length).unwrap());
     let mut buffers = LENGTHS.map(|length| (buffer(length), buffer(length)));
     let mut done = Vec::with_capacity(16);
@@ -117,8 +117,12 @@ fn exchange(
                 let send = std::mem::replace(out, Buffer::from(Vec::new()));
                 let receive = std::mem::replace(back, Buffer::from(Vec::new()));
                 let selector = Selector::from(peer, envelope);
-                endpoint.post_receive(selector, receive, number).unwrap();
-                endpoint.post_send(peer, envelope, send, SendOptions::default(), number).unwrap();
+                endpoint
+                    .post_receive(selector, receive, ReceiveOptions::new().user_data(number))
+                    .unwrap();
+                endpoint
+                    .post_send(peer, envelope, send, SendOptions::new().user_data(number))
+                    .unwrap();
                 let mut left = 2;
                 while left > 0 {
                     endpoint.wait(&mut done, 2, None).unwrap();

@@ -8,12 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{domain, pair, pattern};
-use ringrail::{Endpoint, Envelope, Level, Owned, PathState, Selector};
+use ringrail::{
+    CompletionLevel, Endpoint, Envelope, Owned, PathState, ReceiveOptions, Selector, SendOptions,
+};
 
 /// Longer than a busy machine takes for anything here.
 const LONG: Duration = Duration::from_secs(60);
 const BYTES: usize = 3 << 20;
-const OVER: Envelope = Envelope::tag(2);
+const OVER: Envelope = Envelope::tagged(2);
 
 /// What comes back until the exporter closes the connection.
 fn ask(address: SocketAddr, request: &[u8]) -> String {
@@ -62,7 +64,12 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
     let settings = [("prometheus_address", "0")];
     let left = |endpoint: &Endpoint<Owned>, peer| {
         endpoint
-            .send_blocking(peer, Envelope::tag(1), &pattern(1, BYTES), Level::Delivered)
+            .send_blocking(
+                peer,
+                Envelope::tagged(1),
+                &pattern(1, BYTES),
+                SendOptions::at(CompletionLevel::Delivery),
+            )
             .unwrap();
         check_paths(endpoint, true);
         let text = endpoint.prometheus();
@@ -97,14 +104,24 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
         }
         let nic = value(&text, "ringrail_nic_bytes_sent_total{nic=\"lo\"} ");
         assert!(nic.is_some_and(|bytes| bytes >= BYTES as f64), "{text}");
-        endpoint.send_blocking(peer, OVER, &[], Level::Delivered).unwrap();
+        endpoint
+            .send_blocking(peer, OVER, &[], SendOptions::at(CompletionLevel::Delivery))
+            .unwrap();
     };
     let right = |endpoint: &Endpoint<Owned>, peer| {
         let mut room = vec![0; BYTES];
-        endpoint.receive_blocking(Selector::from(peer, Envelope::tag(1)), &mut room).unwrap();
+        endpoint
+            .receive_blocking(
+                Selector::from(peer, Envelope::tagged(1)),
+                &mut room,
+                ReceiveOptions::new(),
+            )
+            .unwrap();
         assert!(room == pattern(1, BYTES));
         check_paths(endpoint, false);
-        endpoint.receive_blocking(Selector::from(peer, OVER), &mut []).unwrap();
+        endpoint
+            .receive_blocking(Selector::from(peer, OVER), &mut [], ReceiveOptions::new())
+            .unwrap();
     };
     pair(&settings, left, right);
 }

@@ -160,7 +160,7 @@ pub(crate) fn run(
 }
 
 /// The tag of everything but bulk under load.
-pub(crate) const TAG: Envelope = Envelope::tag(1);
+pub(crate) const TAG: Envelope = Envelope::tagged(1);
 
 impl<'a> Side<'a> {
     /// An endpoint of this thread, connected with that of the other side of `link`.
@@ -192,7 +192,7 @@ impl<'a> Side<'a> {
             frames_before: 0,
             paths_before: PathsUsed::default(),
         };
-        side.endpoint.connect(side.peer).map_err(message)?;
+        side.endpoint.connect(side.peer, None).map_err(message)?;
         Ok(side)
     }
 }

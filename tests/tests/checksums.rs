@@ -15,13 +15,13 @@ use std::time::Duration;
 use books::{assert_quiet, figures_of};
 use common::pair_of;
 use raw::{HEADERS, IP, UDP, Wire, sum};
-use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector};
+use ringrail::{Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;
 
 const HOSTS: [Host; 2] = [Host::A, Host::B];
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
-const LABEL: Envelope = Envelope::tag(7);
+const LABEL: Envelope = Envelope::tagged(7);
 /// What each side hears by datagrams, and hears again where the network fails after that.
 const MESSAGES: u64 = 100;
 /// Far enough for several packets before the first answer, and for a machine that is busy for some
@@ -115,9 +115,11 @@ fn talk(endpoint: &Endpoint<Owned>, peer: Peer, count: u64) {
     let enough = by_datagram() + count;
     loop {
         let has_enough = by_datagram() >= enough;
-        endpoint.send_blocking(peer, LABEL, &[has_enough.into()], Level::BufferReusable).unwrap();
+        endpoint.send_blocking(peer, LABEL, &[has_enough.into()], SendOptions::new()).unwrap();
         let mut theirs = [0; 1];
-        endpoint.receive_blocking(Selector::from(peer, LABEL), &mut theirs).unwrap();
+        endpoint
+            .receive_blocking(Selector::from(peer, LABEL), &mut theirs, ReceiveOptions::new())
+            .unwrap();
         if has_enough && theirs == [1] {
             return;
         }

@@ -52,18 +52,18 @@ fn message(number: u64, is_first: bool, length: usize) -> Vec<u8> {
 
 /// Both sides send a message and look at the other one's.
 fn swap(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool, number: u64, length: usize) {
-    let label = Envelope::tag(number);
+    let label = Envelope::tagged(number);
     let into = vec![0x5a; length + 1];
     let mut receive = endpoint.receive(Selector::from(peer, label), into).unwrap();
     let bytes = message(number, is_first, length);
     let send = endpoint.send(peer, label, bytes, SendOptions::default()).unwrap();
     let outcome = receive.wait_deadline(Instant::now() + LIMIT).unwrap();
     let outcome = outcome.unwrap_or_else(|| panic!("message {number} of {length} bytes"));
-    assert_eq!(outcome.result.unwrap().length, length);
+    assert_eq!(outcome.status.length, length);
     let Buffer::Heap(came) = outcome.buffer else { panic!("another buffer") };
     let is_intact = came[..length] == message(number, !is_first, length) && came[length] == 0x5a;
     assert!(is_intact, "message {number} of {length} bytes is not as it was sent");
-    send.wait().unwrap().result.unwrap();
+    send.wait().unwrap();
 }
 
 /// TCP connections of the calling thread's host that are established.
@@ -132,7 +132,7 @@ fn a_peer_without_datagrams_is_told_what_to_set() {
     let has_none = [("lanes", "uring"), ("control_lane", "tcp")];
     let told = AtomicBool::new(false);
     let side = |endpoint: &Endpoint<Owned>, peer: Peer| {
-        let ended = endpoint.connect(peer);
+        let ended = endpoint.connect(peer, None);
         if let Err(Error::Peer { failure: failure @ PeerFailure::Settings(_), .. }) = &ended {
             let text = failure.to_string();
             assert!(text.contains("bulk_lane") && text.contains("control_lane"), "{text}");
@@ -192,7 +192,7 @@ fn a_program_that_is_taken_off_in_mid_message_costs_no_byte() {
         let (is_down, is_back, meeting) = (&is_down, &is_back, &meeting);
         move |endpoint: &Endpoint<Owned>, peer: Peer| {
             swap(endpoint, peer, is_first, 0, MIB);
-            let label = Envelope::tag(1);
+            let label = Envelope::tagged(1);
             let length = 16 * MIB;
             if is_first {
                 let sent = endpoint.counters().datagrams_sent;
@@ -307,7 +307,7 @@ fn victim() {
     println!("\n{MARK}{}", hex(&endpoint.address().to_bytes()));
     std::io::stdout().flush().unwrap();
     let peer = endpoint.insert(&Address::from_bytes(&unhex(other)).unwrap()).unwrap();
-    let label = Envelope::tag(7);
+    let label = Envelope::tagged(7);
     if work == "receives" {
         let into = vec![0; VICTIMS_LENGTH];
         endpoint.receive(Selector::from(peer, label), into).unwrap().wait().unwrap();
@@ -374,7 +374,7 @@ fn a_peer_that_dies_in_mid_message_is_mourned() {
 
 /// Moves a message with a peer that is killed when some of it has moved.
 fn mourn(endpoint: &Endpoint<Owned>, peer: Peer, is_sender: bool, kill: impl FnOnce()) {
-    let label = Envelope::tag(7);
+    let label = Envelope::tagged(7);
     let (mut send, mut receive) = (None, None);
     if is_sender {
         let bytes = vec![7; VICTIMS_LENGTH];

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Buffer, Domain, Endpoint, Envelope, Error, Event, JobSecret, Level, Owned, Peer,
-    PeerFailure, Selector, SendOptions,
+    Address, Buffer, CompletionLevel, Domain, Endpoint, Envelope, Error, Event, JobSecret, Owned,
+    Peer, PeerFailure, ReceiveOptions, Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
@@ -102,16 +102,25 @@ fn messages_up_to_256_mib_arrive_whole() {
                     // One byte off every alignment.
                     let mut bytes = vec![0; size + 1];
                     stamp(&mut bytes[1..], size as u64);
-                    let label = Envelope::tag(size as u64);
-                    endpoint.send_blocking(peer, label, &bytes[1..], Level::Matched).unwrap();
+                    let label = Envelope::tagged(size as u64);
+                    endpoint
+                        .send_blocking(
+                            peer,
+                            label,
+                            &bytes[1..],
+                            SendOptions::at(CompletionLevel::Match),
+                        )
+                        .unwrap();
                 }
             },
             move |endpoint, peer| {
                 for size in sizes {
                     let (mut into, mut expected) = (vec![0; size + 3], vec![0; size]);
                     stamp(&mut expected, size as u64);
-                    let selector = Selector::from(peer, Envelope::tag(size as u64));
-                    let status = endpoint.receive_blocking(selector, &mut into[3..]).unwrap();
+                    let selector = Selector::from(peer, Envelope::tagged(size as u64));
+                    let status = endpoint
+                        .receive_blocking(selector, &mut into[3..], ReceiveOptions::new())
+                        .unwrap();
                     assert_eq!((status.length, status.peer), (size, Some(peer)));
                     assert!(into[3..] == expected, "{driver}: size {size}");
                 }
@@ -131,13 +140,15 @@ fn both_send_first_and_nobody_waits_for_ever() {
                 let length = [8, 9000, 100_000][round as usize % 3];
                 let mut bytes = vec![0; length];
                 stamp(&mut bytes, round);
-                let label = Envelope::tag(round);
+                let label = Envelope::tagged(round);
                 let options = SendOptions::default();
                 let send = endpoint.send(peer, label, bytes.clone(), options).unwrap();
                 let mut into = vec![0; length];
-                endpoint.receive_blocking(Selector::from(peer, label), &mut into).unwrap();
+                endpoint
+                    .receive_blocking(Selector::from(peer, label), &mut into, ReceiveOptions::new())
+                    .unwrap();
                 assert!(into == bytes, "{driver}: round {round}");
-                send.wait().unwrap().result.unwrap();
+                send.wait().unwrap();
             }
         };
         pair(&lab(), &settings, exchange, exchange);
@@ -171,9 +182,9 @@ fn addresses_that_nobody_has_fail_with_peer_and_cause_in_time() {
                     assert_eq!(address.locator(), locator);
                     let peer = endpoint.insert(&address).unwrap();
                     let started = Instant::now();
-                    let label = Envelope::tag(1);
+                    let label = Envelope::tagged(1);
                     let error =
-                        endpoint.send_blocking(peer, label, b"?", Level::default()).unwrap_err();
+                        endpoint.send_blocking(peer, label, b"?", SendOptions::new()).unwrap_err();
                     let (named, failure) = failure_of(&error);
                     assert_eq!(named.locator(), locator, "{error}");
                     assert!(
@@ -212,9 +223,9 @@ fn a_rail_that_goes_down_in_mid_transfer_ends_everything_in_time() {
         let (cut, is_cut) = mpsc::channel();
         let at = &lab;
         let side = |endpoint: &Endpoint<Owned>, peer: Peer, cut: Option<mpsc::Sender<()>>| {
-            let label = Envelope::tag(1);
+            let label = Envelope::tagged(1);
             let long = |number: u8| vec![number; 64 << 20];
-            endpoint.connect(peer).unwrap();
+            endpoint.connect(peer, None).unwrap();
             let options = SendOptions::default();
             let sends = (0..4).map(|number| endpoint.send(peer, label, long(number), options));
             let mut pending: Vec<_> = sends.map(Result::unwrap).collect();
@@ -261,11 +272,11 @@ fn a_silent_host_is_found_dead_though_only_receives_wait() {
     thread::scope(|scope| {
         scope.spawn(move || cut_rail(at, &is_cut));
         let wait = |endpoint: &Endpoint<Owned>, peer: Peer| {
-            endpoint.connect(peer).unwrap();
-            let selector = Selector::from(peer, Envelope::tag(1));
+            endpoint.connect(peer, None).unwrap();
+            let selector = Selector::from(peer, Envelope::tagged(1));
             let receive = endpoint.receive(selector, vec![0u8; 8]).unwrap();
             let started = Instant::now();
-            let error = receive.wait().unwrap().result.unwrap_err();
+            let error = receive.wait().unwrap_err().error;
             assert!(matches!(failure_of(&error).1, PeerFailure::Lost(_)), "{error}");
             assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
         };
@@ -274,14 +285,14 @@ fn a_silent_host_is_found_dead_though_only_receives_wait() {
             &settings,
             |endpoint, peer| {
                 // Both sides know of the session before the silence.
-                let hello = Selector::from(peer, Envelope::tag(2));
-                endpoint.receive_blocking(hello, &mut [0; 1]).unwrap();
+                let hello = Selector::from(peer, Envelope::tagged(2));
+                endpoint.receive_blocking(hello, &mut [0; 1], ReceiveOptions::new()).unwrap();
                 cut.send(()).unwrap();
                 wait(endpoint, peer);
             },
             |endpoint, peer| {
-                let label = Envelope::tag(2);
-                endpoint.send_blocking(peer, label, b"x", Level::BufferReusable).unwrap();
+                let label = Envelope::tagged(2);
+                endpoint.send_blocking(peer, label, b"x", SendOptions::new()).unwrap();
                 wait(endpoint, peer);
             },
         );
@@ -297,7 +308,7 @@ fn all_that_was_sent_before_closing_arrives_and_then_a_goodbye() {
     require_lab!();
     const COUNT: u8 = 31;
     const LENGTH: usize = 8000;
-    let tag = Envelope::tag(1);
+    let tag = Envelope::tagged(1);
     let all = DRIVERS.map(|lanes| [("lanes", lanes), ("control_lane", "tcp")]);
     for settings in all {
         let lab = Lab::build(&"rate=20mbit".parse().unwrap()).unwrap();
@@ -308,7 +319,7 @@ fn all_that_was_sent_before_closing_arrives_and_then_a_goodbye() {
             move |endpoint, peer| {
                 let options = SendOptions::default();
                 for number in 0..COUNT {
-                    endpoint.post_send(peer, tag, vec![number; LENGTH], options, 0).unwrap();
+                    endpoint.post_send(peer, tag, vec![number; LENGTH], options).unwrap();
                 }
                 let mut done = Vec::new();
                 while done.len() < usize::from(COUNT) {
@@ -318,7 +329,7 @@ fn all_that_was_sent_before_closing_arrives_and_then_a_goodbye() {
                 sent.send(()).unwrap();
             },
             move |endpoint, peer| {
-                endpoint.connect(peer).unwrap();
+                endpoint.connect(peer, None).unwrap();
                 while !matches!(endpoint.next_event(), Some(Event::Connected { .. })) {
                     endpoint.progress().unwrap();
                 }
@@ -358,16 +369,16 @@ fn lists_and_regions_cross_the_wire() {
                 stamp(&mut region, 5);
                 let tail = region.split_off(100_001);
                 let list = Buffer::list([Buffer::from(region), Buffer::from(tail)]);
-                let options = SendOptions::level(Level::Matched);
-                let send = endpoint.send(peer, Envelope::tag(1), list, options).unwrap();
-                send.wait().unwrap().result.unwrap();
+                let options = SendOptions::at(CompletionLevel::Match);
+                let send = endpoint.send(peer, Envelope::tagged(1), list, options).unwrap();
+                send.wait().unwrap();
             },
             |endpoint, peer| {
                 let pieces = (0..2000).map(|_| Buffer::from(vec![0u8; 100]));
-                let selector = Selector::from(peer, Envelope::tag(1));
+                let selector = Selector::from(peer, Envelope::tagged(1));
                 let receive = endpoint.receive(selector, Buffer::list(pieces)).unwrap();
                 let mut outcome = receive.wait().unwrap();
-                assert_eq!(outcome.result.unwrap().length, 200_000);
+                assert_eq!(outcome.status.length, 200_000);
                 let mut expected = vec![0; 200_000];
                 stamp(&mut expected, 5);
                 assert!(outcome.buffer.gather().unwrap() == expected, "{driver}");

@@ -11,13 +11,14 @@ use std::{fs, iter, thread};
 use common::{attached, pair};
 use ringrail::settings::Settings;
 use ringrail::{
-    DatagramState, Domain, Endpoint, Envelope, JobSecret, Level, Owned, Peer, Selector, SendOptions,
+    CompletionLevel, DatagramState, Domain, Endpoint, Envelope, JobSecret, Owned, Peer,
+    ReceiveOptions, Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level as LogLevel, Metadata, Subscriber};
+use tracing::{CompletionLevel as LogLevel, Event, Metadata, Subscriber};
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 const LIMIT: Duration = Duration::from_secs(60);
@@ -69,18 +70,20 @@ fn remove(lab: &Lab, host: Host, wall: Wall) {
 /// Both send and both receive, several at a time; every byte is looked at.
 fn exchange(endpoint: &Endpoint<Owned>, peer: Peer, rounds: u64) {
     for round in 0..rounds {
-        let label = Envelope::tag(round);
+        let label = Envelope::tagged(round);
         let bytes = |size: usize| vec![(size as u64 ^ round) as u8; size];
         let send = |size| endpoint.send(peer, label, bytes(size), SendOptions::default()).unwrap();
         let sends: Vec<_> = SIZES.map(send).into();
         for size in SIZES {
             let mut into = vec![!((size as u64 ^ round) as u8); size];
-            let status = endpoint.receive_blocking(Selector::from(peer, label), &mut into).unwrap();
+            let status = endpoint
+                .receive_blocking(Selector::from(peer, label), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(status.length, size, "round {round}");
             assert!(into == bytes(size), "round {round}, {size} bytes");
         }
         for send in sends {
-            send.wait().unwrap().result.unwrap();
+            send.wait().unwrap();
         }
     }
 }
@@ -113,10 +116,10 @@ fn a_network_without_udp_costs_no_message() {
 
 /// Messages there and back until `is_over`, which sees how many datagrams brought something.
 fn talk(endpoint: &Endpoint<Owned>, peer: Peer, leads: bool, is_over: impl Fn(u64) -> bool) {
-    let (label, started) = (Envelope::tag(1), Instant::now());
+    let (label, started) = (Envelope::tagged(1), Instant::now());
     let selector = Selector::from(peer, label);
     let send = |over: bool| {
-        endpoint.send_blocking(peer, label, &[u8::from(over)], Level::BufferReusable).unwrap();
+        endpoint.send_blocking(peer, label, &[u8::from(over)], SendOptions::new()).unwrap();
     };
     let mut into = [0; 1];
     loop {
@@ -125,7 +128,7 @@ fn talk(endpoint: &Endpoint<Owned>, peer: Peer, leads: bool, is_over: impl Fn(u6
         if leads {
             send(over);
         }
-        endpoint.receive_blocking(selector, &mut into).unwrap();
+        endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
         if !leads {
             send(over);
         }
@@ -239,7 +242,7 @@ fn a_host_without_udp_sockets_goes_by_tcp_and_says_so_once() {
             assert!(cause.contains(&local.to_string()), "{cause}");
         }
         let (to, from) = (left.insert(&right.address()).unwrap(), right.insert(&left.address()));
-        let label = Envelope::tag(1);
+        let label = Envelope::tagged(1);
         let selector = Selector::from(from.unwrap(), label);
         let mut receive = right.receive(selector, vec![0u8; 8]).unwrap();
         let options = SendOptions::default();
@@ -252,9 +255,9 @@ fn a_host_without_udp_sockets_goes_by_tcp_and_says_so_once() {
             }
             assert!(started.elapsed() < LIMIT);
         };
-        assert_eq!(outcome.result.unwrap().length, 8);
+        assert_eq!(outcome.status.length, 8);
         assert_eq!(outcome.buffer.gather().unwrap(), b"by TCP !");
-        send.wait().unwrap().result.unwrap();
+        send.wait().unwrap();
     };
     lab.host(Host::A).enter(talk).unwrap();
     let lines = log.0.lock().unwrap().clone();

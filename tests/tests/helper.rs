@@ -17,7 +17,10 @@ use std::time::{Duration, Instant};
 
 use books::frames_of;
 use common::attached;
-use ringrail::{Address, Endpoint, Envelope, FrameState, JobSecret, Level, Owned, Peer, Selector};
+use ringrail::{
+    Address, Endpoint, Envelope, FrameState, JobSecret, Owned, Peer, ReceiveOptions, Selector,
+    SendOptions,
+};
 use ringrail_tests::lab::{Host, Lab, LabChild, LabSpec};
 use ringrail_tests::require_lab;
 use ringrail_xdp::lease::{Daemon, DaemonConfig};
@@ -253,13 +256,13 @@ fn message(round: u64, is_last: bool) -> Vec<u8> {
 
 fn send(endpoint: &Endpoint<Owned>, peer: Peer, round: u64, is_last: bool) {
     let bytes = message(round, is_last);
-    endpoint.send_blocking(peer, Envelope::tag(round), &bytes, Level::BufferReusable).unwrap();
+    endpoint.send_blocking(peer, Envelope::tagged(round), &bytes, SendOptions::new()).unwrap();
 }
 
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer, round: u64) -> bool {
     let mut into = vec![0; LONGEST];
-    let selector = Selector::from(peer, Envelope::tag(round));
-    let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+    let selector = Selector::from(peer, Envelope::tagged(round));
+    let status = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
     let is_last = into[0] == 1;
     assert!(into[..status.length] == message(round, is_last), "round {round}");
     is_last

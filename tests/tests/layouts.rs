@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use common::{pair, pair_at};
 use rail_stream::{CARRIED, STALLED, fill, run};
-use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector, SendOptions};
+use ringrail::{Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;
 
@@ -21,7 +21,7 @@ const LONG: usize = 4 << 20;
 const FEW: u64 = 4;
 /// Messages under way.
 const WINDOW: usize = 2;
-const TAG: Envelope = Envelope::tag(7);
+const TAG: Envelope = Envelope::tagged(7);
 
 fn lab(spec: &str) -> Lab {
     Lab::build(&spec.parse().unwrap()).unwrap()
@@ -50,13 +50,13 @@ fn send_until(
         sends.push_back(endpoint.send(peer, TAG, message, SendOptions::default()).unwrap());
         number += 1;
         if sends.len() == WINDOW {
-            sends.pop_front().unwrap().wait().unwrap().result.unwrap();
+            sends.pop_front().unwrap().wait().unwrap();
         }
     }
     for send in sends {
-        send.wait().unwrap().result.unwrap();
+        send.wait().unwrap();
     }
-    endpoint.send_blocking(peer, TAG, &number.to_le_bytes(), Level::BufferReusable).unwrap();
+    endpoint.send_blocking(peer, TAG, &number.to_le_bytes(), SendOptions::new()).unwrap();
     part(endpoint, both);
 }
 
@@ -65,7 +65,9 @@ fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, both: &AtomicU64, at_end:
     let (mut message, mut expected) = (vec![0; LONG], vec![0; LONG]);
     for number in 0_u64.. {
         message.fill(0xdd);
-        let status = endpoint.receive_blocking(Selector::from(peer, TAG), &mut message).unwrap();
+        let status = endpoint
+            .receive_blocking(Selector::from(peer, TAG), &mut message, ReceiveOptions::new())
+            .unwrap();
         if status.length == 8 {
             assert_eq!(message[..8], number.to_le_bytes(), "messages that came");
             at_end();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::{Set, attached, pair};
 use ringrail::{
-    Address, Buffer, Completion, Endpoint, Envelope, Error, Event, JobSecret, Level, OperationKind,
-    Owned, Peer, PeerFailure, Selector, SendOptions,
+    Address, Buffer, Completion, CompletionLevel, Endpoint, Envelope, Error, Event, JobSecret,
+    OperationKind, Owned, Peer, PeerFailure, ReceiveOptions, Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab, LabChild};
 use ringrail_tests::require_lab;
@@ -34,10 +34,10 @@ const LENGTHS: [usize; 4] = [8, 3000, 100_000, 1 << 20];
 
 const SHAPED: &str = "rails=2,rate=300mbit:300mbit";
 
-const TO_PEER: Envelope = Envelope::tag(1);
-const FROM_PEER: Envelope = Envelope::tag(2);
+const TO_PEER: Envelope = Envelope::tagged(1);
+const FROM_PEER: Envelope = Envelope::tagged(2);
 /// Of what is never received, or never sent.
-const NEVER: Envelope = Envelope::tag(3);
+const NEVER: Envelope = Envelope::tagged(3);
 
 // ---- The other process ----
 
@@ -97,10 +97,12 @@ fn peer_of_a_test() {
     let peer = endpoint.insert(&address_of(line.trim())).unwrap();
     match task {
         "long" => {
-            endpoint.connect(peer).unwrap();
+            endpoint.connect(peer, None).unwrap();
             let from = Selector::from(peer, TO_PEER);
-            endpoint.post_receive(from, vec![0; LONG], 0).unwrap();
-            endpoint.post_send(peer, FROM_PEER, vec![7; LONG], SendOptions::default(), 1).unwrap();
+            endpoint.post_receive(from, vec![0; LONG], ReceiveOptions::new()).unwrap();
+            endpoint
+                .post_send(peer, FROM_PEER, vec![7; LONG], SendOptions::new().user_data(1))
+                .unwrap();
         }
         "echo" => echo(&endpoint, peer),
         other => panic!("what is {other}?"),
@@ -113,7 +115,11 @@ fn peer_of_a_test() {
 
 /// Sends back whatever comes.
 fn echo(endpoint: &Endpoint<Owned>, peer: Peer) {
-    let post = |message| endpoint.post_receive(Selector::from(peer, TO_PEER), message, 0).unwrap();
+    let post = |message| {
+        endpoint
+            .post_receive(Selector::from(peer, TO_PEER), message, ReceiveOptions::new())
+            .unwrap()
+    };
     (0..4).for_each(|_| {
         post(vec![0; LENGTHS[3]]);
     });
@@ -125,7 +131,7 @@ fn echo(endpoint: &Endpoint<Owned>, peer: Peer) {
             let Some(Buffer::Heap(mut message)) = completion.buffer else { panic!("no buffer") };
             if completion.kind == OperationKind::Receive {
                 message.truncate(length);
-                endpoint.post_send(peer, FROM_PEER, message, SendOptions::default(), 0).unwrap();
+                endpoint.post_send(peer, FROM_PEER, message, SendOptions::new()).unwrap();
             } else {
                 message.resize(LENGTHS[3], 0);
                 post(message);
@@ -205,8 +211,10 @@ fn echoed(endpoint: &Endpoint<Owned>, peer: Peer, count: usize) {
         let length = LENGTHS[number % LENGTHS.len()];
         let message = vec![number as u8; length];
         let from = Selector::from(peer, FROM_PEER);
-        endpoint.post_receive(from, vec![0; LENGTHS[3]], 1).unwrap();
-        endpoint.post_send(peer, TO_PEER, message, SendOptions::default(), 0).unwrap();
+        endpoint
+            .post_receive(from, vec![0; LENGTHS[3]], ReceiveOptions::new().user_data(1))
+            .unwrap();
+        endpoint.post_send(peer, TO_PEER, message, SendOptions::new()).unwrap();
         let mut has_come = false;
         while !has_come {
             assert!(start.elapsed() < LIMIT, "message {number} does not come back");
@@ -231,12 +239,14 @@ fn all_that_waits_for_a_killed_process_fails_and_names_it() {
     for cut in [None, Some(0), Some(1)] {
         let lab = Lab::build(&SHAPED.parse().unwrap()).unwrap();
         with_other(&lab, &[], "long", |endpoint, peer, other| {
-            let matched = SendOptions::level(Level::Matched);
+            let matched = SendOptions::at(CompletionLevel::Match);
             let mut pending = 0;
             let mut completions = Vec::new();
             // Long messages both ways, of which a part has come.
-            endpoint.post_receive(Selector::from(peer, FROM_PEER), vec![0; LONG], 0).unwrap();
-            endpoint.post_send(peer, TO_PEER, vec![5; LONG], matched, 0).unwrap();
+            endpoint
+                .post_receive(Selector::from(peer, FROM_PEER), vec![0; LONG], ReceiveOptions::new())
+                .unwrap();
+            endpoint.post_send(peer, TO_PEER, vec![5; LONG], matched).unwrap();
             pending += 2;
             let carried = || lab.passage(1, Host::B).unwrap().bytes;
             let start = Instant::now();
@@ -246,8 +256,10 @@ fn all_that_waits_for_a_killed_process_fails_and_names_it() {
             }
             // Eager and long ones that nobody receives, and receives that nobody sends for.
             for length in [8, 200, 3000, 10_000, 100_000, 4 << 20] {
-                endpoint.post_send(peer, NEVER, vec![1; length], matched, 0).unwrap();
-                endpoint.post_receive(Selector::from(peer, NEVER), vec![0; 8], 0).unwrap();
+                endpoint.post_send(peer, NEVER, vec![1; length], matched).unwrap();
+                endpoint
+                    .post_receive(Selector::from(peer, NEVER), vec![0; 8], ReceiveOptions::new())
+                    .unwrap();
                 pending += 2;
             }
             pass(endpoint, Duration::from_millis(50), &mut completions);
@@ -313,15 +325,17 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
             echoed(endpoint, peer, 8);
             let mut pending = 0;
             for _ in 0..3 {
-                endpoint.post_receive(Selector::from(peer, NEVER), vec![0; 8], 0).unwrap();
+                endpoint
+                    .post_receive(Selector::from(peer, NEVER), vec![0; 8], ReceiveOptions::new())
+                    .unwrap();
                 pending += 1;
             }
             pass(endpoint, Duration::from_millis(1500), &mut Vec::new());
             (0..2).for_each(|rail| lab.blackhole(rail).unwrap());
             if sends {
                 for length in [8, 10_000, 1 << 20] {
-                    let matched = SendOptions::level(Level::Matched);
-                    endpoint.post_send(peer, NEVER, vec![1; length], matched, 0).unwrap();
+                    let matched = SendOptions::at(CompletionLevel::Match);
+                    endpoint.post_send(peer, NEVER, vec![1; length], matched).unwrap();
                     pending += 1;
                 }
             }
@@ -340,8 +354,10 @@ fn echoed_until_lost(endpoint: &Endpoint<Owned>, peer: Peer) -> Option<(Instant,
     while Instant::now() < until {
         if completions.is_empty() {
             let from = Selector::from(peer, FROM_PEER);
-            endpoint.post_receive(from, vec![0; LENGTHS[3]], 1).unwrap();
-            endpoint.post_send(peer, TO_PEER, vec![3; 8], SendOptions::default(), 0).unwrap();
+            endpoint
+                .post_receive(from, vec![0; LENGTHS[3]], ReceiveOptions::new().user_data(1))
+                .unwrap();
+            endpoint.post_send(peer, TO_PEER, vec![3; 8], SendOptions::new()).unwrap();
         }
         completions.retain(|done: &Completion| done.kind != OperationKind::Receive);
         while completions.iter().all(|done| done.kind != OperationKind::Receive)
@@ -441,7 +457,9 @@ fn an_idle_session_outlives_a_cut_that_is_shorter_than_the_peer_timeout() {
             assert_eq!(failures(endpoint), Vec::<String>::new(), "{settings:?}");
             echoed(endpoint, peer, 8);
 
-            endpoint.post_receive(Selector::from(peer, NEVER), vec![0; 8], 0).unwrap();
+            endpoint
+                .post_receive(Selector::from(peer, NEVER), vec![0; 8], ReceiveOptions::new())
+                .unwrap();
             lab.blackhole(0).unwrap();
             let took = time_to_fail(endpoint, &other.address, 1);
             eprintln!("{settings:?}: known after {took:?}");
@@ -471,22 +489,22 @@ fn a_rail_that_works_one_way_ends_no_idle_session() {
         let play = |endpoint: &Endpoint<Owned>, peer, is_first: bool, is_holder: bool| {
             let mut completions = Vec::new();
             for round in 0..3 {
-                let [out, back] = [Envelope::tag(round), Envelope::tag(100 + round)];
+                let [out, back] = [Envelope::tagged(round), Envelope::tagged(100 + round)];
                 let first = Selector::from(peer, if is_first { back } else { out });
-                endpoint.post_receive(first, vec![0; 8], 0).unwrap();
+                endpoint.post_receive(first, vec![0; 8], ReceiveOptions::new()).unwrap();
                 if is_first {
                     let bytes = vec![1; 8];
-                    endpoint.post_send(peer, out, bytes, SendOptions::default(), 1).unwrap();
+                    endpoint.post_send(peer, out, bytes, SendOptions::new().user_data(1)).unwrap();
                 }
                 let start = Instant::now();
-                while !completions.iter().any(|done: &Completion| done.context == 0) {
+                while !completions.iter().any(|done: &Completion| done.user_data == 0) {
                     assert!(start.elapsed() < LIMIT, "round {round} does not end");
                     let some = Some(Duration::from_millis(100));
                     endpoint.wait(&mut completions, 64, some).unwrap();
                 }
                 if !is_first {
                     let bytes = vec![2; 8];
-                    endpoint.post_send(peer, back, bytes, SendOptions::default(), 1).unwrap();
+                    endpoint.post_send(peer, back, bytes, SendOptions::new().user_data(1)).unwrap();
                 }
                 completions.drain(..).for_each(|done| {
                     done.result.unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::pair;
 use rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
-use ringrail::{Endpoint, Envelope, Owned, PathState, Peer, Selector, SendOptions};
+use ringrail::{Endpoint, Envelope, Owned, PathState, Peer, ReceiveOptions, Selector, SendOptions};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;
 
@@ -36,18 +36,20 @@ fn grown(figures: impl Fn() -> Vec<u64>) -> Vec<u64> {
 fn exchange(endpoint: &Endpoint<Owned>, peer: Peer, both: &AtomicU64) {
     const SIZES: [usize; 4] = [8, 3000, 100_000, 1 << 20];
     for round in 0..10 {
-        let label = Envelope::tag(round);
+        let label = Envelope::tagged(round);
         let bytes = |size: usize| vec![(size as u64 ^ round) as u8; size];
         let send = |size| endpoint.send(peer, label, bytes(size), SendOptions::default()).unwrap();
         let sends: Vec<_> = SIZES.map(send).into();
         for size in SIZES {
             let mut into = vec![!((size as u64 ^ round) as u8); size];
-            let status = endpoint.receive_blocking(Selector::from(peer, label), &mut into).unwrap();
+            let status = endpoint
+                .receive_blocking(Selector::from(peer, label), &mut into, ReceiveOptions::new())
+                .unwrap();
             assert_eq!(status.length, size, "round {round}");
             assert!(into == bytes(size), "round {round}, {size} bytes");
         }
         for send in sends {
-            send.wait().unwrap().result.unwrap();
+            send.wait().unwrap();
         }
     }
     // The other one may still want an acknowledgement.

@@ -12,7 +12,7 @@ use std::time::Instant;
 use common::pair;
 use ringrail::settings::Settings;
 use ringrail::topology::{self, Candidate, Nic, Route, Routes, Selection, Verdict};
-use ringrail::{Endpoint, Owned, Peer};
+use ringrail::{Endpoint, Failed, Owned, Peer};
 use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab, STRAY};
 use ringrail_tests::require_lab;
 use traffic::{LIMIT, ping_pong};
@@ -82,7 +82,7 @@ fn decoys_are_no_rails_and_it_is_said_why() {
         assert_eq!(rails(&selection), wanted);
         for name in DECOYS.into_iter().chain(["lo"]) {
             let candidate = candidate(&selection, name);
-            assert_eq!(candidate.verdict, Verdict::Rejected, "{candidate}");
+            assert_eq!(candidate.verdict, Verdict::Failed, "{candidate}");
             let wanted = match name {
                 "lo" => "this host only",
                 "down0" => "ip link set down0 up",

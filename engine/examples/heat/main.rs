@@ -20,7 +20,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ringrail::bootstrap::{self, Bootstrap};
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Domain, Endpoint, Envelope, JobSecret, Level, Owned, Peer, Selector, SendOptions,
+    Address, CompletionLevel, Domain, Endpoint, Envelope, JobSecret, Owned, Peer, ReceiveOptions,
+    Selector, SendOptions,
 };
 
 /// What to compute.
@@ -155,9 +156,9 @@ fn connect(bootstrap: &mut dyn Bootstrap) -> Result<(Endpoint<Owned>, Peers), Bo
     Ok((endpoint, peers))
 }
 
-const UP: Envelope = Envelope::tag(1);
-const DOWN: Envelope = Envelope::tag(2);
-const RESULT: Envelope = Envelope::tag(3);
+const UP: Envelope = Envelope::tagged(1);
+const DOWN: Envelope = Envelope::tagged(2);
+const RESULT: Envelope = Envelope::tagged(3);
 
 fn rank(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut bootstrap = bootstrap::from_env()?;
@@ -181,14 +182,23 @@ fn rank(options: &Options) -> Result<(), Box<dyn Error>> {
     let seconds = start.elapsed().as_secs_f64();
     if rank != 0 {
         let root = peers[0].ok_or("there is no rank 0")?;
-        endpoint.send_blocking(root, RESULT, &field.interior_bytes(), Level::Matched)?;
+        endpoint.send_blocking(
+            root,
+            RESULT,
+            &field.interior_bytes(),
+            SendOptions::at(CompletionLevel::Match),
+        )?;
     } else {
         let mut whole = field.interior();
         for (other, peer) in peers.iter().enumerate().skip(1) {
             let peer = peer.ok_or("a rank is missing")?;
             let count = rows_of(options.height, size, other).len() * options.width;
             let mut bytes = vec![0; count * 8];
-            endpoint.receive_blocking(Selector::from(peer, RESULT), &mut bytes)?;
+            endpoint.receive_blocking(
+                Selector::from(peer, RESULT),
+                &mut bytes,
+                ReceiveOptions::new(),
+            )?;
             whole.extend(field::from_bytes(&bytes));
         }
         conclude(options, &whole, size, seconds, endpoint.driver())?;
@@ -222,7 +232,7 @@ fn exchange(
         field.set_halo(is_top, outcome.buffer.as_slice().ok_or("the row is in pieces")?);
     }
     for send in sends {
-        send.wait()?.result?;
+        send.wait()?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What is asked of two endpoints: messages, receives, and their bytes.
 
-use ringrail::{Buffer, Domain, Envelope, Layout, Level, SendOptions};
+use ringrail::{Buffer, CompletionLevel, Domain, Envelope, Layout, SendOptions};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -35,7 +35,7 @@ pub(crate) struct Message {
     pub(crate) lane: Lane,
     pub(crate) tag: u64,
     pub(crate) length: usize,
-    pub(crate) level: Level,
+    pub(crate) level: CompletionLevel,
     /// Others follow at once, it is said.
     pub(crate) more: bool,
     pub(crate) shape: Shape,
@@ -43,7 +43,7 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn options(&self) -> SendOptions {
-        SendOptions { more: self.more, ..SendOptions::level(self.level) }
+        SendOptions { more: self.more, ..SendOptions::at(self.level) }
     }
 
     /// Who receives.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringrail::{
-    Buffer, Completion, Domain, Endpoint, Envelope, Error, Level, Operation, OperationId,
-    OperationKind, Owned, Peer, Selector, SendOptions, Status,
+    Buffer, Completion, CompletionLevel, Domain, Endpoint, Envelope, Error, Operation, OperationId,
+    OperationKind, Owned, Peer, ReceiveOptions, Selector, SendOptions, Status,
 };
 
 use super::request::{Kind, Lane, Message, Receive, Shape, buffer, content, label};
@@ -113,7 +113,7 @@ impl World {
         let (peer, options) = (self.target(message), message.options());
         let endpoint = &self.endpoints[message.side];
         let sent = if message.lane == Lane::Untagged {
-            endpoint.send_untagged(peer, bytes, options)
+            endpoint.send(peer, Envelope::UNTAGGED, bytes, options)
         } else {
             endpoint.send(peer, label(message.lane, message.tag), bytes, options)
         };
@@ -142,7 +142,7 @@ impl World {
         let options = SendOptions { silent, ..message.options() };
         let (peer, label) = (self.target(message), label(message.lane, message.tag));
         let endpoint = &self.endpoints[message.side];
-        match endpoint.post_send(peer, label, bytes, options, number as u64) {
+        match endpoint.post_send(peer, label, bytes, options.user_data(number as u64)) {
             Ok(id) => self.sent(message, id, !silent),
             Err(rejected) => assert!(rejected.error.is_would_block(), "{}", rejected.error),
         }
@@ -155,7 +155,12 @@ impl World {
         }
         let mut bytes = content(self.messages.len(), message.length);
         let (peer, label) = (self.target(message), label(message.lane, message.tag));
-        let injected = self.endpoints[message.side].inject_with(peer, label, &bytes, message.more);
+        let injected = self.endpoints[message.side].inject(
+            peer,
+            label,
+            &bytes,
+            SendOptions { more: message.more, ..SendOptions::new() },
+        );
         bytes.fill(0xdd);
         match injected {
             Ok(()) => self.sent(message, None, false),
@@ -187,7 +192,7 @@ impl World {
         let selector = self.selector(receive);
         let endpoint = &self.endpoints[receive.side];
         let posted = if receive.lane == Lane::Untagged {
-            endpoint.receive_untagged(selector.source, into)
+            endpoint.receive(Selector::untagged(selector.source), into)
         } else {
             endpoint.receive(selector, into)
         };
@@ -209,7 +214,11 @@ impl World {
         }
         let into = buffer(self.domain(), &vec![0; receive.capacity], receive.shape);
         let (selector, number) = (self.selector(receive), self.receives.len() as u64);
-        match self.endpoints[receive.side].post_receive(selector, into, number) {
+        match self.endpoints[receive.side].post_receive(
+            selector,
+            into,
+            ReceiveOptions::new().user_data(number),
+        ) {
             Ok(id) => self.posted(receive, Some(id)),
             Err(rejected) => assert!(rejected.error.is_would_block(), "{}", rejected.error),
         }
@@ -276,7 +285,7 @@ impl World {
         });
         let (oldest, _) = waiting.next().expect("what is peeked was sent and is not matched");
         let expected = (oldest.what.tag, oldest.what.length);
-        assert_eq!((status.envelope.tag, status.length), expected);
+        assert_eq!((status.envelope.tag(), status.length), expected);
     }
 
     /// One turn of a side's engine, and what came of it.
@@ -284,7 +293,7 @@ impl World {
         let mut done: Vec<Completion> = Vec::new();
         self.endpoints[side].completions(&mut done, 100).unwrap();
         for completion in done {
-            let number = completion.context as usize;
+            let number = completion.user_data as usize;
             let kind = match completion.kind {
                 OperationKind::Send => Kind::Send,
                 OperationKind::Receive => Kind::Receive,
@@ -316,8 +325,8 @@ impl World {
             Err(Error::Cancelled) => assert!(is_cancelled, "{kind:?} {number} was not cancelled"),
             Ok(_) | Err(Error::Truncated { .. }) => {
                 assert!(!is_cancelled, "{kind:?} {number} was cancelled");
-                let waits =
-                    kind == Kind::Receive || self.messages[number].what.level == Level::Matched;
+                let waits = kind == Kind::Receive
+                    || self.messages[number].what.level == CompletionLevel::Match;
                 assert!(is_matched || !waits, "{kind:?} {number} ended before it matched");
             }
             Err(error) => panic!("{kind:?} {number}: {error}"),

@@ -1,6 +1,9 @@
 //! The process that is counted: both sides of a connection in one thread.
 
-use ringrail::{Buffer, Completion, Domain, Endpoint, Event, OperationKind, Owned, Peer, Selector};
+use ringrail::{
+    Buffer, Completion, Domain, Endpoint, Event, OperationKind, Owned, Peer, ReceiveOptions,
+    Selector, SendOptions,
+};
 use ringrail_tests::lab::HostNetwork;
 
 use super::{Arguments, Pattern, SLOWNESS};
@@ -65,7 +68,10 @@ impl Side {
 
     fn post(&self, peer: Peer, buffer: Buffer) -> Result<(), String> {
         let selector = Selector::from(peer, TAG);
-        self.endpoint.post_receive(selector, buffer, 0).map(drop).map_err(|e| e.to_string())
+        self.endpoint
+            .post_receive(selector, buffer, ReceiveOptions::new())
+            .map(drop)
+            .map_err(|e| e.to_string())
     }
 
     /// Whether the other side has connected since that was last asked.
@@ -77,7 +83,8 @@ impl Side {
     #[inline]
     fn send(&self, peer: Peer, bytes: &[u8], more: bool) -> Result<(), String> {
         for _ in 0..TURNS_TO_ARRIVE {
-            match self.endpoint.inject_with(peer, TAG, bytes, more) {
+            match self.endpoint.inject(peer, TAG, bytes, SendOptions { more, ..SendOptions::new() })
+            {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_would_block() => {
                     self.endpoint.progress().map(drop).map_err(message)?;
@@ -167,7 +174,7 @@ fn connect(left: &Side, side: Side) -> Result<Other, String> {
     let known_as = left.endpoint.insert(&side.endpoint.address()).map_err(message)?;
     let first = side.endpoint.insert(&left.endpoint.address()).map_err(message)?;
     // A message that cannot go asks for a connection.
-    match left.endpoint.inject(known_as, TAG, &[]) {
+    match left.endpoint.inject(known_as, TAG, &[], SendOptions::new()) {
         Err(error) if error.is_would_block() => {}
         other => return Err(format!("a message before there is a connection: {other:?}")),
     }

@@ -4,7 +4,7 @@ mod same;
 
 use std::time::Instant;
 
-use ringrail::{Buffer, Counters, OperationKind, Selector, SendOptions};
+use ringrail::{Buffer, Counters, OperationKind, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
 use crate::cli::Reuse;
@@ -55,7 +55,7 @@ fn windowed(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
                 false => stamp::write(bytes, sent),
             }
             let options = SendOptions::default();
-            let posted = side.endpoint.post_send(side.peer, TAG, buffer, options, sent);
+            let posted = side.endpoint.post_send(side.peer, TAG, buffer, options.user_data(sent));
             match posted {
                 Ok(_) => sent += 1,
                 Err(rejected) if rejected.error.is_would_block() => {
@@ -73,7 +73,7 @@ fn windowed(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
                     sends_done += 1;
                     idle.push(buffer);
                 }
-                OperationKind::Receive => back.push((completion.context, buffer)),
+                OperationKind::Receive => back.push((completion.user_data, buffer)),
             }
         }
         for (number, buffer) in back.drain(..) {
@@ -115,6 +115,8 @@ fn finish(
 
 fn post_receive(side: &Side<'_>, buffer: Buffer, number: u64) -> Result<(), String> {
     let selector = Selector::from(side.peer, TAG);
-    side.endpoint.post_receive(selector, buffer, number).map_err(|error| error.to_string())?;
+    side.endpoint
+        .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
+        .map_err(|error| error.to_string())?;
     Ok(())
 }

@@ -30,10 +30,10 @@ use crate::output::Report;
 use crate::progress::Progress;
 use crate::stamp;
 
-const STREAM: Envelope = Envelope::tag(4);
-const PING: Envelope = Envelope::tag(5);
+const STREAM: Envelope = Envelope::tagged(4);
+const PING: Envelope = Envelope::tagged(5);
 /// Ends the stream, with the number of its messages.
-const STOP: Envelope = Envelope::tag(6);
+const STOP: Envelope = Envelope::tagged(6);
 
 /// How long what is under way may take when all rails are healed: a kernel that sent into a
 /// blackhole for a second tries again within two.
@@ -77,7 +77,7 @@ pub(super) fn run(side: &mut Side<'_>, progress: &Progress) -> Result<Report, St
 /// Sends a few bytes at once.
 fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
     loop {
-        match side.endpoint.inject(side.peer, PING, bytes) {
+        match side.endpoint.inject(side.peer, PING, bytes, SendOptions::new()) {
             Ok(()) => return Ok(()),
             Err(error) if error.is_would_block() => {
                 side.endpoint.progress().map_err(message)?;

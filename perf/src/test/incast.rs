@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use ringrail::{
-    Address, Buffer, Completion, Domain, Endpoint, OperationKind, Owned, Peer, Selector,
-    SendOptions,
+    Address, Buffer, Completion, Domain, Endpoint, OperationKind, Owned, Peer, ReceiveOptions,
+    Selector, SendOptions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -191,7 +191,12 @@ impl Engines {
                         false => stamp::write(bytes, sent[at]),
                     }
                     let options = SendOptions::default();
-                    let posted = endpoint.post_send(self.peers[at], TAG, buffer, options, sent[at]);
+                    let posted = endpoint.post_send(
+                        self.peers[at],
+                        TAG,
+                        buffer,
+                        options.user_data(sent[at]),
+                    );
                     posted.map_err(|rejected| rejected.to_string())?;
                     sent[at] += 1;
                 }
@@ -238,7 +243,8 @@ impl<'a> Receiver<'a> {
             let selector = Selector::from(self.engines.peers[at], TAG);
             let context = (at as u64) << NUMBER_BITS | self.posted[at];
             let endpoint = &self.engines.endpoints[0];
-            let posted = endpoint.post_receive(selector, buffer, context);
+            let posted =
+                endpoint.post_receive(selector, buffer, ReceiveOptions::new().user_data(context));
             posted.map_err(|error| error.to_string())?;
             self.posted[at] += 1;
         }
@@ -265,7 +271,7 @@ impl<'a> Receiver<'a> {
             for completion in completions.drain(..) {
                 completion.result.map_err(message)?;
                 let Some(buffer) = completion.buffer else { continue };
-                self.take(completion.context, buffer)?;
+                self.take(completion.user_data, buffer)?;
             }
             if all_begun.is_none() && self.came.iter().all(|&came| came > 0) {
                 all_begun = Some(Instant::now());

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Buffer, OperationKind, Selector, SendOptions};
+use ringrail::{Buffer, OperationKind, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, message};
 use crate::output::{Report, histogram};
@@ -18,7 +18,9 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let mut hands = Hands { send: Some(side.buffer(size)?), received: None };
     let receive = side.buffer(size)?;
     let selector = Selector::from(side.peer, TAG);
-    side.endpoint.post_receive(selector, receive, 0).map_err(|error| error.to_string())?;
+    side.endpoint
+        .post_receive(selector, receive, ReceiveOptions::new())
+        .map_err(|error| error.to_string())?;
     side.barrier()?;
     let before = side.endpoint.counters();
     let warm_up = WARM_UP.min(side.job.iters);
@@ -35,7 +37,9 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
         let elapsed = start.elapsed();
         verified &= received.as_slice().is_some_and(|bytes| check(side, bytes, number));
         // The next receive is there before the answer can bring the next message.
-        side.endpoint.post_receive(selector, received, 0).map_err(|error| error.to_string())?;
+        side.endpoint
+            .post_receive(selector, received, ReceiveOptions::new())
+            .map_err(|error| error.to_string())?;
         if side.is_server {
             send_one(side, &mut hands.send, number)?;
         } else if number >= warm_up {
@@ -69,7 +73,7 @@ fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(
     }
     if bytes.len() <= side.endpoint.domain().settings().inject_limit_bytes() {
         loop {
-            match side.endpoint.inject(side.peer, TAG, bytes) {
+            match side.endpoint.inject(side.peer, TAG, bytes, SendOptions::new()) {
                 Ok(()) => break,
                 Err(error) if error.is_would_block() => {
                     if !side.endpoint.progress().map_err(message)? {
@@ -82,7 +86,7 @@ fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(
         *send = Some(buffer);
         return Ok(());
     }
-    let posted = side.endpoint.post_send(side.peer, TAG, buffer, SendOptions::default(), 1);
+    let posted = side.endpoint.post_send(side.peer, TAG, buffer, SendOptions::new().user_data(1));
     posted.map(drop).map_err(|error| error.to_string())
 }
 

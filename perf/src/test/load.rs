@@ -6,7 +6,9 @@
 
 use std::time::Instant;
 
-use ringrail::{Buffer, Envelope, Hint, OperationKind, Selector, SendOptions};
+use ringrail::{
+    Buffer, CompletionLevel, Envelope, Hint, OperationKind, ReceiveOptions, Selector, SendOptions,
+};
 
 use super::{STAMP_BYTES, Side, TAG, message, seconds_since};
 use crate::output::{Report, histogram};
@@ -17,7 +19,7 @@ pub(crate) const BULK_BYTES: usize = 16 << 20;
 
 /// How many are in flight.
 pub(super) const TRANSFERS: usize = 4;
-const BULK: Envelope = Envelope::tag(3);
+const BULK: Envelope = Envelope::tagged(3);
 /// Context of ping-pong operations; bulk ones have their number.
 const PING: u64 = u64::MAX;
 /// The content of the last ping.
@@ -26,13 +28,17 @@ const STOP: u64 = u64::MAX / 2;
 pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let size = side.job.size.max(STAMP_BYTES);
     let ping = Selector::from(side.peer, TAG);
-    side.endpoint.post_receive(ping, vec![0u8; size], PING).map_err(|error| error.to_string())?;
+    side.endpoint
+        .post_receive(ping, vec![0u8; size], ReceiveOptions::new().user_data(PING))
+        .map_err(|error| error.to_string())?;
     if side.is_server { serve(side) } else { client(side, size) }
 }
 
 fn post_bulk_receive(side: &Side<'_>, buffer: Buffer, number: u64) -> Result<(), String> {
     let selector = Selector::from(side.peer, BULK);
-    side.endpoint.post_receive(selector, buffer, number).map_err(|error| error.to_string())?;
+    side.endpoint
+        .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
+        .map_err(|error| error.to_string())?;
     Ok(())
 }
 
@@ -48,11 +54,12 @@ fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
     let (hint, _) = hints(side);
     if bytes.len() > side.endpoint.domain().settings().inject_limit_bytes() {
         let options = SendOptions { silent: true, ..SendOptions::default() }.hint(hint);
-        let posted = side.endpoint.post_send(side.peer, TAG, bytes.to_vec(), options, PING);
+        let posted =
+            side.endpoint.post_send(side.peer, TAG, bytes.to_vec(), options.user_data(PING));
         return posted.map(drop).map_err(|error| error.to_string());
     }
     loop {
-        match side.endpoint.inject_hinted(side.peer, TAG, bytes, hint, false) {
+        match side.endpoint.inject(side.peer, TAG, bytes, SendOptions::new().hint(hint)) {
             Ok(()) => return Ok(()),
             Err(error) if error.is_would_block() => {
                 side.endpoint.progress().map_err(message)?;
@@ -81,7 +88,7 @@ fn serve(side: &mut Side<'_>) -> Result<Report, String> {
             completion.result.map_err(message)?;
             let Some(mut buffer) = completion.buffer else { continue };
             let bytes = buffer.as_mut_slice().ok_or("the buffer is in pieces")?;
-            if completion.context == PING {
+            if completion.user_data == PING {
                 let number = u64::from_le_bytes(bytes[..8].try_into().unwrap_or([0; 8]));
                 pong(side, bytes)?;
                 if number >= STOP {
@@ -91,11 +98,11 @@ fn serve(side: &mut Side<'_>) -> Result<Report, String> {
                     pings += 1;
                     let ping = Selector::from(side.peer, TAG);
                     side.endpoint
-                        .post_receive(ping, buffer, PING)
+                        .post_receive(ping, buffer, ReceiveOptions::new().user_data(PING))
                         .map_err(|error| error.to_string())?;
                 }
             } else {
-                verified &= stamp::check(bytes, completion.context);
+                verified &= stamp::check(bytes, completion.user_data);
                 bulk += 1;
                 post_bulk_receive(side, buffer, posted)?;
                 posted += 1;
@@ -169,7 +176,9 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
         verified &= buffer.as_slice() == Some(&bytes[..]);
         pings += 1;
         let ping = Selector::from(side.peer, TAG);
-        side.endpoint.post_receive(ping, buffer, PING).map_err(|error| error.to_string())?;
+        side.endpoint
+            .post_receive(ping, buffer, ReceiveOptions::new().user_data(PING))
+            .map_err(|error| error.to_string())?;
         if had_all && sent - finished == TRANSFERS as u64 {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
             samples += 1;
@@ -202,7 +211,7 @@ fn start_bulk(side: &Side<'_>, idle: &mut Vec<Buffer>, sent: &mut u64) -> Result
         stamp::write(buffer.as_mut_slice().ok_or("the buffer is in pieces")?, *sent);
         let options = SendOptions::default().hint(hint);
         side.endpoint
-            .post_send(side.peer, BULK, buffer, options, *sent)
+            .post_send(side.peer, BULK, buffer, options.user_data(*sent))
             .map_err(|error| error.to_string())?;
         *sent += 1;
     }
@@ -214,8 +223,10 @@ fn feed_rest(side: &mut Side<'_>) -> Result<(), String> {
     side.barrier()?;
     for _ in 0..TRANSFERS {
         let _: u32 = side.get()?;
-        let level = ringrail::Level::Matched;
-        side.endpoint.send_blocking(side.peer, BULK, &[], level).map_err(message)?;
+        let level = ringrail::CompletionLevel::Match;
+        side.endpoint
+            .send_blocking(side.peer, BULK, &[], SendOptions::at(level))
+            .map_err(message)?;
     }
     Ok(())
 }

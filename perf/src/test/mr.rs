@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use ringrail::{Envelope, Selector};
+use ringrail::{CompletionLevel, Envelope, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
 use crate::output::Report;
 use crate::stamp;
 
 /// The client learns by this that the server has everything.
-const DONE: Envelope = Envelope::tag(2);
+const DONE: Envelope = Envelope::tagged(2);
 
 pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     let (size, total) = (side.job.size, side.job.iters);
@@ -22,7 +22,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
         for number in 0..posts {
             let buffer = side.buffer(size)?;
             side.endpoint
-                .post_receive(selector, buffer, number)
+                .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
                 .map_err(|error| error.to_string())?;
         }
         side.barrier()?;
@@ -40,11 +40,11 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
                 completion.result.map_err(message)?;
                 let Some(buffer) = completion.buffer else { continue };
                 let bytes = buffer.as_slice().unwrap_or(&[]);
-                verified &= stamp::check(bytes, completion.context);
+                verified &= stamp::check(bytes, completion.user_data);
                 received += 1;
                 if posted < total {
                     side.endpoint
-                        .post_receive(selector, buffer, posted)
+                        .post_receive(selector, buffer, ReceiveOptions::new().user_data(posted))
                         .map_err(|error| error.to_string())?;
                     posted += 1;
                 }
@@ -61,7 +61,12 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
             stamp::write(&mut bytes, number);
             let more = number % window != window - 1;
             loop {
-                match side.endpoint.inject_with(side.peer, TAG, &bytes, more) {
+                match side.endpoint.inject(
+                    side.peer,
+                    TAG,
+                    &bytes,
+                    SendOptions { more, ..SendOptions::new() },
+                ) {
                     Ok(()) => break,
                     Err(error) if error.is_would_block() => {
                         if !side.endpoint.progress().map_err(message)? && side.is_crowded {
@@ -76,7 +81,9 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
             }
         }
         let selector = Selector::from(side.peer, DONE);
-        side.endpoint.receive_blocking(selector, &mut []).map_err(message)?;
+        side.endpoint
+            .receive_blocking(selector, &mut [], ReceiveOptions::new())
+            .map_err(message)?;
     }
     let seconds = seconds_since(start);
     side.span = Some((start, Instant::now()));
@@ -87,6 +94,9 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
 }
 
 fn send_all(side: &Side<'_>, envelope: Envelope, bytes: &[u8]) -> Result<(), String> {
-    let level = ringrail::Level::Delivered;
-    side.endpoint.send_blocking(side.peer, envelope, bytes, level).map(drop).map_err(message)
+    let level = ringrail::CompletionLevel::Delivery;
+    side.endpoint
+        .send_blocking(side.peer, envelope, bytes, SendOptions::at(level))
+        .map(drop)
+        .map_err(message)
 }

@@ -182,7 +182,7 @@ pub(crate) fn be_a_rank() {
 fn play(endpoint: &Endpoint<Owned>, rank: usize, peers: &[(usize, Peer)], is_over: &AtomicBool) {
     for round in 0_u64.. {
         let is_last = is_over.load(Ordering::SeqCst);
-        let label = Envelope::tag(round);
+        let label = Envelope::tagged(round);
         let receives: Vec<_> = peers
             .iter()
             .map(|&(other, peer)| {
@@ -202,14 +202,14 @@ fn play(endpoint: &Endpoint<Owned>, rank: usize, peers: &[(usize, Peer)], is_ove
             let deadline = Instant::now() + LIMIT;
             let outcome = receive.wait_deadline(deadline).unwrap();
             let outcome = outcome.unwrap_or_else(|| panic!("round {round}: nothing of {other}"));
-            let length = outcome.result.unwrap().length;
+            let length = outcome.status.length;
             let Buffer::Heap(bytes) = outcome.buffer else { panic!("another buffer") };
             let says_last = bytes[0] == 1;
             assert!(bytes[..length] == message(round, other, rank, says_last), "round {round}");
             was_last |= says_last && other == COUNTERPART;
         }
         for send in sends {
-            send.wait().unwrap().result.unwrap();
+            send.wait().unwrap();
         }
         if rank == COUNTERPART {
             say(&format!("round {round}"));

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringrail::{
-    Buffer, Completion, Endpoint, Envelope, Event, Level, OperationKind, Owned, PathCause,
-    PathState, Peer, PeerFailure, Selector, SendOptions,
+    Buffer, Completion, CompletionLevel, Endpoint, Envelope, Event, OperationKind, Owned,
+    PathCause, PathState, Peer, PeerFailure, ReceiveOptions, Selector, SendOptions,
 };
 use ringrail_tests::lab::{Host, Lab};
 
@@ -22,8 +22,8 @@ pub(crate) const LONGEST: usize = 1 << 20;
 pub(crate) const WINDOW: usize = 10;
 /// A stream that does not move for so long has lost something for good.
 pub(crate) const STALLED: Duration = Duration::from_secs(30);
-pub(crate) const TAG: Envelope = Envelope::tag(7);
-pub(crate) const LAST: Envelope = Envelope::tag(8);
+pub(crate) const TAG: Envelope = Envelope::tagged(7);
+pub(crate) const LAST: Envelope = Envelope::tagged(8);
 
 pub(crate) fn length(number: u64) -> usize {
     LENGTHS[number as usize % LENGTHS.len()]
@@ -81,7 +81,7 @@ pub(crate) fn send_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) 
         while !is_over && let Some(mut message) = room.pop_front() {
             message.resize(length(sent), 0);
             fill(sent, &mut message);
-            endpoint.post_send(peer, TAG, message, SendOptions::default(), sent).unwrap();
+            endpoint.post_send(peer, TAG, message, SendOptions::new().user_data(sent)).unwrap();
             sent += 1;
         }
         if is_over && room.len() == WINDOW {
@@ -91,7 +91,7 @@ pub(crate) fn send_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) 
                 return seen;
             }
             let count = sent.to_le_bytes().to_vec();
-            endpoint.post_send(peer, LAST, count, SendOptions::default(), u64::MAX).unwrap();
+            endpoint.post_send(peer, LAST, count, SendOptions::new().user_data(u64::MAX)).unwrap();
             room.pop_front();
             is_told = true;
         }
@@ -117,7 +117,7 @@ pub(crate) fn send_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) 
 pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) -> Seen {
     let mut seen = Seen::default();
     let last = Selector::from(peer, LAST);
-    endpoint.post_receive(last, vec![0_u8; 8], u64::MAX).unwrap();
+    endpoint.post_receive(last, vec![0_u8; 8], ReceiveOptions::new().user_data(u64::MAX)).unwrap();
     let (mut asked, mut came, mut total) = (0_u64, 0_u64, None);
     // How many came without a gap, and which beyond that.
     let (mut whole, mut ahead) = (0_u64, BTreeSet::new());
@@ -127,7 +127,13 @@ pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Share
     let mut completions: Vec<Completion> = Vec::new();
     while total != Some(came) {
         while let Some(message) = room.pop_front() {
-            endpoint.post_receive(Selector::from(peer, TAG), message, asked).unwrap();
+            endpoint
+                .post_receive(
+                    Selector::from(peer, TAG),
+                    message,
+                    ReceiveOptions::new().user_data(asked),
+                )
+                .unwrap();
             asked += 1;
         }
         let got = endpoint.wait(&mut completions, 64, Some(Duration::from_millis(100))).unwrap();
@@ -137,19 +143,19 @@ pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Share
         assert!(moved_at.elapsed() < STALLED, "{came} of {total:?} came; {seen:?}");
         for completion in completions.drain(..) {
             assert_eq!(completion.kind, OperationKind::Receive);
-            if total
-                .is_some_and(|total| completion.context >= total && completion.context != u64::MAX)
-            {
+            if total.is_some_and(|total| {
+                completion.user_data >= total && completion.user_data != u64::MAX
+            }) {
                 // Nothing was sent for it.
                 continue;
             }
             let status = completion.result.unwrap();
             let Some(Buffer::Heap(mut message)) = completion.buffer else { panic!("no buffer") };
-            if completion.context == u64::MAX {
+            if completion.user_data == u64::MAX {
                 total = Some(u64::from_le_bytes(message[..8].try_into().unwrap()));
                 continue;
             }
-            let number = completion.context;
+            let number = completion.user_data;
             assert_eq!(status.length, length(number), "message {number}");
             fill(number, &mut expected[..status.length]);
             let is_intact = message[..status.length] == expected[..status.length];
@@ -185,7 +191,7 @@ pub(crate) fn played(
 }
 
 /// What the side that is to open the session says to the other one.
-pub(crate) const HELLO: Envelope = Envelope::tag(9);
+pub(crate) const HELLO: Envelope = Envelope::tagged(9);
 
 /// Ends the messages when the disturber is through, or fails.
 struct Over<'a>(&'a AtomicBool);
@@ -222,14 +228,16 @@ pub(crate) fn played_in(
             |endpoint, peer| {
                 if opener == Host::B {
                     let hello = Selector::from(peer, HELLO);
-                    endpoint.receive_blocking(hello, &mut [0; 8]).unwrap();
+                    endpoint.receive_blocking(hello, &mut [0; 8], ReceiveOptions::new()).unwrap();
                 }
                 send_all(endpoint, peer, &shared)
             },
             |endpoint, peer| {
                 if opener == Host::B {
-                    let level = Level::BufferReusable;
-                    endpoint.send_blocking(peer, HELLO, b"to begin", level).unwrap();
+                    let level = CompletionLevel::Inject;
+                    endpoint
+                        .send_blocking(peer, HELLO, b"to begin", SendOptions::at(level))
+                        .unwrap();
                 }
                 receive_all(endpoint, peer, &shared)
             },

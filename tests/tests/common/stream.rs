@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringrail::{
-    Buffer, Completion, Endpoint, Envelope, Level, OperationKind, Owned, Peer, Selector,
-    SendOptions,
+    Buffer, Completion, CompletionLevel, Endpoint, Envelope, OperationKind, Owned, Peer,
+    ReceiveOptions, Selector, SendOptions,
 };
 
 /// The shortest one has room for its number.
@@ -107,7 +107,7 @@ fn length(number: u64) -> usize {
 }
 
 fn label(stream: u8) -> Envelope {
-    Envelope::tag(u64::from(stream))
+    Envelope::tagged(u64::from(stream))
 }
 
 /// Sends and receives everything; `seen` hears how many messages have come, now and then.
@@ -128,14 +128,14 @@ pub(crate) fn exchange(side: &Side<'_>, mut seen: impl FnMut(u64)) -> Arrived {
         while asked < total
             && let Some(buffer) = room.pop()
         {
-            endpoint.post_receive(from, buffer, asked).unwrap();
+            endpoint.post_receive(from, buffer, ReceiveOptions::new().user_data(asked)).unwrap();
             asked += 1;
         }
         while sent < total && sent - send_ends < WINDOW {
             let length = if sent == messages { SHORTEST } else { length(sent) };
             let message = pattern.message(index, sent, length);
-            let options = SendOptions::level(Level::BufferReusable);
-            if endpoint.post_send(peer, label(index), message, options, sent).is_err() {
+            let options = SendOptions::at(CompletionLevel::Inject);
+            if endpoint.post_send(peer, label(index), message, options.user_data(sent)).is_err() {
                 break;
             }
             sent += 1;
@@ -153,7 +153,7 @@ pub(crate) fn exchange(side: &Side<'_>, mut seen: impl FnMut(u64)) -> Arrived {
                 continue;
             }
             let Some(Buffer::Heap(message)) = completion.buffer else { panic!("no buffer") };
-            let (number, arrived) = (completion.context, &message[..status.length]);
+            let (number, arrived) = (completion.user_data, &message[..status.length]);
             if number == messages {
                 assert_eq!(arrived, messages.to_le_bytes(), "a message came twice");
             } else {

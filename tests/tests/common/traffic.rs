@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ringrail::{Endpoint, Envelope, Level, Owned, Peer, Selector};
+use ringrail::{Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector, SendOptions};
 
 use crate::books::{figures_of, frames_of};
 
@@ -19,14 +19,14 @@ pub(crate) fn message(number: u64) -> Vec<u8> {
 }
 
 pub(crate) fn send(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
-    let label = Envelope::tag(number);
-    endpoint.send_blocking(peer, label, &message(number), Level::BufferReusable).unwrap();
+    let label = Envelope::tagged(number);
+    endpoint.send_blocking(peer, label, &message(number), SendOptions::new()).unwrap();
 }
 
 pub(crate) fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
     let mut into = vec![0; 40_000];
-    let selector = Selector::from(peer, Envelope::tag(number));
-    let status = endpoint.receive_blocking(selector, &mut into).unwrap();
+    let selector = Selector::from(peer, Envelope::tagged(number));
+    let status = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
     assert!(into[..status.length] == message(number), "message {number}");
 }
 
@@ -71,12 +71,14 @@ pub(crate) fn rounds_until(
         both[usize::from(is_first)].fetch_or(is_reached(endpoint), Ordering::SeqCst);
         assert!(Instant::now() < deadline, "{:?}", frames_of(endpoint));
         // Both leave after the same round: the first one tells.
-        let label = Envelope::tag(u64::MAX);
+        let label = Envelope::tagged(u64::MAX);
         let mut is_over = [u8::from(both.iter().all(|one| one.load(Ordering::SeqCst)))];
         if is_first {
-            endpoint.send_blocking(peer, label, &is_over, Level::BufferReusable).unwrap();
+            endpoint.send_blocking(peer, label, &is_over, SendOptions::new()).unwrap();
         } else {
-            endpoint.receive_blocking(Selector::from(peer, label), &mut is_over).unwrap();
+            endpoint
+                .receive_blocking(Selector::from(peer, label), &mut is_over, ReceiveOptions::new())
+                .unwrap();
         }
         if is_over == [1] {
             return next;

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::time::Instant;
 
-use ringrail::{Buffer, OperationKind, RawSpan, Selector, SendOptions};
+use ringrail::{Buffer, OperationKind, RawSpan, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, finish, message};
 use crate::output::Report;
@@ -95,7 +95,9 @@ fn post_receives(side: &Side<'_>, memory: &Lent, count: u64) -> Result<u64, Stri
         // SAFETY: the memory is freed after the end of all operations, and nobody but the engine
         // touches it before. Receives of the engine share it; all messages are alike, so that it
         // does not matter which of them wrote a byte.
-        let posted = unsafe { side.endpoint.post_receive_raw(selector, &[memory.span], 0) };
+        let posted = unsafe {
+            side.endpoint.post_receive_raw(selector, &[memory.span], ReceiveOptions::new())
+        };
         posted.map_err(message)?;
     }
     Ok(count)
@@ -107,7 +109,7 @@ fn post_sends(side: &Side<'_>, memory: &Lent, most: u64) -> Result<u64, String> 
         let options = SendOptions::default();
         // SAFETY: the memory is freed after the end of all operations, and nobody changes it.
         let posted =
-            unsafe { side.endpoint.post_send_raw(side.peer, TAG, &[memory.span], options, 0) };
+            unsafe { side.endpoint.post_send_raw(side.peer, TAG, &[memory.span], options) };
         match posted {
             Ok(_) => {}
             Err(error) if error.is_would_block() => return Ok(sent),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ringrail::{Completion, Selector};
+use ringrail::{Completion, Envelope, ReceiveOptions, Selector};
 
 use super::control::now_ns;
 use super::record::{Record, Recorder};
@@ -113,7 +113,11 @@ impl Receiver<'_, '_> {
         buffer: ringrail::Buffer,
     ) -> Result<(), String> {
         let selector = Selector::from(self.side.peer, label);
-        let posted = self.side.endpoint.post_receive(selector, buffer, context);
+        let posted = self.side.endpoint.post_receive(
+            selector,
+            buffer,
+            ReceiveOptions::new().user_data(context),
+        );
         posted.map(drop).map_err(|error| error.to_string())
     }
 
@@ -123,7 +127,13 @@ impl Receiver<'_, '_> {
         let span = [self.memory[slot].span()];
         // SAFETY: no other operation has the memory, and it lives until this one has ended:
         // `cancel_all` waits for all, and where it does not get so far the memory stays for ever.
-        let posted = unsafe { self.side.endpoint.post_receive_raw(selector, &span, self.posted) };
+        let posted = unsafe {
+            self.side.endpoint.post_receive_raw(
+                selector,
+                &span,
+                ReceiveOptions::new().user_data(self.posted),
+            )
+        };
         self.operations.push_back((self.posted, posted.map_err(message)?));
         self.posts.push_back(Post { slot, is_done: false });
         self.posted += 1;
@@ -134,7 +144,7 @@ impl Receiver<'_, '_> {
         let status = completion.result.map_err(|error| {
             format!("a receive failed after {} messages: {error}", self.tally.arrived())
         });
-        match completion.context {
+        match completion.user_data {
             OF_PING => {
                 status?;
                 let buffer = completion.buffer.ok_or("a ping without its buffer")?;
@@ -205,7 +215,7 @@ impl Receiver<'_, '_> {
         while !self.operations.is_empty() {
             self.side.endpoint.completions(&mut batch, 64).map_err(message)?;
             for completion in batch.drain(..) {
-                self.operations.retain(|(number, _)| *number != completion.context);
+                self.operations.retain(|(number, _)| *number != completion.user_data);
             }
             if now_ns() - begin > END_LIMIT_NS {
                 return Err("receives that were cancelled do not end; please report it".to_owned());

@@ -1,6 +1,6 @@
 //! The client: streams, pings, and has the rails cut.
 
-use ringrail::{Buffer, Completion, OperationKind, Selector, SendOptions};
+use ringrail::{Buffer, Completion, OperationKind, ReceiveOptions, Selector, SendOptions};
 
 use super::control::{Control, now_ns};
 use super::schedule::{Cut, Schedule};
@@ -93,7 +93,7 @@ impl Sender<'_, '_> {
             stamp::write(bytes, self.sent);
             let options = SendOptions::default();
             let endpoint = &self.side.endpoint;
-            match endpoint.post_send(self.side.peer, STREAM, buffer, options, self.sent) {
+            match endpoint.post_send(self.side.peer, STREAM, buffer, options.user_data(self.sent)) {
                 Ok(_) => self.sent += 1,
                 Err(rejected) if rejected.error.is_would_block() => {
                     self.idle.push(rejected.buffer);
@@ -155,7 +155,11 @@ impl Sender<'_, '_> {
 
     fn post_answer(&self, buffer: Buffer) -> Result<(), String> {
         let selector = Selector::from(self.side.peer, PING);
-        let posted = self.side.endpoint.post_receive(selector, buffer, OF_ANSWER);
+        let posted = self.side.endpoint.post_receive(
+            selector,
+            buffer,
+            ReceiveOptions::new().user_data(OF_ANSWER),
+        );
         posted.map(drop).map_err(|error| error.to_string())
     }
 
@@ -171,7 +175,7 @@ impl Sender<'_, '_> {
         }
         let options = SendOptions::default();
         let total = self.sent.to_le_bytes().to_vec();
-        let posted = self.side.endpoint.post_send(self.side.peer, STOP, total, options, 0);
+        let posted = self.side.endpoint.post_send(self.side.peer, STOP, total, options);
         posted.map_err(|error| error.to_string())?;
         // Its buffer comes back as that of a message would.
         let all = self.sent + 1;
