@@ -228,7 +228,8 @@ fn an_event_loop_takes_the_descriptor() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let fd = endpoint.wait_fd().unwrap().as_fd().try_clone_to_owned().unwrap();
-        let readable = tokio::io::unix::AsyncFd::new(fd).unwrap();
+        // SAFETY: it owns the descriptor.
+        let readable = unsafe { tokio::io::unix::AsyncFd::register(fd) }.unwrap();
         endpoint.post_receive(Selector::any(TAG), vec![0; 8], ReceiveOptions::new()).unwrap();
         let sender = thread::scope(|scope| {
             let sender = scope.spawn(|| {

@@ -31,13 +31,15 @@ pub(crate) struct Cli {
     /// microseconds before each message, and makes no call meanwhile.
     #[arg(long, default_value_t = 0)]
     pub(crate) pause_us: u64,
-    /// Iterations (latency: round trips; bw, mr: messages).
+    /// Iterations (latency: round trips; bw, mr: messages); of each thread.
     #[arg(long)]
     pub(crate) iters: Option<u64>,
     /// Messages in flight; shrinks so that their buffers fit 4 MiB (bw) unless given.
     #[arg(long)]
     pub(crate) window: Option<usize>,
-    /// Threads per side; only 1 is offered yet.
+    /// Threads per side, each with an endpoint of its own, in mr, bw, bibw and latency-mt: thread
+    /// i of the client and thread i of the server exchange messages. All threads of a side are on
+    /// one core.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
     /// Registered or ordinary memory.
@@ -120,11 +122,14 @@ pub(crate) struct Cli {
 pub(crate) enum TestName {
     /// Tagged ping-pong, half round trip.
     Latency,
+    /// So many of these at the same time as there are --threads: what all of them took together,
+    /// and the median of each thread.
+    LatencyMt,
     /// Tagged stream with a window.
     Bw,
     /// The same in both directions at once.
     Bibw,
-    /// Rate of small tagged messages, one direction.
+    /// Rate of small tagged messages, one direction; with --threads that of all, and how even.
     Mr,
     /// Ping-pong while four 16 MiB transfers are in flight between the same endpoints.
     LatencyUnderLoad,

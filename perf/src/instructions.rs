@@ -21,6 +21,8 @@ const SLOWNESS: u64 = 64;
 const MESSAGES: u64 = 16_384;
 /// A count that is saved may be exceeded by so much.
 const MARGIN_PERCENT: u64 = 3;
+/// Idle endpoints of the process may change a count by so much.
+const IDLE_PERCENT: u64 = 1;
 /// A run takes some seconds.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -48,17 +50,22 @@ pub(crate) struct Arguments {
     /// Engines with which the first one exchanges messages by turns.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     peers: u32,
+    /// Endpoints that the first host has, each on an engine of its own: all but one are idle.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    endpoints: u32,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     settings: Vec<String>,
     /// One JSON object per line.
     #[arg(long)]
     json: bool,
-    /// Count what the lines of this file (of --json) say, and fail where it is more than 3 % above.
+    /// Count what the lines of this file (of --json) say, and fail where it is more than 3 % above,
+    /// or where idle endpoints make a message cost 1 % more than the same line without them.
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["lanes", "lab", "size", "pattern", "peers", "settings", "json"]
+        conflicts_with_all =
+            ["lanes", "lab", "size", "pattern", "peers", "endpoints", "settings", "json"]
     )]
     check: Option<PathBuf>,
     /// Keep what callgrind writes, for `callgrind_annotate`; needs --pattern.
@@ -92,6 +99,8 @@ struct Counted {
     size_bytes: usize,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     peers: u32,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    endpoints: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     settings: Vec<String>,
     instructions: u64,
@@ -119,6 +128,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             lab: arguments.lab.clone(),
             size_bytes: arguments.size,
             peers: arguments.peers,
+            endpoints: arguments.endpoints,
             settings: arguments.settings.clone(),
             instructions: 0,
         };
@@ -138,13 +148,29 @@ impl fmt::Display for Counted {
             Pattern::PingPong => "ping-pong",
             Pattern::Coalesced => "64 in a row",
         };
-        let Self { size_bytes, instructions, lab, peers, .. } = self;
+        let Self { size_bytes, instructions, lab, peers, endpoints, .. } = self;
         let lanes = name(self.lanes);
         write!(out, "{size_bytes} bytes, {pattern}, {lanes}, {lab}: ")?;
         if *peers > 1 {
             write!(out, "{peers} peers by turns: ")?;
         }
+        if *endpoints > 1 {
+            write!(out, "{endpoints} endpoints, one of them in use: ")?;
+        }
         write!(out, "{instructions} instructions a message, both sides")
+    }
+}
+
+impl Counted {
+    /// Whether `alone` is the same but for idle endpoints, and has none.
+    fn is_same_beside_idle(&self, alone: &Self) -> bool {
+        let instructions = alone.instructions;
+        *alone == Self { endpoints: 1, instructions, ..self.clone() }
+    }
+
+    /// Whether idle endpoints make a difference that counts.
+    fn differs_from(&self, alone: &Self) -> bool {
+        self.instructions.abs_diff(alone.instructions) * 100 > alone.instructions * IDLE_PERCENT
     }
 }
 
@@ -158,6 +184,7 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
         return Err(format!("{} has no line to compare with", file.display()));
     }
     let mut above = Vec::new();
+    let mut counted: Vec<Counted> = Vec::new();
     for before in saved {
         let now = count(arguments, before.clone())?;
         println!("{now}, {} before", before.instructions);
@@ -167,6 +194,20 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
         if now.instructions * 100 > before.instructions * (100 + MARGIN_PERCENT) {
             above.push(now.to_string());
         }
+        if now.endpoints > 1 {
+            let alone = counted.iter().find(|it| now.is_same_beside_idle(it)).ok_or_else(|| {
+                let name = file.display();
+                format!("{name} has no line before it with one endpoint to compare with: {now}")
+            })?;
+            if now.differs_from(alone) {
+                return Err(format!(
+                    "idle endpoints change what a message costs by more than \
+                     {IDLE_PERCENT} %: {now}, and {} with one",
+                    alone.instructions
+                ));
+            }
+        }
+        counted.push(now);
     }
     match above[..] {
         [] => Ok(()),
@@ -197,6 +238,7 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
     command.args(["instructions", "--messages", &MESSAGES.to_string()]);
     command.args(["--networks", &networks.join(",")]);
     command.args(["--size", &what.size_bytes.to_string(), "--peers", &what.peers.to_string()]);
+    command.args(["--endpoints", &what.endpoints.to_string()]);
     for (name, value) in [("--lanes", name(what.lanes)), ("--pattern", name(what.pattern))] {
         command.args([name, &value]);
     }
@@ -230,4 +272,28 @@ fn is_one(count: &u32) -> bool {
 /// What an option calls a value.
 fn name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_endpoints_are_compared_with_the_line_that_has_none() {
+        let line = |pattern: &str, more: &str, count: u64| -> Counted {
+            let text = format!(
+                r#"{{"test":"instructions","pattern":"{pattern}","lanes":"udp","lab":"rails=1",
+                   "size_bytes":8,{more}"instructions":{count}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let idle = line("ping-pong", r#""endpoints":64,"#, 1010);
+        let (alone, other) = (line("ping-pong", "", 1000), line("coalesced", "", 1000));
+        assert!(idle.is_same_beside_idle(&alone) && !idle.is_same_beside_idle(&other));
+        assert!(!idle.is_same_beside_idle(&idle), "it is not compared with itself");
+        assert!(!idle.differs_from(&alone));
+        for count in [1011, 989] {
+            assert!(line("ping-pong", r#""endpoints":64,"#, count).differs_from(&alone));
+        }
+    }
 }

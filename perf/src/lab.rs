@@ -12,6 +12,7 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::failover::control;
+use crate::test::threads;
 use crate::test::{INJECT_BYTES_MAX, LOADED_BYTES_MAX, STAMP_BYTES, load};
 use crate::{crossover, floor, info, rails, secret, stamp, test};
 
@@ -34,9 +35,7 @@ const FAILOVER_WINDOW: usize = 4;
 /// Refuses what the command line should not say, before anything is started.
 pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     secret::refuse_on_command_line(&cli.settings)?;
-    if cli.threads != 1 {
-        return Err("--threads above 1 is not offered yet: one owned endpoint per side".to_owned());
-    }
+    threads::check(cli)?;
     test::settings(cli.lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
     if cli.pcap.is_some()
         && matches!(
@@ -302,6 +301,8 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
         _ => ping_iters(size),
     };
+    // As many messages in all as one thread has.
+    let iters = (iters / cli.threads as u64).max(8);
     if cli.brief { (iters / BRIEF).max(8) } else { iters }
 }
 
@@ -363,6 +364,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         has_decoys: cli.lab_decoys,
         plots: cli.plot.is_some(),
         senders: cli.senders,
+        threads: cli.threads,
     };
     sizes.into_iter().map(job).collect()
 }

@@ -43,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) plots: bool,
     /// Of `incast`.
     pub(crate) senders: usize,
+    /// Threads of each side, with an endpoint each.
+    pub(crate) threads: usize,
 }
 
 impl Job {
@@ -144,6 +146,11 @@ impl Link {
     pub(crate) fn barrier(&mut self) -> Result<(), String> {
         self.put(&0)?;
         self.get::<u32>().map(drop)
+    }
+
+    /// One more control connection, for a thread of its own.
+    pub(crate) fn beside(&mut self, is_server: bool) -> Result<Self, String> {
+        Self::new(self.raw(is_server)?)
     }
 
     /// A raw TCP connection for a floor: the server listens, the client connects.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::{Cli, HintName};
 use crate::test::failover::FailoverReport;
 use crate::test::incast::IncastReport;
+use crate::test::threads::{ThreadLatencies, ThreadRates};
 
 /// One line of results; keys as in the performance contract.
 ///
@@ -76,6 +77,10 @@ pub(crate) struct Report {
     pub(crate) best_rail: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) thread_rates: Option<ThreadRates>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) thread_latencies: Option<ThreadLatencies>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) incast: Option<IncastReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -158,7 +163,9 @@ pub(crate) fn print_json(report: &Report) {
 fn columns(report: &Report) -> Vec<(&'static str, f64)> {
     let failover = report.failover.as_ref();
     let incast = report.incast.as_ref();
+    let (rates, medians) = (report.thread_rates.as_ref(), report.thread_latencies.as_ref());
     let columns = [
+        ("Threads", (report.threads > 1).then_some(report.threads as f64)),
         ("Senders", incast.map(|report| report.senders as f64)),
         ("One alone (MB/s)", incast.map(|report| report.single_mb_s)),
         ("Share of link", incast.map(|report| report.link_share)),
@@ -176,6 +183,12 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
         ("p99 (us)", report.latency_us_p99),
         ("Bandwidth (MB/s)", report.bandwidth_mb_s),
         ("Messages/s", report.message_rate_per_s),
+        ("Least thread (/s)", rates.map(|rates| rates.thread_rate_min_per_s)),
+        ("Mean thread (/s)", rates.map(|rates| rates.thread_rate_mean_per_s)),
+        ("Most thread (/s)", rates.map(|rates| rates.thread_rate_max_per_s)),
+        ("Slowest by mean", rates.map(|rates| rates.slowest_thread_share)),
+        ("Best p50 (us)", medians.map(|of| of.thread_latency_us_p50_min)),
+        ("Worst p50 (us)", medians.map(|of| of.thread_latency_us_p50_max)),
         ("Syscalls/message", report.syscalls_per_message),
         ("By datagram (%)", report.datagram_share.map(|share| share * 100.0)),
         ("Datagrams", both(report.datagrams_sent, report.datagrams_sent_peer)),
@@ -252,6 +265,8 @@ mod tests {
     fn a_line_with_every_part_is_read_again() {
         let whole = Report {
             rail_bytes: Some(BTreeMap::from([("rail0".to_owned(), 4096)])),
+            thread_rates: Some(ThreadRates::default()),
+            thread_latencies: Some(ThreadLatencies::default()),
             incast: Some(IncastReport::default()),
             failover: Some(FailoverReport::default()),
             ..Report::default()

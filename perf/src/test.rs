@@ -8,6 +8,7 @@ mod latency;
 pub(crate) mod load;
 mod mr;
 mod rails;
+pub(crate) mod threads;
 
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use self::counted::Counted;
 use self::rails::PathsUsed;
 use crate::cli::{Buffers, Lanes, Reuse, TestName};
 use crate::link::{Job, Link};
-use crate::output::Report;
+use crate::output::{Histogram, Report};
 use crate::progress::Progress;
 use crate::secret;
 
@@ -42,6 +43,12 @@ pub(crate) struct Side<'a> {
     pub(crate) endpoint: Endpoint<Owned>,
     pub(crate) peer: Peer,
     pub(crate) is_server: bool,
+    /// When the measured part of this round began and ended.
+    span: Option<(Instant, Instant)>,
+    /// The latencies of this round.
+    histogram: Option<Histogram>,
+    /// Threads of this process outnumber its cores: who spins keeps others from their turn.
+    is_crowded: bool,
     completions: Vec<Completion>,
     /// [`Self::frames`] when this round began.
     frames_before: u64,
@@ -117,6 +124,7 @@ pub(crate) fn run(
         }
         _ => None,
     };
+    let arena = arena.map(|bytes| bytes * job.threads);
     let mut extra = job.settings.clone();
     extra.extend(job.pcap.as_ref().map(|file| format!("pcap_file={file}")));
     // With several NICs to choose from the engine does so itself.
@@ -127,23 +135,10 @@ pub(crate) fn run(
     if job.test == TestName::Incast {
         return incast::run(link, job, &domain, is_server, progress);
     }
-    let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
-    if let Some(hint) = job.hint.filter(|_| job.test != TestName::LatencyUnderLoad) {
-        endpoint.set_hint(hint.into());
+    if job.threads > 1 || job.test == TestName::LatencyMt {
+        return threads::run(link, job, &domain, is_server, progress);
     }
-    link.put(&endpoint.address().to_bytes().to_vec())?;
-    let address: Vec<u8> = link.get()?;
-    let address = Address::from_bytes(&address).map_err(message)?;
-    let peer = endpoint.insert(&address).map_err(message)?;
-    let completions = Vec::with_capacity(4096);
-    let (frames_before, paths_before) = (0, PathsUsed::default());
-    let mut side =
-        Side { link, job, endpoint, peer, is_server, completions, frames_before, paths_before };
-    if is_server {
-        side.greet()?;
-    } else {
-        side.endpoint.connect(side.peer, None).map_err(message)?;
-    }
+    let mut side = Side::open(link, job, &domain, is_server)?;
     let mut reports = Vec::new();
     if job.test == TestName::Failover {
         reports.push(failover::run(&mut side, progress)?);
@@ -153,15 +148,7 @@ pub(crate) fn run(
     // The first round warms up.
     for round in 0..=job.rounds {
         side.barrier()?;
-        side.frames_before = side.frames();
-        side.paths_before = PathsUsed::of(&side.endpoint.paths());
-        let report = match job.test {
-            TestName::Bw => bw::run(&mut side, false)?,
-            TestName::Bibw => bw::run(&mut side, true)?,
-            TestName::Mr => mr::run(&mut side)?,
-            TestName::LatencyUnderLoad => load::run(&mut side)?,
-            _ => latency::run(&mut side)?,
-        };
+        let report = side.round()?;
         if round > 0 {
             reports.push(report);
         }
@@ -175,10 +162,62 @@ pub(crate) fn run(
 /// The tag of everything but bulk under load.
 pub(crate) const TAG: Envelope = Envelope::tagged(1);
 
+impl<'a> Side<'a> {
+    /// An endpoint of this thread, connected with that of the other side of `link`.
+    fn open(
+        link: &'a mut Link,
+        job: &'a Job,
+        domain: &Domain,
+        is_server: bool,
+    ) -> Result<Self, String> {
+        let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
+        if let Some(hint) = job.hint.filter(|_| job.test != TestName::LatencyUnderLoad) {
+            endpoint.set_hint(hint.into());
+        }
+        link.put(&endpoint.address().to_bytes().to_vec())?;
+        let address: Vec<u8> = link.get()?;
+        let address = Address::from_bytes(&address).map_err(message)?;
+        let peer = endpoint.insert(&address).map_err(message)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let side = Self {
+            link,
+            job,
+            endpoint,
+            peer,
+            is_server,
+            span: None,
+            histogram: None,
+            is_crowded: job.threads > cores,
+            completions: Vec::with_capacity(4096),
+            frames_before: 0,
+            paths_before: PathsUsed::default(),
+        };
+        side.endpoint.connect(side.peer, None).map_err(message)?;
+        Ok(side)
+    }
+}
+
 impl Side<'_> {
-    /// The server makes progress until the client is connected.
-    fn greet(&mut self) -> Result<(), String> {
-        self.endpoint.connect(self.peer, None).map_err(message)
+    /// One round of the job.
+    fn round(&mut self) -> Result<Report, String> {
+        self.frames_before = self.frames();
+        self.paths_before = PathsUsed::of(&self.endpoint.paths());
+        match self.job.test {
+            TestName::Bw => bw::run(self, false),
+            TestName::Bibw => bw::run(self, true),
+            TestName::Mr => mr::run(self),
+            TestName::LatencyUnderLoad => load::run(self),
+            _ => latency::run(self),
+        }
+    }
+
+    /// A turn brought nothing: where threads outnumber cores, another one has its turn.
+    #[inline]
+    fn relax(&self) {
+        match self.is_crowded {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
     }
 
     /// A buffer of the job's kind. Its pages are there: what the kernel takes to get them is no
@@ -198,7 +237,7 @@ impl Side<'_> {
     /// Waits for completions, spinning; they are handed out one by one.
     fn next_completions(&mut self) -> Result<std::vec::Drain<'_, Completion>, String> {
         while self.endpoint.completions(&mut self.completions, 4096).map_err(message)? == 0 {
-            std::hint::spin_loop();
+            self.relax();
         }
         Ok(self.completions.drain(..))
     }
@@ -239,7 +278,7 @@ impl Side<'_> {
                 .unwrap_or_default(),
             size_bytes: self.job.size,
             iterations: self.job.iters,
-            threads: 1,
+            threads: self.job.threads,
             hint: self.job.hint,
             pause_us: self.job.pause(),
             ..Report::default()

@@ -418,6 +418,60 @@ fn info_says_what_becomes_of_datagrams() {
     assert!(none.contains("cannot be had") && none.contains("cannot listen"), "{none}");
 }
 
+/// What each thread reached beside what all of them did.
+#[test]
+fn threads_are_reported_one_by_one() {
+    let run = |test: &str, more: &[&str]| -> Value {
+        let common = [test, "--loopback", "--threads", "3", "--rounds", "2", "--iters", "40"];
+        let reports = objects(&[&common[..], more].concat());
+        assert_eq!((reports.len(), &reports[0]["threads"]), (1, &Value::from(3)), "{reports:?}");
+        reports[0].clone()
+    };
+    let numbers = |report: &Value, key: &str| -> Vec<f64> {
+        let list = report[key].as_array().unwrap_or_else(|| panic!("no {key}: {report}"));
+        list.iter().map(|value| value.as_f64().unwrap()).collect()
+    };
+    const RATES: [&str; 3] =
+        ["thread_rate_min_per_s", "thread_rate_mean_per_s", "thread_rate_max_per_s"];
+    for (test, size, more, fields) in [
+        ("mr", 8, &[][..], &["message_rate_per_s"][..]),
+        ("bw", 1 << 16, &["--size", "64K", "--verify"], &["bandwidth_mb_s", "message_rate_per_s"]),
+        ("bw", 1 << 16, &["--size", "64K", "--reuse", "same"], &["bandwidth_mb_s"]),
+    ] {
+        let report = run(test, more);
+        assert_report(&report, test, size, 40, fields);
+        assert_counted(&report);
+        let rates = numbers(&report, "thread_rate_per_s");
+        assert!(rates.len() == 3 && rates.iter().all(|&rate| rate > 0.0), "{report}");
+        let [least, mean, most] = RATES.map(|key| report[key].as_f64().unwrap());
+        assert!(least <= mean && mean <= most && rates.contains(&least), "{report}");
+        let share = report["slowest_thread_share"].as_f64().unwrap();
+        assert!((share - least / mean).abs() < 1e-9 && share <= 1.0, "{report}");
+        let all = report["message_rate_per_s"].as_f64().unwrap();
+        assert!(all <= rates.iter().sum::<f64>() * 1.000_001, "no more than their sum: {report}");
+    }
+    let report = run("latency-mt", &[]);
+    assert_report(&report, "latency-mt", 8, 40, &LATENCIES);
+    let medians = numbers(&report, "thread_latency_us_p50");
+    let [best, worst] = ["min", "max"].map(|which| format!("thread_latency_us_p50_{which}"));
+    assert_eq!(medians.len(), 3, "{report}");
+    assert!(medians.contains(&report[best].as_f64().unwrap()), "{report}");
+    assert!(medians.contains(&report[worst].as_f64().unwrap()), "{report}");
+}
+
+#[test]
+fn threads_have_columns() {
+    let run = ["mr", "--loopback", "--threads", "2", "--rounds", "1", "--iters", "20", "--csv"];
+    let output = perf(&run);
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split(',').collect()).collect();
+    let at = |name| rows[0].iter().position(|&column| column == name).unwrap();
+    assert_eq!(rows[1][at("Threads")], "2", "{stdout}");
+    let rate = |name| rows[1][at(name)].parse::<f64>().unwrap();
+    assert!(rate("Least thread (/s)") <= rate("Most thread (/s)"), "{stdout}");
+}
+
 /// Bad arguments: exit code 2, and a word of the cause on standard error.
 #[test]
 fn bad_arguments_are_named() {
@@ -443,6 +497,9 @@ fn bad_arguments_are_named() {
         (&["failover", "--lab", "rails=2", "--fault", "fire"], "fire"),
         (&["latency", "wake", "--loopback"], "floor"),
         (&["mr", "--loopback", "--size", "1M"], "16384"),
+        (&["mr", "--loopback", "--threads", "0"], "1 to 64"),
+        (&["latency", "--loopback", "--threads", "2"], "latency-mt"),
+        (&["mr", "--loopback", "--threads", "2", "--pcap", "x"], "--threads 1"),
         (&["mr", "--loopback", "--window", "0"], "1 to 65536"),
         (&["bw", "--loopback", "--window", "18446744073709551615"], "1 to 65536"),
         (&["latency-under-load", "--loopback", "--size", "4"], "8 to 1048576"),

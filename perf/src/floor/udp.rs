@@ -216,6 +216,7 @@ mod tests {
             has_decoys: false,
             plots: false,
             senders: 1,
+            threads: 1,
         };
         let report = ask(&near, &job).unwrap();
         let seen: u64 = other.join().unwrap();

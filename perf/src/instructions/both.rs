@@ -155,10 +155,18 @@ pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
             other.side.post(other.first, Buffer::from(vec![0; arguments.size]))?;
         }
     }
+    let _idle = idle(&left, arguments)?;
     let bytes = vec![1; arguments.size];
     let warm_up = WARM_UP.max(16 * others.len() as u64);
     exchange(&mut left, &mut others, pattern, &bytes, warm_up)?;
     counted(|| exchange(&mut left, &mut others, pattern, &bytes, messages))
+}
+
+/// Endpoints beside the first one that nobody uses. Each has an engine.
+fn idle(left: &Side, arguments: &Arguments) -> Result<Vec<Endpoint<Owned>>, String> {
+    left.network.enter().map_err(message)?;
+    let endpoint = || left.endpoint.domain().endpoint().and_then(|it| it.attach()).map_err(message);
+    (1..arguments.endpoints).map(|_| endpoint()).collect()
 }
 
 /// The first engine connects to another one.

@@ -106,6 +106,7 @@ fn finish(
     side.link.put(&verified)?;
     let theirs: bool = side.get()?;
     let seconds = seconds_since(start);
+    side.span = Some((start, Instant::now()));
     let mut report = side.report();
     let directions = if both { 2.0 } else { 1.0 };
     report.bandwidth_mb_s = Some(directions * size as f64 * total as f64 / seconds / 1e6);

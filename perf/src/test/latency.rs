@@ -49,6 +49,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     }
     let mut report = side.report();
     report.latencies(&histogram);
+    side.histogram = Some(histogram);
     side.conclude(&mut report, &before, total, verified)?;
     // The receive that is still posted would take the next round's first message.
     drain(side, &mut hands)?;
@@ -75,7 +76,9 @@ fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(
             match side.endpoint.inject(side.peer, TAG, bytes, SendOptions::new()) {
                 Ok(()) => break,
                 Err(error) if error.is_would_block() => {
-                    side.endpoint.progress().map_err(message)?;
+                    if !side.endpoint.progress().map_err(message)? {
+                        side.relax();
+                    }
                 }
                 Err(error) => return Err(error.to_string()),
             }

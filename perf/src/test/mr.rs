@@ -32,7 +32,10 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
         let mut received = 0;
         let mut batch = Vec::with_capacity(4096);
         while received < total {
-            side.endpoint.completions(&mut batch, 4096).map_err(message)?;
+            if side.endpoint.completions(&mut batch, 4096).map_err(message)? == 0 && side.is_crowded
+            {
+                std::thread::yield_now();
+            }
             for completion in batch.drain(..) {
                 completion.result.map_err(message)?;
                 let Some(buffer) = completion.buffer else { continue };
@@ -66,7 +69,9 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
                 ) {
                     Ok(()) => break,
                     Err(error) if error.is_would_block() => {
-                        side.endpoint.progress().map_err(message)?;
+                        if !side.endpoint.progress().map_err(message)? && side.is_crowded {
+                            std::thread::yield_now();
+                        }
                     }
                     Err(error) => return Err(error.to_string()),
                 }
@@ -81,6 +86,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
             .map_err(message)?;
     }
     let seconds = seconds_since(start);
+    side.span = Some((start, Instant::now()));
     let mut report = side.report();
     report.message_rate_per_s = Some(total as f64 / seconds);
     side.conclude(&mut report, &before, total, verified)?;
