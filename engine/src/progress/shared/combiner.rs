@@ -17,13 +17,14 @@
 //!   a push is a loop.
 //!
 //! # Order
-//! Requests and inline calls that happen one before the other take effect in that order. An inline
-//! call is made only when nothing is queued, not even by a pusher that has its place but no link.
+//! Requests and inline calls that happen one before the other take effect in that order. An
+//! inline call is made only when nothing is queued, not even by a pusher that has its place but no
+//! link.
 //!
 //! # What is left
-//! Who releases the lock has applied what was queued, up to a bound, so that each call ends. What is
-//! left then is told by [`Combiner::has_leftover`], and the next holder applies it first: the next
-//! poster, a waiter, or the caretaker, who look at it. Leftovers are
+//! Who releases the lock has applied what was queued, up to a bound, so that each call ends. What
+//! is left then is told by [`Combiner::has_leftover`], and the next holder applies it first: the
+//! next poster, a waiter, or the caretaker, who look at it. Leftovers are
 //! - requests behind one that `apply` gave back;
 //! - requests beyond the bound of rounds, while others push all the time;
 //! - the request of a pusher that is preempted between its two steps: it applies it itself when it

@@ -28,10 +28,10 @@
 //! Nothing is missed:
 //! - A request that is queued: its poster looks for ASLEEP behind a fence, the leader at the queue
 //!   behind a fence, after its ASLEEP. One sees the other.
-//! - What a holder did to the state while the leader sleeps: ASLEEP is stored under the lock, so the
-//!   holder sees it, and asks [`Doorbell::needs_wake`] before it goes.
-//! - A condition: whoever brings it about notifies, which looks for sleepers and for ASLEEP behind a
-//!   fence; sleepers and the leader look at their conditions behind a fence.
+//! - What a holder did to the state while the leader sleeps: ASLEEP is stored under the lock, so
+//!   the holder sees it, and asks [`Doorbell::needs_wake`] before it goes.
+//! - A condition: whoever brings it about notifies, which looks for sleepers and for ASLEEP behind
+//!   a fence; sleepers and the leader look at their conditions behind a fence.
 //! - Leadership: who leaves FREE behind wakes a sleeper, also a follower that was woken to lead but
 //!   has what it waits for.
 
