@@ -29,6 +29,7 @@ pub(crate) struct ReceiveRequest {
     pub(crate) capacity: u64,
 }
 
+#[inline]
 pub(super) fn context_of(context: u32, flags: u8) -> u64 {
     let untagged = if flags & eager::FLAG_UNTAGGED != 0 { UNTAGGED } else { 0 };
     u64::from(context) | untagged
