@@ -7,7 +7,7 @@ use crate::memory::Shape;
 use crate::progress::completions::Route;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted};
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Envelope, Error, Peer, Selector, Status};
 
 impl Endpoint<Owned> {
@@ -25,7 +25,7 @@ impl Endpoint<Owned> {
         peer: Peer,
         envelope: Envelope,
         bytes: &[u8],
-        level: Level,
+        level: CompletionLevel,
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request =

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use crate::memory::Buffer;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Error, Hint};
 
 /// How a send is posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SendOptions {
     /// How far the send must have come before it completes.
-    pub level: Level,
+    pub level: CompletionLevel,
     /// Only a failure is reported (selective completion). The buffer is dropped on success.
     pub silent: bool,
     /// More sends follow at once (`FI_MORE`): do not hurry this one.
@@ -25,7 +25,7 @@ pub struct SendOptions {
 
 impl SendOptions {
     /// Completes at `level`.
-    pub const fn level(level: Level) -> Self {
+    pub const fn level(level: CompletionLevel) -> Self {
         Self { level, silent: false, more: false, hint: None }
     }
 

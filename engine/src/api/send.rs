@@ -9,7 +9,7 @@ use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::Route;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::send::SendRequest;
 use crate::types::{Envelope, Error, Hint, OperationId, Outcome, Peer};
 
@@ -21,7 +21,7 @@ impl Endpoint<Owned> {
         context: u64,
         tag: u64,
         length: usize,
-        (level, said): (Level, Option<Hint>),
+        (level, said): (CompletionLevel, Option<Hint>),
     ) -> SendRequest {
         let (endpoint, length) = (self.mode.endpoint, length as u64);
         // What has no tag has no context either.
@@ -198,7 +198,7 @@ impl Endpoint<Owned> {
         (hint, more): (Option<Hint>, bool),
     ) -> Result<(), Error> {
         let context = context_of(envelope);
-        let posted = (Level::BufferReusable, hint);
+        let posted = (CompletionLevel::Inject, hint);
         let request = self.send_request(peer, context, envelope.tag, bytes.len(), posted);
         let mut engine = self.mode.engine.borrow_mut();
         let route = Route::Queue { queue: self.mode.queue, context: 0, on_error_only: true };

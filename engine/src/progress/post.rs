@@ -3,7 +3,7 @@
 use super::completions::{Handle, Route};
 use super::engine::Engine;
 use crate::memory::{Buffer, Shape, Span};
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
@@ -187,7 +187,7 @@ impl Engine {
             return Err((Error::WouldBlock("cq_entries"), buffer));
         }
         let whole_limit = request.hint.eager_limit(u64::MAX);
-        if request.level == Level::BufferReusable && request.length <= whole_limit {
+        if request.level == CompletionLevel::Inject && request.length <= whole_limit {
             // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.

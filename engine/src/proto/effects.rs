@@ -7,7 +7,7 @@ use crate::wire::locators::Locators;
 
 /// How far a send must have come before it completes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Level {
+pub enum CompletionLevel {
     /// The buffer may be reused (`FI_INJECT_COMPLETE`).
     #[default]
     BufferReusable,

@@ -100,7 +100,7 @@ mod tests {
 
     use super::super::by_hand::locator;
     use super::super::core::Config;
-    use super::super::effects::Level;
+    use super::super::effects::CompletionLevel;
     use super::super::hint::Hint;
     use super::super::receive::ReceiveRequest;
     use super::super::send::{SendRequest, Staged};
@@ -188,7 +188,7 @@ mod tests {
             assert!(self.core.poll_runnable().is_none(), "no chunk goes out");
         }
 
-        fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: Level) -> Id {
+        fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: CompletionLevel) -> Id {
             let length = bytes.len() as u64;
             let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
             let request = SendRequest { endpoint, peer, context: 5, tag, length, level, hint };
@@ -224,14 +224,16 @@ mod tests {
     fn every_length_and_level_arrives_at_both_endpoints_in_either_order() {
         let lengths = [0, 1, RTS_BYTES, EAGER_LIMIT, EAGER_LIMIT + 1, 100_000];
         for (to, is_posted) in [(0, true), (0, false), (1, true), (1, false)] {
-            for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+            for level in
+                [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match]
+            {
                 for length in lengths {
                     let mut bench = Bench::new(64);
                     let early = is_posted.then(|| bench.receive(to as u16, 3, length));
                     let send = bench.send(to, 3, &bytes(length), level);
                     let is_long = length > EAGER_LIMIT;
                     // A long one and one that reports its match wait for the receive.
-                    let waits = !is_posted && (is_long || level == Level::Matched);
+                    let waits = !is_posted && (is_long || level == CompletionLevel::Match);
                     assert_eq!(bench.is_over(send), !waits, "{length} {level:?}");
                     let receive = early.unwrap_or_else(|| bench.receive(to as u16, 3, length));
                     let arrival =
@@ -251,7 +253,7 @@ mod tests {
     fn a_long_message_that_is_cut_copies_what_fits() {
         for capacity in [0, RTS_BYTES - 1, RTS_BYTES, 5000] {
             let mut bench = Bench::new(64);
-            let send = bench.send(1, 3, &bytes(9000), Level::BufferReusable);
+            let send = bench.send(1, 3, &bytes(9000), CompletionLevel::Inject);
             let receive = bench.receive(1, 3, capacity);
             let Ended::Received(arrival) = bench.memory.ended[&receive] else {
                 panic!("{:?}", bench.memory.ended[&receive])
@@ -269,7 +271,7 @@ mod tests {
         const CREDITS: usize = 16;
         let mut bench = Bench::new(CREDITS as u32);
         let flood: Vec<Id> =
-            (0..60u8).map(|number| bench.send(1, 3, &[number], Level::BufferReusable)).collect();
+            (0..60u8).map(|number| bench.send(1, 3, &[number], CompletionLevel::Inject)).collect();
         let over = flood.iter().filter(|id| bench.is_over(**id)).count();
         assert_eq!(over, CREDITS, "the rest waits with the sender");
         for number in 0..60u8 {
@@ -284,11 +286,11 @@ mod tests {
     fn sends_to_an_endpoint_that_closes_end_with_an_error_where_they_wait() {
         for length in [10, 10_000] {
             let mut bench = Bench::new(64);
-            let early = bench.send(1, 3, &bytes(length), Level::Matched);
+            let early = bench.send(1, 3, &bytes(length), CompletionLevel::Match);
             assert!(!bench.is_over(early));
             bench.core.close_endpoint(1, &mut bench.memory);
             bench.run();
-            let late = bench.send(1, 3, &bytes(length), Level::Matched);
+            let late = bench.send(1, 3, &bytes(length), CompletionLevel::Match);
             for send in [early, late] {
                 let ended = &bench.memory.ended[&send];
                 assert!(matches!(ended, Ended::Failed(PeerFailure::Left, Some(_))), "{ended:?}");
@@ -300,9 +302,9 @@ mod tests {
     #[test]
     fn what_has_gone_out_cannot_be_cancelled_and_what_waits_can() {
         let mut bench = Bench::new(1);
-        let sent = bench.send(1, 1, &bytes(5000), Level::BufferReusable);
+        let sent = bench.send(1, 1, &bytes(5000), CompletionLevel::Inject);
         let waiting: Vec<Id> =
-            (0..40).map(|_| bench.send(1, 2, &[1], Level::BufferReusable)).collect();
+            (0..40).map(|_| bench.send(1, 2, &[1], CompletionLevel::Inject)).collect();
         let last = *waiting.last().unwrap();
         assert!(!bench.core.cancel_send(sent, &mut bench.memory));
         assert!(bench.core.cancel_send(last, &mut bench.memory));

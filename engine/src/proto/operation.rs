@@ -1,6 +1,6 @@
 //! Outstanding operations.
 
-use super::effects::{Ended, Level, RemoteName};
+use super::effects::{CompletionLevel, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::PostedKey;
@@ -67,9 +67,9 @@ pub(crate) const NO_REMOTE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) enum OperationState {
     /// Made, and about to be started.
-    New { level: Level },
+    New { level: CompletionLevel },
     /// A send waits for the connection, for credit or for room.
-    Queued { level: Level },
+    Queued { level: CompletionLevel },
     /// An eager send waits until the peer acknowledges its frame.
     AwaitDelivery,
     /// An eager send waits for MATCHED.

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use super::core::{Core, UNTAGGED};
 use super::datagram::stage_in_segment;
-use super::effects::{Effects, Ended, Level};
+use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState, Serving};
@@ -34,7 +34,7 @@ pub(crate) struct SendRequest {
     /// Length in bytes.
     pub(crate) length: u64,
     /// When it completes.
-    pub(crate) level: Level,
+    pub(crate) level: CompletionLevel,
     /// What it is for.
     pub(crate) hint: Hint,
 }
@@ -232,7 +232,7 @@ impl Core {
     pub(super) fn request_of(
         &self,
         operation: &Operation,
-        level: Level,
+        level: CompletionLevel,
     ) -> Option<(SendRequest, u16)> {
         let remote = operation.remote as usize;
         let request = SendRequest {
@@ -291,22 +291,22 @@ impl Core {
         if let Some(operation) = self.operations.get_mut(id) {
             operation.state = match (is_eager, level) {
                 (false, _) => OperationState::Serving(Serving::default()),
-                (true, Level::Matched) => OperationState::AwaitMatch,
+                (true, CompletionLevel::Match) => OperationState::AwaitMatch,
                 (true, _) => OperationState::AwaitDelivery,
             };
         }
-        let completes = is_eager && level == Level::BufferReusable;
+        let completes = is_eager && level == CompletionLevel::Inject;
         if completes {
             self.operations.remove(id);
             session.completed_frame = Some(frame_number);
-        } else if is_eager && level == Level::Delivered {
+        } else if is_eager && level == CompletionLevel::Delivery {
             session.awaiting_delivery.push_back((frame_number, id));
         }
         if !session.is_dirty {
             session.is_dirty = true;
             self.dirty.push(slot);
         }
-        let report = is_eager && level == Level::Matched;
+        let report = is_eager && level == CompletionLevel::Match;
         let (flags, operation) =
             if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
         let eager = eager_header(&request, target, flags, operation);
@@ -436,7 +436,7 @@ mod tests {
 
     impl Line {
         fn post(&mut self, context: u64, hint: Hint) -> usize {
-            let state = OperationState::Queued { level: Level::Delivered };
+            let state = OperationState::Queued { level: CompletionLevel::Delivery };
             let (endpoint, session, remote, tag, length, passed) = (0, 0, 1, 0, 8, 0);
             let operation =
                 Operation { endpoint, session, remote, context, tag, length, hint, passed, state };
@@ -470,7 +470,7 @@ mod tests {
         let mut line = Line(VecDeque::new(), Table::new(1000));
         line.post(1, Hint::None);
         let first = line.0[0];
-        let fragmenting = Fragmenting::new(Level::Delivered, 7);
+        let fragmenting = Fragmenting::new(CompletionLevel::Delivery, 7);
         line.1.get_mut(first).unwrap().state = OperationState::Fragmenting(fragmenting);
         assert_eq!(line.post(2, Hint::Priority), 1);
     }

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::by_hand::{accept, lane_hello, locator};
 use super::core::{Action, Config, Core};
-use super::effects::{Effects, Ended, Level};
+use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::handshake::Initiator;
 use super::hint::Hint;
@@ -150,11 +150,11 @@ impl Bench {
         kinds
     }
 
-    fn send(&mut self, length: u64, level: Level) -> Id {
+    fn send(&mut self, length: u64, level: CompletionLevel) -> Id {
         self.send_hinted(length, level, Hint::None)
     }
 
-    fn send_hinted(&mut self, length: u64, level: Level, hint: Hint) -> Id {
+    fn send_hinted(&mut self, length: u64, level: CompletionLevel, hint: Hint) -> Id {
         let (peer, context) = (self.peer, 5);
         let request = SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint };
         let id = self.core.new_send(&request).unwrap();
@@ -285,7 +285,7 @@ fn frames_come_in_their_order_once() {
 #[test]
 fn delivered_is_what_the_peer_has_acknowledged() {
     let mut bench = Bench::new(Config::for_tests());
-    let send = bench.send(10, Level::Delivered);
+    let send = bench.send(10, CompletionLevel::Delivery);
     assert_eq!(bench.hear(), [frame::KIND_EAGER]);
     assert_eq!(bench.flags, FLAG_ACK_REQUESTED);
     assert!(bench.ends.0.is_empty(), "it has gone out, and that is not enough");
@@ -321,7 +321,7 @@ fn a_segment_holds_what_it_announces() {
 fn names_of_nothing_change_nothing() {
     let mut bench = Bench::new(Config::for_tests());
     let receive = bench.receive(10);
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     assert_eq!(bench.hear(), [frame::KIND_RTS]);
     // A receive is no send, and these are over or never were.
     for name in [0, receive.to_u64(), send.to_u64() + (1 << 32), u64::MAX] {
@@ -361,7 +361,7 @@ fn messages_to_closed_endpoints_are_dropped_and_answered_where_somebody_waits() 
 fn nobody_sends_beyond_the_limits() {
     let mut bench = Bench::new(Config::for_tests());
     for _ in 0..3 {
-        bench.send(10, Level::BufferReusable);
+        bench.send(10, CompletionLevel::Inject);
     }
     assert_eq!(bench.hear(), [frame::KIND_EAGER; 2], "the peer's limit is two envelopes");
     assert_eq!(bench.hear(), [] as [u8; 0]);
@@ -399,7 +399,7 @@ fn messages_that_are_refused_hold_no_credit_of_others() {
 fn answers_pass_messages_that_wait_for_credit() {
     let mut bench = Bench::new(Config::for_tests());
     for _ in 0..10 {
-        bench.send(1000, Level::BufferReusable);
+        bench.send(1000, CompletionLevel::Inject);
     }
     assert_eq!(bench.hear(), [frame::KIND_EAGER; 2]);
     bench.receive(10);
@@ -414,7 +414,7 @@ fn grants_beyond_the_message_close_the_session() {
     for (offset, length) in wrong {
         let mut bench = Bench::new(Config::for_tests());
         bench.lane();
-        let send = bench.send(5000, Level::BufferReusable);
+        let send = bench.send(5000, CompletionLevel::Inject);
         bench.hear();
         let refused = bench.say(&grant(send, offset, length, 0));
         assert_eq!(refused, Err(FrameError::BadGrant { offset, length, message: 5000 }));
@@ -433,7 +433,7 @@ fn grants_beyond_the_message_close_the_session() {
 fn chunks_leave_in_the_order_of_their_grants() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     bench.say(&grant(send, 4000, 1000, 0)).unwrap();
     bench.say(&grant(send, 0, 4000, 1)).unwrap();
@@ -453,7 +453,7 @@ fn a_send_waits_for_its_answer_and_for_the_kernel() {
     for is_answer_first in [true, false] {
         let mut bench = Bench::new(Config::for_tests());
         let lane = bench.lane();
-        let send = bench.send(5000, Level::BufferReusable);
+        let send = bench.send(5000, CompletionLevel::Inject);
         bench.hear();
         bench.say(&grant(send, 0, 5000, 0)).unwrap();
         bench.core.next_send(lane, &bench.ends).unwrap();
@@ -475,7 +475,7 @@ fn a_send_waits_for_its_answer_and_for_the_kernel() {
 fn a_grant_that_cannot_be_served_is_refused_and_ends_its_lane() {
     let mut bench = Bench::new(Config::for_tests());
     bench.lane();
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     bench.say(&done(send.to_u64(), 0)).unwrap();
     assert_eq!(bench.lanes_to_close(), 0);
@@ -488,7 +488,7 @@ fn a_grant_that_cannot_be_served_is_refused_and_ends_its_lane() {
 #[test]
 fn grants_for_nothing_pile_up_no_answers() {
     let mut bench = Bench::new(Config::for_tests());
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     bench.say(&done(send.to_u64(), 0)).unwrap();
     for has_lane in [false, true] {

@@ -4,7 +4,7 @@ use super::paths::{warm_up, world};
 use super::scenarios::{MILLISECOND, config, drain, pass, peer, receive, run, send, talk};
 use super::world::World;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 
 /// Longer than anything takes that does not wait for an owner.
 const LONG_NS: u64 = 5_000 * MILLISECOND;
@@ -32,7 +32,7 @@ fn arrivals(seed: u64, loss_ppm: u64, then: Then) -> u64 {
     let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
     for tag in 0..MESSAGES {
         assert!(receive(&mut world, 1, source, tag, 300));
-        let is_pending = send(&mut world, 0, target, tag, 200, Level::BufferReusable);
+        let is_pending = send(&mut world, 0, target, tag, 200, CompletionLevel::Inject);
         assert!(!is_pending, "message {tag} is complete");
     }
     match then {
@@ -76,7 +76,7 @@ fn everything_ends_when_both_are_back() {
         for (tag, length) in (0..60).zip([10, 3000, 200, 700, 100].into_iter().cycle()) {
             for (at, other) in sides {
                 assert!(receive(&mut world, at, other, tag, length));
-                send(&mut world, at, other, tag, length, Level::Matched);
+                send(&mut world, at, other, tag, length, CompletionLevel::Match);
                 expected[at].extend([tag, tag]);
             }
             if tag % 20 == 10 {
@@ -108,7 +108,7 @@ fn sessions_come_and_go_while_owners_compute() {
         let mut world: World = world(seed, &ample());
         let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
         assert!(receive(&mut world, 1, source, 1, 100));
-        send(&mut world, 0, target, 1, 100, Level::Matched);
+        send(&mut world, 0, target, 1, 100, CompletionLevel::Match);
         world.be_absent(0, LONG_NS);
         world.be_absent(1, LONG_NS);
         pass(&mut world, LONG_NS / 2);

@@ -6,7 +6,7 @@ use super::scenarios::*;
 use crate::driver::sim::random::Random;
 use crate::memory::Buffer;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Error, PeerFailure};
 
 /// What a path garbles of bulk data, checksums find: every message is as it was sent. Garbled
@@ -31,7 +31,7 @@ fn garbled_chunks_arrive_as_they_were_sent_with_checksums() {
         let source = peer(&mut world, pair[1], pair[0]);
         for tag in 0..MESSAGES {
             let length = 1 + random.below(6000);
-            send(&mut world, pair[0], target, tag, length, Level::Matched);
+            send(&mut world, pair[0], target, tag, length, CompletionLevel::Match);
             assert!(receive(&mut world, pair[1], source, tag, length));
         }
         let (mut arrived, mut next_ns) = (0, 0);
@@ -76,7 +76,7 @@ fn a_garbled_control_lane_ends_the_session_with_checksums() {
         run(&mut world, "somebody finds it", |world| {
             if world.now_ns() > next_ns {
                 let length = random.below(600);
-                send(world, 0, target, tag, length, Level::Matched);
+                send(world, 0, target, tag, length, CompletionLevel::Match);
                 receive(world, 1, source, tag, length);
                 tag += 1;
                 next_ns = world.now_ns() + 50_000;

@@ -6,7 +6,7 @@ use crate::driver::sim::net::Weather;
 use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::progress::engine::LoopConfig;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Event, PeerFailure};
 
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -157,8 +157,14 @@ fn a_killed_peer_is_known_whatever_ends_its_lane() {
         for tag in 0..4 {
             pending += usize::from(receive(&mut world, other, target, 100 + tag, 100));
             for length in [10, 5000] {
-                pending +=
-                    usize::from(send(&mut world, other, target, tag, length, Level::Matched));
+                pending += usize::from(send(
+                    &mut world,
+                    other,
+                    target,
+                    tag,
+                    length,
+                    CompletionLevel::Match,
+                ));
             }
         }
         assert!(pending > 4);

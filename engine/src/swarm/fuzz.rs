@@ -10,7 +10,7 @@ use super::scenarios::{config, drain, loop_config, pass, peer, receive, run, sen
 use super::world::World;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::handshake::Initiator;
 use crate::proto::keys::JobKeys;
 use crate::proto::table::Id;
@@ -59,7 +59,8 @@ fn call(world: &mut World, script: &mut Script<'_>, posted: &mut [usize]) {
     match script.byte() % 8 {
         0..3 => {
             let length = length(script);
-            let level = [Level::BufferReusable, Level::Delivered, Level::Matched];
+            let level =
+                [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match];
             let level = level[script.below(3)];
             posted[at] += usize::from(send(world, at, target, tag, length, level));
         }
@@ -164,7 +165,7 @@ fn greetings() {
             let source = peer(&mut world, to, from);
             assert!(receive(&mut world, to, source, 1, length));
             let target = peer(&mut world, from, to);
-            assert!(send(&mut world, from, target, 1, length, Level::Matched));
+            assert!(send(&mut world, from, target, 1, length, CompletionLevel::Match));
         }
         let mut left = 4;
         run(&mut world, "the sound ones talk", |world| {

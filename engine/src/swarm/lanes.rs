@@ -9,7 +9,7 @@ use crate::driver::sim::rails::LinkWeather;
 use crate::driver::sim::random::Random;
 use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config};
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::session::ControlFrame;
 
 /// RR-LANE-2, RR-LANE-5
@@ -33,7 +33,7 @@ fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
         for other in 1..4 {
             let (target, source) = (peer(&mut world, 0, other), peer(&mut world, other, 0));
             assert!(receive(&mut world, other, source, 1, 3000));
-            assert!(send(&mut world, 0, target, 1, 3000, Level::Matched));
+            assert!(send(&mut world, 0, target, 1, 3000, CompletionLevel::Match));
             pass(&mut world, random.within(2 * MILLISECOND));
         }
         let mut done = 0;
@@ -126,7 +126,7 @@ fn engines_that_all_want_a_lane_of_the_next_one_do_not_refuse_each_other_for_eve
             let next = (at + 1) % RING;
             let (target, source) = (peer(&mut world, next, at), peer(&mut world, at, next));
             assert!(receive(&mut world, at, source, 1, 3000));
-            assert!(send(&mut world, next, target, 1, 3000, Level::Matched));
+            assert!(send(&mut world, next, target, 1, 3000, CompletionLevel::Match));
         }
         let (mut done, start_ns) = (0, world.now_ns());
         run(&mut world, "all have their messages", |world| {
@@ -174,7 +174,7 @@ fn acknowledgements_are_asked_for_where_nothing_goes_back() {
     let one = |world: &mut World, from: usize, to: usize| {
         let (source, target) = (peer(world, to, from), peer(world, from, to));
         assert!(receive(world, to, source, 1, 5000));
-        assert!(send(world, from, target, 1, 5000, Level::Matched));
+        assert!(send(world, from, target, 1, 5000, CompletionLevel::Match));
         let mut done = 0;
         run(world, "it is received", |world| {
             done += drain(world, from).len() + drain(world, to).len();

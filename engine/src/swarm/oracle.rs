@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::form::{Form, Graves, content, memory_of, name_of};
 use crate::memory::Buffer;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Completion, Error, OperationKind, PeerFailure};
 
 /// A process: its engine's id. Endpoints are numbered within it.
@@ -35,7 +35,7 @@ pub(super) struct Sent {
     pub(super) context: u64,
     pub(super) tag: u64,
     pub(super) length: usize,
-    pub(super) level: Level,
+    pub(super) level: CompletionLevel,
     pub(super) form: Form,
     /// It is too long to be eager.
     pub(super) is_long: bool,
@@ -264,7 +264,7 @@ impl Oracle {
         if is_send {
             let sent = &self.sent[index];
             let had_time = now_ns - sent.posted_ns >= 2 * self.delay_ns || sent.from.0 == sent.to.0;
-            if result.is_ok() && sent.level != Level::BufferReusable && !had_time {
+            if result.is_ok() && sent.level != CompletionLevel::Inject && !had_time {
                 return Err(format!("send {index} ended before word of it was back: {sent:?}"));
             }
             self.complete_send(process, index, result.map(|status| status.length), buffer)
@@ -427,7 +427,7 @@ impl Oracle {
             // A message in parts is matched before it is whole; it may end in that time.
             let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
             let ends_with_match =
-                sent.is_long || (sent.level == Level::Matched && !may_be_in_parts);
+                sent.is_long || (sent.level == CompletionLevel::Match && !may_be_in_parts);
             let is_over = |receive: usize| self.received[receive].fate == Fate::Done;
             let is_forgiven = self.is_tainted(sent.from.0, sent.to.0);
             if ends_with_match && !sent.taken_by.is_some_and(is_over) && !is_forgiven {
@@ -451,7 +451,7 @@ impl Oracle {
         self.check_order()?;
         for (index, sent) in self.sent.iter().enumerate() {
             let had_arrived = sent.fate == Fate::Done
-                && sent.level == Level::Delivered
+                && sent.level == CompletionLevel::Delivery
                 && !(self.has_datagrams && self.may_have_waited(index));
             let is_safe = !self.is_tainted(sent.from.0, sent.to.0);
             let is_due = matches!(sent.fate, Fate::Done | Fate::Gone) && is_safe || had_arrived;

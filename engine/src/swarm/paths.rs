@@ -6,7 +6,7 @@ use crate::driver::sim::net::Weather;
 use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::paths::{DatagramCounters, NO_PATH, Paths};
 use crate::types::{Event, PathCause, PathState, Peer, PeerFailure};
 use crate::wire::rail::ROLE_BACKUP;
@@ -35,7 +35,7 @@ fn exchange(world: &mut World, what: &str) -> u64 {
     for (at, of, target, source) in [(0, 1, far, near), (1, 0, near, far)] {
         assert!(receive(world, of, source, 1, 100), "{what}");
         drain(world, of);
-        send(world, at, target, 1, 100, Level::BufferReusable);
+        send(world, at, target, 1, 100, CompletionLevel::Inject);
         run(world, what, |world| {
             let done = drain(world, of);
             done.iter().for_each(|done| assert!(done.result.is_ok(), "{what}: {done:?}"));
@@ -71,7 +71,7 @@ fn the_first_message_goes_by_tcp_and_later_ones_by_datagrams() {
     let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));
     assert!(receive(&mut world, 1, source, 1, 100));
     let start_ns = world.now_ns();
-    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    send(&mut world, 0, target, 1, 100, CompletionLevel::Inject);
     run(&mut world, "the first message", |world| !drain(world, 1).is_empty());
     let first_ns = world.now_ns() - start_ns;
     assert_eq!(are_good(&world), [false; 2]);
@@ -132,7 +132,7 @@ fn a_flood_of_strangers_datagrams_gets_no_answer_and_stops_no_loop() {
     let before = counters(&world, 0);
     let target = peer(&mut world, 0, 1);
     world.net.borrow_mut().cut_datagrams_way(1, 0);
-    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    send(&mut world, 0, target, 1, 100, CompletionLevel::Inject);
     for number in 0..20_000u32 {
         let address = ([127, 66, (number >> 8) as u8, number as u8], 666).into();
         world.net.borrow_mut().inject_datagram(address, 0, &[number as u8; 60]);
@@ -191,7 +191,7 @@ fn a_copy_that_is_faster_than_the_original_moves_no_session() {
     // The original does not come: the copy is the packet with the highest number.
     world.net.borrow_mut().cut_datagrams_way(0, 1);
     let target = peer(&mut world, 0, 1);
-    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    send(&mut world, 0, target, 1, 100, CompletionLevel::Inject);
     let elsewhere = "127.66.6.6:666".parse().unwrap();
     {
         let net = &mut *world.net.borrow_mut();
@@ -220,7 +220,7 @@ fn a_late_loop_that_cannot_read_all_in_a_turn_goes_on() {
     // No answer comes, the timer passes while the loop does not run, and a flood waits then.
     world.net.borrow_mut().cut_datagrams_way(1, 0);
     let target = peer(&mut world, 0, 1);
-    send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+    send(&mut world, 0, target, 1, 100, CompletionLevel::Inject);
     {
         let net = &mut *world.net.borrow_mut();
         net.pause(0, 50 * MILLISECOND);
@@ -245,7 +245,7 @@ fn a_round_trip_is_not_the_time_that_the_user_computes() {
     for _ in 0..3 {
         pass(&mut world, MILLISECOND);
         let sent = counters(&world, 0).sent;
-        send(&mut world, 0, target, 1, 100, Level::BufferReusable);
+        send(&mut world, 0, target, 1, 100, CompletionLevel::Inject);
         run(&mut world, "it goes", |world| counters(world, 0).sent > sent);
         world.net.borrow_mut().pause(0, 20 * MILLISECOND);
         pass(&mut world, 20 * MILLISECOND);
@@ -276,7 +276,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
     let target = peer(&mut world, 0, 1);
     let count = 900;
     for tag in 0..count {
-        send(&mut world, 0, target, tag, 200, Level::BufferReusable);
+        send(&mut world, 0, target, tag, 200, CompletionLevel::Inject);
     }
     let is_clear = |world: &World| world.look(0).unwrap().state.controls[0].unsent.is_empty();
     run(&mut world, "the path is good", |world| are_good(world)[0]);
@@ -336,7 +336,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         let sends = seed % 2 == 0;
         let mut ended = Vec::new();
         if sends {
-            assert!(send(&mut world, 0, target, 7, 10, Level::Delivered));
+            assert!(send(&mut world, 0, target, 7, 10, CompletionLevel::Delivery));
             assert!(receive(&mut world, 0, target, 8, 10));
         } else {
             world.engine(0).unwrap().start_connect(Peer(target)).unwrap();
@@ -370,7 +370,7 @@ fn a_session_of_several_paths_waits_once_for_room() {
     let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
     for _ in 0..400 {
         assert!(receive(&mut world, 1, source, 1, 200));
-        send(&mut world, 0, target, 1, 200, Level::BufferReusable);
+        send(&mut world, 0, target, 1, 200, CompletionLevel::Inject);
     }
     let (mut received, mut most) = (0, 0);
     run(&mut world, "all are received", |world| {
@@ -452,7 +452,7 @@ fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
             let source = peer(&mut world, 1 - from, from);
             drain(&mut world, 1 - from);
             receive(&mut world, 1 - from, source, 7, 4 << 20);
-            send(&mut world, from, target, 7, 4 << 20, Level::Matched);
+            send(&mut world, from, target, 7, 4 << 20, CompletionLevel::Match);
             run(&mut world, "a long message by the backup", |world| {
                 let done = drain(world, 1 - from);
                 done.iter().for_each(|it| assert!(it.result.is_ok(), "{it:?}"));
@@ -483,7 +483,7 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
         let target = peer(&mut world, from, 1 - from);
         let source = peer(&mut world, 1 - from, from);
         receive(&mut world, 1 - from, source, 7, 64 << 20);
-        send(&mut world, from, target, 7, 64 << 20, Level::Matched);
+        send(&mut world, from, target, 7, 64 << 20, CompletionLevel::Match);
         pass(&mut world, 10 * MILLISECOND);
         let fault = RailFault::Blackhole { outward, inward };
         world.net.borrow_mut().set_rail_fault(0, 1, Some(fault));

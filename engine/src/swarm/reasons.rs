@@ -12,7 +12,7 @@ use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Error, Event, PeerFailure};
 
 /// All is lost, and a kernel repeats what it has written then until 6.2 s later.
@@ -40,7 +40,7 @@ fn what_a_kernel_repeats_comes_long_after_the_network_has_healed() {
     assert!(receive(&mut world, 1, source, 7, 100));
     let start_ns = world.now_ns();
     world.net.borrow_mut().set_rail_fault(0, 0, Some(STORM));
-    assert!(!send(&mut world, 0, target, 7, 100, Level::BufferReusable), "it is over");
+    assert!(!send(&mut world, 0, target, 7, 100, CompletionLevel::Inject), "it is over");
     pass(&mut world, MILLISECOND);
     world.net.borrow_mut().set_rail_fault(0, 0, None);
     run(&mut world, "the message comes", |world| {
@@ -68,7 +68,7 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
         let mut sessions = world.look(0).unwrap().state.core.sessions().iter();
         sessions.any(|(_, session)| session.is_connected())
     });
-    assert!(!send(&mut world, 0, target, 7, 100, Level::BufferReusable), "it is over");
+    assert!(!send(&mut world, 0, target, 7, 100, CompletionLevel::Inject), "it is over");
     pass(&mut world, MILLISECOND);
     world.net.borrow_mut().set_rail_fault(0, 0, None);
     assert!(world.net.borrow_mut().take_given_up().is_empty());
@@ -102,7 +102,7 @@ fn an_attempt_that_the_network_swallowed_fails_after_it_has_healed() {
     pass(&mut world, 400 * MILLISECOND);
     world.net.borrow_mut().weather.swallowed_one_in = 0;
     let target = peer(&mut world, 0, 1);
-    assert!(send(&mut world, 0, target, 7, 100, Level::Matched));
+    assert!(send(&mut world, 0, target, 7, 100, CompletionLevel::Match));
     let mut ended = Vec::new();
     run(&mut world, "the attempt ends", |world| {
         ended.extend(drain(world, 0));

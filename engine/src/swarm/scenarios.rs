@@ -15,7 +15,7 @@ use crate::progress::post::{Memory, Posted};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
@@ -104,7 +104,7 @@ pub(super) fn send(
     peer: Id,
     tag: u64,
     length: usize,
-    level: Level,
+    level: CompletionLevel,
 ) -> bool {
     let (length_bytes, hint) = (length as u64, Hint::None);
     let request =
@@ -165,7 +165,7 @@ pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
             let source = peer(world, to, from);
             assert!(receive(world, to, source, tag, length), "{what}");
             let target = peer(world, from, to);
-            send(world, from, target, tag, length, Level::Matched);
+            send(world, from, target, tag, length, CompletionLevel::Match);
         }
     }
     let mut count = 0;
@@ -207,7 +207,7 @@ fn post_much(world: &mut World, at: usize, target: Id, random: &mut Random) -> u
     let mut pending = 0;
     for tag in 0..12 {
         let length = random.below(6000);
-        let level = random.pick(&[Level::Delivered, Level::Matched]);
+        let level = random.pick(&[CompletionLevel::Delivery, CompletionLevel::Match]);
         pending += usize::from(send(world, at, target, tag, length, level));
         let tag = random.next() % 16;
         pending += usize::from(receive(world, at, target, tag, 6000));
@@ -325,7 +325,7 @@ fn deadlines_pass_in_a_loop_that_seldom_runs() {
     world.idle_turns_max = u32::MAX;
     let target = peer(&mut world, 0, 1);
     drop(world.take(1));
-    send(&mut world, 0, target, 1, 10, Level::Matched);
+    send(&mut world, 0, target, 1, 10, CompletionLevel::Match);
     run(&mut world, "the retries are spent", |world| !drain(world, 0).is_empty());
 }
 
@@ -336,7 +336,7 @@ fn attempts_are_counted_and_can_start_afresh() {
         let mut world = world(seed, 2, &Config { retry, ..config() });
         let target = peer(&mut world, 0, 1);
         drop(world.take(1));
-        send(&mut world, 0, target, 1, 10, Level::Matched);
+        send(&mut world, 0, target, 1, 10, CompletionLevel::Match);
         let mut failures = Vec::new();
         run(&mut world, "the retries are spent", |world| {
             failures.extend(drain(world, 0));
@@ -370,7 +370,7 @@ fn a_killed_peer_takes_nothing_with_it() {
         }
         drop(world.take(2));
         // What a receive waits for may never be sent: that does not end with a lone message.
-        pending += usize::from(send(&mut world, 0, target, 99, 3000, Level::Matched));
+        pending += usize::from(send(&mut world, 0, target, 99, 3000, CompletionLevel::Match));
         run(&mut world, "everything ends", |world| {
             pending -= drain(world, 0).len();
             pending == 0
@@ -426,7 +426,7 @@ fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
     let engine = world.engine(0).unwrap();
     match what {
         "send" => {
-            let (level, hint) = (Level::BufferReusable, Hint::None);
+            let (level, hint) = (CompletionLevel::Inject, Hint::None);
             let (peer, length) = (target, 8);
             let request = SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint };
             engine.inject(&request, &[0; 8], route(tag), false)
@@ -524,7 +524,7 @@ fn lanes_come_again_for_the_side_that_cannot_open_them() {
         let target = peer(&mut world, opener, 1 - opener);
         let mut pending = 0;
         for tag in 0..8 {
-            send(&mut world, opener, target, tag, 5000, Level::Matched);
+            send(&mut world, opener, target, tag, 5000, CompletionLevel::Match);
             pass(&mut world, random.within(3 * MILLISECOND));
             let source = peer(&mut world, 1 - opener, opener);
             assert!(receive(&mut world, 1 - opener, source, tag, 5000));
@@ -623,7 +623,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
         let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
         assert!(receive(&mut world, 1, source, 7, 400_000));
-        assert!(send(&mut world, 0, target, 7, 400_000, Level::Matched));
+        assert!(send(&mut world, 0, target, 7, 400_000, CompletionLevel::Match));
         // Whoever forgets the sender before its first word has come has been sent nothing.
         run(&mut world, "the receiver pulls", |world| {
             let mut operations = world.look(1).unwrap().state.core.operations().iter();
@@ -670,7 +670,7 @@ fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
     let locator = world.net.borrow().locator(1);
     let core = &mut world.engine(0).unwrap().state.core;
     let target = core.insert_peer(address.engine(), locator, 0).unwrap();
-    assert!(send(&mut world, 0, target, 1, 10, Level::Delivered));
+    assert!(send(&mut world, 0, target, 1, 10, CompletionLevel::Delivery));
     pass(&mut world, 10 * MILLISECOND);
     let state = &mut *world.engine(0).unwrap().state;
     state.core.remove_peer(target, &mut state.completions);

@@ -7,7 +7,7 @@ use crate::driver::sim::datagrams::{DatagramCounts, DatagramWeather};
 use crate::driver::sim::net::Weather;
 use crate::memory::Buffer;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 
 const MESSAGES: u64 = 120;
 
@@ -74,7 +74,7 @@ fn exchange(
         for at in 0..2 {
             let other = peer(&mut world, at, 1 - at);
             let length = [8, 60, 256, 700][tag as usize % 4];
-            send(&mut world, at, other, tag, length, Level::Delivered);
+            send(&mut world, at, other, tag, length, CompletionLevel::Delivery);
         }
         run(&mut world, name, |world| {
             for (host, count) in received.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ use crate::driver::sim::net::Weather;
 use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::progress::engine::LoopConfig;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::failure::PeerFailure;
 
 /// More than a datagram takes, and than a segment.
@@ -69,7 +69,7 @@ fn what_comes_by_the_stream_is_acknowledged_though_nothing_goes_back() {
             assert!(receive(&mut world, 1, source, 9, length));
             let before = segments_by_datagram(&world, 1);
             let start_ns = world.now_ns();
-            assert!(send(&mut world, 0, target, 9, length, Level::Delivered));
+            assert!(send(&mut world, 0, target, 9, length, CompletionLevel::Delivery));
             run(&mut world, "it is delivered", |world| !drain(world, 0).is_empty());
             assert!(world.now_ns() - start_ns < 100 * MILLISECOND);
             assert!(!drain(&mut world, 1).is_empty());
@@ -94,7 +94,7 @@ fn a_peer_that_is_left_says_that_long_messages_came() {
         for tag in 0..1 + seed % 3 {
             assert!(receive(&mut world, 1, source, tag, 30_000));
             // Those that wait when the peer is removed end with that.
-            count += u64::from(!send(&mut world, 0, target, tag, 30_000, Level::BufferReusable));
+            count += u64::from(!send(&mut world, 0, target, tag, 30_000, CompletionLevel::Inject));
         }
         let state = &mut world.engine(0).unwrap().state;
         assert!(state.core.remove_peer(target, &mut state.completions));
@@ -134,7 +134,7 @@ fn long_messages_arrive_while_datagrams_come_and_go() {
             }
             let length = [8, LENGTHS[0], 300, LENGTHS[1]][tag as usize % 4];
             assert!(receive(&mut world, 1, source, tag, length));
-            send(&mut world, 0, target, tag, length, Level::Delivered);
+            send(&mut world, 0, target, tag, length, CompletionLevel::Delivery);
             pass(&mut world, [0, 300 * MILLISECOND][tag as usize % 2]);
         }
         let mut came = 0;
@@ -161,10 +161,10 @@ fn long_messages_for_one_peer_leave_others_their_turn() {
             assert!(receive(&mut world, 2, at_far, tag, LENGTHS[1]));
         }
         for tag in 0..20 {
-            send(&mut world, 0, near, tag, 8, Level::BufferReusable);
+            send(&mut world, 0, near, tag, 8, CompletionLevel::Inject);
         }
         for tag in 0..20 {
-            send(&mut world, 0, far, tag, LENGTHS[1], Level::Delivered);
+            send(&mut world, 0, far, tag, LENGTHS[1], CompletionLevel::Delivery);
         }
         let (mut short, mut long) = (0, 0);
         run(&mut world, "the short ones come", |world| {
@@ -187,7 +187,7 @@ fn exchange(world: &mut World, length: usize, first: usize) -> u64 {
         let [target, source] = [peer(world, at, of), peer(world, of, at)];
         assert!(receive(world, of, source, 1, length));
         drain(world, of);
-        send(world, at, target, 1, length, Level::BufferReusable);
+        send(world, at, target, 1, length, CompletionLevel::Inject);
         run(world, "a long message comes", |world| {
             let done = drain(world, of);
             done.iter().for_each(|done| assert!(done.result.is_ok(), "{done:?}"));
@@ -254,7 +254,7 @@ fn long_messages_that_get_no_connection_again_end_with_their_session() {
         exchange(&mut world, 5000, from);
         world.net.borrow_mut().weather.refused_one_in = 1;
         let target = peer(&mut world, from, 1 - from);
-        assert!(send(&mut world, from, target, 2, 5000, Level::Delivered));
+        assert!(send(&mut world, from, target, 2, 5000, CompletionLevel::Delivery));
         assert!(world.net.borrow_mut().cut_one(false).is_some());
         let start_ns = world.now_ns();
         let mut result = None;

@@ -12,7 +12,7 @@ use crate::driver::sim::net::Weather;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
 /// Between two looks of a loop at peers and strangers.
@@ -74,7 +74,7 @@ fn late_peer(comes_ns: Option<u64>) -> (u64, Completion) {
     let mut world = steady_world(2, &config, loop_config());
     let target = peer(&mut world, 0, 1);
     drop(world.take(1));
-    send(&mut world, 0, target, 1, 10, Level::Delivered);
+    send(&mut world, 0, target, 1, 10, CompletionLevel::Delivery);
     if let Some(comes_ns) = comes_ns {
         pass(&mut world, comes_ns);
         world.start(1, 2, config, loop_config()).unwrap();
@@ -112,7 +112,7 @@ fn silent_peer(for_ns: u64, peer_timeout: Duration) -> Completion {
     let source = peer(&mut world, 1, 0);
     receive(&mut world, 1, source, 7, 10);
     world.net.borrow_mut().cut_way(0, 1);
-    send(&mut world, 0, target, 7, 10, Level::Delivered);
+    send(&mut world, 0, target, 7, 10, CompletionLevel::Delivery);
     pass(&mut world, for_ns);
     world.net.borrow_mut().open_way(0, 1);
     first(&mut world, "the send ends")
@@ -194,7 +194,7 @@ fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     for index in 0..count {
         // The first ones take the bytes, the others have none.
         let length = total.saturating_sub(index * limit).min(limit) as usize;
-        send(&mut world, 0, target, 100 + u64::from(index), length, Level::BufferReusable);
+        send(&mut world, 0, target, 100 + u64::from(index), length, CompletionLevel::Inject);
     }
     world.engine(1).unwrap().state.completions.events.clear();
     pass(&mut world, 10 * MILLISECOND);
@@ -223,17 +223,20 @@ fn what_nobody_receives_fills_the_window_and_then_the_queue() {
     talk(&mut world, [0, 1], "before");
     let target = peer(&mut world, 0, 1);
     for tag in 0..u64::from(config.envelope_credits) {
-        assert!(!send(&mut world, 0, target, 100 + tag, 10, Level::BufferReusable), "{tag} is out");
+        assert!(
+            !send(&mut world, 0, target, 100 + tag, 10, CompletionLevel::Inject),
+            "{tag} is out"
+        );
     }
     pass(&mut world, 10 * MILLISECOND);
     let held = world.look(1).unwrap().state.core.counters().unexpected_messages;
     assert_eq!(held, u64::from(config.envelope_credits));
     let count = |world: &World| world.look(0).unwrap().state.core.operations().len();
     for tag in 0..5 {
-        assert!(send(&mut world, 0, target, 200 + tag, 10, Level::BufferReusable), "{tag} waits");
+        assert!(send(&mut world, 0, target, 200 + tag, 10, CompletionLevel::Inject), "{tag} waits");
     }
     assert_eq!(count(&world), 5);
-    assert!(!send(&mut world, 0, target, 300, 10, Level::BufferReusable));
+    assert!(!send(&mut world, 0, target, 300, 10, CompletionLevel::Inject));
     assert_eq!(count(&world), 5, "it was not taken");
 }
 
@@ -248,7 +251,7 @@ fn what_nobody_receives_stays_within_the_bound_of_all_peers_together() {
     for host in 1..12 {
         let target = peer(&mut world, host, 0);
         for tag in 0..200 {
-            send(&mut world, host, target, tag, 16, Level::BufferReusable);
+            send(&mut world, host, target, tag, 16, CompletionLevel::Inject);
         }
     }
     pass(&mut world, 10 * MILLISECOND);
@@ -271,7 +274,7 @@ fn so_many_operations_are_outstanding_and_no_more() {
     }
     assert!(!receive(&mut world, 0, source, 10, 10));
     let target = peer(&mut world, 1, 0);
-    send(&mut world, 1, target, 3, 10, Level::BufferReusable);
+    send(&mut world, 1, target, 3, 10, CompletionLevel::Inject);
     assert!(first(&mut world, "one ends").result.is_ok());
     assert!(receive(&mut world, 0, source, 10, 10), "there is room for one");
     assert!(!receive(&mut world, 0, source, 11, 10));
@@ -289,7 +292,7 @@ fn so_many_peers_have_sessions_and_no_more() {
         talk(&mut world, [host, 5], "inside");
     }
     let target = peer(&mut world, 3, 5);
-    send(&mut world, 3, target, 1, 10, Level::Delivered);
+    send(&mut world, 3, target, 1, 10, CompletionLevel::Delivery);
     let mut ended = Vec::new();
     run(&mut world, "outside", |world| {
         ended.extend(drain(world, 3));
@@ -337,7 +340,7 @@ fn a_session_beyond_the_bound_of_lanes_waits_for_one_that_goes() {
         let mut world = steady_world(4, &config, loop_config());
         for host in 1..4 {
             let target = peer(&mut world, host, 0);
-            send(&mut world, host, target, 1, 4000, Level::Matched);
+            send(&mut world, host, target, 1, 4000, CompletionLevel::Match);
             let source = peer(&mut world, 0, host);
             receive(&mut world, 0, source, 1, 4000);
         }
@@ -375,7 +378,7 @@ fn without_lanes(for_ns: u64) -> Completion {
     let source = peer(&mut world, 0, 1);
     receive(&mut world, 0, source, 1, 4000);
     let target = peer(&mut world, 1, 0);
-    send(&mut world, 1, target, 1, 4000, Level::Matched);
+    send(&mut world, 1, target, 1, 4000, CompletionLevel::Match);
     let start_ns = world.now_ns();
     let mut ended = Vec::new();
     run(&mut world, "the message ends", |world| {

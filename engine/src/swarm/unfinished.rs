@@ -5,7 +5,7 @@ use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive,
 use super::world::World;
 use crate::driver::sim::net::Weather;
 use crate::progress::engine::LoopConfig;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::session::Session;
 use crate::wire::SEGMENT_BYTES_MAX;
 
@@ -43,7 +43,7 @@ fn cut_datagrams(world: &mut World) {
 fn begin_message(world: &mut World) {
     let (source, target) = (peer(world, 0, 1), peer(world, 1, 0));
     assert!(receive(world, 0, source, 7, 256));
-    send(world, 1, target, 7, 256, Level::BufferReusable);
+    send(world, 1, target, 7, 256, CompletionLevel::Inject);
     run(world, "the beginning of a segment comes", |world| {
         !world.look(0).unwrap().state.controls[0].partial.is_empty()
     });

@@ -9,7 +9,7 @@ use crate::progress::completions::Route;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::UNTAGGED;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
@@ -141,7 +141,11 @@ impl Run {
         let (from, to) = ((self.residents[host].process, endpoint), self.random_place());
         let number = self.random.below(self.plan.contexts);
         let length = self.random_length(has_names(number));
-        let level = self.random.pick(&[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let level = self.random.pick(&[
+            CompletionLevel::Inject,
+            CompletionLevel::Delivery,
+            CompletionLevel::Match,
+        ]);
         let class = self.random.next() % self.plan.tags;
         let more = self.random.one_in(4);
         let form = Form::random(&mut self.random, length);
@@ -155,7 +159,7 @@ impl Run {
         from: Place,
         to: Place,
         (number, class): (usize, u64),
-        (length, level, form): (usize, Level, Form),
+        (length, level, form): (usize, CompletionLevel, Form),
         (inject, more): (bool, bool),
     ) -> Result<(), String> {
         let index = self.oracle.sent.len();
@@ -174,7 +178,7 @@ impl Run {
             context,
             tag,
             length: length as u64,
-            level: if may_inject { Level::BufferReusable } else { level },
+            level: if may_inject { CompletionLevel::Inject } else { level },
             hint,
         };
         let bytes = content(index as u64, length);
@@ -498,7 +502,7 @@ impl Run {
                     if !self.leaves_room_to_receive(one) {
                         break;
                     }
-                    let what = (length, Level::Matched, Form::Whole);
+                    let what = (length, CompletionLevel::Match, Form::Whole);
                     self.send_message(one, from, to, (0, 0), what, (false, false))?;
                 }
             }
@@ -509,7 +513,7 @@ impl Run {
         if let [one, .., other] = living[..] {
             let places = [one, other].map(|host| (self.residents[host].process, 0));
             if self.leaves_room_to_receive(one) {
-                let what = (5000, Level::BufferReusable, Form::Whole);
+                let what = (5000, CompletionLevel::Inject, Form::Whole);
                 self.send_message(one, places[0], places[1], (0, 0), what, (false, false))?;
             }
         }

@@ -13,7 +13,7 @@
 //! envelope has come and that is not known here is of one that was dropped or ended: it is ignored.
 
 use super::super::core::Core;
-use super::super::effects::{Arrival, Effects, Ended, Level};
+use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::failure::PeerFailure;
 use super::super::operation::OperationState;
 use super::super::receive::context_of;
@@ -28,7 +28,7 @@ use crate::wire::{Eager, FrameError, PARTS_BYTES_MAX};
 /// An eager send whose parts are not all acknowledged, or not all staged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragmenting {
-    pub(crate) level: Level,
+    pub(crate) level: CompletionLevel,
     /// Frame of the envelope.
     pub(crate) frame: u32,
     /// Bytes in segments.
@@ -40,7 +40,7 @@ pub(crate) struct Fragmenting {
 }
 
 impl Fragmenting {
-    pub(in crate::proto) fn new(level: Level, frame: u32) -> Self {
+    pub(in crate::proto) fn new(level: CompletionLevel, frame: u32) -> Self {
         Self { level, frame, staged: 0, unacknowledged: 0, is_matched: false }
     }
 }

@@ -4,7 +4,7 @@
 use zerocopy::IntoBytes;
 
 use super::super::core::Core;
-use super::super::effects::Level;
+use super::super::effects::CompletionLevel;
 use super::super::hint::Hint;
 use super::super::operation::{OperationState, Serving};
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
@@ -162,7 +162,7 @@ impl Core {
             return self.blocked(slot);
         };
         let Course { how, payload, .. } = course;
-        let report = how != How::Pulled && level == Level::Matched;
+        let report = how != How::Pulled && level == CompletionLevel::Match;
         let (mut flags, name) =
             if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
         if how == How::Parts {
@@ -184,17 +184,17 @@ impl Core {
                 session.waiting.pop_front();
             }
         }
-        let completes = how == How::Whole && level == Level::BufferReusable;
+        let completes = how == How::Whole && level == CompletionLevel::Inject;
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (how, level) {
             (How::Pulled, _) => OperationState::Serving(Serving::default()),
             (How::Parts, _) => OperationState::Fragmenting(Fragmenting::new(level, number)),
-            (How::Whole, Level::Matched) => OperationState::AwaitMatch,
+            (How::Whole, CompletionLevel::Match) => OperationState::AwaitMatch,
             (How::Whole, _) => OperationState::AwaitDelivery,
         };
         if completes {
             self.operations.remove(id);
-        } else if how == How::Whole && level == Level::Delivered {
+        } else if how == How::Whole && level == CompletionLevel::Delivery {
             self.await_segment(id, segment);
         } else if how == How::Parts {
             self.note_part(id, segment, 0);
@@ -266,12 +266,12 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
         fragmenting.staged += length;
-        if (fragmenting.level == Level::BufferReusable || fragmenting.is_matched)
+        if (fragmenting.level == CompletionLevel::Inject || fragmenting.is_matched)
             && let Some(segment) = self.datagrams.segments.get_mut(segment)
         {
             segment.ends_unheard = true;
         }
-        if fragmenting.level == Level::Delivered && self.await_segment(id, segment) {
+        if fragmenting.level == CompletionLevel::Delivery && self.await_segment(id, segment) {
             let Some(operation) = self.operations.get_mut(id) else { return };
             let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
             fragmenting.unacknowledged += 1;
@@ -325,11 +325,11 @@ impl Core {
             head[..PART_HEADER_BYTES].copy_from_slice(header.as_bytes());
         }
         self.note_part(id, segment, length as u32);
-        let completes = is_last && (level == Level::BufferReusable || is_matched);
+        let completes = is_last && (level == CompletionLevel::Inject || is_matched);
         if completes {
             self.operations.remove(id);
         } else if is_last
-            && level == Level::Matched
+            && level == CompletionLevel::Match
             && let Some(operation) = self.operations.get_mut(id)
         {
             operation.state = OperationState::AwaitMatch;

@@ -7,7 +7,7 @@ use crate::proto::bulk::{Incoming, Outgoing};
 use crate::proto::by_hand::{lane_hello, locator};
 use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config, Core, UNTAGGED};
-use crate::proto::effects::{Ended, Level};
+use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
@@ -411,13 +411,17 @@ impl World {
             other => self.peers[usize::from(other % 2)],
         };
         let Some(peer) = peer.filter(|_| self.kernel.live.len() < LIVE_MAX) else { return };
-        let level = script.pick(&[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let level = script.pick(&[
+            CompletionLevel::Inject,
+            CompletionLevel::Delivery,
+            CompletionLevel::Match,
+        ]);
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
         let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint };
         let Ok(session) = self.core.route(peer) else { return };
-        if level == Level::BufferReusable
+        if level == CompletionLevel::Inject
             && let Some(room) = self.core.stage_now(session, &request)
         {
             assert_eq!(room.len() as u64, length);

@@ -69,7 +69,7 @@ fn chunks_have_checksums_where_they_were_agreed_on_and_none_elsewhere() {
         let mut bench = Bench::new(Config::for_tests());
         bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = has_checksums;
         let lane = bench.lane();
-        let send = bench.send(5000, Level::BufferReusable);
+        let send = bench.send(5000, CompletionLevel::Inject);
         bench.hear();
         bench.say(&grant(send, 100, 4000, 0)).unwrap();
         let chunk = bench.core.next_send(lane, &bench.ends).unwrap();

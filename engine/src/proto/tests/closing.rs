@@ -35,7 +35,7 @@ fn a_pull_ends_when_the_kernel_has_let_go_and_its_sender_hears_of_it() {
 fn a_send_that_is_pulled_ends_when_the_kernel_has_let_go_and_serves_no_more() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     bench.say(&grant(send, 0, 1000, 0)).unwrap();
     bench.say(&grant(send, 1000, 1000, 1)).unwrap();
@@ -61,11 +61,11 @@ fn sends_that_wait_give_their_place_to_others() {
     let mut bench = Bench::new(Config::for_tests());
     let second = bench.core.open_endpoint().unwrap();
     // The peer has credit for two.
-    let sent: Vec<Id> = (0..2).map(|_| bench.send(8, Level::Matched)).collect();
+    let sent: Vec<Id> = (0..2).map(|_| bench.send(8, CompletionLevel::Match)).collect();
     assert_eq!(bench.hear(), [frame::KIND_EAGER; 2]);
-    let waiting = bench.send(8, Level::Matched);
+    let waiting = bench.send(8, CompletionLevel::Match);
     let (peer, context, tag, length) = (bench.peer, 5, 1, 8);
-    let (level, hint) = (Level::Delivered, Hint::None);
+    let (level, hint) = (CompletionLevel::Delivery, Hint::None);
     let request = SendRequest { endpoint: second, peer, context, tag, length, level, hint };
     let other = bench.core.new_send(&request).unwrap();
     bench.core.enqueue(other, 0);
@@ -88,7 +88,7 @@ fn sends_that_wait_give_their_place_to_others() {
 #[test]
 fn nobody_waits_for_a_match() {
     let mut bench = Bench::new(Config::for_tests());
-    let send = bench.send(8, Level::Matched);
+    let send = bench.send(8, CompletionLevel::Match);
     bench.hear();
     bench.acknowledge();
     bench.core.close_endpoint(0, &mut bench.ends);
@@ -105,7 +105,7 @@ fn the_peer_is_asked_once_for_what_its_traffic_does_not_acknowledge() {
     bench.core.ask_for_ack(slot);
     assert_eq!((bench.hear(), bench.flags), (Vec::new(), 0), "there is nothing to ask");
     for _ in 0..2 {
-        bench.send(10, Level::BufferReusable);
+        bench.send(10, CompletionLevel::Inject);
         assert_eq!((bench.hear(), bench.flags), (vec![frame::KIND_EAGER], 0));
         assert!(bench.core.may_lose_completed(slot));
         for expected in [FLAG_ACK_REQUESTED, 0] {
@@ -128,7 +128,7 @@ fn what_waits_for_a_peer_that_came_back_ends_with_its_session() {
     bench.core.fail_session(bench.slot, PeerFailure::Removed, &mut bench.ends);
     bench.peer = bench.core.insert_peer(PEER, locator(), 0).unwrap();
     bench.core.insert_peer(PEER, locator(), 1).unwrap();
-    let send = bench.send(8, Level::Delivered);
+    let send = bench.send(8, CompletionLevel::Delivery);
     let failure = PeerFailure::Lost("no answer".into());
     bench.core.fail_session(bench.slot, failure.clone(), &mut bench.ends);
     let ended = bench.ends.0.get(&send);

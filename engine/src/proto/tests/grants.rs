@@ -8,7 +8,7 @@ use super::*;
 fn a_peer_that_grants_and_reads_nothing_is_given_up() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     for chunk in 0..GRANTED_MAX as u32 {
         bench.say(&grant(send, 0, 1, chunk)).unwrap();
@@ -23,7 +23,7 @@ fn a_peer_that_grants_and_reads_nothing_is_given_up() {
 fn grants_go_on_as_long_as_some_of_them_leave() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
-    let send = bench.send(5000, Level::BufferReusable);
+    let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     for chunk in 0..2 * GRANTED_MAX as u32 {
         bench.say(&grant(send, 0, 1, chunk)).unwrap();

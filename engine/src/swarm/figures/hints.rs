@@ -52,7 +52,7 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
     world.engine(1).unwrap().post_receive(&request, memory, route).expect("it is posted");
-    let (tag, length_bytes, level) = (number as u64, length as u64, Level::BufferReusable);
+    let (tag, length_bytes, level) = (number as u64, length as u64, CompletionLevel::Inject);
     let peer = peers[0];
     let request =
         SendRequest { endpoint: 0, peer, context, tag, length: length_bytes, level, hint };

@@ -204,7 +204,7 @@ fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
         world.net.borrow_mut().cut_way(from, to);
         for at in 0..2 {
             let other = peer(&mut world, at, 1 - at);
-            assert!(send(&mut world, at, other, 11, 100, Level::Matched));
+            assert!(send(&mut world, at, other, 11, 100, CompletionLevel::Match));
             assert!(receive(&mut world, at, other, 12, 100));
         }
         pass(&mut world, keep_alive_ns - 10 * MILLI);
@@ -239,7 +239,7 @@ fn a_peer_that_starts_anew_is_another_peer() {
     let mut world = Link::new(10 * GBIT, MILLI).world(&roomy(), 10);
     let target = peer(&mut world, 0, 1);
     for tag in 0..50 {
-        assert!(send(&mut world, 0, target, tag, 4000, Level::Matched));
+        assert!(send(&mut world, 0, target, tag, 4000, CompletionLevel::Match));
     }
     pass(&mut world, 100 * MICRO);
     // Its datagrams are still on their way when the next process is there.

@@ -25,7 +25,7 @@ use crate::memory::Buffer;
 use crate::progress::completions::Route;
 use crate::progress::post::{Memory, Posted};
 use crate::proto::core::Config;
-use crate::proto::effects::Level;
+use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
@@ -233,7 +233,7 @@ impl Traffic {
     }
 
     fn send(&self, world: &mut World, peer: Id, number: usize) {
-        let (length, level) = (self.length as u64, Level::Delivered);
+        let (length, level) = (self.length as u64, CompletionLevel::Delivery);
         let (context, hint) = (self.context, Hint::None);
         let request = SendRequest { endpoint: 0, peer, context, tag: 7, length, level, hint };
         let mut buffer = Buffer::Heap(self.bytes(number));

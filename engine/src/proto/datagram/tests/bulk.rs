@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::super::core::Config;
-use super::super::super::effects::{Ended, Level};
+use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
 use super::world::World;
@@ -81,7 +81,7 @@ fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
 /// receive, and how many frames have come.
 fn granted(world: &mut World, length: usize) -> (Id, Id, u32) {
     let receive = world.receive((1, 0), Some((0, 0)), 1, length);
-    let send = world.send(stream(1), length, Level::Delivered).unwrap();
+    let send = world.send(stream(1), length, CompletionLevel::Delivery).unwrap();
     let sent = world.capture(0, 1);
     for (token, bytes) in &sent {
         world.deliver(0, 1, bytes).unwrap();
@@ -99,7 +99,7 @@ fn one_side_that_wants_it_is_enough_and_no_lane_is_opened() {
         let mut world = World::of(&configs, CONTENT, 1);
         for (tag, length) in [(1, 3001), (2, 50_000)] {
             world.receive((1, 0), Some((0, 0)), tag, length);
-            world.send(stream(tag), length, Level::Delivered);
+            world.send(stream(tag), length, CompletionLevel::Delivery);
         }
         world.settle(2000);
         world.check();
@@ -153,7 +153,7 @@ fn no_more_is_granted_than_there_is_room_for() {
         let mut world = World::new(3, &config, CONTENT, 1);
         for from in [0, 2] {
             world.receive((1, 0), Some((from, 0)), 1, 40_000);
-            world.send(super::Stream { from, ..stream(1) }, 40_000, Level::Delivered);
+            world.send(super::Stream { from, ..stream(1) }, 40_000, CompletionLevel::Delivery);
         }
         let mut most = 0;
         for _ in 0..5000 {
@@ -181,7 +181,7 @@ fn messages_pass_bulk_data() {
         world.deliver(1, 0, &bytes).unwrap();
     }
     world.stage(0);
-    world.send(stream(2), 8, Level::BufferReusable);
+    world.send(stream(2), 8, CompletionLevel::Inject);
     let all = world.capture(0, 1);
     assert_eq!(kinds(&all[0].1), [frame::KIND_EAGER], "{} segments", all.len());
     assert!(all.len() > 10);
@@ -197,7 +197,7 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
     let mut world = World::new(peers + 1, &config, CONTENT, 1);
     for to in 1..=peers {
         world.receive((to, 0), Some((0, 0)), 1, 40_000);
-        world.send(super::Stream { to, ..stream(1) }, 40_000, Level::Delivered);
+        world.send(super::Stream { to, ..stream(1) }, 40_000, CompletionLevel::Delivery);
     }
     let (mut most, mut shares) = (0, vec![0; peers]);
     for _ in 0..5000 {
@@ -262,7 +262,7 @@ fn nothing_is_granted_twice() {
         (&[(0, 0)], false),
     ] {
         let mut world = world(&bulky());
-        let send = world.send(stream(1), 5000, Level::Delivered).unwrap();
+        let send = world.send(stream(1), 5000, CompletionLevel::Delivery).unwrap();
         let _ = world.capture(0, 1);
         let mut last = Ok(());
         for (number, &(offset, length)) in (0..).zip(grants) {
@@ -318,7 +318,7 @@ fn a_session_that_ends_gives_back_what_it_was_granted() {
     let mut world = World::new(3, &config, CONTENT, 1);
     for from in [0, 2] {
         world.receive((1, 0), Some((from, 0)), 1, 40_000);
-        world.send(super::Stream { from, ..stream(1) }, 40_000, Level::Delivered);
+        world.send(super::Stream { from, ..stream(1) }, 40_000, CompletionLevel::Delivery);
     }
     world.steps(6);
     let slot = world.nodes[1].slots[&0];

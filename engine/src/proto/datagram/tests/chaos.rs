@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::super::super::core::Config;
-use super::super::super::effects::Level;
+use super::super::super::effects::CompletionLevel;
 use super::super::super::hint::Hint;
 use super::super::segment::SegmentPool;
 use super::world::{ENDPOINTS, Faults, Stream, World};
@@ -99,7 +99,10 @@ impl Plan {
             4 => random.random_range(0..=limit.min(200)),
             _ => random.random_range(0..=limit),
         };
-        let level = one_of(random, &[Level::BufferReusable, Level::Delivered, Level::Matched]);
+        let level = one_of(
+            random,
+            &[CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match],
+        );
         let hints = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority];
         self.world.hint = one_of(random, &hints);
         self.world.send(stream, length, level);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
 use super::super::super::core::Config;
-use super::super::super::effects::Level;
+use super::super::super::effects::CompletionLevel;
 use super::super::super::failure::PeerFailure;
 use super::super::window::FRAMES_MAX;
 use super::world::World;
@@ -201,7 +201,7 @@ fn what_is_held_or_half_there_needs_credit() {
 #[test]
 fn what_was_never_sent_is_not_acknowledged() {
     let mut world = world();
-    let send = world.send(stream(1), 8, Level::Delivered).unwrap();
+    let send = world.send(stream(1), 8, CompletionLevel::Delivery).unwrap();
     for ack in [1, 2, 1000, u32::MAX] {
         world.deliver(1, 0, &segment(0, ack, &[])).unwrap();
         world.stage(0);

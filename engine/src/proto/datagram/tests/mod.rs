@@ -11,7 +11,7 @@ mod world;
 
 use self::world::{Faults, Stream, World};
 use super::super::core::Config;
-use super::super::effects::{Ended, Level};
+use super::super::effects::{CompletionLevel, Ended};
 use super::super::failure::PeerFailure;
 use super::window::Arrivals;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -37,7 +37,7 @@ fn header_of(bytes: &[u8]) -> &SegmentHeader {
 }
 
 /// Sends a message, whose receive is posted before or some steps later.
-fn exchange(world: &mut World, is_posted: bool, length: usize, level: Level) {
+fn exchange(world: &mut World, is_posted: bool, length: usize, level: CompletionLevel) {
     if is_posted {
         world.receive((1, 0), Some((0, 0)), 5, length);
     }
@@ -53,7 +53,7 @@ fn exchange(world: &mut World, is_posted: bool, length: usize, level: Level) {
 fn every_length_and_level_arrives_posted_or_not() {
     let lengths = [0, 1, 200, 244, 245, 300, 500, 1000, 2999, 3000, 3001, 20_000];
     for is_posted in [true, false] {
-        for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+        for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
             for length in lengths {
                 let mut world = world();
                 exchange(&mut world, is_posted, length, level);
@@ -78,7 +78,7 @@ fn a_lost_message_delays_its_own_context_only() {
             }
         }
         for step in 0..20 {
-            world.send(stream(1 + step % 2), 8, Level::BufferReusable);
+            world.send(stream(1 + step % 2), 8, CompletionLevel::Inject);
             world.step();
         }
         world.settle(20);
@@ -116,7 +116,7 @@ fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
     for silence in [(1u64 << 31) + (1 << 16), (3 << 30) + (1 << 16), 1 << 32] {
         let mut world = world();
         let receive = |world: &mut World, context| world.receive((1, 0), Some((0, 0)), context, 8);
-        let message = Level::BufferReusable;
+        let message = CompletionLevel::Inject;
         receive(&mut world, 1);
         world.send(stream(1), 8, message);
         world.settle(20);
@@ -146,16 +146,16 @@ fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
 #[test]
 fn what_is_lost_with_a_session_is_what_completed_and_was_not_acknowledged() {
     /// Levels and lengths of what is sent, numbers of the datagrams that do not come, the answer.
-    type Case<'a> = (&'a [(Level, usize)], &'a [u64], bool);
+    type Case<'a> = (&'a [(CompletionLevel, usize)], &'a [u64], bool);
     let (short, parts) = (8, 2000);
     let cases: [Case<'_>; 6] = [
-        (&[(Level::BufferReusable, short)], &[], false),
-        (&[(Level::BufferReusable, short)], &[1], true),
-        (&[(Level::BufferReusable, short); 2], &[1], true),
+        (&[(CompletionLevel::Inject, short)], &[], false),
+        (&[(CompletionLevel::Inject, short)], &[1], true),
+        (&[(CompletionLevel::Inject, short); 2], &[1], true),
         // Whose send waits for the peer hears of the end.
-        (&[(Level::Delivered, short), (Level::BufferReusable, short)], &[1], false),
-        (&[(Level::BufferReusable, parts)], &[1], true),
-        (&[(Level::BufferReusable, parts)], &[3], true),
+        (&[(CompletionLevel::Delivery, short), (CompletionLevel::Inject, short)], &[1], false),
+        (&[(CompletionLevel::Inject, parts)], &[1], true),
+        (&[(CompletionLevel::Inject, parts)], &[3], true),
     ];
     for (at, (messages, doomed, expected)) in cases.into_iter().enumerate() {
         let mut world = world();
@@ -178,9 +178,9 @@ fn what_is_lost_with_a_session_is_what_completed_and_was_not_acknowledged() {
 #[test]
 fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
     let mut world = world();
-    world.send(stream(1), 8, Level::BufferReusable);
+    world.send(stream(1), 8, CompletionLevel::Inject);
     let early = world.capture(0, 1);
-    let send = world.send(stream(2), 8, Level::Delivered).unwrap();
+    let send = world.send(stream(2), 8, CompletionLevel::Delivery).unwrap();
     world.stage(0);
     let mut by_stream = Vec::new();
     assert!(world.nodes[0].core.poll_segment_for_stream(0, &mut by_stream));
@@ -204,7 +204,7 @@ fn credit_that_no_send_waits_for_is_no_work() {
     let mut world = world();
     let back = Stream { from: 1, source: 0, to: 0, target: 0, context: 5 };
     world.receive((1, 0), Some((0, 0)), 5, 8);
-    world.send(stream(5), 8, Level::BufferReusable);
+    world.send(stream(5), 8, CompletionLevel::Inject);
     for (_, bytes) in world.capture(0, 1) {
         world.deliver(0, 1, &bytes).unwrap();
     }
@@ -213,7 +213,7 @@ fn credit_that_no_send_waits_for_is_no_work() {
         session.envelope_credit.available()
     };
     let before = credit(&world);
-    world.send(back, 8, Level::BufferReusable);
+    world.send(back, 8, CompletionLevel::Inject);
     for (_, bytes) in world.capture(1, 0) {
         world.deliver(1, 0, &bytes).unwrap();
     }
@@ -224,9 +224,9 @@ fn credit_that_no_send_waits_for_is_no_work() {
 #[test]
 fn a_delivered_message_waits_for_no_other() {
     let mut world = world();
-    let first = world.send(stream(1), 8, Level::Delivered).unwrap();
+    let first = world.send(stream(1), 8, CompletionLevel::Delivery).unwrap();
     let lost = world.capture(0, 1);
-    let second = world.send(stream(2), 8, Level::Delivered).unwrap();
+    let second = world.send(stream(2), 8, CompletionLevel::Delivery).unwrap();
     let came = world.capture(0, 1);
     world.deliver(0, 1, &came[0].1).unwrap();
     world.acknowledge(0, 1, came[0].0);
@@ -245,10 +245,10 @@ fn a_delivered_message_waits_for_no_other() {
 #[test]
 fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
     let mut world = world();
-    world.send(stream(1), 8, Level::BufferReusable);
+    world.send(stream(1), 8, CompletionLevel::Inject);
     let first = world.capture(0, 1);
     assert!(world.capture(0, 1).is_empty(), "once, as long as nothing is known");
-    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, Level::BufferReusable);
+    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, CompletionLevel::Inject);
     let other = world.capture(1, 0);
     world.deliver(1, 0, &other[0].1).unwrap();
     world.lose(0, 1, first[0].0);
@@ -278,13 +278,13 @@ fn credit_announced_in_a_lost_datagram_is_announced_again() {
     for case in 0..4 {
         let mut world = World::new(2, &limited, CONTENT, 1);
         for _ in 0..2 {
-            world.send(stream(1), 8, Level::BufferReusable);
+            world.send(stream(1), 8, CompletionLevel::Inject);
         }
         let full = world.capture(0, 1);
         let back = Stream { from: 1, to: 0, ..stream(1) };
         let mut early = Vec::new();
         if case > 0 {
-            world.send(back, 8, Level::BufferReusable);
+            world.send(back, 8, CompletionLevel::Inject);
             early = world.capture(1, 0);
             assert_eq!(header_of(&early[0].1).envelope_limit.get(), 2);
         }
@@ -317,7 +317,7 @@ fn credit_announced_in_a_lost_datagram_is_announced_again() {
         assert_eq!(again.len(), 1, "case {case}");
         assert_eq!(header_of(&again[0].1).envelope_limit.get(), 4);
         world.deliver(1, 0, &again[0].1).unwrap();
-        world.send(stream(1), 8, Level::BufferReusable);
+        world.send(stream(1), 8, CompletionLevel::Inject);
         assert_eq!(world.capture(0, 1).len(), 1);
     }
 }
@@ -328,10 +328,10 @@ fn control_frames_pass_messages_that_wait_for_room() {
     let mut world = world();
     world.nodes[0].core.datagrams.segments = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
-        world.send(stream(context), 200, Level::BufferReusable);
+        world.send(stream(context), 200, CompletionLevel::Inject);
     }
     assert_eq!(world.capture(0, 1).len(), 1, "what is left is for control frames");
-    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, Level::Matched);
+    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, CompletionLevel::Match);
     let asked = world.capture(1, 0);
     world.deliver(1, 0, &asked[0].1).unwrap();
     world.receive((0, 0), Some((1, 0)), 1, 8);
@@ -344,7 +344,7 @@ fn control_frames_pass_messages_that_wait_for_room() {
 fn bursts_share_a_segment() {
     let mut world = world();
     for _ in 0..12 {
-        world.send(stream(1), 8, Level::BufferReusable);
+        world.send(stream(1), 8, CompletionLevel::Inject);
     }
     let frames: Vec<u16> =
         world.capture(0, 1).iter().map(|(_, bytes)| header_of(bytes).frames.get()).collect();
@@ -355,7 +355,7 @@ fn bursts_share_a_segment() {
 #[test]
 fn a_goodbye_waits_for_all_that_was_said_before_it() {
     let mut world = world();
-    world.send(stream(1), 8, Level::BufferReusable);
+    world.send(stream(1), 8, CompletionLevel::Inject);
     let message = world.capture(0, 1);
     world.nodes[0].core.leave(0);
     let goodbye = world.capture(0, 1);
@@ -376,12 +376,12 @@ fn a_goodbye_waits_for_all_that_was_said_before_it() {
 #[test]
 fn a_segment_too_long_for_its_lanes_waits_for_another_one_alone() {
     let mut world = World::new(2, &config(), 1200, 1);
-    world.send(stream(1), 1000, Level::BufferReusable);
+    world.send(stream(1), 1000, CompletionLevel::Inject);
     let long = world.capture(0, 1);
     world.nodes[0].core.set_segment_bytes(0, CONTENT);
     world.room_bytes = CONTENT;
     world.lose(0, 1, long[0].0);
-    world.send(stream(2), 8, Level::BufferReusable);
+    world.send(stream(2), 8, CompletionLevel::Inject);
     let short = world.capture(0, 1);
     assert_eq!((short.len(), short[0].0 == long[0].0), (1, false), "others pass it");
     world.room_bytes = usize::MAX;
@@ -401,7 +401,7 @@ fn a_session_that_ends_takes_everything_with_it() {
         };
         for number in 0..20 {
             world.receive((1, 0), Some((0, 0)), number % 3, 2000);
-            world.send(stream(number % 4), (number * 150) as usize, Level::Matched);
+            world.send(stream(number % 4), (number * 150) as usize, CompletionLevel::Match);
             world.step();
         }
         for node in 0..2 {
@@ -426,7 +426,7 @@ fn grants_are_served_in_the_order_of_their_chunks() {
     world.faults = Faults { loss: 0.2, jitter: 10, ..Faults::NONE };
     for number in 0..40 {
         world.receive((1, 0), Some((0, 0)), 1, 4000);
-        world.send(stream(1), 3500 + number, Level::BufferReusable);
+        world.send(stream(1), 3500 + number, CompletionLevel::Inject);
     }
     world.settle(1000);
     world.check();
@@ -445,7 +445,7 @@ fn pools_do_not_grow_once_warm() {
             if number % 2 == 0 {
                 world.receive((1, 0), Some((0, 0)), context, 3000);
             }
-            world.send(stream(context), 100 * number as usize, Level::Delivered);
+            world.send(stream(context), 100 * number as usize, CompletionLevel::Delivery);
             world.step();
             if number % 2 == 1 {
                 world.receive((1, 0), Some((0, 0)), context, 3000);

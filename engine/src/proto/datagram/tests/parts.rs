@@ -1,6 +1,6 @@
 //! Messages in parts, in every state that they can be in.
 
-use super::super::super::effects::{Ended, Level};
+use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
 use super::super::segment::SegmentPool;
@@ -38,7 +38,7 @@ fn parts_come_in_any_order_and_are_received_at_any_time() {
         for posted_after in 0..=4 {
             for capacity in [0, 100, 600, LENGTH, 3000] {
                 let mut world = world();
-                let send = world.send(stream(1), LENGTH, Level::Matched).unwrap();
+                let send = world.send(stream(1), LENGTH, CompletionLevel::Match).unwrap();
                 let parts = world.capture(0, 1);
                 assert_eq!(parts.len(), 4);
                 let mut receive = None;
@@ -77,7 +77,7 @@ fn parts_come_in_any_order_and_are_received_at_any_time() {
 fn a_message_in_parts_is_delivered_with_the_last_of_its_segments() {
     for last in 0..4 {
         let mut world = world();
-        let send = world.send(stream(1), LENGTH, Level::Delivered).unwrap();
+        let send = world.send(stream(1), LENGTH, CompletionLevel::Delivery).unwrap();
         let parts = world.capture(0, 1);
         for (at, (token, bytes)) in parts.iter().enumerate() {
             world.deliver(0, 1, bytes).unwrap();
@@ -92,7 +92,7 @@ fn a_message_in_parts_is_delivered_with_the_last_of_its_segments() {
 }
 
 /// A world in which a message in parts stops after two segments, for want of room; these.
-fn half_sent(level: Level) -> (World, Id, Vec<(u64, Vec<u8>)>) {
+fn half_sent(level: CompletionLevel) -> (World, Id, Vec<(u64, Vec<u8>)>) {
     let mut world = world();
     world.nodes[0].core.datagrams.segments = SegmentPool::new(2048, 4 * 2048);
     let send = world.send(stream(1), LENGTH, level).unwrap();
@@ -108,7 +108,7 @@ fn half_sent(level: Level) -> (World, Id, Vec<(u64, Vec<u8>)>) {
 fn a_receive_ends_when_the_sender_gives_its_message_up() {
     for order in permutations(3) {
         for posted_after in 0..=3 {
-            let (mut world, send, mut all) = half_sent(Level::Matched);
+            let (mut world, send, mut all) = half_sent(CompletionLevel::Match);
             let peer = world.nodes[0].peers[&(1, 0)];
             let node = &mut world.nodes[0];
             assert!(node.core.remove_peer(peer, &mut node.memory));
@@ -136,7 +136,7 @@ fn a_receive_ends_when_the_sender_gives_its_message_up() {
             // The next one goes as if nothing had been.
             let back = super::Stream { from: 1, source: 1, to: 0, ..stream(1) };
             world.receive((0, 0), Some((1, 1)), 1, LENGTH);
-            world.send(back, LENGTH, Level::Delivered);
+            world.send(back, LENGTH, CompletionLevel::Delivery);
             world.settle(20);
             world.check_rest();
         }
@@ -147,7 +147,7 @@ fn a_receive_ends_when_the_sender_gives_its_message_up() {
 #[test]
 fn a_send_ends_when_the_endpoint_of_a_half_sent_message_closes() {
     for order in [[0, 1], [1, 0]] {
-        let (mut world, send, parts) = half_sent(Level::Matched);
+        let (mut world, send, parts) = half_sent(CompletionLevel::Match);
         world.deliver(0, 1, &parts[order[0]].1).unwrap();
         let node = &mut world.nodes[1];
         node.core.close_endpoint(0, &mut node.memory);
@@ -168,7 +168,7 @@ fn a_send_ends_when_the_endpoint_of_a_half_sent_message_closes() {
 /// Where nobody waits for an answer the rest of a message comes, and is dropped. RR-DGRAM-8
 #[test]
 fn parts_of_a_dropped_message_are_dropped() {
-    let (mut world, _, parts) = half_sent(Level::BufferReusable);
+    let (mut world, _, parts) = half_sent(CompletionLevel::Inject);
     world.deliver(0, 1, &parts[0].1).unwrap();
     let node = &mut world.nodes[1];
     node.core.close_endpoint(0, &mut node.memory);
@@ -185,7 +185,7 @@ fn parts_of_a_dropped_message_are_dropped() {
 #[test]
 fn a_peer_that_dies_takes_half_messages_with_it() {
     for posted_after in 0..=2 {
-        let (mut world, send, parts) = half_sent(Level::Delivered);
+        let (mut world, send, parts) = half_sent(CompletionLevel::Delivery);
         let mut receive = None;
         for count in 0..=2 {
             if count == posted_after {
@@ -209,7 +209,7 @@ fn a_peer_that_dies_takes_half_messages_with_it() {
 #[test]
 fn what_is_cut_leaves_the_memory_behind_it_alone() {
     let mut world = world();
-    world.send(stream(1), LENGTH, Level::BufferReusable);
+    world.send(stream(1), LENGTH, CompletionLevel::Inject);
     let parts = world.capture(0, 1);
     let receive = world.receive((1, 0), Some((0, 0)), 1, 300);
     for (_, bytes) in parts.iter().rev() {

@@ -24,7 +24,7 @@ fn world_of(steps: u64) -> World {
 fn every_length_and_level_arrives_by_the_stream() {
     let lengths = [245, 300, 5000, 16_384, 32_767, 32_768, 33_500, 50_000, 65_536, 70_000];
     for is_posted in [true, false] {
-        for level in [Level::BufferReusable, Level::Delivered, Level::Matched] {
+        for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
             for length in lengths {
                 let mut world = world_of(2);
                 exchange(&mut world, is_posted, length, level);
@@ -46,9 +46,9 @@ fn what_is_late_by_the_stream_delays_its_own_context_only() {
     let long = world.receive((1, 0), Some((0, 0)), 1, 5000);
     let behind = world.receive((1, 0), Some((0, 0)), 1, 8);
     let beside = world.receive((1, 0), Some((0, 0)), 2, 8);
-    world.send(stream(1), 5000, Level::BufferReusable);
-    world.send(stream(1), 8, Level::BufferReusable);
-    world.send(stream(2), 8, Level::BufferReusable);
+    world.send(stream(1), 5000, CompletionLevel::Inject);
+    world.send(stream(1), 8, CompletionLevel::Inject);
+    world.send(stream(2), 8, CompletionLevel::Inject);
     world.settle(100);
     world.check();
     let step_of = |id| world.nodes[1].memory.ended[&id].1;
@@ -66,7 +66,11 @@ fn long_and_short_ones_take_turns() {
     for number in 0..60 {
         let context = number % 3;
         world.receive((1, 0), Some((0, 0)), context, 30_000);
-        world.send(stream(context), [8, 2000, 200, 30_000][number as usize % 4], Level::Delivered);
+        world.send(
+            stream(context),
+            [8, 2000, 200, 30_000][number as usize % 4],
+            CompletionLevel::Delivery,
+        );
         if number % 5 == 4 {
             world.step();
         }
@@ -88,7 +92,7 @@ fn messages_of_several_parts_are_pulled_while_another_is_under_way() {
         let mut world = world_of(5);
         for length in lengths {
             world.receive((1, 0), Some((0, 0)), 1, length);
-            world.send(stream(1), length, Level::Delivered);
+            world.send(stream(1), length, CompletionLevel::Delivery);
         }
         world.settle(100);
         world.check();
@@ -100,7 +104,7 @@ fn messages_of_several_parts_are_pulled_while_another_is_under_way() {
 #[test]
 fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
     let mut world = world_of(1);
-    world.send(stream(1), 5000, Level::BufferReusable);
+    world.send(stream(1), 5000, CompletionLevel::Inject);
     let core = &mut world.nodes[0].core;
     let first = core.poll_long(0).unwrap().0.to_vec();
     core.resend_all(0, true);
@@ -129,13 +133,13 @@ fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
 #[test]
 fn what_overtook_another_one_by_the_stream_is_acknowledged_when_that_comes() {
     let mut world = world_of(1);
-    world.send(stream(1), 8, Level::BufferReusable);
+    world.send(stream(1), 8, CompletionLevel::Inject);
     let late = world.capture(0, 1);
-    world.send(stream(2), 5000, Level::BufferReusable);
+    world.send(stream(2), 5000, CompletionLevel::Inject);
     let long = world.nodes[0].core.poll_long(0).unwrap().0.to_vec();
     let there = &mut world.nodes[1];
     there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
-    world.send(Stream { from: 1, to: 0, ..stream(3) }, 8, Level::BufferReusable);
+    world.send(Stream { from: 1, to: 0, ..stream(3) }, 8, CompletionLevel::Inject);
     let other = world.capture(1, 0);
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
     assert_eq!(world.nodes[1].core.owed_by_stream(0), 0, "what goes says all there is to say");
@@ -150,15 +154,15 @@ fn what_overtook_another_one_by_the_stream_is_acknowledged_when_that_comes() {
 #[test]
 fn an_acknowledgement_is_asked_for_by_the_last_of_those_that_one_is_awaited_of() {
     let mut world = world_of(1);
-    world.send(stream(1), 5000, Level::Delivered);
+    world.send(stream(1), 5000, CompletionLevel::Delivery);
     world.stage(0);
-    world.send(stream(1), 5000, Level::BufferReusable);
+    world.send(stream(1), 5000, CompletionLevel::Inject);
     world.stage(0);
     let core = &mut world.nodes[0].core;
     let flags = header_of(core.poll_long(0).unwrap().0).flags.get();
     assert_eq!(flags & FLAG_ACK_REQUESTED, FLAG_ACK_REQUESTED);
     assert!(core.poll_long(0).is_none(), "both went together");
-    world.send(stream(1), 5000, Level::BufferReusable);
+    world.send(stream(1), 5000, CompletionLevel::Inject);
     let core = &mut world.nodes[0].core;
     assert_eq!(header_of(core.poll_long(0).unwrap().0).flags.get() & FLAG_ACK_REQUESTED, 0);
 }
@@ -171,7 +175,7 @@ fn a_session_that_gets_another_path_goes_on_in_datagrams() {
     let mut world = world_of(2);
     for length in [5000, 40_000] {
         world.receive((1, 0), Some((0, 0)), 1, length);
-        world.send(stream(1), length, Level::Delivered);
+        world.send(stream(1), length, CompletionLevel::Delivery);
     }
     // The second one may be half way.
     world.step();
@@ -180,7 +184,7 @@ fn a_session_that_gets_another_path_goes_on_in_datagrams() {
     }
     for length in [900, 5000] {
         world.receive((1, 0), Some((0, 0)), 1, length);
-        world.send(stream(1), length, Level::Delivered);
+        world.send(stream(1), length, CompletionLevel::Delivery);
     }
     world.settle(500);
     world.check();
@@ -192,7 +196,7 @@ fn a_session_that_gets_another_path_goes_on_in_datagrams() {
 #[test]
 fn a_goodbye_is_answered_with_what_has_come() {
     let mut world = world_of(1);
-    world.send(stream(1), 5000, Level::BufferReusable);
+    world.send(stream(1), 5000, CompletionLevel::Inject);
     let core = &mut world.nodes[0].core;
     let long = core.poll_long(0).unwrap().0.to_vec();
     core.leave(0);

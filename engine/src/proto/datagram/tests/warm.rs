@@ -1,7 +1,7 @@
 //! Once warm nothing is allocated, whatever is lost and whatever overtakes what.
 
 use super::super::super::core::Core;
-use super::super::super::effects::{Effects, Ended, Level};
+use super::super::super::effects::{CompletionLevel, Effects, Ended};
 use super::super::super::hint::Hint;
 use super::super::super::receive::ReceiveRequest;
 use super::super::super::send::{SendRequest, Staged};
@@ -99,7 +99,7 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
         if number < 5 {
             receive(right, context, &mut counts);
         }
-        let (length, level) = (number % 5 * 200, Level::Delivered);
+        let (length, level) = (number % 5 * 200, CompletionLevel::Delivery);
         let (peer, hint) = (peers[0], HINTS[number as usize % HINTS.len()]);
         let request = SendRequest { endpoint: 0, peer, context, tag: 0, length, level, hint };
         let id = left.new_send(&request).unwrap();

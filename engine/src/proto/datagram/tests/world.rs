@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::super::by_hand::{Memory, connect, lane_hello, locator};
 use super::super::super::core::{Action, Config, Core};
-use super::super::super::effects::{Arrival, Effects, Ended, Level};
+use super::super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::super::hint::Hint;
 use super::super::super::receive::ReceiveRequest;
 use super::super::super::rendezvous::ChunkReceive;
@@ -223,7 +223,12 @@ impl World {
     // ---- What users do ----
 
     /// Sends the next message of a stream; its tag is its number there.
-    pub(super) fn send(&mut self, stream: Stream, length: usize, level: Level) -> Option<Id> {
+    pub(super) fn send(
+        &mut self,
+        stream: Stream,
+        length: usize,
+        level: CompletionLevel,
+    ) -> Option<Id> {
         let tag = self.sent.get(&stream).map_or(0, Vec::len) as u64;
         let bytes = segment(&stream, tag, length);
         let node = &mut self.nodes[stream.from];
@@ -237,7 +242,7 @@ impl World {
             hint: self.hint,
         };
         let slot = node.slots[&stream.to];
-        if level == Level::BufferReusable
+        if level == CompletionLevel::Inject
             && let Some(room) = node.core.stage_now(slot, &request)
         {
             room.copy_from_slice(&bytes);

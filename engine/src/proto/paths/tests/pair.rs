@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::super::*;
 use crate::proto::by_hand::{Memory, connect_with, locator};
 use crate::proto::core::{Action, Config, Core};
-use crate::proto::effects::{Ended, Level};
+use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::keys::{JobKeys, SessionKeys, SessionNames};
@@ -195,7 +195,7 @@ impl Side {
     /// Puts the next message into a segment.
     fn stage(&mut self) {
         let (endpoint, peer, context, hint) = (0, self.peer, 0, Hint::None);
-        let level = Level::BufferReusable;
+        let level = CompletionLevel::Inject;
         let request =
             SendRequest { endpoint, peer, context, tag: self.said, length: 8, level, hint };
         let room = self.core.stage_now(self.slot, &request).expect("there is credit");
