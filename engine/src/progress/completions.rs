@@ -499,11 +499,28 @@ impl Effects for Completions {
     #[inline]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
         let Some(place) = self.slots.get_mut(operation.index()) else { return };
-        let Some(slot) = place.as_ref() else { return };
+        let Some(slot) = place.as_mut() else { return };
         if !bytes.is_empty() {
             // SAFETY: as in `place`.
             self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
             self.copied_bytes += bytes.len() as u64;
+        }
+        if let Route::Queue { queue, user_data, silent: false } = slot.route
+            && let Some(span) = slot.shape.as_span()
+            && arrival.length <= span.len as u64
+            && arrival.data.is_none()
+            && !planted!(DuplicateCompletion)
+        {
+            let (kind, buffer) = (slot.kind, slot.buffer.take());
+            // Mostly it fits, and nothing is left in its slot that is to be dropped.
+            std::mem::forget(place.take());
+            self.finished += 1;
+            let envelope = Envelope::of(arrival.context, arrival.tag);
+            let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
+            let result = Ok(Status { peer, envelope, length, data: None });
+            let completion = Completion { user_data, kind, result, buffer, offset: 0 };
+            self.report(queue, completion);
+            return;
         }
         let result = Self::status_of(slot, &arrival);
         if let Some(slot) = place.take() {

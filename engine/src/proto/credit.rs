@@ -59,6 +59,8 @@ impl SendCredit {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceiveCredit {
     window: u32,
+    /// Half of it, rounded up.
+    half: u32,
     largest: u32,
     arrived: u32,
     consumed: u32,
@@ -69,7 +71,8 @@ impl ReceiveCredit {
     /// The peer may have `window` unconsumed, and uses up to `largest` at once.
     pub(crate) fn new(window: u32, largest: u32) -> Self {
         debug_assert!(window <= WINDOW_MAX, "windows stay far from the wrap");
-        Self { window, largest, arrived: 0, consumed: 0, announced: window }
+        let half = window.div_ceil(2);
+        Self { window, half, largest, arrived: 0, consumed: 0, announced: window }
     }
 
     /// The window.
@@ -83,6 +86,7 @@ impl ReceiveCredit {
     }
 
     /// What the peer may still use.
+    #[inline]
     pub(crate) fn left(&self) -> u32 {
         self.announced.wrapping_sub(self.arrived)
     }
@@ -127,7 +131,7 @@ impl ReceiveCredit {
     pub(crate) fn is_update_due(&self) -> bool {
         let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
         let left = self.announced.wrapping_sub(self.arrived);
-        fresh > 0 && (fresh >= self.window.div_ceil(2) || left < self.largest)
+        fresh > 0 && (fresh >= self.half || left < self.largest)
     }
 }
 

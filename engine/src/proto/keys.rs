@@ -220,7 +220,7 @@ impl TagKey {
     }
 
     /// Puts the tag of packet `number` behind its first `length` bytes, where there is room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seal_packet(&self, datagram: &mut [u8], length: usize, number: u64) {
         let end = length + PACKET_TAG_BYTES;
         datagram[length..end].copy_from_slice(&number.to_le_bytes());
@@ -232,7 +232,7 @@ impl TagKey {
     /// `datagram` is not shorter than a tag.
     ///
     /// RR-PKT-14.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn open_packet(&self, datagram: &mut [u8], number: u64) -> bool {
         let Some((_, end)) = datagram.split_last_chunk_mut::<PACKET_TAG_BYTES>() else {
             return false;

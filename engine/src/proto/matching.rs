@@ -28,6 +28,10 @@
 //! * An unexpected message is in one bin of every shape that receives have asked for lately. A
 //!   receive looks into one bin.
 //!
+//! Two cases go without a hash: a receive that is the only one posted is in no bin (an arrival is
+//! compared with it), and the bin of the last look-up is looked at first, since the next message or
+//! receive is mostly of the same key.
+//!
 //! So the cost is O(shapes in use), independent of depth. Shapes beyond [`MAX_SHAPES`] still match
 //! correctly: their receives are walked one by one, per context.
 //!

@@ -45,6 +45,12 @@ impl Operation {
         self.data = arrival.data;
     }
 
+    /// Its capacity, if it is a receive that waits for a message: one that owns nothing.
+    #[inline]
+    pub(super) fn as_posted(&self) -> Option<u64> {
+        matches!(self.state, OperationState::Posted { .. }).then_some(self.length)
+    }
+
     /// Whether it is a receive that wants more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {

@@ -32,6 +32,7 @@ pub struct ReceiveRequest {
     pub(crate) min_free: Option<u64>,
 }
 
+#[inline]
 pub(super) fn context_of(context: u32, flags: u8) -> u64 {
     let untagged = if flags & eager::FLAG_UNTAGGED != 0 { UNTAGGED } else { 0 };
     u64::from(context) | untagged

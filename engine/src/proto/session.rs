@@ -502,7 +502,7 @@ impl Session {
     /// Whether the peer should hear of acknowledgements or credit without waiting for traffic.
     ///
     /// RR-SEG-5.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_update(&self) -> bool {
         if self.datagram.as_ref().is_some_and(|datagram| datagram.update_due) {
             return true;

@@ -161,18 +161,23 @@ impl<T, K: Key> Table<T, K> {
         }
     }
 
-    /// Drops whoever lives in a slot, and gives the name that it had.
-    #[inline]
-    pub(crate) fn clear_at(&mut self, index: usize) -> Option<K> {
+    /// Forgets whoever lives in a slot if `plain` knows it: an entry that owns nothing, so that
+    /// nothing is dropped. Gives the name that it had, and what `plain` says of it.
+    #[inline(always)]
+    pub(crate) fn forget_at<R>(
+        &mut self,
+        index: usize,
+        plain: impl FnOnce(&T) -> Option<R>,
+    ) -> Option<(K, R)> {
         let slot = self.slots.get_mut(index)?;
-        slot.value.as_ref()?;
+        let said = plain(slot.value.as_ref()?)?;
         let id = K::new(index as u32, slot.generation);
-        slot.value = None;
+        std::mem::forget(slot.value.take());
         slot.generation = slot.generation.checked_add(1).unwrap_or(1);
         slot.next_free = self.free;
         self.free = index as u32;
         self.len -= 1;
-        Some(id)
+        Some((id, said))
     }
 
     /// The full name of the entry in a slot.

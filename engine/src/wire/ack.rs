@@ -87,6 +87,7 @@ pub(crate) struct Ack<'a> {
 
 impl<'a> Ack<'a> {
     /// Takes an acknowledgement off the front of `bytes`; what follows it comes back too.
+    #[inline(always)]
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PacketError> {
         let truncated = PacketError::Truncated(bytes.len());
         let (header, windows) = AckHeader::ref_from_prefix(bytes).map_err(|_| truncated)?;

@@ -98,7 +98,7 @@ impl<'a> Packet<'a> {
     /// Takes the headers apart. `bytes` is the datagram without its tag.
     ///
     /// RR-PKT-3.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, PacketError> {
         let truncated = PacketError::Truncated(bytes.len());
         let (header, mut rest) = PacketHeader::ref_from_prefix(bytes).map_err(|_| truncated)?;

@@ -39,7 +39,7 @@ impl RawAddress {
 
     /// Takes `address` as a socket of `family` wants it; returns its length in bytes, `None` when
     /// such a socket cannot reach it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set(&mut self, address: SocketAddr, family: Family) -> Option<libc::socklen_t> {
         match (family, address) {
             (Family::V4, SocketAddr::V4(v4)) => Some(self.set_v4(v4)),

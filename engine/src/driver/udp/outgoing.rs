@@ -158,7 +158,7 @@ impl Outgoing {
     }
 
     /// Queues what was written into the room.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(
         &mut self,
         to: SocketAddr,

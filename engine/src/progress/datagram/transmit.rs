@@ -98,7 +98,7 @@ impl Engine {
         happened
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_datagram(&mut self, datagram: &Transmit) {
         let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
         let handling = Handling { is_alone: !takes_trains, is_summed };

@@ -4,11 +4,14 @@
 //! two are told apart by nothing but their time.
 
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U16;
 
 use super::super::core::Core;
 use super::super::effects::{Arrival, Effects};
-use super::super::matching::{MatchEnvelope, STAYS};
+use super::super::matching::{MatchEnvelope, Matcher, STAYS};
+use super::super::operation::Operation;
 use super::super::receive::context_of;
+use super::super::table::Id;
 use super::super::unexpected::{Kind, Waiting};
 use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
 use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
@@ -22,13 +25,21 @@ pub(super) struct Taken {
     pub(super) bytes: usize,
 }
 
+/// Between whom a message goes: what it says, and what that stands for here.
+struct Ends<'a> {
+    named: (U16, U16),
+    remote: u32,
+    peer: Id,
+    matcher: &'a mut Matcher,
+}
+
 impl Core {
     /// Takes messages off the front of `body`, whose first frame is `first`, while each is whole,
     /// wants no report, and is the next frame. A frame that is anything else, or that would be an
     /// error, is untouched, and so are all behind it.
     ///
     /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
-    #[inline]
+    #[inline(always)]
     pub(super) fn receive_fast(
         &mut self,
         slot: u32,
@@ -50,24 +61,32 @@ impl Core {
         {
             return taken;
         }
+        // Mostly all are of one sender and for one receiver.
+        let mut ends = None;
         while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
             let length = header.length.get() as usize;
             let is_plain = header.kind == frame::KIND_EAGER
                 && header.flags & (FLAG_PARTS | FLAG_DATA) == 0
                 && header.operation.get() == 0
-                && length <= EAGER_BYTES_MAX;
-            let Some(payload) = rest.get(..length).filter(|_| is_plain) else { break };
-            let has_credit = session.envelopes.left() > 0 && session.bytes.left() >= length as u32;
-            let source = usize::from(header.source_endpoint.get());
-            let remote = session.remotes.get(source).copied().unwrap_or(u32::MAX);
-            let Some(peer) = self.remotes.id_at(remote as usize).filter(|_| has_credit) else {
+                && length <= EAGER_BYTES_MAX
+                && session.envelopes.left() > 0
+                && session.bytes.left() >= length as u32;
+            if !is_plain || rest.len() < length {
                 break;
-            };
-            let target = header.target_endpoint.get();
-            let Some(matcher) = self.endpoints.get_mut(target) else { break };
+            }
+            let payload = &rest[..length];
+            let named = (header.source_endpoint, header.target_endpoint);
+            if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
+                let remote = session.remotes.get(usize::from(named.0.get())).copied();
+                let remote = remote.unwrap_or(u32::MAX);
+                let Some(peer) = self.remotes.id_at(remote as usize) else { break };
+                let Some(matcher) = self.endpoints.get_mut(named.1.get()) else { break };
+                ends = Some(Ends { named, remote, peer, matcher });
+            }
+            let Some(Ends { remote, peer, matcher, .. }) = &mut ends else { break };
             let context = context_of(header.context.get(), header.flags);
             let tag = header.tag.get();
-            let envelope = MatchEnvelope { source: remote, context, tag };
+            let envelope = MatchEnvelope { source: *remote, context, tag };
             let whole = length as u64;
             if let Some(receive) = matcher.take_posted(&envelope) {
                 if receive & STAYS != 0 {
@@ -75,10 +94,11 @@ impl Core {
                 }
                 session.envelopes.pass(1);
                 session.bytes.pass(length as u32);
-                let capacity = self.operations.at(receive as usize).map_or(0, |it| it.length);
-                if let Some(id) = self.operations.clear_at(receive as usize) {
+                let posted = self.operations.forget_at(receive as usize, Operation::as_posted);
+                debug_assert!(posted.is_some(), "what the matcher has is posted");
+                if let Some((id, capacity)) = posted {
                     let fits = capacity.min(whole) as usize;
-                    let arrival = Arrival { peer, context, tag, length: whole, data: None };
+                    let arrival = Arrival { peer: *peer, context, tag, length: whole, data: None };
                     effects.deliver(id, &payload[..fits], arrival);
                 }
             } else {
@@ -93,11 +113,13 @@ impl Core {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
                 self.counters.unexpected_messages += 1;
             }
-            session.message_ns = now_ns;
-            datagram.arrivals.note_next();
-            session.expected_frame = datagram.arrivals.expected();
             taken.frames += 1;
             taken.bytes += size_of::<Eager>() + length;
+        }
+        if taken.frames > 0 {
+            session.message_ns = now_ns;
+            datagram.arrivals.note_next(u32::from(taken.frames));
+            session.expected_frame = datagram.arrivals.expected();
         }
         taken
     }

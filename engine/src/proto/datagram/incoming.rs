@@ -6,6 +6,7 @@ use super::super::failure::PeerFailure;
 use super::super::operation::OperationState;
 use super::super::session::Session;
 use super::super::table::Id;
+use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::window::{Coming, FRAMES_MAX, is_before};
 use crate::wire::done::STATUS_ABANDONED;
@@ -17,7 +18,7 @@ impl Core {
     /// error means that the peer broke the protocol: fail the session.
     ///
     /// RR-DGRAM-5, RR-SEG-1.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn handle_datagram(
         &mut self,
         slot: u32,
@@ -59,6 +60,20 @@ impl Core {
         self.counters.segments_received += 1;
         self.handle_frame_ack(slot, header.ack.get(), effects);
         self.handle_numbered(slot, header, body, now_ns, effects)?;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        let has_goodbye = session.datagram.as_deref().is_some_and(|it| it.goodbye.is_some());
+        if has_goodbye || !session.control.is_empty() {
+            return self.end_segment(slot, effects);
+        }
+        if session.is_connected() && session.has_update() && !session.is_dirty {
+            session.is_dirty = true;
+            self.dirty.push(slot);
+        }
+        Ok(())
+    }
+
+    /// A segment is handled, and the peer has left or there are frames to answer with.
+    fn end_segment(&mut self, slot: u32, effects: &mut impl Effects) -> Result<(), FrameError> {
         self.handle_due_goodbye(slot, effects);
         let answers_max = self.config.operations_max.saturating_mul(4) + 2 * FRAMES_MAX as usize;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
@@ -72,6 +87,7 @@ impl Core {
     }
 
     /// RR-DGRAM-1, RR-DGRAM-2, RR-SEG-4
+    #[inline]
     fn handle_numbered(
         &mut self,
         slot: u32,
@@ -82,6 +98,24 @@ impl Core {
     ) -> Result<(), FrameError> {
         let first = header.first_frame.get();
         let fast = self.receive_fast(slot, first, body, now_ns, effects);
+        if fast.bytes == body.len() && fast.frames == header.frames.get() {
+            self.counters.frames_received += u64::from(fast.frames);
+            return Ok(());
+        }
+        self.handle_frames_from(slot, header, body, fast, now_ns, effects)
+    }
+
+    /// [`Self::handle_numbered`] of the frames behind those that were taken already.
+    fn handle_frames_from(
+        &mut self,
+        slot: u32,
+        header: &SegmentHeader,
+        body: &[u8],
+        fast: Taken,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let first = header.first_frame.get();
         let mut frames = Frames::new(&body[fast.bytes..]);
         let mut held = fast.frames;
         let mut number = first.wrapping_add(u32::from(held));

@@ -27,6 +27,7 @@
 //!    [`Core::poll_long`] for what goes by it, and [`Core::acknowledge_stream`] for what came by
 //!    it.
 
+mod acknowledged;
 mod data;
 mod fast_path;
 mod incoming;

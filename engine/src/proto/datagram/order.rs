@@ -42,7 +42,7 @@ impl Chain {
     /// What message `frame` says of the one before it, where all before `base` have come.
     ///
     /// RR-DGRAM-4.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow(&mut self, stream: Stream, frame: u32, base: u32) -> u16 {
         let last = match &mut self.latest {
             Some((latest, last)) if *latest == stream => Some(std::mem::replace(last, frame)),

@@ -3,8 +3,6 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::core::Core;
-use super::super::effects::{Effects, Ended};
-use super::super::operation::OperationState;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
@@ -46,7 +44,7 @@ impl packet::Payload for Lone<'_> {
         self.segment.bytes
     }
 
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
         let room = room.get_mut(..self.segment.bytes)?;
         let header = self.session.datagram_header(false);
@@ -249,7 +247,7 @@ impl Core {
 
     /// The segment of a session that was staged last, if nothing else waits. `None`: more does, or
     /// there is something that [`Self::poll_segment`] has to see to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lone_segment(&mut self, slot: u32) -> Option<Lone<'_>> {
         let session = self.sessions.at_mut(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
@@ -390,23 +388,6 @@ impl Core {
         }
     }
 
-    /// The packet with this token arrived.
-    #[inline]
-    pub(crate) fn handle_segment_acked(
-        &mut self,
-        slot: u32,
-        token: u64,
-        effects: &mut impl Effects,
-    ) {
-        let id = Id::from_u64(token);
-        let was_sent = self.datagrams.segments.get(id).is_some_and(|segment| {
-            segment.session == slot && matches!(segment.place, Place::Flying | Place::Lost)
-        });
-        if was_sent {
-            self.release_segment(slot, id, effects);
-        }
-    }
-
     /// A packet with this token was lost. It may be reported of a segment that has come in
     /// another packet: what the lost one said of credit may have been said nowhere else.
     ///
@@ -445,83 +426,6 @@ impl Core {
         datagram.update_due = !planted!(LoseLimits);
         self.mark_dirty(slot);
     }
-
-    /// The peer has all frames before `ack`.
-    ///
-    /// RR-SEG-3.
-    pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
-        loop {
-            let pool = &self.datagrams.segments;
-            let session = self.sessions.at(slot as usize);
-            let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
-                return;
-            };
-            let Some(id) = datagram.outstanding.first(pool) else { return };
-            let Some(segment) = pool.get(id) else { return };
-            // Frames that were never sent cannot have come, whatever the peer says.
-            if (is_before(ack, segment.end_frame()) && !planted!(ReleaseUnacked))
-                || is_before(datagram.next_frame, ack)
-                || !matches!(segment.place, Place::Flying | Place::Lost)
-            {
-                return;
-            }
-            self.release_segment(slot, id, effects);
-        }
-    }
-
-    fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let pool = &mut self.datagrams.segments;
-        let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
-        if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
-            // An earlier packet has come; the lost one may have been the only one with news.
-            let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
-            list.unlink(pool, id);
-            datagram.update_due |= !planted!(LoseLimits);
-        }
-        datagram.outstanding.unlink(pool, id);
-        let Some(mut segment) = pool.take(id) else { return };
-        if segment.is_long {
-            datagram.long_held -= 1;
-            datagram.long_delivered += segment.bytes as u64;
-        }
-        if !session.waiting.is_empty() {
-            self.unblocked.push(slot);
-        }
-        if let Some(bulk) = &mut datagram.bulk {
-            bulk.feed(slot, &mut self.datagrams.pulls);
-        }
-        if !session.control.is_empty() || datagram.update_due {
-            self.mark_dirty(slot);
-        }
-        if !segment.operations.is_empty() {
-            for operation in segment.operations.drain(..) {
-                self.handle_delivered(operation, effects);
-            }
-        }
-        self.datagrams.segments.recycle(segment);
-    }
-
-    /// A segment with something of a send in it was acknowledged.
-    ///
-    /// RR-SEG-3.
-    fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
-        let accepted = operation.length;
-        match &mut operation.state {
-            OperationState::AwaitDelivery => {}
-            OperationState::Fragmenting(fragmenting) => {
-                fragmenting.unacknowledged -= 1;
-                if fragmenting.unacknowledged > 0 || u64::from(fragmenting.staged) < accepted {
-                    return;
-                }
-            }
-            _ => return,
-        }
-        self.operations.remove(id);
-        effects.complete(id, Ended::Sent { accepted });
-    }
 }
 
 impl Session {
@@ -553,7 +457,7 @@ impl Session {
     }
 
     /// The header of the next datagram; what it says counts as said.
-    #[inline]
+    #[inline(always)]
     pub(super) fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
         if std::mem::take(&mut self.stream_owed) > 0

@@ -30,14 +30,13 @@ impl Datagram {
     /// All frames before this one are known to have come.
     #[inline]
     pub(super) fn base(&self, pool: &SegmentPool) -> u32 {
-        let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
-        oldest.map_or(self.next_frame, |segment| segment.first_frame)
+        self.outstanding.oldest(pool).map_or(self.next_frame, |segment| segment.first_frame)
     }
 
     /// What is left of the segment that is open, for one frame; 0: none is.
     #[inline]
     pub(super) fn open_room(&self, pool: &SegmentPool) -> usize {
-        let open = self.open.and_then(|id| pool.get(id));
+        let open = self.open.and_then(|id| pool.at(id));
         open.map_or(0, |segment| self.segment_bytes.saturating_sub(segment.bytes))
     }
 
@@ -145,7 +144,7 @@ impl Datagram {
 
     /// [`Self::has_room`], of a session whose base is known. `fits_open`: the open segment has as
     /// much room.
-    #[inline]
+    #[inline(always)]
     fn has_room_above(
         &self,
         base: u32,
@@ -164,7 +163,7 @@ impl Datagram {
     }
 
     /// Room for a frame of `length` bytes, which fit a segment. `None`: no room now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push<'a>(
         &mut self,
         pool: &'a mut SegmentPool,
@@ -188,13 +187,13 @@ impl Datagram {
         });
         self.open = Some(id);
         let frame = self.take_number(base);
-        let segment = pool.get_mut(id)?;
+        let segment = pool.at_mut(id)?;
         segment.is_urgent |= is_control;
         Some(Pushed { frame, base, id, segment })
     }
 
     /// The number of the next frame, where all before `base` are known to have come.
-    #[inline]
+    #[inline(always)]
     fn take_number(&mut self, base: u32) -> u32 {
         self.chain.keep_up(base);
         let frame = self.next_frame;
@@ -204,7 +203,7 @@ impl Datagram {
 
     /// [`Self::push`] for a message, or a piece of one: what leads others shares no segment with
     /// those, and its segment goes before theirs.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_message<'a>(
         &mut self,
         pool: &'a mut SegmentPool,

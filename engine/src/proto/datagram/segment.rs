@@ -107,7 +107,7 @@ impl SegmentBuffer {
     }
 
     /// Its bytes, under this header. `length`, `frames` and `first_frame` are filled in here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seal(&mut self, mut header: SegmentHeader) -> &[u8] {
         header.length = (self.bytes as u32).into();
         header.frames = self.frames.into();
@@ -296,6 +296,20 @@ impl SegmentPool {
         self.segments.get_mut(id).map(|segment| &mut **segment)
     }
 
+    /// [`Self::get`] of one that is there for sure, as those are that a session has a list of.
+    #[inline]
+    pub(super) fn at(&self, id: Id) -> Option<&SegmentBuffer> {
+        debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");
+        self.segments.at(id.index()).map(|segment| &**segment)
+    }
+
+    /// [`Self::get_mut`] of such a one.
+    #[inline]
+    pub(super) fn at_mut(&mut self, id: Id) -> Option<&mut SegmentBuffer> {
+        debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");
+        self.segments.at_mut(id.index()).map(|segment| &mut **segment)
+    }
+
     #[inline]
     pub(crate) fn id_at(&self, index: u32) -> Option<Id> {
         self.segments.id_at(index as usize)
@@ -329,6 +343,27 @@ impl List {
     #[inline]
     pub(crate) fn first(&self, pool: &SegmentPool) -> Option<Id> {
         pool.id_at(self.first)
+    }
+
+    /// The first segment itself.
+    #[inline]
+    pub(super) fn oldest<'a>(&self, pool: &'a SegmentPool) -> Option<&'a SegmentBuffer> {
+        pool.segments.at(self.first as usize).map(|segment| &**segment)
+    }
+
+    /// Takes the first segment out of the list and of the pool.
+    #[inline]
+    pub(super) fn take_oldest(&mut self, pool: &mut SegmentPool) -> Option<Box<SegmentBuffer>> {
+        let mut segment = pool.take(pool.id_at(self.first)?)?;
+        let link = &mut segment.links[self.order as usize];
+        let next = std::mem::replace(link, UNLINKED).next;
+        match pool.link(next, self.order) {
+            Some(link) => link.previous = NONE,
+            None => self.last = NONE,
+        }
+        self.first = next;
+        self.len -= 1;
+        Some(segment)
     }
 
     #[inline]

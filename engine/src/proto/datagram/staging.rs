@@ -75,13 +75,15 @@ pub(crate) fn stage_in_segment<'a>(
     (eager_limit, in_datagrams): (u32, u32),
 ) -> Option<(&'a mut [u8], bool)> {
     let limit = session.datagram.as_deref()?.eager_limit(in_datagrams).min(eager_limit);
-    let may_send = session.may_send_now(request.length, limit);
-    let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
-    let datagram = session.datagram.as_deref_mut()?;
-    if !may_send || !datagram.takes_whole(request.length) {
+    if !session.may_send_now(request.length, limit) {
         return None;
     }
+    let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
+    let datagram = session.datagram.as_deref_mut()?;
     let is_long = bytes > datagram.frame_bytes_max();
+    if is_long && !datagram.takes_whole(request.length) {
+        return None;
+    }
     let pushed = if is_long {
         datagram.push_long(pool, slot, bytes)
     } else {

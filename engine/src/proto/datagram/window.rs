@@ -115,10 +115,10 @@ impl Arrivals {
         frame == self.expected && self.early.len() == 0
     }
 
-    /// The next frame has come, and [`Self::is_next`] of it.
+    /// The next frames have come, and [`Self::is_next`] of the first.
     #[inline]
-    pub(super) fn note_next(&mut self) {
-        self.expected = self.expected.wrapping_add(1);
+    pub(super) fn note_next(&mut self, frames: u32) {
+        self.expected = self.expected.wrapping_add(frames);
     }
 
     /// A frame has come.

@@ -30,10 +30,22 @@ impl BinLink {
     /// In no list.
     pub(super) const NONE: Self = Self { prev: NIL, next: NIL, hash: 0 };
 
+    /// At the end of the list that `tail` is the end of.
+    #[inline]
+    pub(super) fn behind<N: Linked>(tail: u32, nodes: &[N]) -> Self {
+        Self { prev: tail, next: NIL, hash: nodes[tail as usize].link().hash }
+    }
+
     /// The node behind this one.
     #[inline]
     pub(super) fn next(&self) -> u32 {
         self.next
+    }
+
+    /// `node` is put behind this one.
+    #[inline]
+    pub(super) fn set_next(&mut self, node: u32) {
+        self.next = node;
     }
 }
 
@@ -100,13 +112,27 @@ impl Bins {
         }
     }
 
+    /// Whether the bin for `key` is at that table index.
+    #[inline]
+    pub(super) fn is_at(&self, at: usize, key: &Key) -> bool {
+        self.table.get(at).is_some_and(|bin| bin.head != NIL && bin.key == *key)
+    }
+
+    /// The newest node of the bin for `key`, if that is at that table index, for another one to
+    /// take its place behind it.
+    #[inline]
+    pub(super) fn tail_if(&mut self, at: usize, key: &Key) -> Option<&mut u32> {
+        let bin = self.table.get_mut(at)?;
+        (bin.head != NIL && bin.key == *key).then_some(&mut bin.tail)
+    }
+
     /// The oldest node of a bin that [`find`](Self::find) found.
     #[inline]
     pub(super) fn head(&self, at: usize) -> u32 {
         self.table[at].head
     }
 
-    /// Puts `node` behind all others of `key`.
+    /// Puts `node` behind all others of `key`. Returns the table index of their bin.
     #[inline]
     pub(super) fn push_back<N: Linked>(
         &mut self,
@@ -114,7 +140,7 @@ impl Bins {
         key: &Key,
         hash: u32,
         node: u32,
-    ) {
+    ) -> usize {
         if self.used * 2 >= self.table.len() {
             self.grow();
         }
@@ -126,29 +152,31 @@ impl Bins {
                 *bin = Bin { key: *key, hash, head: node, tail: node };
                 *nodes[node as usize].link_mut() = BinLink { prev: NIL, next: NIL, hash };
                 self.used += 1;
-                return;
+                return at & mask;
             }
             if bin.hash == hash && bin.key == *key {
                 *nodes[node as usize].link_mut() = BinLink { prev: bin.tail, next: NIL, hash };
                 nodes[bin.tail as usize].link_mut().next = node;
                 bin.tail = node;
-                return;
+                return at & mask;
             }
             at += 1;
         }
     }
 
-    /// Takes the oldest node out of a bin that [`find`](Self::find) found.
-    #[inline]
-    pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) {
+    /// Takes the oldest node out of a bin that [`find`](Self::find) found, and returns it.
+    #[inline(always)]
+    pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) -> u32 {
         let bin = &mut self.table[at];
-        let next = nodes[bin.head as usize].link().next;
+        let head = bin.head;
+        let next = nodes[head as usize].link().next;
         if next == NIL {
             self.vacate(at);
         } else {
             bin.head = next;
             nodes[next as usize].link_mut().prev = NIL;
         }
+        head
     }
 
     /// Takes `node`, which is in some bin, out of it.

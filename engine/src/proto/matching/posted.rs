@@ -1,5 +1,7 @@
 //! Posted receives: each in the one bin of its shape.
 
+use std::fmt;
+
 use super::bins::{BinLink, Bins, Linked};
 use super::slab::{NIL, Slab, Slot, SlotKey};
 use super::{Hasher, MAX_SHAPES, MatchEnvelope, STAYS, Selector, Shape};
@@ -11,6 +13,7 @@ const MIXED: usize = 0;
 #[derive(Clone, Copy, Debug)]
 struct Node {
     sequence: u64,
+    context: u64,
     tag: u64,
     ignore: u64,
     source: u32,
@@ -21,6 +24,26 @@ struct Node {
 }
 
 impl Node {
+    #[inline]
+    fn new(sequence: u64, class: usize, s: &Selector, receive: u32, link: BinLink) -> Self {
+        Self {
+            sequence,
+            context: s.context,
+            tag: s.tag,
+            ignore: s.ignore,
+            source: s.source.unwrap_or(0),
+            receive,
+            link,
+            class: class as u8,
+            directed: s.source.is_some(),
+        }
+    }
+
+    fn selector(&self) -> Selector {
+        let source = self.directed.then_some(self.source);
+        Selector { source, context: self.context, tag: self.tag, ignore: self.ignore }
+    }
+
     /// Whether this receive accepts `e`, the context being equal already.
     fn accepts(&self, e: &MatchEnvelope) -> bool {
         (self.tag ^ e.tag) & !self.ignore == 0 && (!self.directed || self.source == e.source)
@@ -47,13 +70,47 @@ struct Class {
 }
 
 /// Posted receives in posting order.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Posted {
     nodes: Slab<Node>,
     classes: Vec<Class>,
     /// Bit i: class i holds receives. The others cost an arrival nothing.
     in_use: u32,
     next_sequence: u64,
+    /// The only one, while it is in no bin: it needs none to be found.
+    lone: Option<u32>,
+    /// Where the last look-up ended: the next one is mostly for the same bin.
+    latest: Latest,
+}
+
+/// A class, and a place in the table of its bins, to look at first. What is there says whether it
+/// is the bin that is wanted.
+#[derive(Clone, Copy, Default)]
+struct Latest {
+    class: u32,
+    at: u32,
+}
+
+impl Latest {
+    #[inline]
+    fn new(class: usize, at: usize) -> Self {
+        Self { class: class as u32, at: at as u32 }
+    }
+
+    #[inline]
+    fn place(self) -> (usize, usize) {
+        (self.class as usize, self.at as usize)
+    }
+}
+
+/// The receives in their order. Where one is found depends on what was looked for before.
+impl fmt::Debug for Posted {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut nodes: Vec<&Node> = self.nodes.iter().collect();
+        nodes.sort_unstable_by_key(|node| node.sequence);
+        let posted = nodes.iter().map(|node| (node.sequence, node.selector(), node.receive));
+        out.debug_list().entries(posted).finish()
+    }
 }
 
 impl Posted {
@@ -64,24 +121,61 @@ impl Posted {
 
     #[inline]
     pub(super) fn insert(&mut self, hasher: &Hasher, s: &Selector, receive: u32) -> SlotKey {
-        let class = self.class_for(Shape::of(s));
-        let sequence = self.next_sequence;
+        if self.nodes.len() == 0 && shortcut!() {
+            let node = Node::new(self.next_sequence, MIXED, s, receive, BinLink::NONE);
+            self.next_sequence += 1;
+            let key = self.nodes.insert(node);
+            self.lone = Some(key.index);
+            return key;
+        }
+        let wanted = Shape::of(s);
+        let (class, at) = self.latest.place();
+        if self.lone.is_none()
+            && let Some(Class { shape, bins }) = self.classes.get_mut(class)
+            && *shape == wanted
+            && let Some(tail) = bins.tail_if(at, &wanted.key_of_selector(s))
+        {
+            // A bin that is there is of a class in use.
+            let link = BinLink::behind(*tail, &self.nodes.slots);
+            let node = Node::new(self.next_sequence, class, s, receive, link);
+            self.next_sequence += 1;
+            let key = self.nodes.insert(node);
+            let before = std::mem::replace(tail, key.index);
+            self.nodes.slots[before as usize].link_mut().set_next(key.index);
+            return key;
+        }
+        self.insert_elsewhere(hasher, wanted, s, receive)
+    }
+
+    /// [`Self::insert`] into another bin than the latest.
+    fn insert_elsewhere(
+        &mut self,
+        hasher: &Hasher,
+        wanted: Shape,
+        s: &Selector,
+        receive: u32,
+    ) -> SlotKey {
+        if let Some(lone) = self.lone.take() {
+            let selector = self.nodes.get(lone).selector();
+            self.put_into_bin(hasher, Shape::of(&selector), &selector, lone);
+        }
+        let node = Node::new(self.next_sequence, MIXED, s, receive, BinLink::NONE);
         self.next_sequence += 1;
-        let key = self.nodes.insert(Node {
-            sequence,
-            tag: s.tag,
-            ignore: s.ignore,
-            source: s.source.unwrap_or(0),
-            receive,
-            link: BinLink::NONE,
-            class: class as u8,
-            directed: s.source.is_some(),
-        });
+        let key = self.nodes.insert(node);
+        self.put_into_bin(hasher, wanted, s, key.index);
+        key
+    }
+
+    /// Puts a node behind the others of its bin.
+    #[inline]
+    fn put_into_bin(&mut self, hasher: &Hasher, wanted: Shape, s: &Selector, index: u32) {
+        let class = self.class_for(wanted);
+        self.nodes.slots[index as usize].value.class = class as u8;
         let Class { shape, bins } = &mut self.classes[class];
         let bin_key = shape.key_of_selector(s);
-        bins.push_back(&mut self.nodes.slots, &bin_key, hasher.hash(&bin_key), key.index);
+        let at = bins.push_back(&mut self.nodes.slots, &bin_key, hasher.hash(&bin_key), index);
+        self.latest = Latest::new(class, at);
         self.in_use |= 1 << class;
-        key
     }
 
     /// The class for receives of `shape`: its own, a new one, one that has run empty, or the mixed
@@ -116,15 +210,38 @@ impl Posted {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
+        if let Some(index) = self.lone {
+            let node = self.nodes.get(index);
+            if node.context != e.context || !node.accepts(e) {
+                return None;
+            }
+            if node.receive & STAYS != 0 {
+                return Some(node.receive);
+            }
+            self.lone = None;
+            return Some(self.nodes.remove(index).receive);
+        }
         // Mostly one shape is in use, and no other receive can be older.
-        if self.in_use.is_power_of_two() && self.in_use != 1 << MIXED && shortcut!() {
-            let class = self.in_use.trailing_zeros() as usize;
-            let Class { shape, bins } = &self.classes[class];
+        let (class, latest) = self.latest.place();
+        if self.in_use == 1 << class && class != MIXED && shortcut!() {
+            let Class { shape, bins } = &mut self.classes[class];
             let key = shape.key_of_envelope(e);
-            let at = bins.find(&key, hasher.hash(&key))?;
-            return Some(self.take_head(class, at));
+            let at = match bins.is_at(latest, &key) {
+                true => latest,
+                false => bins.find(&key, hasher.hash(&key))?,
+            };
+            self.latest = Latest::new(class, at);
+            let receive = self.nodes.get(bins.head(at)).receive;
+            if receive & STAYS != 0 {
+                return Some(receive);
+            }
+            let index = bins.pop_front(&mut self.nodes.slots, at);
+            if bins.is_empty() {
+                self.in_use = 0;
+            }
+            return Some(self.nodes.remove(index).receive);
         }
         let mut oldest = None;
         let mut oldest_sequence = u64::MAX;
@@ -157,12 +274,11 @@ impl Posted {
     #[inline]
     fn take_head(&mut self, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
-        let index = bins.head(at);
-        let receive = self.nodes.get(index).receive;
+        let receive = self.nodes.get(bins.head(at)).receive;
         if receive & STAYS != 0 {
             return receive;
         }
-        bins.pop_front(&mut self.nodes.slots, at);
+        let index = bins.pop_front(&mut self.nodes.slots, at);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
@@ -191,6 +307,10 @@ impl Posted {
 
     /// Takes an occupied slot out of its bin and vacates it; returns the receive.
     fn remove(&mut self, index: u32) -> u32 {
+        if self.lone == Some(index) {
+            self.lone = None;
+            return self.nodes.remove(index).receive;
+        }
         let class = self.nodes.get(index).class;
         let bins = &mut self.classes[class as usize].bins;
         bins.unlink(&mut self.nodes.slots, index);

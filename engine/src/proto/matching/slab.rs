@@ -89,6 +89,12 @@ impl<T> Slab<T> {
         &slot.value
     }
 
+    /// What the occupied slots hold, by slot.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        let occupied = self.slots.iter().filter(|slot| slot.generation & 1 == 1);
+        occupied.map(|slot| &slot.value)
+    }
+
     /// The occupied slots that `sequence_if` gives a sequence number, in the order of these. Looks
     /// at every slot. The list goes back to [`done_with`](Self::done_with), which keeps its memory.
     pub(super) fn in_order(&mut self, sequence_if: impl Fn(&T) -> Option<u64>) -> Vec<(u64, u32)> {

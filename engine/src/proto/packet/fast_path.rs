@@ -85,7 +85,7 @@ impl Path {
 
     /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.
     /// `false`: it is another one, or an error, and nothing happened.
-    #[inline]
+    #[inline(always)]
     pub(super) fn handle_next(&mut self, now_ns: u64, number: u64, packet: &Packet<'_>) -> bool {
         if !self.received.is_next(number) || !shortcut!() {
             return false;

@@ -160,6 +160,7 @@ impl Path {
 
     /// Takes a packet whose tag is right. Only of a [`Arrival::Fresh`] one is the payload to be
     /// used. An error is the peer's fault; the packet changed nothing.
+    #[inline(always)]
     pub(crate) fn handle_packet(
         &mut self,
         now_ns: u64,
@@ -169,6 +170,16 @@ impl Path {
         if self.handle_next(now_ns, number, packet) {
             return Ok(Arrival::Fresh);
         }
+        self.handle_any(now_ns, number, packet)
+    }
+
+    /// [`Self::handle_packet`], whatever it is.
+    fn handle_any(
+        &mut self,
+        now_ns: u64,
+        number: u64,
+        packet: &Packet<'_>,
+    ) -> Result<Arrival, PacketError> {
         let floor = packet.floor.map(|low| expand(low, number));
         if let Some(floor) = floor.filter(|&floor| floor > number) {
             return Err(PacketError::FloorBeyond { floor, number });

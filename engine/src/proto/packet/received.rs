@@ -227,7 +227,7 @@ impl Received {
     }
 
     /// Writes the acknowledgement into `out`, which has [`ACK_BYTES_MAX`], and gives its length.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&mut self, now_ns: u64, out: &mut [u8]) -> usize {
         debug_assert!(out.len() >= ACK_BYTES_MAX, "the caller reserves the longest one");
         let delay_ns = now_ns.saturating_sub(self.newest_at_ns);

@@ -121,7 +121,7 @@ impl Sent {
     /// Takes the next number for a packet.
     ///
     /// RR-PKT-1.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, record: Record) -> u64 {
         let number = self.next;
         self.next += 1;

@@ -127,14 +127,14 @@ impl Path {
         if in_flight == 0 {
             self.pacer.rest();
         }
-        let lead = self.lead(now_ns, true, out);
+        let lead = self.lead_here(now_ns, true, out);
         let Some(filled) = payload.fill(&mut out[lead.bytes..]) else {
             return self.send_lead(now_ns, &lead, out);
         };
         let bytes = lead.bytes + filled.bytes;
         self.pacer.spend((bytes + self.config.tag_bytes) as u64);
         let flags = lead.flags | FLAG_ELICITS | if filled.ack_now { FLAG_ACK_NOW } else { 0 };
-        Some(self.seal(now_ns, bytes, flags, Purpose::Payload, filled.token, out))
+        Some(self.seal_here(now_ns, bytes, flags, Purpose::Payload, filled.token, out))
     }
 
     /// Writes a probe for an address that is to show that the peer is there, as
@@ -159,8 +159,13 @@ impl Path {
     }
 
     /// Writes floor and acknowledgement. `out` starts where the datagram does.
-    #[inline]
     fn lead(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
+        self.lead_here(now_ns, with_ack, out)
+    }
+
+    /// [`Self::lead`] in line, for a lone packet.
+    #[inline(always)]
+    fn lead_here(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
         let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };
         // Numbers of acknowledgements alone are done with as soon as they are taken.
         let floor = self.sent.floor();
@@ -179,8 +184,21 @@ impl Path {
     }
 
     /// Takes a number for a packet of `bytes` without tag, and writes the fixed header.
-    #[inline]
     fn seal(
+        &mut self,
+        now_ns: u64,
+        bytes: usize,
+        flags: u8,
+        purpose: Purpose,
+        token: u64,
+        out: &mut [u8],
+    ) -> (usize, u64) {
+        self.seal_here(now_ns, bytes, flags, purpose, token, out)
+    }
+
+    /// [`Self::seal`] in line, for a lone packet.
+    #[inline(always)]
+    fn seal_here(
         &mut self,
         now_ns: u64,
         bytes: usize,

@@ -41,6 +41,7 @@ impl PathTable {
     /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
     ///
     /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
+    #[inline(always)]
     pub(crate) fn handle_packet(
         &mut self,
         core: &mut Core,
@@ -70,7 +71,7 @@ impl PathTable {
             paths = self.by_slot.get(session as usize);
         }
         if paths.is_some_and(|paths| paths.has_only(id, number)) {
-            return self.handle_on_path(core, info, session, CARRIER, bytes, effects).map(drop);
+            return self.handle_on(core, info, session, CARRIER, bytes, effects).map(drop);
         }
         self.handle_on_one_of_several(core, info, session, number, bytes, effects)
     }
@@ -119,8 +120,22 @@ impl PathTable {
         handled
     }
 
-    /// A packet of a path.
+    /// [`Self::handle_on`] of any path, not in line.
     fn handle_on_path(
+        &mut self,
+        core: &mut Core,
+        info: ReceiveInfo,
+        session: u32,
+        index: Index,
+        bytes: &mut [u8],
+        effects: &mut impl Effects,
+    ) -> Result<Outcome, Offence> {
+        self.handle_on(core, info, session, index, bytes, effects)
+    }
+
+    /// A packet of a path.
+    #[inline(always)]
+    fn handle_on(
         &mut self,
         core: &mut Core,
         info: ReceiveInfo,
@@ -228,6 +243,7 @@ impl PathTable {
         }
     }
 
+    #[inline(always)]
     fn drain_paths_of(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let mut had_update = false;

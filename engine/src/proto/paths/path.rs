@@ -273,7 +273,7 @@ impl SessionPath {
     }
 
     /// Has the consequences of the packets that came, if some did. `true`: they did.
-    #[inline]
+    #[inline(always)]
     pub(super) fn drain(
         &mut self,
         core: &mut Core,
@@ -344,7 +344,7 @@ impl SessionPath {
     }
 
     /// Its path gets a turn when it wants one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn set_timer(&mut self, session: u32, timers: &mut Timers) {
         // Mostly there is a time among the timers that comes before any that it wants.
         if self.packets.rests_until_ns() >= self.timer_ns {

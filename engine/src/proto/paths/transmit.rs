@@ -122,7 +122,7 @@ impl PathTable {
     /// A path has sent what it wanted: acknowledgements may be applied, and its timer is set unless
     /// it waits for room (`is_blocked`). `true`: nothing is known now that was not before, but what
     /// arrived.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_transmit(
         &mut self,
         core: &mut Core,

@@ -1,0 +1,141 @@
+//! What the peer has: segments that go back to the pool, and sends that end with that.
+
+use super::super::core::Core;
+use super::super::effects::{Effects, Ended};
+use super::super::operation::OperationState;
+use super::super::table::Id;
+use super::Datagram;
+use super::segment::{Place, SegmentBuffer};
+use super::window::is_before;
+
+impl Datagram {
+    /// Whether a peer that has all frames before `ack` has those of a segment. Frames that were
+    /// never sent cannot have come, whatever it says.
+    #[inline]
+    fn is_acked(&self, segment: &SegmentBuffer, ack: u32) -> bool {
+        (!is_before(ack, segment.end_frame()) || planted!(ReleaseUnacked))
+            && !is_before(self.next_frame, ack)
+            && matches!(segment.place, Place::Flying | Place::Lost)
+    }
+}
+
+impl Core {
+    /// The packet with this token arrived.
+    #[inline]
+    pub(crate) fn handle_segment_acked(
+        &mut self,
+        slot: u32,
+        token: u64,
+        effects: &mut impl Effects,
+    ) {
+        let id = Id::from_u64(token);
+        let was_sent = self.datagrams.segments.get(id).is_some_and(|segment| {
+            segment.session == slot && matches!(segment.place, Place::Flying | Place::Lost)
+        });
+        if was_sent {
+            self.release_segment(slot, id, effects);
+        }
+    }
+
+    /// The peer has all frames before `ack`.
+    ///
+    /// RR-SEG-3.
+    #[inline]
+    pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
+        let pool = &mut self.datagrams.segments;
+        let session = self.sessions.at_mut(slot as usize);
+        let Some(session) = session else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        // Mostly nothing waits for what was sent but its memory.
+        let is_plain = session.waiting.is_empty()
+            && session.control.is_empty()
+            && datagram.bulk.is_none()
+            && !datagram.update_due
+            && shortcut!();
+        loop {
+            let oldest = datagram.outstanding.oldest(pool);
+            let Some(segment) = oldest.filter(|it| datagram.is_acked(it, ack)) else { return };
+            let is_plain = is_plain
+                && segment.place == Place::Flying
+                && !segment.is_long
+                && segment.operations.is_empty();
+            if !is_plain {
+                break;
+            }
+            if let Some(segment) = datagram.outstanding.take_oldest(pool) {
+                pool.recycle(segment);
+            }
+        }
+        self.release_acked(slot, ack, effects);
+    }
+
+    /// [`Self::handle_frame_ack`] where more than that comes of it.
+    fn release_acked(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
+        loop {
+            let pool = &self.datagrams.segments;
+            let session = self.sessions.at(slot as usize);
+            let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+                return;
+            };
+            let Some(id) = datagram.outstanding.first(pool) else { return };
+            if !pool.get(id).is_some_and(|segment| datagram.is_acked(segment, ack)) {
+                return;
+            }
+            self.release_segment(slot, id, effects);
+        }
+    }
+
+    fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let pool = &mut self.datagrams.segments;
+        let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
+        if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
+            // An earlier packet has come; the lost one may have been the only one with news.
+            let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
+            list.unlink(pool, id);
+            datagram.update_due |= !planted!(LoseLimits);
+        }
+        datagram.outstanding.unlink(pool, id);
+        let Some(mut segment) = pool.take(id) else { return };
+        if segment.is_long {
+            datagram.long_held -= 1;
+            datagram.long_delivered += segment.bytes as u64;
+        }
+        if !session.waiting.is_empty() {
+            self.unblocked.push(slot);
+        }
+        if let Some(bulk) = &mut datagram.bulk {
+            bulk.feed(slot, &mut self.datagrams.pulls);
+        }
+        if !session.control.is_empty() || datagram.update_due {
+            self.mark_dirty(slot);
+        }
+        if !segment.operations.is_empty() {
+            for operation in segment.operations.drain(..) {
+                self.handle_delivered(operation, effects);
+            }
+        }
+        self.datagrams.segments.recycle(segment);
+    }
+
+    /// A segment with something of a send in it was acknowledged.
+    ///
+    /// RR-SEG-3.
+    fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let accepted = operation.length;
+        match &mut operation.state {
+            OperationState::AwaitDelivery => {}
+            OperationState::Fragmenting(fragmenting) => {
+                fragmenting.unacknowledged -= 1;
+                if fragmenting.unacknowledged > 0 || u64::from(fragmenting.staged) < accepted {
+                    return;
+                }
+            }
+            _ => return,
+        }
+        self.operations.remove(id);
+        effects.complete(id, Ended::Sent { accepted });
+    }
+}
