@@ -47,7 +47,8 @@ pub struct Detached {
 /// connects before this side calls: where sends had completed of which the peer had not
 /// acknowledged all, and no operation ended with the failure, the next send to a peer of that
 /// engine, receive or [`Endpoint::peek`] from it by name, or connect reports it, once. What was
-/// sent at [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond and has completed is not lost
+/// sent at [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond and has
+/// completed is not lost
 /// with a session, and needs no such report. A peer that was removed has none.
 ///
 /// # Memory
@@ -73,7 +74,8 @@ pub struct Detached {
 ///   `close_linger`. What a send reported complete is delivered as if the endpoint were open.
 /// * Sends that are not done by then end, and their receivers are told that this side has left. So
 ///   do at once long messages to an endpoint of the same engine that has posted no receive for
-///   them, and sends at [`CompletionLevel::Match`](crate::CompletionLevel::Match) that their peers have and have
+///   them, and sends at [`CompletionLevel::Match`](crate::CompletionLevel::Match) that their
+///   peers have and have
 ///   not matched: these may still be received.
 ///
 /// What ends like this ends as [`Error::Cancelled`], in the completion queue where another endpoint
@@ -390,7 +392,8 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], while the attempt goes on; [`Error::Peer`] with the cause when all attempts failed, or once, while the attempt goes on,
+    /// [`Error::TimedOut`], while the attempt goes on; [`Error::Peer`] with the cause when all
+    /// attempts failed, or once, while the attempt goes on,
     /// when completed sends may be lost (see [Failures](Endpoint#failures));
     /// [`Error::UnknownPeer`] when the peer was removed.
     pub fn connect(&self, peer: Peer, timeout: Option<Duration>) -> Result<(), Error> {

@@ -46,7 +46,8 @@ impl Attached for Owned {
     }
 }
 
-/// An endpoint that any thread uses, at any time: `Send` and `Sync`, of `MPI_THREAD_MULTIPLE` grade.
+/// An endpoint that any thread uses, at any time: `Send` and `Sync`, of `MPI_THREAD_MULTIPLE`
+/// grade.
 ///
 /// No thread waits for another to post: what is posted while another thread is at the engine is
 /// left to that. What is posted before something else, by the same thread or with synchronization

@@ -25,6 +25,7 @@ pub(crate) mod post;
 mod roles;
 pub(crate) mod shared;
 pub(crate) mod shared_engine;
+mod sleep;
 pub(crate) mod statistics;
 mod stream;
 pub(crate) mod wait_object;

@@ -31,8 +31,8 @@ pub(crate) enum OperationName {
 
 /// What a message is matched by: its context and its tag, or that it has neither.
 ///
-/// A context (an MPI communicator, say) is 32 bits wide; order and matching never cross it. Untagged
-/// messages are matched by their source alone, and in a context of their own.
+/// A context (an MPI communicator, say) is 32 bits wide; order and matching never cross it.
+/// Untagged messages are matched by their source alone, and in a context of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Envelope {
     /// As the protocol counts contexts: beyond 32 bits the untagged.

@@ -1,0 +1,200 @@
+//! Waiting: one thread leads and makes the progress of all.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::Backoff;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::inside::{Inside, Request};
+use super::place::Told;
+use super::{SharedEngine, nanoseconds};
+use crate::progress::engine::Engine;
+use crate::progress::shared::{Applied, Keys, Progress};
+use crate::progress::wait_object::WaitObject;
+use crate::types::Error;
+
+/// Between two looks at what can be seen under the lock alone.
+const LOOK: Duration = Duration::from_micros(200);
+
+impl SharedEngine {
+    /// Waits until `ready` answers, which is notified for one of `classes`; `None`: `deadline` has
+    /// passed.
+    pub(crate) fn wait_for<R>(
+        &self,
+        classes: u32,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<Option<R>, Error> {
+        let failure = &self.place.failure;
+        let keys = Keys::of_classes(classes).unwrap_or(Keys::ALL);
+        let mut leading = Leading::new(self);
+        let answer = self.place.shared.wait(
+            keys,
+            deadline,
+            || match ready() {
+                Some(answer) => Some(Ok(answer)),
+                None => failure.get().map(|error| Err(error.clone())),
+            },
+            &mut leading,
+        );
+        // Nobody may lead any more.
+        self.after_call(RefCell::default());
+        if let Some(wait_object) = self.place.wait_object.get() {
+            // Those who sleep by it relied on the leader.
+            wait_object.ring();
+        }
+        answer.transpose()
+    }
+
+    /// How long to look before sleeping.
+    pub(crate) fn spin(&self) -> Duration {
+        self.place.spin
+    }
+
+    /// What threads can sleep by that do not wait.
+    pub(crate) fn wait_object(&self) -> io::Result<&WaitObject> {
+        let known = &self.place.wait_object;
+        if known.get().is_none() {
+            let wait_object = WaitObject::new(self.place.wake_fd.try_clone()?)?;
+            // Another thread may have been first.
+            let _ = known.set(wait_object);
+        }
+        known.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Prepares the engine for a sleep by the wait object. Behind this the caller looks whether
+    /// there is something to sleep for.
+    pub(crate) fn arm(&self) -> Result<(), Error> {
+        let failed = |error| Error::system("cannot wait by a descriptor", error);
+        let wait_object = self.wait_object().map_err(failed)?;
+        let left = self.with_inside(|inside| {
+            let left = inside.engine().arm()?;
+            inside.armed_until_ns = Some(inside.engine().state.now_ns + nanoseconds(left));
+            Ok::<_, Error>(left)
+        })?;
+        wait_object.arm(left).map_err(failed)
+    }
+
+    /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
+    pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
+        let Some(membership) = &self.membership else { return false };
+        if let Err(error) = self.arm() {
+            tracing::debug!("a task is polled again at once: {error}");
+            return false;
+        }
+        let Ok(wait_object) = self.wait_object() else { return false };
+        wait_object.wake_when_readable(waker);
+        membership.wake();
+        true
+    }
+
+    /// Makes progress until `done`, which is asked under the lock, answers, or `deadline` passes.
+    pub(crate) fn wait<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        loop {
+            if let Some(answer) = self.with(&mut done) {
+                return Ok(Some(answer));
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(None);
+            }
+            let until = deadline.map_or(now + LOOK, |deadline| deadline.min(now + LOOK));
+            self.wait_for(0, Some(until), || None::<()>)?;
+        }
+    }
+}
+
+/// What a leader does.
+struct Leading<'a> {
+    engine: &'a SharedEngine,
+    news: RefCell<Told>,
+    turns: u32,
+    idle_since: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl<'a> Leading<'a> {
+    fn new(engine: &'a SharedEngine) -> Self {
+        let (news, backoff) = (RefCell::default(), Backoff::new());
+        Self { engine, news, turns: 0, idle_since: None, backoff }
+    }
+}
+
+impl Progress<Inside, Request> for Leading<'_> {
+    /// How long to sleep.
+    type Plan = Duration;
+
+    fn apply(&mut self, inside: &mut Inside, request: Request) -> Applied<Request> {
+        inside.apply(request)
+    }
+
+    fn progress(&mut self, inside: &mut Inside) -> bool {
+        (inside.armed_until_ns, inside.wants_wake) = (None, false);
+        let happened = match inside.engine().progress() {
+            Ok(happened) => happened,
+            Err(error) => {
+                self.engine.place.fail(error);
+                true
+            }
+        };
+        self.engine.place.activity.count();
+        inside.after(&self.engine.place, &self.news);
+        if happened {
+            (self.idle_since, self.turns) = (None, 0);
+            self.backoff.reset();
+        }
+        happened
+    }
+
+    fn arm(&mut self, inside: &mut Inside) -> Option<Duration> {
+        self.turns += 1;
+        if !self.turns.is_multiple_of(8) {
+            return None;
+        }
+        let now = Instant::now();
+        let since = *self.idle_since.get_or_insert(now);
+        if now - since < self.engine.place.spin {
+            return None;
+        }
+        // A driver that cannot is found out by the next turn.
+        let left = inside.engine().arm().ok().filter(|left| !left.is_zero())?;
+        inside.armed_until_ns = Some(inside.engine().state.now_ns + nanoseconds(left));
+        Some(left)
+    }
+
+    fn released(&mut self) {
+        self.engine.after_call(RefCell::new(self.news.take()));
+        if self.idle_since.is_some() {
+            // Where threads outnumber cores, the one that is waited for gets a turn.
+            self.backoff.snooze();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn sleep(&mut self, left: Duration, until: Option<Instant>) {
+        let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = limit.map_or(left, |limit| limit.min(left));
+        let timeout = Timespec::try_from(left).ok();
+        let place = &self.engine.place;
+        let bell = &place.shared.bell().0;
+        let mut fds =
+            [PollFd::new(&place.wake_fd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
+        place.sleeps.store(place.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // Interrupted, or no memory: as good as woken.
+        let _ = poll(&mut fds, timeout.as_ref());
+        if !fds[1].revents().is_empty() {
+            let _ = rustix::io::read(bell, &mut [0; 8]);
+        }
+        self.turns = 0;
+        self.idle_since = None;
+    }
+}

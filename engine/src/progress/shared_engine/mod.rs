@@ -1,0 +1,345 @@
+//! An engine that any thread posts to: under the lock of a [`Shared`], with the requests of those
+//! who did not get it.
+//!
+//! ```text
+//!  post ──> lock is free, nothing queued: posted at once, as on an owned engine
+//!     └───> taken: a Request is queued; its holder posts it before it goes
+//!  wait ──> one leads: lock, requests, a turn of the engine, unlock; the others sleep
+//!     └───> what it waits for is read without the lock: OutsideQueue, Ticket
+//! ```
+mod inside;
+mod lead;
+mod place;
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, getpid};
+
+use self::inside::{End, Inside, Request};
+use self::place::{Place, Told};
+use super::caretaker::{Cared, Membership, SendEngine};
+use super::completions::PostedTo;
+use super::engine::{Engine, EngineState};
+use super::outside::Ticket;
+use super::post::{Memory, Posted, Refused};
+use super::shared::{Applied, CombinerCounts};
+use crate::driver::AnyDriver;
+use crate::driver::lanes::{Driver, LaneKey};
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::types::{Error, OperationId, OperationName};
+
+/// Requests that wait for the holder at most; beyond it posts are refused for the time being.
+const REQUESTS_MAX: usize = 1 << 14;
+
+/// An engine that any thread uses. Closed when the last reference is dropped.
+pub struct SharedEngine {
+    place: Arc<Place>,
+    /// Has the caretaker look after it; `None`: nobody does.
+    membership: Option<Membership>,
+    next_request: AtomicU64,
+    inject_limit: usize,
+    /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
+    process: Pid,
+}
+
+impl SharedEngine {
+    /// Attaches a state to a driver whose calls any thread may make.
+    pub(crate) fn new(
+        state: Box<EngineState>,
+        driver: AnyDriver<dyn Driver + Send>,
+        sockets: Vec<(LaneKey, OwnedFd)>,
+    ) -> Result<Self, Error> {
+        let engine = SendEngine::attach(state, driver, sockets)?;
+        let limit = engine.state.core.config().inject_limit;
+        let place = Place::new(engine);
+        let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
+        let place = Arc::new(place);
+        let cared: Arc<dyn Cared> = place.clone();
+        let membership = Membership::new(cared);
+        let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
+        Ok(Self { place, membership, next_request, inject_limit, process })
+    }
+
+    /// Whether this is the copy of a child of `fork`.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.process != getpid()
+    }
+
+    /// What the combiner counted, and how often a leader slept.
+    pub(crate) fn counts(&self) -> (CombinerCounts, u64) {
+        (self.place.shared.combiner().counts(), self.place.sleeps.load(Ordering::Relaxed))
+    }
+
+    fn after_call(&self, told: RefCell<Told>) {
+        if self.place.activity.wakes_caretaker()
+            && let Some(membership) = &self.membership
+        {
+            membership.wake();
+        }
+        self.place.tell(told);
+    }
+
+    // ---- Calls that wait for the lock ----
+
+    /// Makes a call with the engine. Panics if this thread is in it already.
+    pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> R {
+        self.with_inside(|inside| call(inside.engine()))
+    }
+
+    fn with_inside<R>(&self, call: impl FnOnce(&mut Inside) -> R) -> R {
+        let news = RefCell::default();
+        let answer = self.place.shared.enter(
+            |inside| {
+                let answer = call(inside);
+                self.place.activity.count();
+                inside.after(&self.place, &news);
+                answer
+            },
+            |inside, request| inside.apply(request),
+        );
+        self.after_call(news);
+        answer
+    }
+
+    /// As [`Self::with`]; `None`, and no call, if this thread is in it already.
+    pub(crate) fn with_to_let_go<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        if self.is_inherited() || self.place.shared.combiner().is_held_here() {
+            return None;
+        }
+        Some(self.with(call))
+    }
+
+    /// A turn, unless another thread is at it.
+    pub(crate) fn progress(&self) -> Result<bool, Error> {
+        if let Some(error) = self.place.failure.get() {
+            return Err(error.clone());
+        }
+        if let Some(wait_object) = self.place.wait_object.get() {
+            // This may take what others sleep for.
+            wait_object.ring();
+        }
+        let news = RefCell::default();
+        let turn = self.place.shared.try_enter(
+            |inside| {
+                let turn = inside.engine().progress();
+                self.place.activity.count();
+                inside.after(&self.place, &news);
+                turn
+            },
+            |inside, request| inside.apply(request),
+        );
+        self.after_call(news);
+        match turn {
+            Some(Err(error)) => {
+                self.place.fail(error.clone());
+                Err(error)
+            }
+            Some(turn) => turn,
+            None => Ok(false),
+        }
+    }
+
+    /// Cancels an operation of a queue; `false`: too late.
+    pub(crate) fn cancel(&self, operation: OperationId) -> bool {
+        self.with_inside(|inside| {
+            let id = match operation.0 {
+                OperationName::Posted(id) => Some(id),
+                OperationName::Requested(number) => inside.names.get(&number).copied(),
+            };
+            id.is_some_and(|id| inside.engine().cancel(id))
+        })
+    }
+
+    /// Cancels the operation of a ticket; `false`: too late.
+    pub(crate) fn cancel_ticket(&self, ticket: &Ticket) -> bool {
+        self.with(|engine| ticket.operation().is_some_and(|id| engine.cancel(id)))
+    }
+
+    // ---- Posts ----
+
+    /// Posts `memory` at once, or leaves a request with it.
+    #[inline]
+    fn post<R>(
+        &self,
+        memory: Memory,
+        inline: impl FnOnce(&mut Engine, Memory) -> R,
+        queued: impl FnOnce(Memory) -> Request,
+    ) -> Result<Option<R>, Refused> {
+        if self.place.shared.combiner().queue_len() >= REQUESTS_MAX {
+            return Err((Error::WouldBlock("posts of other threads"), memory));
+        }
+        let news = RefCell::default();
+        // One of the two takes it.
+        let memory = Cell::new(Some(memory));
+        let take = || memory.take().expect("one of the two is called, once");
+        let posted = self.place.shared.post(
+            |inside| {
+                let answer = inline(inside.engine(), take());
+                self.place.activity.count();
+                inside.after(&self.place, &news);
+                answer
+            },
+            || queued(take()),
+            |inside, request| {
+                let applied = inside.apply(request);
+                self.place.activity.count();
+                inside.after(&self.place, &news);
+                applied
+            },
+        );
+        self.after_call(news);
+        Ok(match posted {
+            super::shared::Posted::Inline(answer) => Some(answer),
+            super::shared::Posted::Queued => None,
+        })
+    }
+
+    fn new_request(&self) -> u64 {
+        self.next_request.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Posts a send whose end goes to a queue. `None`: it is over.
+    #[inline]
+    pub(crate) fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        let mut number = 0;
+        let posted = self.post(
+            memory,
+            |engine, memory| engine.post_send_to(request, memory, to, more),
+            |memory| {
+                number = self.new_request();
+                let end = End::Queue { to, number };
+                Request::Send { request: *request, memory, end, more }
+            },
+        )?;
+        match posted {
+            Some(posted) => Ok(posted?.map(|id| OperationId(OperationName::Posted(id)))),
+            None => Ok(Some(OperationId(OperationName::Requested(number)))),
+        }
+    }
+
+    /// Posts a receive whose end goes to a queue.
+    #[inline]
+    pub(crate) fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+    ) -> Result<OperationId, Refused> {
+        let mut number = 0;
+        let posted = self.post(
+            memory,
+            |engine, memory| engine.post_receive(request, memory, to.route()),
+            |memory| {
+                number = self.new_request();
+                Request::Receive { request: *request, memory, end: End::Queue { to, number } }
+            },
+        )?;
+        Ok(OperationId(match posted {
+            Some(posted) => OperationName::Posted(posted?),
+            None => OperationName::Requested(number),
+        }))
+    }
+
+    /// Posts a send of a copy of `bytes`, of which only a failure is reported.
+    #[inline]
+    pub(crate) fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        if bytes.len() > self.inject_limit {
+            return Err(super::post::beyond_inject_limit(bytes.len(), self.inject_limit));
+        }
+        let posted = self.post(
+            Memory::nothing(),
+            |engine, _| engine.inject(request, bytes, to.route(), more),
+            |_| {
+                let (memory, end) = (Memory::copy_of(bytes), End::Queue { to, number: u64::MAX });
+                Request::Send { request: *request, memory, end, more }
+            },
+        );
+        match posted {
+            Ok(posted) => posted.unwrap_or(Ok(())),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    /// Posts a send with a ticket.
+    pub(crate) fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let posted = self.post(
+            memory,
+            |engine, memory| engine.start_send(request, memory, more, Some(&ticket)),
+            |memory| {
+                let end = End::Ticket(Arc::clone(&ticket));
+                Request::Send { request: *request, memory, end, more }
+            },
+        )?;
+        Ok(match posted.transpose()? {
+            Some(Posted::Sent(status, buffer)) => Posted::Sent(status, buffer),
+            Some(Posted::Pending(_)) | None => Posted::Pending(ticket),
+        })
+    }
+
+    /// Posts a receive with a ticket.
+    pub(crate) fn start_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+    ) -> Result<Arc<Ticket>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let posted = self.post(
+            memory,
+            |engine, memory| engine.start_receive(request, memory, Some(&ticket)),
+            |memory| {
+                let end = End::Ticket(Arc::clone(&ticket));
+                Request::Receive { request: *request, memory, end }
+            },
+        )?;
+        posted.transpose()?;
+        Ok(ticket)
+    }
+}
+
+/// An engine whose last reference is dropped closes.
+impl Drop for SharedEngine {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // As for an owned one: the copy is left as it is, with its descriptors.
+            std::mem::forget((self.membership.take(), Arc::clone(&self.place)));
+            return;
+        }
+        // Ends when the caretaker knows the place no more.
+        self.membership = None;
+        let take = |inside: &mut Inside| inside.engine.take();
+        let engine = self.place.shared.enter(take, |inside, request| match inside.engine {
+            Some(_) => inside.apply(request),
+            None => Applied::Done,
+        });
+        if let Some(engine) = engine {
+            engine.into_engine().close();
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

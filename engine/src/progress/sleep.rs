@@ -1,0 +1,108 @@
+//! Waiting for what the engine brings about: spinning, then sleeping until the driver has news.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::Backoff;
+
+use super::engine::{Engine, TICK_NS};
+use crate::types::Error;
+
+/// The longest sleep while something is outstanding.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// The same while nothing is.
+pub(super) const NOTHING_DUE: Duration = Duration::from_secs(3600);
+
+impl Engine {
+    /// Makes progress until `done` says so or `deadline` passes (`Ok(None)` then). Spins first,
+    /// then sleeps until the driver has news.
+    pub(crate) fn wait<T>(
+        &mut self,
+        deadline: Option<Instant>,
+        mut done: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut idle_since: Option<Instant> = None;
+        let mut turns = 0u32;
+        let backoff = Backoff::new();
+        loop {
+            let happened = self.progress()?;
+            if let Some(value) = done(self) {
+                return Ok(Some(value));
+            }
+            if happened {
+                idle_since = None;
+                turns = 0;
+                backoff.reset();
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(None);
+                }
+                continue;
+            }
+            turns += 1;
+            if !turns.is_multiple_of(8) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(None);
+            }
+            let since = *idle_since.get_or_insert(now);
+            if now - since >= self.state.config.spin {
+                self.park(deadline.map(|deadline| deadline - now))?;
+                turns = 0;
+            } else {
+                // Where threads outnumber cores, the one that is waited for gets a turn.
+                backoff.snooze();
+            }
+        }
+    }
+
+    /// Sleeps until the driver has news, a deadline of the protocol is near, or `limit`.
+    pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        let sleep = self.prepare_to_sleep(limit.unwrap_or(SLEEP_MAX));
+        self.driver
+            .park(sleep, &mut self.events)
+            .map_err(|error| Error::system("the driver cannot wait", error))?;
+        self.read_clock();
+        self.note_sleep();
+        self.handle_events();
+        Ok(())
+    }
+
+    /// Prepares a sleep that somebody else sleeps, by the driver's [`Driver::wake_fd`]
+    /// (crate::driver::lanes): how long it may last. What is done with the engine
+    /// meanwhile may shorten it, and is followed by another call of this.
+    pub(super) fn arm(&mut self) -> Result<Duration, Error> {
+        let mut sleep = self.prepare_to_sleep(SLEEP_MAX);
+        if self.state.due_in().is_none() {
+            // What looks at silent peers has nobody to look for.
+            sleep = NOTHING_DUE;
+        }
+        self.note_sleep();
+        self.driver.arm(sleep).map_err(|error| Error::system("the driver cannot wait", error))
+    }
+
+    /// What becomes readable after [`Self::arm`] when there is something to do.
+    pub(super) fn wake_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.driver.wake_fd()
+    }
+
+    /// Has the driver watch everything, says what must not wait, and finds the next deadline.
+    fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
+        self.watch_hot();
+        self.read_clock();
+        self.acknowledge_all();
+        self.hasten_acks(u64::MAX);
+        self.watch_datagrams();
+        let state = &mut *self.state;
+        let mut sleep = limit.min(SLEEP_MAX);
+        if let Some(deadline_ns) = state.core.next_deadline_ns() {
+            let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
+            sleep = sleep.min(Duration::from_nanos(left));
+        }
+        if let Some(timer_ns) = state.paths.next_timer_ns() {
+            sleep = sleep.min(Duration::from_nanos(timer_ns.saturating_sub(state.now_ns)));
+        }
+        sleep
+    }
+}
