@@ -263,3 +263,60 @@ fn rings_of_one_thread_are_refused() {
     let error = endpoint.share().unwrap_err();
     assert!(matches!(error, Error::Misuse(_)), "{error}");
 }
+
+/// A rank that computes for a second answers meanwhile: rendezvous included.
+#[test]
+fn a_dedicated_engine_needs_no_call() {
+    const LENGTH: usize = 4 << 20;
+    let dedicated = domain(&[]).endpoint().unwrap().dedicate().unwrap();
+    let other = domain(&[]).endpoint().unwrap().attach().unwrap();
+    let to_dedicated = other.insert(&dedicated.address()).unwrap();
+    let to_other = dedicated.insert(&other.address()).unwrap();
+    let mut receive =
+        dedicated.receive(Selector::from(to_other, Envelope::tagged(1)), vec![0; LENGTH]).unwrap();
+    let begin = Instant::now();
+    let options = SendOptions::at(CompletionLevel::Match).timeout(Duration::from_secs(20));
+    // Nobody waits at the dedicated endpoint: this thread is here.
+    other.send_blocking(to_dedicated, Envelope::tagged(1), &vec![7; LENGTH], options).unwrap();
+    let took = begin.elapsed();
+    let completed = receive.wait_timeout(Duration::from_secs(20)).unwrap().expect("it is there");
+    assert!(completed.buffer.as_slice().unwrap().iter().all(|&byte| byte == 7));
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    // And it sleeps when nothing happens.
+    std::thread::sleep(Duration::from_millis(300));
+    let before = dedicated.sharing().sleeps;
+    std::thread::sleep(Duration::from_millis(1000));
+    let sleeps = dedicated.sharing().sleeps - before;
+    assert!(sleeps < 60, "{sleeps} sleeps in a second without a message");
+}
+
+/// Threads that post end, and their operations go on; endpoints are dropped in any order.
+#[test]
+fn threads_may_end_before_what_they_posted() {
+    let (left, right) = (shared(&[]), shared(&[]));
+    let to_right = left.insert(&right.address()).unwrap();
+    let to_left = right.insert(&left.address()).unwrap();
+    for round in 0..20u8 {
+        let post = |end: &Endpoint<Shared>, peer, fill: u8| {
+            let (out, into) = (vec![fill; 300_000], vec![0; 300_000]);
+            let receive = end.receive(Selector::from(peer, Envelope::tagged(2)), into).unwrap();
+            let send = end.send(peer, Envelope::tagged(2), out, SendOptions::new()).unwrap();
+            (receive, send)
+        };
+        let (ours, theirs) = std::thread::scope(|scope| {
+            let ours = scope.spawn(|| post(&left, to_right, round));
+            let theirs = scope.spawn(|| post(&right, to_left, !round));
+            (ours.join().unwrap(), theirs.join().unwrap())
+        });
+        assert_eq!(ours.0.wait().unwrap().buffer.as_slice().unwrap()[299_999], !round);
+        assert_eq!(theirs.0.wait().unwrap().buffer.as_slice().unwrap()[299_999], round);
+        ours.1.wait().unwrap();
+        theirs.1.wait().unwrap();
+    }
+    let stays = left.open_endpoint(EndpointOptions::default()).unwrap();
+    let never = left.receive(Selector::any(Envelope::tagged(3)), vec![0; 8]).unwrap();
+    drop(left);
+    assert!(matches!(never.wait().unwrap_err().error, Error::Cancelled));
+    drop(right);
+    drop(stays);
+}

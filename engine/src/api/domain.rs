@@ -236,6 +236,19 @@ impl Domain {
         if cores.is_empty() || PINNED_BY.get() == self.0.id {
             return Ok(());
         }
+        let Some(core) = self.next_core() else { return Ok(()) };
+        topology::pin_current_thread(core)
+            .map_err(|error| Error::system("cannot pin this thread (setting pin_cores)", error))?;
+        PINNED_BY.set(self.0.id);
+        Ok(())
+    }
+
+    /// The next core of the setting `pin_cores`, if there are some.
+    pub(crate) fn next_core(&self) -> Option<usize> {
+        let cores = self.0.settings.pin_cores();
+        if cores.is_empty() {
+            return None;
+        }
         let turn = self.0.pinned.fetch_add(1, Ordering::Relaxed);
         if turn == cores.len() {
             tracing::warn!(
@@ -243,10 +256,7 @@ impl Domain {
                  again from the first; name as many cores as threads attach endpoints"
             );
         }
-        topology::pin_current_thread(cores[turn % cores.len()])
-            .map_err(|error| Error::system("cannot pin this thread (setting pin_cores)", error))?;
-        PINNED_BY.set(self.0.id);
-        Ok(())
+        Some(cores[turn % cores.len()])
     }
 
     pub(crate) fn driver_config(&self) -> driver::DriverConfig {

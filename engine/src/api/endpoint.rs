@@ -176,6 +176,13 @@ impl Endpoint<Detached> {
     /// [`Error::Misuse`] with the setting `lanes = uring`; [`Error::System`] when descriptors
     /// cannot be had. The endpoint is closed then.
     pub fn share(self) -> Result<Endpoint<Shared>, Error> {
+        self.share_with(|_| Ok(()))
+    }
+
+    fn share_with(
+        self,
+        prepare: impl FnOnce(&mut SharedEngine) -> Result<(), Error>,
+    ) -> Result<Endpoint<Shared>, Error> {
         let Self { domain, mode } = self;
         domain.check_process()?;
         if domain.settings().lanes() == Lanes::Uring {
@@ -184,7 +191,9 @@ impl Endpoint<Detached> {
             return Err(Error::misuse(text));
         }
         let driver = open_driver(&domain, DriverChoice::Sockets)?;
-        let engine = Arc::new(SharedEngine::new(mode.state, driver, mode.sockets)?);
+        let mut engine = SharedEngine::new(mode.state, driver, mode.sockets)?;
+        prepare(&mut engine)?;
+        let engine = Arc::new(engine);
         // It was opened with the engine.
         let queue = engine.with(|engine| {
             engine.state.completions.share_queue(0);
@@ -192,6 +201,24 @@ impl Endpoint<Detached> {
         });
         let queues = Queues { transmit: Arc::clone(&queue), receive: queue };
         Ok(Endpoint::of(domain, engine, 0, queues))
+    }
+}
+
+impl Endpoint<Detached> {
+    /// As [`Self::share`], with a thread of its own that makes all progress, on the next core of
+    /// the setting `pin_cores` where there are some. It sleeps while nothing happens. A thread that
+    /// computes without a call has its messages matched, acknowledged and pulled meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::share`]; [`Error::System`] when no thread can be had.
+    pub fn dedicate(self) -> Result<Endpoint<Shared>, Error> {
+        let core = self.domain.next_core();
+        self.share_with(|engine| {
+            engine
+                .dedicate(core)
+                .map_err(|error| Error::system("cannot start a thread for the engine", error))
+        })
     }
 }
 

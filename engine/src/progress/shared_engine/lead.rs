@@ -10,8 +10,9 @@ use crossbeam_utils::Backoff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::inside::{Inside, Request};
-use super::place::Told;
+use super::place::{Place, Told};
 use super::{SharedEngine, nanoseconds};
+use crate::progress::caretaker::Membership;
 use crate::progress::engine::Engine;
 use crate::progress::shared::{Applied, Keys, Progress};
 use crate::progress::wait_object::WaitObject;
@@ -31,7 +32,7 @@ impl SharedEngine {
     ) -> Result<Option<R>, Error> {
         let failure = &self.place.failure;
         let keys = Keys::of_classes(classes).unwrap_or(Keys::ALL);
-        let mut leading = Leading::new(self);
+        let mut leading = Leading::new(&self.place, self.membership.as_ref());
         let answer = self.place.shared.wait(
             keys,
             deadline,
@@ -113,8 +114,9 @@ impl SharedEngine {
 }
 
 /// What a leader does.
-struct Leading<'a> {
-    engine: &'a SharedEngine,
+pub(super) struct Leading<'a> {
+    place: &'a Place,
+    caretaker: Option<&'a Membership>,
     news: RefCell<Told>,
     turns: u32,
     idle_since: Option<Instant>,
@@ -122,9 +124,9 @@ struct Leading<'a> {
 }
 
 impl<'a> Leading<'a> {
-    fn new(engine: &'a SharedEngine) -> Self {
+    pub(super) fn new(place: &'a Place, caretaker: Option<&'a Membership>) -> Self {
         let (news, backoff) = (RefCell::default(), Backoff::new());
-        Self { engine, news, turns: 0, idle_since: None, backoff }
+        Self { place, caretaker, news, turns: 0, idle_since: None, backoff }
     }
 }
 
@@ -141,12 +143,12 @@ impl Progress<Inside, Request> for Leading<'_> {
         let happened = match inside.engine().progress() {
             Ok(happened) => happened,
             Err(error) => {
-                self.engine.place.fail(error);
+                self.place.fail(error);
                 true
             }
         };
-        self.engine.place.activity.count();
-        inside.after(&self.engine.place, &self.news);
+        self.place.activity.count();
+        inside.after(self.place, &self.news);
         if happened {
             (self.idle_since, self.turns) = (None, 0);
             self.backoff.reset();
@@ -161,7 +163,7 @@ impl Progress<Inside, Request> for Leading<'_> {
         }
         let now = Instant::now();
         let since = *self.idle_since.get_or_insert(now);
-        if now - since < self.engine.place.spin {
+        if now - since < self.place.spin {
             return None;
         }
         // A driver that cannot is found out by the next turn.
@@ -171,7 +173,7 @@ impl Progress<Inside, Request> for Leading<'_> {
     }
 
     fn released(&mut self) {
-        self.engine.after_call(RefCell::new(self.news.take()));
+        self.place.after_call(self.caretaker, RefCell::new(self.news.take()));
         if self.idle_since.is_some() {
             // Where threads outnumber cores, the one that is waited for gets a turn.
             self.backoff.snooze();
@@ -184,7 +186,7 @@ impl Progress<Inside, Request> for Leading<'_> {
         let limit = until.map(|until| until.saturating_duration_since(Instant::now()));
         let left = limit.map_or(left, |limit| limit.min(left));
         let timeout = Timespec::try_from(left).ok();
-        let place = &self.engine.place;
+        let place = self.place;
         let bell = &place.shared.bell().0;
         let mut fds =
             [PollFd::new(&place.wake_fd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! An engine that any thread posts to: under the lock of a [`Shared`], with the requests of those
-//! who did not get it.
+//! An engine that any thread posts to: under the lock of [`super::shared`], with the requests of
+//! those who did not get it.
 //!
 //! ```text
 //!  post ──> lock is free, nothing queued: posted at once, as on an owned engine
@@ -7,11 +7,13 @@
 //!  wait ──> one leads: lock, requests, a turn of the engine, unlock; the others sleep
 //!     └───> what it waits for is read without the lock: OutsideQueue, Ticket
 //! ```
+mod dedicated;
 mod inside;
 mod lead;
 mod place;
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
 
+use self::dedicated::Dedicated;
 use self::inside::{End, Inside, Request};
 use self::place::{Place, Told};
 use super::caretaker::{Cared, Membership, SendEngine};
@@ -41,6 +44,8 @@ pub struct SharedEngine {
     place: Arc<Place>,
     /// Has the caretaker look after it; `None`: nobody does.
     membership: Option<Membership>,
+    /// Makes all progress; `None`: those who wait do.
+    thread: Option<Dedicated>,
     next_request: AtomicU64,
     inject_limit: usize,
     /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
@@ -60,9 +65,17 @@ impl SharedEngine {
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);
         let cared: Arc<dyn Cared> = place.clone();
-        let membership = Membership::new(cared);
+        let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        Ok(Self { place, membership, next_request, inject_limit, process })
+        Ok(Self { place, membership, thread, next_request, inject_limit, process })
+    }
+
+    /// Has a thread of its own make all progress, on `core` if there is one.
+    pub(crate) fn dedicate(&mut self, core: Option<usize>) -> io::Result<()> {
+        self.thread = Some(Dedicated::start(&self.place, core)?);
+        // It has somebody who looks after it.
+        self.membership = None;
+        Ok(())
     }
 
     /// Whether this is the copy of a child of `fork`.
@@ -76,12 +89,7 @@ impl SharedEngine {
     }
 
     fn after_call(&self, told: RefCell<Told>) {
-        if self.place.activity.wakes_caretaker()
-            && let Some(membership) = &self.membership
-        {
-            membership.wake();
-        }
-        self.place.tell(told);
+        self.place.after_call(self.membership.as_ref(), told);
     }
 
     // ---- Calls that wait for the lock ----
@@ -324,11 +332,13 @@ impl Drop for SharedEngine {
     fn drop(&mut self) {
         if self.is_inherited() {
             // As for an owned one: the copy is left as it is, with its descriptors.
-            std::mem::forget((self.membership.take(), Arc::clone(&self.place)));
+            let thread = self.thread.take();
+            std::mem::forget((self.membership.take(), thread, Arc::clone(&self.place)));
             return;
         }
-        // Ends when the caretaker knows the place no more.
+        // Ends when the caretaker knows the place no more, and the thread has ended.
         self.membership = None;
+        self.thread = None;
         let take = |inside: &mut Inside| inside.engine.take();
         let engine = self.place.shared.enter(take, |inside, request| match inside.engine {
             Some(_) => inside.apply(request),

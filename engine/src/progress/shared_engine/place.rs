@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::inside::{Inside, Request};
-use crate::progress::caretaker::{Activity, Cared, SendEngine};
+use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
 use crate::progress::completions::News;
 use crate::progress::engine::Engine;
 use crate::progress::shared::{Doorbell, Keys, Shared};
@@ -120,6 +120,17 @@ impl Place {
     pub(super) fn has_sleepers(&self) -> bool {
         self.shared.has_sleeping_leader()
             || self.wait_object.get().is_some_and(WaitObject::is_armed)
+    }
+
+    /// What is due behind each call, without the lock.
+    #[inline]
+    pub(super) fn after_call(&self, caretaker: Option<&Membership>, told: RefCell<Told>) {
+        if self.activity.wakes_caretaker()
+            && let Some(caretaker) = caretaker
+        {
+            caretaker.wake();
+        }
+        self.tell(told);
     }
 
     /// Those outside learn what there is for them. Without the lock: a waker may do anything.

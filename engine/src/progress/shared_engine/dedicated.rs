@@ -1,0 +1,60 @@
+//! A thread that makes all progress of an engine: it leads for ever.
+//!
+//! Others post as ever: at once if it sleeps or is between two turns, else by a request. It sleeps
+//! when nothing happens, and is woken as any leader is. An application that only computes has its
+//! messages matched, acknowledged and pulled meanwhile.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use super::lead::Leading;
+use super::place::Place;
+use crate::progress::shared::Keys;
+use crate::topology;
+
+/// Name of the thread.
+const NAME: &str = "ringrail-engine";
+
+/// The thread; ends when this is dropped.
+pub(super) struct Dedicated {
+    place: Arc<Place>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Dedicated {
+    /// Starts it on `core`, or on those that the calling thread has.
+    pub(super) fn start(place: &Arc<Place>, core: Option<usize>) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (of_thread, ends) = (Arc::clone(place), Arc::clone(&is_over));
+        let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
+            if let Some(core) = core
+                && let Err(error) = topology::pin_current_thread(core)
+            {
+                tracing::warn!("a dedicated engine runs unpinned: {error} (setting pin_cores)");
+            }
+            let is_over = || {
+                let has_failed = of_thread.failure.get().is_some();
+                (has_failed || ends.load(Ordering::Acquire)).then_some(())
+            };
+            let mut leading = Leading::new(&of_thread, None);
+            of_thread.shared.wait(Keys::ALL, None, is_over, &mut leading);
+        })?;
+        Ok(Self { place: Arc::clone(place), is_over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Dedicated {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.place.shared.notify(Keys::ALL);
+        let Some(thread) = self.thread.take() else { return };
+        // A waker that it woke may drop the engine: it ends behind that.
+        if thread.thread().id() != std::thread::current().id() {
+            // A panic has told of itself.
+            let _ = thread.join();
+        }
+    }
+}
