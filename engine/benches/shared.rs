@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use combiner::{Applied, Combiner};
+use combiner::Combiner;
 use criterion::{Criterion, criterion_group, criterion_main};
 use wait::{Doorbell, Shared};
 use wait_set::Keys;
@@ -27,9 +27,8 @@ use wait_set::Keys;
 /// As large as the request of a small send.
 type Request = [u64; 8];
 
-fn apply(sum: &mut u64, request: Request) -> Applied<Request> {
+fn apply(sum: &mut u64, request: Request) {
     *sum += request[0];
-    Applied::Done
 }
 
 struct Silent;

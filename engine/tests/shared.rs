@@ -320,3 +320,132 @@ fn threads_may_end_before_what_they_posted() {
     drop(right);
     drop(stays);
 }
+
+/// What a thread has posted from memory of its own is done with when its endpoint is dropped,
+/// however many requests other threads have queued.
+#[test]
+fn the_drop_of_an_endpoint_is_behind_its_posts() {
+    const COUNT: usize = 400;
+    let main = shared(&[]);
+    let own = main.insert(&main.address()).unwrap();
+    let stop = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // At the engine most of the time, so that posts become requests.
+                while stop.load(Ordering::Relaxed) == 0 {
+                    main.progress().unwrap();
+                }
+            });
+        }
+        for round in 0..40u8 {
+            let endpoint = main.open_endpoint(EndpointOptions::default()).unwrap();
+            let mut memory = vec![round; 64];
+            let silent = SendOptions { silent: true, ..SendOptions::new() };
+            for _ in 0..COUNT {
+                let span = ringrail::RawSpan { ptr: memory.as_mut_ptr(), len: memory.len() };
+                // SAFETY: the memory lives, unchanged, until the endpoint is dropped.
+                unsafe {
+                    endpoint.post_send_raw(own, Envelope::tagged(u64::from(round)), &[span], silent)
+                }
+                .unwrap();
+            }
+            drop(endpoint);
+            memory.fill(0xff);
+            drop(memory);
+            for number in 0..COUNT {
+                let mut into = [0; 64];
+                let selector = Selector::any(Envelope::tagged(u64::from(round)));
+                let options = ReceiveOptions::new().timeout(Duration::from_secs(20));
+                main.receive_blocking(selector, &mut into, options).unwrap();
+                assert!(into == [round; 64], "{round}, {number}");
+            }
+        }
+        stop.store(1, Ordering::Relaxed);
+    });
+}
+
+/// A queue that is full refuses also what was left to another thread, and holds nobody up.
+#[test]
+fn a_full_queue_stops_no_other_while_the_engine_is_busy() {
+    let endpoint = shared(&[]);
+    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let stop = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    endpoint.progress().unwrap();
+                }
+            });
+        }
+        let full = endpoint.open_queue(4);
+        let options = EndpointOptions { transmit_queue: Some(&full), receive_queue: None };
+        let stuck = endpoint.open_endpoint(options).unwrap();
+        let (mut refused, mut posted) = (0, 0);
+        for _ in 0..500 {
+            match stuck.post_send(own, Envelope::tagged(1), vec![1; 8], SendOptions::new()) {
+                Ok(_) => posted += 1,
+                Err(failed) => {
+                    assert!(failed.error.is_would_block(), "{failed}");
+                    refused += 1;
+                }
+            }
+            // Another queue is served all the same, and in time.
+            let options =
+                SendOptions::at(CompletionLevel::Delivery).timeout(Duration::from_secs(20));
+            endpoint.send_blocking(own, Envelope::tagged(2), &[2; 8], options).unwrap();
+        }
+        stop.store(1, Ordering::Relaxed);
+        let mut done = Vec::new();
+        while full.read(&mut done, 1000).unwrap() > 0 {}
+        let ended = done.iter().filter(|completion| completion.result.is_ok()).count();
+        let told = done.len() - ended;
+        assert_eq!((ended, done.len() + refused), (4, 500), "{told} told, {posted} posted");
+    });
+}
+
+/// Each of two threads sleeps by the descriptor of its own queue, and both are woken.
+#[test]
+fn two_threads_sleep_by_their_own_descriptors() {
+    const ROUNDS: u64 = 300;
+    let endpoint = shared(&[]);
+    std::thread::scope(|scope| {
+        let sides = [0, 1].map(|_| {
+            let queue = endpoint.open_queue(64);
+            let options = EndpointOptions { transmit_queue: None, receive_queue: Some(&queue) };
+            let side = endpoint.open_endpoint(options).unwrap();
+            (side, queue)
+        });
+        let addresses = [sides[0].0.address(), sides[1].0.address()];
+        for (index, (side, queue)) in sides.into_iter().enumerate() {
+            let partner = addresses[1 - index];
+            scope.spawn(move || {
+                let peer = side.insert(&partner).unwrap();
+                let mut done = Vec::new();
+                let mut wakes = 0;
+                for round in 0..ROUNDS {
+                    let selector = Selector::any(Envelope::tagged(0));
+                    side.post_receive(selector, vec![0; 8], ReceiveOptions::new()).unwrap();
+                    let silent = SendOptions { silent: true, ..SendOptions::new() };
+                    side.post_send(peer, Envelope::tagged(0), vec![1; 8], silent).unwrap();
+                    let begin = Instant::now();
+                    while queue.read(&mut done, 1).unwrap() == 0 {
+                        assert!(begin.elapsed() < Duration::from_secs(20), "round {round}");
+                        if queue.arm().unwrap() {
+                            let fd = queue.wait_fd().unwrap();
+                            let mut fds =
+                                [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+                            let limit = rustix::time::Timespec { tv_sec: 20, tv_nsec: 0 };
+                            rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+                            wakes += 1;
+                        }
+                    }
+                    done.clear();
+                    std::thread::sleep(Duration::from_micros(100 * (round % 7)));
+                }
+                assert!(wakes < 20 * ROUNDS, "{wakes} wakes");
+            });
+        }
+    });
+}

@@ -79,7 +79,7 @@ mod sync {
 use std::sync::Arc;
 use std::time::Instant;
 
-use combiner::{Applied, Combiner, Posted};
+use combiner::{Combiner, Posted};
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -123,9 +123,8 @@ impl Log {
     }
 }
 
-fn apply(log: &mut Log, post: Post) -> Applied<Post> {
+fn apply(log: &mut Log, post: Post) {
     log.add(post);
-    Applied::Done
 }
 
 fn post(combiner: &Combiner<Log, Post>, what: Post) {
@@ -249,38 +248,6 @@ fn what_happens_before_a_post_in_another_thread_is_applied_before() {
 }
 
 #[test]
-fn a_stalled_request_keeps_its_place() {
-    bounded(3, || {
-        let combiner = Arc::new(Combiner::new((Log::new(), false)));
-        let others = Arc::clone(&combiner);
-        let apply = |(log, is_open): &mut (Log, bool), post| {
-            if *is_open {
-                log.add(post);
-                return Applied::Done;
-            }
-            Applied::NotNow(post)
-        };
-        let other = thread::spawn(move || {
-            for number in 0..2 {
-                // Only what is queued can be told "not now".
-                let push = || (1, number);
-                let _ = others.post(|(log, _)| log.add((1, number)), push, apply);
-            }
-        });
-        let mut guard = combiner.lock();
-        guard.1 = true;
-        guard.release(apply);
-        let _ = combiner.post(|(log, _)| log.add((0, 0)), || (0, 0), apply);
-        other.join().unwrap();
-        let mut guard = combiner.lock();
-        guard.drain(apply);
-        let mut posts = guard.0.posts();
-        posts.retain(|post| post.0 == 1);
-        assert_eq!(posts, [(1, 0), (1, 1)]);
-    });
-}
-
-#[test]
 fn who_sleeps_for_the_lock_is_woken() {
     bounded(3, || {
         let lock = Arc::new(QueueLock::<Log, Post>::new(Log::new()));
@@ -362,9 +329,8 @@ struct Turns<'a> {
 impl Progress<Engine, u32> for Turns<'_> {
     type Plan = ();
 
-    fn apply(&mut self, engine: &mut Engine, count: u32) -> Applied<u32> {
+    fn apply(&mut self, engine: &mut Engine, count: u32) {
         engine.posted += count;
-        Applied::Done
     }
 
     fn progress(&mut self, engine: &mut Engine) -> bool {
@@ -415,7 +381,6 @@ impl World {
     fn post(&self) -> Posted<()> {
         let apply = |engine: &mut Engine, count| {
             engine.posted += count;
-            Applied::Done
         };
         self.shared.post(|engine| engine.posted += 1, || 1, apply)
     }
@@ -465,7 +430,7 @@ fn a_leader_that_sleeps_is_woken_by_a_notification() {
         let waiters = Arc::clone(&world);
         let waiter = thread::spawn(move || waiters.wait(1));
         // Another thread's turn has done it all.
-        let apply = |_: &mut Engine, _| Applied::Done;
+        let apply = |_: &mut Engine, _| {};
         world.shared.enter(
             |engine| {
                 engine.posted += 1;

@@ -101,7 +101,7 @@ mod sync {
 use std::sync::Arc;
 use std::time::Instant;
 
-use combiner::{Applied, Combiner};
+use combiner::Combiner;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::{Condvar, Mutex};
@@ -120,11 +120,10 @@ fn check(model: impl Fn() + Clone + Sync + Send + 'static) {
 /// (thread, number)
 type Post = (usize, usize);
 
-/// What was applied, in its order. `room`: how much is taken before a limit is reached.
+/// What was applied, in its order.
 #[derive(Default)]
 struct Log {
     posts: Vec<Post>,
-    room: usize,
     is_inside: bool,
 }
 
@@ -138,13 +137,8 @@ impl Log {
     }
 }
 
-fn apply(log: &mut Log, post: Post) -> Applied<Post> {
-    if log.room == 0 {
-        return Applied::NotNow(post);
-    }
-    log.room -= 1;
+fn apply(log: &mut Log, post: Post) {
     log.add(post);
-    Applied::Done
 }
 
 /// Each thread's posts are there once, in their order.
@@ -156,10 +150,9 @@ fn check_order(posts: &[Post], threads: usize, count: usize) {
     }
 }
 
-/// Threads that post, of which one makes room now and then if there are limits.
-fn posters(threads: usize, count: usize, is_limited: bool) {
-    let room = if is_limited { 1 } else { usize::MAX };
-    let combiner = Arc::new(Combiner::new(Log { room, ..Log::default() }));
+/// Threads that post, and come in to look now and then if `they_enter`.
+fn posters(threads: usize, count: usize, they_enter: bool) {
+    let combiner = Arc::new(Combiner::new(Log::default()));
     let posters: Vec<_> = (0..threads)
         .map(|index| {
             let combiner = Arc::clone(&combiner);
@@ -167,9 +160,11 @@ fn posters(threads: usize, count: usize, is_limited: bool) {
                 for number in 0..count {
                     let what = (index, number);
                     let _ = combiner.post(|log| log.add(what), || what, apply);
-                    if is_limited && thread_rng().gen_bool(0.3) {
-                        let mut guard = combiner.lock();
-                        guard.room += 1;
+                    if they_enter && thread_rng().gen_bool(0.3) {
+                        let mut guard = combiner.lock_behind_posts(apply);
+                        assert!(guard.posts.contains(&what), "its own post is behind it");
+                        guard.add((usize::MAX, 0));
+                        guard.posts.pop();
                         guard.release(apply);
                     }
                 }
@@ -183,7 +178,6 @@ fn posters(threads: usize, count: usize, is_limited: bool) {
     if !has_leftover {
         check_order(&guard.posts, threads, count);
     }
-    guard.room = usize::MAX;
     guard.drain(apply);
     check_order(&guard.posts, threads, count);
     guard.release(apply);
@@ -198,7 +192,7 @@ fn each_thread_keeps_its_order() {
 }
 
 #[test]
-fn limits_keep_the_order() {
+fn who_enters_is_behind_its_posts() {
     check(|| posters(5, 3, true));
 }
 
@@ -237,9 +231,8 @@ struct Turns<'a> {
 impl Progress<Engine, usize> for Turns<'_> {
     type Plan = ();
 
-    fn apply(&mut self, engine: &mut Engine, thread: usize) -> Applied<usize> {
+    fn apply(&mut self, engine: &mut Engine, thread: usize) {
         engine.posted.push(thread);
-        Applied::Done
     }
 
     fn progress(&mut self, engine: &mut Engine) -> bool {
@@ -284,7 +277,6 @@ fn waiters(threads: usize, count: u32) {
                 for number in 1..=count {
                     let apply = |engine: &mut Engine, thread| {
                         engine.posted.push(thread);
-                        Applied::Done
                     };
                     let inline = |engine: &mut Engine| engine.posted.push(index);
                     let _ = world.shared.post(inline, || index, apply);

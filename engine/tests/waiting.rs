@@ -115,7 +115,15 @@ fn shared(lanes: &[(&str, &str)]) -> Endpoint<Shared> {
 #[test]
 fn owned_endpoints_sleep_by_their_descriptor() {
     sleeps_by_its_descriptor(&[], owned);
+}
+
+#[test]
+fn owned_endpoints_on_sockets_sleep_by_their_descriptor() {
     sleeps_by_its_descriptor(&[("lanes", "sockets")], owned);
+}
+
+#[test]
+fn owned_endpoints_without_datagrams_sleep_by_their_descriptor() {
     sleeps_by_its_descriptor(&[("control_lane", "tcp")], owned);
 }
 
@@ -173,7 +181,7 @@ fn tasks_of_one_thread_sleep_while_nothing_happens() {
     with_slow_partner(
         &[],
         RESTS,
-        || owned(&[("spin_us", "20")]),
+        || owned(&[("spin", "20us")]),
         |endpoint, peer| {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -194,7 +202,7 @@ fn tasks_of_one_thread_sleep_while_nothing_happens() {
 
 #[test]
 fn tasks_of_several_threads_share_an_endpoint() {
-    let (left, right) = (shared(&[("spin_us", "20")]), shared(&[("spin_us", "20")]));
+    let (left, right) = (shared(&[("spin", "20us")]), shared(&[("spin", "20us")]));
     let to_right = left.insert(&right.address()).unwrap();
     let to_left = right.insert(&left.address()).unwrap();
     let ends = std::sync::Arc::new([(left, to_right), (right, to_left)]);
@@ -250,4 +258,35 @@ fn an_event_loop_takes_the_descriptor() {
         }
     });
     let _ = SECRET;
+}
+
+/// Tasks of one thread: what one of them takes off the wire for another wakes that.
+#[test]
+fn tasks_of_an_owned_endpoint_wake_each_other() {
+    with_slow_partner(
+        &[],
+        &[],
+        || owned(&[("spin", "0us")]),
+        |endpoint, _| {
+            let own = endpoint.insert(&endpoint.address()).unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let one = async {
+                    for tag in 0..100 {
+                        exchange(endpoint, own, tag, 8).await;
+                    }
+                };
+                let other = async {
+                    for tag in 100..200 {
+                        exchange(endpoint, own, tag, 100_000).await;
+                        tokio::time::sleep(Duration::from_micros(200)).await;
+                    }
+                };
+                let both = async { tokio::join!(one, other) };
+                tokio::time::timeout(LIMIT, both).await.expect("both are woken");
+            });
+            // The partner waits for the last message only.
+        },
+    );
 }

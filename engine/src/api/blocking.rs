@@ -7,7 +7,6 @@ use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use super::options::{ReceiveOptions, SendOptions};
 use crate::memory::Shape;
-use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::types::{Envelope, Error, Peer, Selector, Status};
 
@@ -21,8 +20,8 @@ impl<M: Attached> Endpoint<M> {
     /// # Errors
     ///
     /// How the send failed; [`Error::TimedOut`] when it was taken back. If the driver fails for
-    /// good and the kernel does not let go of the memory, the process is aborted: there is nothing
-    /// that can be returned to.
+    /// good, the process is aborted: the kernel and the operation hold borrowed memory, and nothing
+    /// can be returned to. Operations that own their buffers end with an error instead.
     pub fn send_blocking(
         &self,
         peer: Peer,
@@ -88,11 +87,7 @@ impl<M: Attached> Endpoint<M> {
                             deadline = None;
                         }
                         Err(error) => {
-                            if !engine.with(Engine::end_failed_driver) {
-                                drop_and_abort(borrowed, &error.to_string());
-                            }
-                            engine.abandon(&handle);
-                            break Err(error);
+                            drop_and_abort(borrowed, &error.to_string());
                         }
                     }
                 }

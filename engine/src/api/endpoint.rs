@@ -325,12 +325,12 @@ impl Endpoint<Owned> {
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
-        let Open { engine, number, queues, hints, guard } = mode.0;
+        let Open { engine, number, queues, hints, sleeper, guard } = mode.0;
         let engine = match Rc::try_unwrap(engine) {
             // Its guard finds nothing to close.
             Ok(engine) => engine.into_engine(),
             Err(engine) => {
-                let mode = Owned(Open { engine, number, queues, hints, guard });
+                let mode = Owned(Open { engine, number, queues, hints, sleeper, guard });
                 return Err((Self { domain, mode }, Error::misuse("the engine is in use")));
             }
         };

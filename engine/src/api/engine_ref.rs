@@ -2,13 +2,14 @@
 //! kinds of endpoints and those that differ.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
+use crate::progress::wait_object::WaitObject;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::types::{Completion, Error, OperationId, Outcome};
@@ -17,7 +18,7 @@ use crate::types::{Completion, Error, OperationId, Outcome};
 ///
 /// Each call is one piece of work for the engine: nothing is borrowed between two of them.
 pub trait EngineRef: Clone {
-    /// A reference that does not keep the engine open.
+    /// What an endpoint closes by.
     type Weak;
     /// Names an operation whose end is not for a queue.
     type Handle;
@@ -51,12 +52,12 @@ pub trait EngineRef: Clone {
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error>;
 
-    /// The descriptor to sleep by.
-    fn wait_fd(&self) -> io::Result<BorrowedFd<'_>>;
+    /// Something to sleep by, for one thread.
+    fn new_wait_object(&self) -> io::Result<Arc<WaitObject>>;
 
-    /// Prepares a sleep by [`Self::wait_fd`]; the caller looks behind this whether there is
-    /// something to sleep for.
-    fn arm(&self) -> Result<(), Error>;
+    /// Prepares a sleep by `wait_object`; the caller looks behind this whether there is something
+    /// to sleep for.
+    fn arm(&self, wait_object: &WaitObject) -> Result<(), Error>;
 
     /// `waker` is woken when there is something to do. `false`: there is nobody to do so.
     fn wake_when_readable(&self, waker: &Waker) -> bool;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::engine_ref::EngineRef;
 use super::hints::Hints;
+use super::queues::Sleeper;
 use crate::progress::caretaker::EngineCell;
 use crate::progress::shared_engine::SharedEngine;
 
@@ -74,6 +75,7 @@ pub struct Open<E: EngineRef> {
     pub(super) number: u16,
     pub(super) queues: Queues<E::Queue>,
     pub(super) hints: Hints,
+    pub(super) sleeper: Sleeper,
     // Dropped after the hold on the engine above.
     pub(super) guard: Guard<E>,
 }
@@ -93,7 +95,7 @@ impl<E: EngineRef> Open<E> {
             queues: queues.clone(),
             has_borrowed: AtomicBool::new(false),
         };
-        Self { engine, number, queues, hints, guard }
+        Self { engine, number, queues, hints, sleeper: Sleeper::default(), guard }
     }
 
     /// Both queues, or the one that they are.

@@ -35,7 +35,7 @@ enum State<E: EngineRef> {
 ///
 /// # Futures
 ///
-/// The poll of a future makes progress. For the time of the setting `spin_us` it asks to be polled
+/// The poll of a future makes progress. For the time of the setting `spin` it asks to be polled
 /// again at once; then the task sleeps until there is something to do, and costs nothing meanwhile.
 /// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (An
 /// engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be polled

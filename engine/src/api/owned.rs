@@ -1,8 +1,8 @@
 //! Engines of one thread.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,11 @@ impl EngineRef for Rc<EngineCell> {
 
     #[inline]
     fn progress(&self) -> Result<bool, Error> {
-        self.borrow_mut().progress()
+        let happened = self.borrow_mut().progress()?;
+        if happened {
+            self.wake_tasks();
+        }
+        Ok(happened)
     }
 
     fn wait<T>(
@@ -53,14 +57,17 @@ impl EngineRef for Rc<EngineCell> {
         deadline: Option<Instant>,
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        self.borrow_mut().wait(deadline, done)
+        let answer = self.borrow_mut().wait(deadline, done);
+        self.wake_tasks();
+        answer
     }
 
-    fn wait_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.wait_object().map(WaitObject::fd)
+    fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
+        // One thread sleeps by one.
+        self.wait_object()
     }
 
-    fn arm(&self) -> Result<(), Error> {
+    fn arm(&self, _wait_object: &WaitObject) -> Result<(), Error> {
         (**self).arm()
     }
 
@@ -132,7 +139,9 @@ impl EngineRef for Rc<EngineCell> {
         handle: &Id,
         deadline: Option<Instant>,
     ) -> Result<Option<Outcome>, Error> {
-        self.borrow_mut().wait(deadline, |engine| take_outcome(engine, *handle))
+        let outcome = self.borrow_mut().wait(deadline, |engine| take_outcome(engine, *handle));
+        self.wake_tasks();
+        outcome
     }
 
     fn cancel_handle(&self, handle: &Id) -> bool {
@@ -204,8 +213,9 @@ impl EngineRef for Rc<EngineCell> {
                 .clone()
                 .fold(0, |got, queue| got + completions.take(*queue, into, limit - got));
             (got > 0).then_some(got)
-        })?;
-        Ok(got.unwrap_or(0))
+        });
+        self.wake_tasks();
+        Ok(got?.unwrap_or(0))
     }
 }
 

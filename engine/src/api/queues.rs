@@ -1,13 +1,14 @@
 //! Progress, and what operations end in: completion queues, events, counters.
 
-use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::Attached;
+use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, Event, OperationId, Selector, Status};
 
@@ -19,6 +20,7 @@ use crate::types::{Completion, Error, Event, OperationId, Selector, Status};
 pub struct CompletionQueue<M: Attached> {
     pub(super) engine: M::Engine,
     pub(super) queue: <M::Engine as EngineRef>::Queue,
+    sleeper: Sleeper,
 }
 
 impl<M: Attached> std::fmt::Debug for CompletionQueue<M> {
@@ -30,7 +32,8 @@ impl<M: Attached> std::fmt::Debug for CompletionQueue<M> {
 impl<M: Attached> Clone for CompletionQueue<M> {
     fn clone(&self) -> Self {
         self.engine.share_queue(&self.queue);
-        Self { engine: self.engine.clone(), queue: self.queue.clone() }
+        let (engine, queue) = (self.engine.clone(), self.queue.clone());
+        Self { engine, queue, sleeper: Sleeper::default() }
     }
 }
 
@@ -52,14 +55,14 @@ impl<M: Attached> CompletionQueue<M> {
         Ok(self.engine.read_queue(&self.queue, into, limit))
     }
 
-    /// A descriptor for `epoll`, `poll` or an event loop, of the whole engine: see [`Self::arm`].
-    /// Do not read it.
+    /// A descriptor for `epoll`, `poll` or an event loop, for one thread that sleeps at a time (a
+    /// clone of the queue has one of its own): see [`Self::arm`]. Do not read it.
     ///
     /// # Errors
     ///
     /// [`Error::System`] when descriptors cannot be had.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.engine.wait_fd().map_err(no_wait_fd)
+        self.sleeper.wait_object(&self.engine).map(|it| it.fd())
     }
 
     /// Makes progress and prepares a sleep by [`Self::wait_fd`] (`fi_trywait`). `true`: sleep now;
@@ -72,7 +75,7 @@ impl<M: Attached> CompletionQueue<M> {
     /// The driver failed for good; no descriptors.
     pub fn arm(&self) -> Result<bool, Error> {
         self.engine.progress()?;
-        self.engine.arm()?;
+        self.engine.arm(self.sleeper.wait_object(&self.engine)?)?;
         Ok(self.engine.is_queue_empty(&self.queue))
     }
 
@@ -96,8 +99,21 @@ impl<M: Attached> CompletionQueue<M> {
     }
 }
 
-fn no_wait_fd(error: io::Error) -> Error {
-    Error::system("cannot wait by a descriptor (is the limit on open files reached?)", error)
+/// What the user of one object sleeps by, once that is asked for.
+#[derive(Debug, Default)]
+pub(super) struct Sleeper(OnceLock<Arc<WaitObject>>);
+
+impl Sleeper {
+    fn wait_object<E: EngineRef>(&self, engine: &E) -> Result<&WaitObject, Error> {
+        if let Some(known) = self.0.get() {
+            return Ok(known);
+        }
+        let new = engine.new_wait_object().map_err(|error| {
+            let text = "cannot wait by a descriptor (is the limit on open files reached?)";
+            Error::system(text, error)
+        })?;
+        Ok(self.0.get_or_init(|| new))
+    }
 }
 
 impl<M: Attached> Endpoint<M> {
@@ -138,7 +154,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn open_queue(&self, entries_max: usize) -> CompletionQueue<M> {
         let engine = self.open().engine.clone();
         let queue = engine.open_queue(entries_max.max(1));
-        CompletionQueue { engine, queue }
+        CompletionQueue { engine, queue, sleeper: Sleeper::default() }
     }
 
     /// The queue that the ends of its sends go to.
@@ -155,7 +171,7 @@ impl<M: Attached> Endpoint<M> {
     fn queue_object(&self, queue: &<M::Engine as EngineRef>::Queue) -> CompletionQueue<M> {
         let engine = self.open().engine.clone();
         engine.share_queue(queue);
-        CompletionQueue { engine, queue: queue.clone() }
+        CompletionQueue { engine, queue: queue.clone(), sleeper: Sleeper::default() }
     }
 
     /// Takes up to `limit` completions off the endpoint's queue, oldest first, after one turn of
@@ -203,7 +219,8 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// [`Error::System`] when descriptors cannot be had.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
-        self.open().engine.wait_fd().map_err(no_wait_fd)
+        let open = self.open();
+        open.sleeper.wait_object(&open.engine).map(|it| it.fd())
     }
 
     /// As [`CompletionQueue::arm`], for the queues of the endpoint. Events of the engine make the
@@ -215,7 +232,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn arm(&self) -> Result<bool, Error> {
         let open = self.open();
         open.engine.progress()?;
-        open.engine.arm()?;
+        open.engine.arm(open.sleeper.wait_object(&open.engine)?)?;
         Ok(open.each_queue().all(|queue| open.engine.is_queue_empty(queue)))
     }
 

@@ -1,8 +1,7 @@
 //! Engines of all threads.
 
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -18,16 +17,18 @@ use crate::proto::send::SendRequest;
 use crate::types::{Completion, Error, OperationId, Outcome};
 
 impl EngineRef for Arc<SharedEngine> {
-    type Weak = Weak<SharedEngine>;
+    /// A strong one: who closes an endpoint waits for the end of its operations, although another
+    /// thread lets go of everything else.
+    type Weak = Self;
     type Handle = Arc<Ticket>;
     type Queue = Arc<OutsideQueue>;
 
-    fn downgrade(&self) -> Weak<SharedEngine> {
-        Self::downgrade(self)
+    fn downgrade(&self) -> Self {
+        Self::clone(self)
     }
 
-    fn upgrade(weak: &Weak<SharedEngine>) -> Option<Self> {
-        weak.upgrade().filter(|engine| !engine.is_inherited())
+    fn upgrade(weak: &Self) -> Option<Self> {
+        Some(Self::clone(weak)).filter(|engine| !engine.is_inherited())
     }
 
     fn is_same(one: &Self, other: &Self) -> bool {
@@ -54,12 +55,12 @@ impl EngineRef for Arc<SharedEngine> {
         (**self).wait(deadline, done)
     }
 
-    fn wait_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.wait_object().map(WaitObject::fd)
+    fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
+        (**self).new_wait_object()
     }
 
-    fn arm(&self) -> Result<(), Error> {
-        (**self).arm()
+    fn arm(&self, wait_object: &WaitObject) -> Result<(), Error> {
+        (**self).arm(wait_object)
     }
 
     fn wake_when_readable(&self, waker: &Waker) -> bool {

@@ -103,11 +103,6 @@ impl Engine {
         self.state.core.closed_operations().any(|(id, _)| completions.is_lent(id))
     }
 
-    /// The driver has failed for good: ends it. `true`: the kernel has let go of all memory.
-    pub(crate) fn end_failed_driver(&mut self) -> bool {
-        self.driver.shutdown(LET_GO)
-    }
-
     /// Ends the driver, and with it what is outstanding at endpoints that are closed. `false`: the
     /// kernel still has memory, all of which the engine owns: with memory that was lent nobody can
     /// go on.

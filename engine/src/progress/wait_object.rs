@@ -6,8 +6,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use rustix::time::{
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct WaitObject {
+pub struct WaitObject {
     set: OwnedFd,
     timer: OwnedFd,
     bell: OwnedFd,
@@ -28,13 +28,15 @@ pub(crate) struct WaitObject {
     _wake_fd: OwnedFd,
     /// Somebody sleeps by it, or is about to.
     is_armed: AtomicBool,
+    /// How many of the engine are armed.
+    armed: Arc<AtomicUsize>,
     /// Tasks that sleep by it.
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl WaitObject {
     /// `wake_fd`: see [`crate::driver::lanes::Driver::wake_fd`].
-    pub(super) fn new(wake_fd: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(wake_fd: OwnedFd, armed: Arc<AtomicUsize>) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, timer_flags)?;
@@ -44,7 +46,7 @@ impl WaitObject {
             epoll::add(&set, member, data, epoll::EventFlags::IN)?;
         }
         let (is_armed, wakers) = (AtomicBool::new(false), Mutex::default());
-        Ok(Self { set, timer, bell, _wake_fd: wake_fd, is_armed, wakers })
+        Ok(Self { set, timer, bell, _wake_fd: wake_fd, is_armed, armed, wakers })
     }
 
     /// The descriptor.
@@ -52,9 +54,19 @@ impl WaitObject {
         self.set.as_fd()
     }
 
-    /// Is quiet from now on, until something comes, or for `left` at the most. The engine was
-    /// prepared for the sleep. What is looked at behind this call, and was not there, rings.
-    pub(super) fn arm(&self, left: Duration) -> io::Result<()> {
+    /// Is quiet from now on, until something comes: to be called before the engine is prepared for
+    /// the sleep. What is looked at behind that, and was not there, rings.
+    pub(super) fn begin_arming(&self) {
+        // Empty is as good as read.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        if !self.is_armed.swap(true, Ordering::Relaxed) {
+            self.armed.fetch_add(1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// The sleep may last for `left`.
+    pub(super) fn set_timer(&self, left: Duration) -> io::Result<()> {
         let value = match Timespec::try_from(left) {
             Ok(Timespec { tv_sec: 0, tv_nsec: 0 }) => Timespec { tv_sec: 0, tv_nsec: 1 },
             Ok(left) => left,
@@ -63,22 +75,14 @@ impl WaitObject {
         let interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let time = Itimerspec { it_interval: interval, it_value: value };
         timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
-        // Empty is as good as read.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        self.is_armed.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
         Ok(())
-    }
-
-    /// Whether somebody sleeps by it, or is about to.
-    pub(super) fn is_armed(&self) -> bool {
-        self.is_armed.load(Ordering::Relaxed)
     }
 
     /// Ends the sleep of those who sleep by it. Behind what was done for them.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.is_armed.load(Ordering::Relaxed) && self.is_armed.swap(false, Ordering::Relaxed) {
+            self.armed.fetch_sub(1, Ordering::Relaxed);
             // Full is loud enough.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
@@ -107,5 +111,13 @@ impl WaitObject {
         let had_tasks = !wakers.is_empty();
         wakers.into_iter().for_each(Waker::wake);
         had_tasks
+    }
+}
+
+impl Drop for WaitObject {
+    fn drop(&mut self) {
+        if *self.is_armed.get_mut() {
+            self.armed.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Polling, sleeping, and rings that are too small.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -102,7 +102,13 @@ pub(super) fn an_armed_driver_is_slept_for(variant: &Variant) {
         // It may take a look to find that nothing is there.
         let begin = Instant::now();
         while host.driver.arm(PATIENCE).unwrap().is_zero() || is_readable(1) {
+            events.clear();
             host.driver.poll(&mut events).unwrap();
+            if !events.is_empty() {
+                let error = host.driver.recv(lane, &mut into).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                host.watch(lane, Interest::Readable);
+            }
             assert!(begin.elapsed() < PATIENCE, "nothing more has come");
         }
     }

@@ -22,6 +22,7 @@ mod slots;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -77,6 +78,8 @@ pub(crate) struct UringDriver {
     absence: Absence,
     counters: DriverCounters,
     is_stopped: bool,
+    /// Signalled by the ring once somebody sleeps by it.
+    wake_signal: OnceLock<OwnedFd>,
 }
 
 impl UringDriver {
@@ -119,6 +122,7 @@ impl UringDriver {
             absence: Absence::default(),
             counters: DriverCounters::default(),
             is_stopped: false,
+            wake_signal: OnceLock::new(),
         })
     }
 
@@ -307,13 +311,14 @@ impl Driver for UringDriver {
     }
 
     fn wake_fd(&self) -> io::Result<OwnedFd> {
-        self.ring_copy()
+        self.wake_signal()
     }
 
     fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
         if self.is_stopped {
             return Err(stopped());
         }
+        self.clear_wake_signal();
         self.collect()?;
         if self.staged > 0 {
             // Nobody else submits what handling has staged.

@@ -1,10 +1,11 @@
 //! Entering the kernel: the submission and the completion queue.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use io_uring::{squeue, types};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::UringDriver;
 
@@ -91,11 +92,23 @@ impl UringDriver {
         self.serve_datagrams(true)
     }
 
-    /// Another descriptor of the ring.
-    pub(super) fn ring_copy(&self) -> io::Result<OwnedFd> {
-        // SAFETY: the ring's descriptor is open as long as the driver lives.
-        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
-        ring.try_clone_to_owned()
+    /// What the ring signals from now on when something completes, or is to be run by its owner.
+    /// (Where completions are deferred, the ring's own descriptor does not say so in all kernels.)
+    pub(super) fn wake_signal(&self) -> io::Result<OwnedFd> {
+        if let Some(known) = self.wake_signal.get() {
+            return known.try_clone();
+        }
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        self.ring.submitter().register_eventfd(signal.as_raw_fd())?;
+        self.wake_signal.get_or_init(|| signal).try_clone()
+    }
+
+    /// What has completed so far is about to be looked at.
+    pub(super) fn clear_wake_signal(&self) {
+        if let Some(signal) = self.wake_signal.get() {
+            // Empty is as good as read.
+            let _ = rustix::io::read(signal, &mut [0; 8]);
+        }
     }
 
     fn needs_call(&mut self) -> bool {

@@ -27,7 +27,7 @@ pub(super) struct Place {
     /// What becomes readable when something comes.
     wake_fds: WakeFds,
     /// What the owner and its tasks sleep by, once they do.
-    wait_object: OnceLock<WaitObject>,
+    wait_object: OnceLock<Arc<WaitObject>>,
 }
 
 // SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
@@ -56,11 +56,11 @@ impl Cared for Place {
     }
 
     fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>> {
-        self.wait_object.get().filter(|it| it.has_tasks()).map(WaitObject::fd)
+        self.wait_object.get().filter(|it| it.has_tasks()).map(|it| it.fd())
     }
 
     fn wake_tasks(&self) -> bool {
-        self.wait_object.get().is_some_and(WaitObject::wake_tasks)
+        self.wait_object.get().is_some_and(|it| it.wake_tasks())
     }
 
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
@@ -147,13 +147,23 @@ impl EngineCell {
     }
 
     /// What the owner can sleep by.
-    pub(crate) fn wait_object(&self) -> io::Result<&WaitObject> {
-        if self.place.wait_object.get().is_none() {
-            let wait_object = WaitObject::new(self.borrow_mut().wake_fd()?)?;
-            // The owner alone makes one.
-            let _ = self.place.wait_object.set(wait_object);
+    pub(crate) fn wait_object(&self) -> io::Result<Arc<WaitObject>> {
+        if let Some(known) = self.place.wait_object.get() {
+            return Ok(Arc::clone(known));
         }
-        self.place.wait_object.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+        let wake_fd = self.borrow_mut().wake_fd()?;
+        let wait_object = Arc::new(WaitObject::new(wake_fd, Arc::default())?);
+        // The owner alone makes one.
+        Ok(Arc::clone(self.place.wait_object.get_or_init(|| wait_object)))
+    }
+
+    /// Has tasks that sleep look for themselves, behind calls that may have taken what they sleep
+    /// for.
+    #[inline]
+    pub(crate) fn wake_tasks(&self) {
+        if let Some(wait_object) = self.place.wait_object.get() {
+            wait_object.wake_tasks();
+        }
     }
 
     /// Prepares the engine for a sleep of its owner, who looks behind this whether there is
@@ -161,22 +171,24 @@ impl EngineCell {
     pub(crate) fn arm(&self) -> Result<(), Error> {
         let failed = |error| Error::system("cannot wait by a descriptor", error);
         let wait_object = self.wait_object().map_err(failed)?;
+        wait_object.begin_arming();
         let left = self.borrow_mut().arm()?;
-        wait_object.arm(left).map_err(failed)
+        wait_object.set_timer(left).map_err(failed)
     }
 
     /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
     pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
         let Some(membership) = &self.membership else { return false };
-        match self.arm() {
-            Ok(()) => {}
+        let armed = self.arm().and_then(|()| {
+            self.wait_object().map_err(|error| Error::system("no wait object", error))
+        });
+        match armed {
+            Ok(wait_object) => wait_object.wake_when_readable(waker),
             Err(error) => {
                 tracing::debug!("a task is polled again at once: {error}");
                 return false;
             }
         }
-        let Ok(wait_object) = self.wait_object() else { return false };
-        wait_object.wake_when_readable(waker);
         membership.wake();
         true
     }

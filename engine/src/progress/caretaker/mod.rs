@@ -202,6 +202,14 @@ impl Drop for Membership {
             // That thread has panicked.
             return;
         }
+        let is_here = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
+        if running.as_ref().is_some_and(|running| is_here(&running.thread)) {
+            // A waker that it woke has dropped the engine: it goes on behind that.
+            if wards.is_over {
+                *running = None;
+            }
+            return;
+        }
         if wards.is_over {
             drop(wards);
             if let Some(ended) = running.take() {

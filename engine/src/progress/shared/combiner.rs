@@ -25,7 +25,6 @@
 //! Who releases the lock has applied what was queued, up to a bound, so that each call ends. What
 //! is left then is told by [`Combiner::has_leftover`], and the next holder applies it first: the
 //! next poster, a waiter, or the caretaker, who look at it. Leftovers are
-//! - requests behind one that `apply` gave back;
 //! - requests beyond the bound of rounds, while others push all the time;
 //! - the request of a pusher that is preempted between its two steps: it applies it itself when it
 //!   runs again, or has the holder do it;
@@ -48,15 +47,6 @@ const ROUNDS: u32 = 4;
 /// How often a thread looks whether the lock is free before it sleeps.
 const SPINS: u32 = 64;
 
-/// What became of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub(crate) enum Applied<T> {
-    Done,
-    /// A limit is reached: the request stays the first in line, and those behind it wait as well.
-    NotNow(T),
-}
-
 /// What became of a post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -72,8 +62,6 @@ pub(crate) enum Posted<R> {
 pub(crate) enum Left {
     /// Nothing.
     Nothing,
-    /// The oldest was given back by `apply`.
-    Stalled,
     /// A pusher has its place but no link yet.
     Pending,
     /// More than the bound.
@@ -99,18 +87,10 @@ pub(crate) struct CombinerCounts {
     pub(crate) leftovers: u64,
 }
 
-/// What is under the lock.
-#[derive(Debug)]
-struct Inside<S, T> {
-    state: S,
-    /// The oldest request, which `apply` gave back.
-    stalled: Option<T>,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Combiner<S, T> {
-    lock: QueueLock<Inside<S, T>, T>,
+    lock: QueueLock<S, T>,
     /// The last release left something queued, or the next one will. Stored by the holder.
     has_leftover: AtomicBool,
     /// Pushes of holders. The counters are stored by holders.
@@ -127,7 +107,7 @@ fn add(counter: &AtomicU64, count: u64) {
 impl<S, T> Combiner<S, T> {
     pub(crate) fn new(state: S) -> Self {
         Self {
-            lock: QueueLock::new(Inside { state, stalled: None }),
+            lock: QueueLock::new(state),
             has_leftover: AtomicBool::new(false),
             pushed_inside: AtomicU64::new(0),
             combined: AtomicU64::new(0),
@@ -145,7 +125,7 @@ impl<S, T> Combiner<S, T> {
         &self,
         inline: impl FnOnce(&mut S) -> R,
         queued: impl FnOnce() -> T,
-        mut apply: impl FnMut(&mut S, T) -> Applied<T>,
+        mut apply: impl FnMut(&mut S, T),
     ) -> Posted<R> {
         let Some(mut guard) = self.try_lock() else {
             if let Some(holder) = self.lock.push(queued()) {
@@ -190,6 +170,28 @@ impl<S, T> Combiner<S, T> {
         self.lock.is_held_here()
     }
 
+    /// [`Self::lock`], behind everything that was posted before, by whatever thread. May wait for
+    /// pushers that are between their two steps.
+    pub(crate) fn lock_behind_posts(&self, mut apply: impl FnMut(&mut S, T)) -> Guard<'_, S, T> {
+        let before = self.lock.pushed();
+        let mut guard = self.lock();
+        loop {
+            match guard.drain(&mut apply).left {
+                Left::Nothing => return guard,
+                Left::More => {}
+                Left::Pending => sync::yield_now(),
+            }
+            if self.lock.popped() >= before {
+                return guard;
+            }
+        }
+    }
+
+    /// Requests that were queued so far, or are about to be.
+    pub(crate) fn pushed(&self) -> usize {
+        self.lock.pushed()
+    }
+
     /// Panics if the calling thread has the state: it would wait for itself.
     pub(crate) fn refuse_reentry(&self) {
         assert!(
@@ -206,8 +208,7 @@ impl<S, T> Combiner<S, T> {
         self.has_leftover.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is queued behind what is stalled, if anything. Never true while a post that
-    /// happened before is queued.
+    /// Whether nothing is queued. Never true while a post that happened before is.
     #[inline]
     pub(crate) fn is_queue_empty(&self) -> bool {
         self.lock.is_empty()
@@ -236,31 +237,31 @@ impl<S, T> Combiner<S, T> {
 pub(crate) struct Guard<'a, S, T> {
     combiner: &'a Combiner<S, T>,
     /// `None`: released.
-    holder: Option<Holder<'a, Inside<S, T>, T>>,
+    holder: Option<Holder<'a, S, T>>,
 }
 
 const PRESENT: &str = "the holder is taken out only by release and drop, which end the guard";
 
 impl<'a, S, T> Guard<'a, S, T> {
     #[inline]
-    fn new(combiner: &'a Combiner<S, T>, holder: Holder<'a, Inside<S, T>, T>) -> Self {
+    fn new(combiner: &'a Combiner<S, T>, holder: Holder<'a, S, T>) -> Self {
         Self { combiner, holder: Some(holder) }
     }
 
     #[inline]
-    fn holder(&self) -> &Holder<'a, Inside<S, T>, T> {
+    fn holder(&self) -> &Holder<'a, S, T> {
         self.holder.as_ref().expect(PRESENT)
     }
 
     #[inline]
-    fn holder_mut(&mut self) -> &mut Holder<'a, Inside<S, T>, T> {
+    fn holder_mut(&mut self) -> &mut Holder<'a, S, T> {
         self.holder.as_mut().expect(PRESENT)
     }
 
-    /// Whether nothing is queued, nor stalled.
+    /// Whether nothing is queued.
     #[inline]
     fn is_clear(&self) -> bool {
-        self.holder().is_empty() && self.holder().state().stalled.is_none()
+        self.holder().is_empty()
     }
 
     /// Queues behind the others.
@@ -271,25 +272,18 @@ impl<'a, S, T> Guard<'a, S, T> {
     }
 
     /// Applies requests, oldest first, [`BATCH`] at most.
-    pub(crate) fn drain(&mut self, mut apply: impl FnMut(&mut S, T) -> Applied<T>) -> Drained {
+    pub(crate) fn drain(&mut self, mut apply: impl FnMut(&mut S, T)) -> Drained {
         let mut applied = 0;
         let left = loop {
             if applied == BATCH {
                 break if self.is_clear() { Left::Nothing } else { Left::More };
             }
-            let request = match self.holder_mut().state_mut().stalled.take() {
-                Some(request) => request,
-                None => match self.holder_mut().pop() {
-                    Popped::Item(request) => request,
-                    Popped::Empty => break Left::Nothing,
-                    Popped::Pending => break Left::Pending,
-                },
+            let request = match self.holder_mut().pop() {
+                Popped::Item(request) => request,
+                Popped::Empty => break Left::Nothing,
+                Popped::Pending => break Left::Pending,
             };
-            let inside = self.holder_mut().state_mut();
-            if let Applied::NotNow(request) = apply(&mut inside.state, request) {
-                inside.stalled = Some(request);
-                break Left::Stalled;
-            }
+            apply(self.holder_mut().state_mut(), request);
             applied += 1;
         };
         if applied > 0 {
@@ -301,14 +295,14 @@ impl<'a, S, T> Guard<'a, S, T> {
     /// Releases the lock. Applies what was queued meanwhile, [`ROUNDS`] times [`BATCH`] at most;
     /// `left` is what this thread left queued.
     #[inline]
-    pub(crate) fn release(mut self, apply: impl FnMut(&mut S, T) -> Applied<T>) -> Drained {
+    pub(crate) fn release(mut self, apply: impl FnMut(&mut S, T)) -> Drained {
         if self.is_clear() && self.try_release() {
             return Drained { applied: 0, left: Left::Nothing };
         }
         self.release_slowly(apply)
     }
 
-    fn release_slowly(mut self, mut apply: impl FnMut(&mut S, T) -> Applied<T>) -> Drained {
+    fn release_slowly(mut self, mut apply: impl FnMut(&mut S, T)) -> Drained {
         let combiner = self.combiner;
         let mut applied = 0;
         let mut left = Left::More;
@@ -324,7 +318,6 @@ impl<'a, S, T> Guard<'a, S, T> {
                     left = Left::More;
                 }
                 Left::More => {}
-                Left::Stalled => break,
                 Left::Pending => {
                     // Its pusher may be held up for long: go, and come back if it ran meanwhile.
                     if !self.leave() {
@@ -342,7 +335,7 @@ impl<'a, S, T> Guard<'a, S, T> {
         Drained { applied, left }
     }
 
-    /// Releases the lock if nothing is queued, and says whether it did. Nothing is stalled.
+    /// Releases the lock if nothing is queued, and says whether it did.
     #[inline]
     fn try_release(&mut self) -> bool {
         let Some(holder) = self.holder.take() else { return true };
@@ -370,14 +363,14 @@ impl<S, T> Deref for Guard<'_, S, T> {
 
     #[inline]
     fn deref(&self) -> &S {
-        &self.holder().state().state
+        self.holder().state()
     }
 }
 
 impl<S, T> DerefMut for Guard<'_, S, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut S {
-        &mut self.holder_mut().state_mut().state
+        self.holder_mut().state_mut()
     }
 }
 

@@ -17,6 +17,6 @@ mod tests;
 mod wait;
 mod wait_set;
 
-pub(super) use combiner::{Applied, CombinerCounts, Posted};
+pub(super) use combiner::{CombinerCounts, Posted};
 pub(super) use wait::{Doorbell, Progress, Shared};
 pub(super) use wait_set::Keys;

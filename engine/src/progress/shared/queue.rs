@@ -204,6 +204,11 @@ impl<S, T> QueueLock<S, T> {
         self.word.pushed.load(Ordering::Relaxed)
     }
 
+    /// Requests popped so far.
+    pub(crate) fn popped(&self) -> usize {
+        self.popped.load(Ordering::Acquire)
+    }
+
     /// Whether the calling thread has the lock.
     #[inline]
     pub(crate) fn is_held_here(&self) -> bool {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::combiner::{Applied, Combiner, Left, Posted};
+use super::combiner::{Combiner, Left, Posted};
 use super::wait::{Doorbell, Progress, Shared};
 use super::wait_set::{Keys, WaitSet};
 
@@ -37,9 +37,8 @@ impl Log {
     }
 }
 
-fn apply(log: &mut Log, post: Post) -> Applied<Post> {
+fn apply(log: &mut Log, post: Post) {
     log.add(post);
-    Applied::Done
 }
 
 fn post(combiner: &Combiner<Log, Post>, what: Post) -> Posted<()> {
@@ -136,39 +135,6 @@ fn posters_go_on_while_the_holder_is_held_up() {
 }
 
 #[test]
-fn what_is_stalled_blocks_those_behind_it() {
-    let apply = |(room, posts): &mut (u32, Vec<u32>), post| {
-        if *room == 0 {
-            return Applied::NotNow(post);
-        }
-        *room -= 1;
-        posts.push(post);
-        Applied::Done
-    };
-    let combiner = Combiner::new((0, Vec::new()));
-    let guard = combiner.lock();
-    for post in 1..=3 {
-        // Inside, posts are queued.
-        let posted = combiner.post(|_| unreachable!("the state is taken"), || post, apply);
-        assert_eq!(posted, Posted::<()>::Queued);
-    }
-    let released = guard.release(apply);
-    assert_eq!((released.applied, released.left), (0, Left::Stalled));
-    assert!(combiner.has_leftover());
-    assert_eq!(combiner.post(|_| (), || 4, apply), Posted::Queued);
-    let mut guard = combiner.lock();
-    guard.0 = 2;
-    assert_eq!(guard.release(apply).left, Left::Stalled);
-    let mut guard = combiner.lock();
-    assert_eq!(guard.1, [1, 2]);
-    guard.0 = 3;
-    assert_eq!(guard.release(apply).left, Left::Nothing);
-    assert!(!combiner.has_leftover());
-    assert_eq!(combiner.post(|(_, posts)| posts.push(5), || 5, apply), Posted::Inline(()));
-    assert_eq!(combiner.lock().1, [1, 2, 3, 4, 5]);
-}
-
-#[test]
 fn a_dropped_guard_leaves_what_is_queued() {
     let combiner = Combiner::new(Log::default());
     let guard = combiner.lock();
@@ -231,9 +197,9 @@ fn requests_that_are_left_are_freed() {
     let guard = combiner.lock();
     for _ in 0..3 {
         let queued = || Arc::clone(&counted);
-        assert_eq!(combiner.post(|()| (), queued, |(), _| Applied::Done), Posted::Queued);
+        assert_eq!(combiner.post(|()| (), queued, |(), _| {}), Posted::Queued);
     }
-    assert_eq!(guard.release(|(), request| Applied::NotNow(request)).left, Left::Stalled);
+    drop(guard);
     assert_eq!(Arc::strong_count(&counted), 4);
     drop(combiner);
     assert_eq!(Arc::strong_count(&counted), 1);
@@ -310,7 +276,6 @@ impl World {
     fn post(&self, thread: usize) {
         let apply = |engine: &mut Engine, thread| {
             engine.posted.push(thread);
-            Applied::Done
         };
         let _ = self.shared.post(|engine| engine.posted.push(thread), || thread, apply);
     }
@@ -330,9 +295,8 @@ struct Turns<'a> {
 impl Progress<Engine, usize> for Turns<'_> {
     type Plan = ();
 
-    fn apply(&mut self, engine: &mut Engine, thread: usize) -> Applied<usize> {
+    fn apply(&mut self, engine: &mut Engine, thread: usize) {
         engine.posted.push(thread);
-        Applied::Done
     }
 
     fn progress(&mut self, engine: &mut Engine) -> bool {
@@ -406,7 +370,6 @@ fn a_call_that_waits_and_one_that_does_not() {
     let world = World::new(1);
     let apply = |engine: &mut Engine, thread| {
         engine.posted.push(thread);
-        Applied::Done
     };
     let call = |engine: &mut Engine| {
         assert!(world.shared.try_enter(|_| (), apply).is_none());

@@ -40,8 +40,8 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::combiner::{Applied, Combiner, Guard, Left, Posted};
-use super::sync::{self, AtomicU32, Ordering, fence};
+use super::combiner::{Combiner, Left, Posted};
+use super::sync::{self, AtomicU32, AtomicUsize, Ordering, fence};
 use super::wait_set::{Keys, WaitSet};
 
 /// Nobody leads.
@@ -71,7 +71,7 @@ pub(crate) trait Progress<S, T> {
     /// What ends a sleep, such as a deadline and descriptors.
     type Plan;
     /// Applies a request.
-    fn apply(&mut self, state: &mut S, request: T) -> Applied<T>;
+    fn apply(&mut self, state: &mut S, request: T);
     /// Makes progress; whether something happened.
     fn progress(&mut self, state: &mut S) -> bool;
     /// Nothing happened: has the state wake whoever sleeps by the plan. `None`: another turn
@@ -102,6 +102,8 @@ struct Leader {
     phase: AtomicU32,
     /// What it waits for; [`Keys::bits`].
     keys: AtomicU32,
+    /// Its number; 0: nobody leads.
+    thread: AtomicUsize,
 }
 
 /// Why a follower follows no longer.
@@ -117,7 +119,11 @@ fn is_over(until: Option<Instant>) -> bool {
 
 impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
     pub(crate) fn new(state: S, bell: B) -> Self {
-        let leader = Leader { phase: AtomicU32::new(FREE), keys: AtomicU32::new(0) };
+        let leader = Leader {
+            phase: AtomicU32::new(FREE),
+            keys: AtomicU32::new(0),
+            thread: AtomicUsize::new(0),
+        };
         Self {
             combiner: Combiner::new(state),
             bell,
@@ -153,7 +159,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         &self,
         inline: impl FnOnce(&mut S) -> R,
         queued: impl FnOnce() -> T,
-        mut apply: impl FnMut(&mut S, T) -> Applied<T>,
+        mut apply: impl FnMut(&mut S, T),
     ) -> Posted<R> {
         let wakes = Cell::new(false);
         let posted = self.combiner.post(
@@ -164,9 +170,8 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             },
             queued,
             |state, request| {
-                let applied = apply(state, request);
+                apply(state, request);
                 self.judge(state, &wakes);
-                applied
             },
         );
         match posted {
@@ -183,49 +188,55 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         posted
     }
 
-    /// Makes a call with the state, after waiting for those inside, and applies what is queued
-    /// before and after.
+    /// Makes a call with the state, after waiting for those inside, behind everything that was
+    /// posted before.
     ///
     /// # Panics
     /// If the calling thread is inside.
     pub(crate) fn enter<R>(
         &self,
         call: impl FnOnce(&mut S) -> R,
-        apply: impl FnMut(&mut S, T) -> Applied<T>,
+        apply: impl FnMut(&mut S, T),
     ) -> R {
-        self.call(self.combiner.lock(), call, apply)
+        self.call(true, call, apply).expect("it has waited for the state")
     }
 
     /// As [`Self::enter`]; `None` if some thread is inside, also this one.
     pub(crate) fn try_enter<R>(
         &self,
         call: impl FnOnce(&mut S) -> R,
-        apply: impl FnMut(&mut S, T) -> Applied<T>,
+        apply: impl FnMut(&mut S, T),
     ) -> Option<R> {
-        Some(self.call(self.combiner.try_lock()?, call, apply))
+        self.call(false, call, apply)
     }
 
     fn call<R>(
         &self,
-        mut guard: Guard<'_, S, T>,
+        waits: bool,
         call: impl FnOnce(&mut S) -> R,
-        mut apply: impl FnMut(&mut S, T) -> Applied<T>,
-    ) -> R {
+        mut apply: impl FnMut(&mut S, T),
+    ) -> Option<R> {
         let wakes = Cell::new(false);
         let mut apply = |state: &mut S, request| {
-            let applied = apply(state, request);
+            apply(state, request);
             self.judge(state, &wakes);
-            applied
         };
-        // What is left is applied later, and its posters see to the leader.
-        guard.drain(&mut apply);
+        let mut guard = match waits {
+            true => self.combiner.lock_behind_posts(&mut apply),
+            false => {
+                let mut guard = self.combiner.try_lock()?;
+                // What is left is applied later, and its posters see to the leader.
+                guard.drain(&mut apply);
+                guard
+            }
+        };
         let answer = call(&mut guard);
         self.judge(&guard, &wakes);
         guard.release(&mut apply);
         if wakes.get() {
             self.wake_leader();
         }
-        answer
+        Some(answer)
     }
 
     /// Under the lock: whether a leader that sleeps is to be woken.
@@ -275,10 +286,16 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             return Some(answer);
         }
         self.combiner.refuse_reentry();
+        assert!(
+            self.leader.thread.load(Ordering::Relaxed) != sync::thread_number(),
+            "this thread makes the progress of the engine: a callback (a waker) may post, but must \
+             not wait for the engine; make the call after the callback has returned"
+        );
         let phase = &self.leader.phase;
         loop {
             if phase.compare_exchange(FREE, AWAKE, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 let _leading = Leading { shared: self };
+                self.leader.thread.store(sync::thread_number(), Ordering::Relaxed);
                 return self.lead(keys, until, ready, progress);
             }
             match self.follow(keys, until, &mut ready) {
@@ -369,8 +386,6 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             let is_over = answer.is_some() || is_over(until);
             if let Some(plan) = plan {
                 let is_idle = match released.left {
-                    // Waits for an event, which the plan wakes for.
-                    Left::Stalled => true,
                     // Its pusher was told, and comes in itself.
                     Left::Pending => true,
                     Left::More | Left::Nothing => self.combiner.is_queue_empty(),
@@ -394,6 +409,7 @@ struct Leading<'a, S, T, B> {
 
 impl<S, T, B> Drop for Leading<'_, S, T, B> {
     fn drop(&mut self) {
+        self.shared.leader.thread.store(0, Ordering::Relaxed);
         self.shared.leader.phase.store(FREE, Ordering::Release);
         self.shared.followers.notify_one();
     }

@@ -11,14 +11,16 @@ use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, Posted, Refused, kind_of};
-use crate::progress::shared::Applied;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
-use crate::types::{Error, OperationKind};
+use crate::types::OperationKind;
 
 /// Names of requests that are kept before those are looked for that have ended.
 const NAMES_MIN: usize = 1024;
+
+/// The number of requests that nobody cancels.
+pub(super) const NAMELESS: u64 = u64::MAX;
 
 /// Where the end of a request goes.
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Inside {
         self.engine.as_mut().expect(PRESENT)
     }
 
-    /// After each call: a leader that sleeps is to see what it made, and those outside their ends.
+    /// After each call and request: a leader that sleeps is to see what it made, and those outside their ends.
     pub(super) fn after(&mut self, place: &Place, told: &RefCell<Told>) {
         if self.engine.is_none() {
             return;
@@ -89,29 +91,21 @@ impl Inside {
         }
     }
 
-    /// Posts what was left to the holder.
-    pub(super) fn apply(&mut self, request: Request) -> Applied<Request> {
+    /// Posts what was left to the holder. What a limit refuses ends with that error: its poster has
+    /// gone on, and to wait for room would hold up the requests of all others.
+    pub(super) fn apply(&mut self, request: Request) {
         match request {
             Request::Send { request, memory, end, more } => {
-                match self.post_send(&request, memory, &end, more) {
-                    Err((Error::WouldBlock(_), memory)) => {
-                        return Applied::NotNow(Request::Send { request, memory, end, more });
-                    }
-                    Err(refused) => self.report_refused(OperationKind::Send, end, refused),
-                    Ok(()) => {}
+                if let Err(refused) = self.post_send(&request, memory, &end, more) {
+                    self.report_refused(OperationKind::Send, end, refused);
                 }
             }
             Request::Receive { request, memory, end } => {
-                match self.post_receive(&request, memory, &end) {
-                    Err((Error::WouldBlock(_), memory)) => {
-                        return Applied::NotNow(Request::Receive { request, memory, end });
-                    }
-                    Err(refused) => self.report_refused(kind_of(&request), end, refused),
-                    Ok(()) => {}
+                if let Err(refused) = self.post_receive(&request, memory, &end) {
+                    self.report_refused(kind_of(&request), end, refused);
                 }
             }
         }
-        Applied::Done
     }
 
     fn post_send(
@@ -165,6 +159,9 @@ impl Inside {
 
     /// Its poster knows an operation by the number of its request.
     fn name(&mut self, number: u64, id: Id) {
+        if number == NAMELESS {
+            return;
+        }
         self.names.insert(number, id);
         if self.names.len() > self.names_max {
             let engine = self.engine.as_ref().expect(PRESENT);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use super::place::{Place, Told};
 use super::{SharedEngine, nanoseconds};
 use crate::progress::caretaker::Membership;
 use crate::progress::engine::Engine;
-use crate::progress::shared::{Applied, Keys, Progress};
+use crate::progress::shared::{Keys, Progress};
 use crate::progress::wait_object::WaitObject;
 use crate::types::Error;
 
@@ -42,11 +43,10 @@ impl SharedEngine {
             },
             &mut leading,
         );
-        // Nobody may lead any more.
-        self.after_call(RefCell::default());
-        if let Some(wait_object) = self.place.wait_object.get() {
-            // Those who sleep by it relied on the leader.
-            wait_object.ring();
+        // Nobody may lead any more, on whom others relied.
+        self.after_call(RefCell::new(leading.news.take()));
+        if leading.has_led {
+            self.place.ring();
         }
         answer.transpose()
     }
@@ -56,39 +56,37 @@ impl SharedEngine {
         self.place.spin
     }
 
-    /// What threads can sleep by that do not wait.
-    pub(crate) fn wait_object(&self) -> io::Result<&WaitObject> {
-        let known = &self.place.wait_object;
-        if known.get().is_none() {
-            let wait_object = WaitObject::new(self.place.wake_fd.try_clone()?)?;
-            // Another thread may have been first.
-            let _ = known.set(wait_object);
-        }
-        known.get().ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// Something to sleep by, for one thread.
+    pub(crate) fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
+        self.place.new_wait_object()
     }
 
-    /// Prepares the engine for a sleep by the wait object. Behind this the caller looks whether
-    /// there is something to sleep for.
-    pub(crate) fn arm(&self) -> Result<(), Error> {
-        let failed = |error| Error::system("cannot wait by a descriptor", error);
-        let wait_object = self.wait_object().map_err(failed)?;
+    /// Prepares the engine for a sleep by `wait_object`. Behind this the caller looks whether there
+    /// is something to sleep for.
+    pub(crate) fn arm(&self, wait_object: &WaitObject) -> Result<(), Error> {
+        // First of all, so that whoever shortens the sleep rings.
+        wait_object.begin_arming();
         let left = self.with_inside(|inside| {
             let left = inside.engine().arm()?;
-            inside.armed_until_ns = Some(inside.engine().state.now_ns + nanoseconds(left));
+            let until_ns = inside.engine().state.now_ns + nanoseconds(left);
+            let earliest = inside.armed_until_ns.map_or(until_ns, |known| known.min(until_ns));
+            inside.armed_until_ns = Some(earliest);
             Ok::<_, Error>(left)
         })?;
-        wait_object.arm(left).map_err(failed)
+        let failed = |error| Error::system("cannot wait by a descriptor", error);
+        wait_object.set_timer(left).map_err(failed)
     }
 
     /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
     pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
-        let Some(membership) = &self.membership else { return false };
-        if let Err(error) = self.arm() {
+        let Some(membership) = &self.membership else { return self.thread.is_some() };
+        let tasks = &self.place.tasks;
+        // Known before others take what it sleeps for.
+        tasks.wake_when_readable(waker);
+        if let Err(error) = self.arm(tasks) {
             tracing::debug!("a task is polled again at once: {error}");
             return false;
         }
-        let Ok(wait_object) = self.wait_object() else { return false };
-        wait_object.wake_when_readable(waker);
         membership.wake();
         true
     }
@@ -121,12 +119,14 @@ pub(super) struct Leading<'a> {
     turns: u32,
     idle_since: Option<Instant>,
     backoff: Backoff,
+    /// It has made a turn.
+    has_led: bool,
 }
 
 impl<'a> Leading<'a> {
     pub(super) fn new(place: &'a Place, caretaker: Option<&'a Membership>) -> Self {
         let (news, backoff) = (RefCell::default(), Backoff::new());
-        Self { place, caretaker, news, turns: 0, idle_since: None, backoff }
+        Self { place, caretaker, news, turns: 0, idle_since: None, backoff, has_led: false }
     }
 }
 
@@ -134,12 +134,13 @@ impl Progress<Inside, Request> for Leading<'_> {
     /// How long to sleep.
     type Plan = Duration;
 
-    fn apply(&mut self, inside: &mut Inside, request: Request) -> Applied<Request> {
-        inside.apply(request)
+    fn apply(&mut self, inside: &mut Inside, request: Request) {
+        self.place.apply(inside, request, &self.news);
     }
 
     fn progress(&mut self, inside: &mut Inside) -> bool {
         (inside.armed_until_ns, inside.wants_wake) = (None, false);
+        self.has_led = true;
         let happened = match inside.engine().progress() {
             Ok(happened) => happened,
             Err(error) => {
@@ -164,6 +165,9 @@ impl Progress<Inside, Request> for Leading<'_> {
         let now = Instant::now();
         let since = *self.idle_since.get_or_insert(now);
         if now - since < self.place.spin {
+            return None;
+        }
+        if !self.news.borrow().news.is_empty() {
             return None;
         }
         // A driver that cannot is found out by the next turn.

@@ -22,14 +22,14 @@ use std::time::Duration;
 use rustix::process::{Pid, getpid};
 
 use self::dedicated::Dedicated;
-use self::inside::{End, Inside, Request};
+use self::inside::{End, Inside, NAMELESS, Request};
 use self::place::{Place, Told};
 use super::caretaker::{Cared, Membership, SendEngine};
 use super::completions::PostedTo;
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::post::{Memory, Posted, Refused};
-use super::shared::{Applied, CombinerCounts};
+use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
 use crate::proto::receive::ReceiveRequest;
@@ -108,7 +108,7 @@ impl SharedEngine {
                 inside.after(&self.place, &news);
                 answer
             },
-            |inside, request| inside.apply(request),
+            |inside, request| self.place.apply(inside, request, &news),
         );
         self.after_call(news);
         answer
@@ -127,10 +127,6 @@ impl SharedEngine {
         if let Some(error) = self.place.failure.get() {
             return Err(error.clone());
         }
-        if let Some(wait_object) = self.place.wait_object.get() {
-            // This may take what others sleep for.
-            wait_object.ring();
-        }
         let news = RefCell::default();
         let turn = self.place.shared.try_enter(
             |inside| {
@@ -139,9 +135,13 @@ impl SharedEngine {
                 inside.after(&self.place, &news);
                 turn
             },
-            |inside, request| inside.apply(request),
+            |inside, request| self.place.apply(inside, request, &news),
         );
         self.after_call(news);
+        if matches!(turn, Some(Ok(true))) {
+            // It may have taken what others sleep for, and does not watch for them any more.
+            self.place.ring();
+        }
         match turn {
             Some(Err(error)) => {
                 self.place.fail(error.clone());
@@ -193,12 +193,7 @@ impl SharedEngine {
                 answer
             },
             || queued(take()),
-            |inside, request| {
-                let applied = inside.apply(request);
-                self.place.activity.count();
-                inside.after(&self.place, &news);
-                applied
-            },
+            |inside, request| self.place.apply(inside, request, &news),
         );
         self.after_call(news);
         Ok(match posted {
@@ -275,7 +270,7 @@ impl SharedEngine {
             Memory::nothing(),
             |engine, _| engine.inject(request, bytes, to.route(), more),
             |_| {
-                let (memory, end) = (Memory::copy_of(bytes), End::Queue { to, number: u64::MAX });
+                let (memory, end) = (Memory::copy_of(bytes), End::Queue { to, number: NAMELESS });
                 Request::Send { request: *request, memory, end, more }
             },
         );
@@ -340,9 +335,11 @@ impl Drop for SharedEngine {
         self.membership = None;
         self.thread = None;
         let take = |inside: &mut Inside| inside.engine.take();
-        let engine = self.place.shared.enter(take, |inside, request| match inside.engine {
-            Some(_) => inside.apply(request),
-            None => Applied::Done,
+        // All that was posted is applied before; nobody is left to post more.
+        let engine = self.place.shared.enter(take, |inside, request| {
+            if inside.engine.is_some() {
+                inside.apply(request);
+            }
         });
         if let Some(engine) = engine {
             engine.into_engine().close();

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -49,8 +49,12 @@ pub(super) struct Place {
     pub(super) wake_fd: OwnedFd,
     /// A copy of that, for the caretaker.
     pub(super) wake_fds: Arc<[OwnedFd]>,
-    /// What threads and tasks sleep by that do not wait, once they do.
-    pub(super) wait_object: OnceLock<WaitObject>,
+    /// What tasks sleep by.
+    pub(super) tasks: Arc<WaitObject>,
+    /// All of this engine, that of the tasks among them.
+    wait_objects: Mutex<Vec<Weak<WaitObject>>>,
+    /// How many of these are armed.
+    armed: Arc<AtomicUsize>,
     /// What ended the driver.
     pub(super) failure: OnceLock<Error>,
     /// Sleeps of leaders. Stored by the leader.
@@ -60,7 +64,9 @@ pub(super) struct Place {
 
 impl Cared for Place {
     fn steps(&self) -> u64 {
-        2 * self.activity.steps() + u64::from(self.shared.has_leader())
+        // Also what is posted while the caretaker is at it.
+        let steps = self.activity.steps() + self.shared.combiner().pushed() as u64;
+        2 * steps + u64::from(self.shared.has_leader())
     }
 
     fn park(&self, steps: u64) -> bool {
@@ -76,11 +82,11 @@ impl Cared for Place {
     }
 
     fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>> {
-        self.wait_object.get().filter(|it| it.has_tasks()).map(WaitObject::fd)
+        self.tasks.has_tasks().then(|| self.tasks.fd())
     }
 
     fn wake_tasks(&self) -> bool {
-        self.wait_object.get().is_some_and(WaitObject::wake_tasks)
+        self.tasks.wake_tasks()
     }
 
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
@@ -91,10 +97,14 @@ impl Cared for Place {
                 inside.after(self, &news);
                 turn
             },
-            |inside, request| inside.apply(request),
+            |inside, request| self.apply(inside, request, &news),
         );
         self.tell(news);
-        turn.flatten()
+        let turn = turn.flatten();
+        if let Some(Err(error)) = &turn {
+            self.fail(error.clone());
+        }
+        turn
     }
 }
 
@@ -104,12 +114,16 @@ impl Place {
         let wake_fd = engine.wake_fd()?;
         let wake_fds = Arc::new([wake_fd.try_clone()?]);
         let spin = engine.state.config.spin;
+        let armed = Arc::new(AtomicUsize::new(0));
+        let tasks = Arc::new(WaitObject::new(wake_fd.try_clone()?, Arc::clone(&armed))?);
         Ok(Self {
             shared: Shared::new(Inside::new(engine), Bell(bell)),
             activity: Activity::default(),
             wake_fd,
             wake_fds,
-            wait_object: OnceLock::new(),
+            wait_objects: Mutex::new(vec![Arc::downgrade(&tasks)]),
+            tasks,
+            armed,
             failure: OnceLock::new(),
             sleeps: AtomicU64::new(0),
             spin,
@@ -118,8 +132,14 @@ impl Place {
 
     /// Whether anybody sleeps until the engine has something.
     pub(super) fn has_sleepers(&self) -> bool {
-        self.shared.has_sleeping_leader()
-            || self.wait_object.get().is_some_and(WaitObject::is_armed)
+        self.shared.has_sleeping_leader() || self.armed.load(Ordering::Relaxed) > 0
+    }
+
+    /// Posts what was left to the holder, and sees to those who wait for it.
+    pub(super) fn apply(&self, inside: &mut Inside, request: Request, told: &RefCell<Told>) {
+        inside.apply(request);
+        self.activity.count();
+        inside.after(self, told);
     }
 
     /// What is due behind each call, without the lock.
@@ -133,6 +153,25 @@ impl Place {
         self.tell(told);
     }
 
+    /// Ends the sleep of those who sleep by a wait object. Behind what was done for them.
+    pub(super) fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) > 0 {
+            let known = self.wait_objects.lock().unwrap_or_else(PoisonError::into_inner);
+            known.iter().filter_map(Weak::upgrade).for_each(|it| it.ring());
+        }
+    }
+
+    /// A new wait object.
+    pub(super) fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
+        let armed = Arc::clone(&self.armed);
+        let wait_object = Arc::new(WaitObject::new(self.wake_fd.try_clone()?, armed)?);
+        let mut known = self.wait_objects.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|it| it.strong_count() > 0);
+        known.push(Arc::downgrade(&wait_object));
+        Ok(wait_object)
+    }
+
     /// Those outside learn what there is for them. Without the lock: a waker may do anything.
     #[inline]
     pub(super) fn tell(&self, told: RefCell<Told>) {
@@ -140,10 +179,8 @@ impl Place {
         if let Some(keys) = Keys::of_classes(classes) {
             self.shared.notify(keys);
         }
-        if (classes != 0 || is_sooner)
-            && let Some(wait_object) = self.wait_object.get()
-        {
-            wait_object.ring();
+        if classes != 0 || is_sooner {
+            self.ring();
         }
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -152,6 +189,8 @@ impl Place {
     pub(super) fn fail(&self, error: Error) {
         if self.failure.set(error).is_ok() {
             self.shared.notify(Keys::ALL);
+            self.ring();
+            self.tasks.wake_tasks();
         }
     }
 }
