@@ -318,6 +318,7 @@ impl Endpoint<Owned> {
     /// # Errors
     ///
     /// The endpoint comes back when siblings or operations are alive, or anything is outstanding.
+    #[allow(clippy::result_large_err, reason = "the endpoint comes back by value, as it came")]
     pub fn detach(self) -> Result<Endpoint<Detached>, (Self, Error)> {
         if Rc::strong_count(&self.open().engine) > 1 || self.open().number != 0 {
             let text = "an engine is detached by its first endpoint, when the others, completion \

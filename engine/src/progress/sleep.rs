@@ -69,8 +69,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Prepares a sleep that somebody else sleeps, by the driver's `wake_fd`: how long it may last. What is done with the engine
-    /// meanwhile may shorten it, and is followed by another call of this.
+    /// Prepares a sleep that somebody else sleeps, by the driver's `wake_fd`: how long it may last.
+    /// What is done with the engine meanwhile may shorten it, and is followed by another call of
+    /// this.
     pub(super) fn arm(&mut self) -> Result<Duration, Error> {
         let mut sleep = self.prepare_to_sleep(SLEEP_MAX);
         if self.state.due_in().is_none() {

@@ -66,7 +66,8 @@ impl Inside {
         self.engine.as_mut().expect(PRESENT)
     }
 
-    /// After each call and request: a leader that sleeps is to see what it made, and those outside their ends.
+    /// After each call and request: a leader that sleeps is to see what it made, and those outside
+    /// their ends.
     pub(super) fn after(&mut self, place: &Place, told: &RefCell<Told>) {
         if self.engine.is_none() {
             return;
