@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Buffer, OperationKind, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, OperationKind, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, message};
 use crate::output::{Report, histogram};
@@ -11,7 +11,7 @@ use crate::stamp;
 /// Iterations that are not counted.
 const WARM_UP: u64 = 200;
 
-pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let size = side.job.size;
     let mut histogram = histogram();
     let mut verified = true;
@@ -56,7 +56,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     Ok(report)
 }
 
-fn check(side: &Side<'_>, bytes: &[u8], number: u64) -> bool {
+fn check(side: &Side<'_, impl Attached>, bytes: &[u8], number: u64) -> bool {
     match side.job.verify {
         true => stamp::check_all(bytes, number),
         false => stamp::check(bytes, number),
@@ -64,7 +64,11 @@ fn check(side: &Side<'_>, bytes: &[u8], number: u64) -> bool {
 }
 
 /// Sends message `number`: small ones are copied at once, long ones lend their buffer.
-fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(), String> {
+fn send_one(
+    side: &Side<'_, impl Attached>,
+    send: &mut Option<Buffer>,
+    number: u64,
+) -> Result<(), String> {
     let mut buffer = send.take().ok_or("the send buffer has not come back")?;
     let bytes = buffer.as_mut_slice().ok_or("the buffer is in pieces")?;
     match side.job.verify {
@@ -98,7 +102,7 @@ struct Hands {
 }
 
 impl Hands {
-    fn take_in(&mut self, side: &mut Side<'_>) -> Result<(), String> {
+    fn take_in(&mut self, side: &mut Side<'_, impl Attached>) -> Result<(), String> {
         for completion in side.next_completions()? {
             completion.result.map_err(message)?;
             match completion.kind {
@@ -113,7 +117,7 @@ impl Hands {
 }
 
 /// Waits for the message; a send buffer that comes back meanwhile is kept.
-fn receive_one(side: &mut Side<'_>, hands: &mut Hands) -> Result<Buffer, String> {
+fn receive_one(side: &mut Side<'_, impl Attached>, hands: &mut Hands) -> Result<Buffer, String> {
     loop {
         if let Some(buffer) = hands.received.take() {
             return Ok(buffer);
@@ -123,7 +127,7 @@ fn receive_one(side: &mut Side<'_>, hands: &mut Hands) -> Result<Buffer, String>
 }
 
 /// Waits for the send buffer; a message that comes meanwhile is kept.
-fn reclaim(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
+fn reclaim(side: &mut Side<'_, impl Attached>, hands: &mut Hands) -> Result<(), String> {
     while hands.send.is_none() {
         hands.take_in(side)?;
     }
@@ -131,7 +135,7 @@ fn reclaim(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
 }
 
 /// Feeds the receive that is left over.
-fn drain(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
+fn drain(side: &mut Side<'_, impl Attached>, hands: &mut Hands) -> Result<(), String> {
     send_one(side, &mut hands.send, 0)?;
     receive_one(side, hands)?;
     reclaim(side, hands)

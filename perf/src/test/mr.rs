@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Envelope, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Envelope, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
 use crate::output::Report;
@@ -11,7 +11,7 @@ use crate::stamp;
 /// The client learns by this that the server has everything.
 const DONE: Envelope = Envelope::tagged(2);
 
-pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let (size, total) = (side.job.size, side.job.iters);
     let before;
     let mut verified = true;
@@ -93,7 +93,11 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     Ok(report)
 }
 
-fn send_all(side: &Side<'_>, envelope: Envelope, bytes: &[u8]) -> Result<(), String> {
+fn send_all(
+    side: &Side<'_, impl Attached>,
+    envelope: Envelope,
+    bytes: &[u8],
+) -> Result<(), String> {
     let level = ringrail::CompletionLevel::Delivery;
     side.endpoint
         .send_blocking(side.peer, envelope, bytes, SendOptions::at(level))
