@@ -16,7 +16,7 @@ use std::time::Instant;
 use ringrail::settings::Settings;
 use ringrail::{
     Address, Attached, Buffer, Completion, Counters, DatagramState, Domain, Endpoint, Envelope,
-    Error, FrameState, Owned, Peer, topology,
+    Error, FrameState, Owned, Peer, ReceiveOptions, Selector, topology,
 };
 use serde::de::DeserializeOwned;
 
@@ -233,6 +233,27 @@ impl<M: Attached> Side<'_, M> {
         let bytes = buffer.as_mut_slice().unwrap_or_default();
         bytes.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 1);
         Ok(buffer)
+    }
+
+    /// Posts a receive, at a limit when there is room: a shared engine has one for the posts that
+    /// wait for the thread that is at it.
+    fn post_receive(
+        &self,
+        selector: Selector,
+        mut buffer: Buffer,
+        user_data: u64,
+    ) -> Result<(), String> {
+        let options = ReceiveOptions::new().user_data(user_data);
+        loop {
+            match self.endpoint.post_receive(selector, buffer, options) {
+                Ok(_) => return Ok(()),
+                Err(rejected) if rejected.error.is_would_block() => buffer = rejected.buffer,
+                Err(rejected) => return Err(rejected.to_string()),
+            }
+            if !self.endpoint.progress().map_err(message)? {
+                self.relax();
+            }
+        }
     }
 
     /// Waits for completions, spinning; they are handed out one by one.

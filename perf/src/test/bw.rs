@@ -4,7 +4,7 @@ mod same;
 
 use std::time::Instant;
 
-use ringrail::{Attached, Buffer, Counters, OperationKind, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, Counters, OperationKind, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
 use crate::cli::Reuse;
@@ -117,8 +117,5 @@ fn finish(
 
 fn post_receive(side: &Side<'_, impl Attached>, buffer: Buffer, number: u64) -> Result<(), String> {
     let selector = Selector::from(side.peer, TAG);
-    side.endpoint
-        .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
-        .map_err(|error| error.to_string())?;
-    Ok(())
+    side.post_receive(selector, buffer, number)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Attached, Buffer, OperationKind, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, OperationKind, Selector, SendOptions};
 
 use super::{Side, TAG, message};
 use crate::output::{Report, histogram};
@@ -18,9 +18,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
     let mut hands = Hands { send: Some(side.buffer(size)?), received: None };
     let receive = side.buffer(size)?;
     let selector = Selector::from(side.peer, TAG);
-    side.endpoint
-        .post_receive(selector, receive, ReceiveOptions::new())
-        .map_err(|error| error.to_string())?;
+    side.post_receive(selector, receive, 0)?;
     side.barrier()?;
     let before = side.endpoint.counters();
     let warm_up = WARM_UP.min(side.job.iters);
@@ -37,9 +35,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
         let elapsed = start.elapsed();
         verified &= received.as_slice().is_some_and(|bytes| check(side, bytes, number));
         // The next receive is there before the answer can bring the next message.
-        side.endpoint
-            .post_receive(selector, received, ReceiveOptions::new())
-            .map_err(|error| error.to_string())?;
+        side.post_receive(selector, received, 0)?;
         if side.is_server {
             send_one(side, &mut hands.send, number)?;
         } else if number >= warm_up {

@@ -6,9 +6,7 @@
 
 use std::time::Instant;
 
-use ringrail::{
-    Attached, Buffer, Envelope, Hint, OperationKind, ReceiveOptions, Selector, SendOptions,
-};
+use ringrail::{Attached, Buffer, Envelope, Hint, OperationKind, Selector, SendOptions};
 
 use super::{STAMP_BYTES, Side, TAG, message, seconds_since};
 use crate::output::{Report, histogram};
@@ -28,9 +26,7 @@ const STOP: u64 = u64::MAX / 2;
 pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let size = side.job.size.max(STAMP_BYTES);
     let ping = Selector::from(side.peer, TAG);
-    side.endpoint
-        .post_receive(ping, vec![0u8; size], ReceiveOptions::new().user_data(PING))
-        .map_err(|error| error.to_string())?;
+    side.post_receive(ping, vec![0u8; size].into(), PING)?;
     if side.is_server { serve(side) } else { client(side, size) }
 }
 
@@ -40,10 +36,7 @@ fn post_bulk_receive(
     number: u64,
 ) -> Result<(), String> {
     let selector = Selector::from(side.peer, BULK);
-    side.endpoint
-        .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
-        .map_err(|error| error.to_string())?;
-    Ok(())
+    side.post_receive(selector, buffer, number)
 }
 
 /// Hints of the ping-pong and of the transfers.
@@ -101,9 +94,7 @@ fn serve(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
                 } else {
                     pings += 1;
                     let ping = Selector::from(side.peer, TAG);
-                    side.endpoint
-                        .post_receive(ping, buffer, ReceiveOptions::new().user_data(PING))
-                        .map_err(|error| error.to_string())?;
+                    side.post_receive(ping, buffer, PING)?;
                 }
             } else {
                 verified &= stamp::check(bytes, completion.user_data);
@@ -182,9 +173,7 @@ fn client(side: &mut Side<'_, impl Attached>, size: usize) -> Result<Report, Str
         verified &= buffer.as_slice() == Some(&bytes[..]);
         pings += 1;
         let ping = Selector::from(side.peer, TAG);
-        side.endpoint
-            .post_receive(ping, buffer, ReceiveOptions::new().user_data(PING))
-            .map_err(|error| error.to_string())?;
+        side.post_receive(ping, buffer, PING)?;
         if had_all && sent - finished == TRANSFERS as u64 {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
             samples += 1;

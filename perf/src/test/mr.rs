@@ -21,9 +21,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
         let selector = Selector::from(side.peer, TAG);
         for number in 0..posts {
             let buffer = side.buffer(size)?;
-            side.endpoint
-                .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
-                .map_err(|error| error.to_string())?;
+            side.post_receive(selector, buffer, number)?;
         }
         side.barrier()?;
         before = side.endpoint.counters();
@@ -43,9 +41,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
                 verified &= stamp::check(bytes, completion.user_data);
                 received += 1;
                 if posted < total {
-                    side.endpoint
-                        .post_receive(selector, buffer, ReceiveOptions::new().user_data(posted))
-                        .map_err(|error| error.to_string())?;
+                    side.post_receive(selector, buffer, posted)?;
                     posted += 1;
                 }
             }

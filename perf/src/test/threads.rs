@@ -21,6 +21,9 @@ use crate::progress::Progress;
 /// Threads of a side at most: each has an engine.
 const THREADS_MAX: usize = 64;
 
+/// What a thread says that stops because of another one.
+const OTHER_FAILED: &str = "another thread failed";
+
 /// What each thread reached, of tests that have a rate.
 ///
 /// A thread's rate is of the time it took for its own messages. Threads begin together and have as
@@ -127,9 +130,15 @@ pub(super) fn run(
             let ended = thread.join().unwrap_or_else(|_| Err("it panicked".to_owned()));
             ended.map_err(|error| format!("one of the threads: {error}"))
         });
-        // All are joined before the first error counts.
-        let ended: Vec<_> = ended.collect();
-        ended.into_iter().collect::<Result<_, _>>()
+        // All are joined before an error counts: that of the thread that has a cause to name.
+        let mut ended: Vec<_> = ended.collect();
+        let is_cause = |ended: &Result<_, String>| {
+            ended.as_ref().is_err_and(|error| !error.ends_with(OTHER_FAILED))
+        };
+        match ended.iter().position(is_cause) {
+            Some(at) => ended.swap_remove(at).map(|cause| vec![cause]),
+            None => ended.into_iter().collect(),
+        }
     })?;
     link.barrier()?;
     let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
@@ -212,7 +221,7 @@ impl Gate {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < self.threads * (round + 1) {
             if self.has_failed.load(Ordering::Acquire) {
-                return Err("another thread failed".to_owned());
+                return Err(OTHER_FAILED.to_owned());
             }
             side.endpoint.progress().map_err(message)?;
             std::thread::yield_now();

@@ -91,9 +91,9 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Repo
     finish(side, both, start, &before, verified)
 }
 
-/// Posts receives; how many.
+/// Posts as many receives as there is room for, at most `count`; how many.
 fn post_receives(side: &Side<'_, impl Attached>, memory: &Lent, count: u64) -> Result<u64, String> {
-    for _ in 0..count {
+    for done in 0..count {
         let selector = Selector::from(side.peer, TAG);
         // SAFETY: the memory is freed after the end of all operations, and nobody but the engine
         // touches it before. Receives of the engine share it; all messages are alike, so that it
@@ -101,7 +101,11 @@ fn post_receives(side: &Side<'_, impl Attached>, memory: &Lent, count: u64) -> R
         let posted = unsafe {
             side.endpoint.post_receive_raw(selector, &[memory.span], ReceiveOptions::new())
         };
-        posted.map_err(message)?;
+        match posted {
+            Ok(_) => {}
+            Err(error) if error.is_would_block() => return Ok(done),
+            Err(error) => return Err(error.to_string()),
+        }
     }
     Ok(count)
 }
