@@ -42,6 +42,12 @@ pub(crate) struct Cli {
     /// one core.
     #[arg(long, default_value_t = 1)]
     pub(crate) threads: usize,
+    /// The endpoints of a side are on one shared engine (MPI_THREAD_MULTIPLE), in mr, bw, bibw,
+    /// latency and latency-mt. Without this each thread owns its endpoint and an engine of its own.
+    /// With it, each thread has an endpoint and a completion queue on the engine of all. A shared
+    /// engine goes by plain sockets: compare it with --lanes sockets or udp-sockets.
+    #[arg(long)]
+    pub(crate) shared: bool,
     /// Registered or ordinary memory.
     #[arg(long, value_enum, default_value_t = Buffers::Region)]
     pub(crate) buffers: Buffers,

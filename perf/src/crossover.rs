@@ -104,6 +104,7 @@ fn job(cli: &Cli, size: usize, way: Way) -> Job {
         plots: false,
         senders: cli.senders,
         threads: 1,
+        is_shared: false,
     }
 }
 

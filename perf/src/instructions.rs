@@ -53,6 +53,9 @@ pub(crate) struct Arguments {
     /// Endpoints that the first host has, each on an engine of its own: all but one are idle.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     endpoints: u32,
+    /// Endpoints are shared ones, used by this one thread; they go by plain sockets.
+    #[arg(long)]
+    shared: bool,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
     #[arg(long = "set")]
     settings: Vec<String>,
@@ -65,7 +68,7 @@ pub(crate) struct Arguments {
         long,
         value_name = "FILE",
         conflicts_with_all =
-            ["lanes", "lab", "size", "pattern", "peers", "endpoints", "settings", "json"]
+            ["lanes", "lab", "size", "pattern", "peers", "endpoints", "shared", "settings", "json"]
     )]
     check: Option<PathBuf>,
     /// Keep what callgrind writes, for `callgrind_annotate`; needs --pattern.
@@ -101,6 +104,8 @@ struct Counted {
     peers: u32,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     endpoints: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shared: bool,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     settings: Vec<String>,
     instructions: u64,
@@ -129,6 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
             size_bytes: arguments.size,
             peers: arguments.peers,
             endpoints: arguments.endpoints,
+            shared: arguments.shared,
             settings: arguments.settings.clone(),
             instructions: 0,
         };
@@ -148,7 +154,7 @@ impl fmt::Display for Counted {
             Pattern::PingPong => "ping-pong",
             Pattern::Coalesced => "64 in a row",
         };
-        let Self { size_bytes, instructions, lab, peers, endpoints, .. } = self;
+        let Self { size_bytes, instructions, lab, peers, endpoints, shared, .. } = self;
         let lanes = name(self.lanes);
         write!(out, "{size_bytes} bytes, {pattern}, {lanes}, {lab}: ")?;
         if *peers > 1 {
@@ -156,6 +162,9 @@ impl fmt::Display for Counted {
         }
         if *endpoints > 1 {
             write!(out, "{endpoints} endpoints, one of them in use: ")?;
+        }
+        if *shared {
+            write!(out, "shared: ")?;
         }
         write!(out, "{instructions} instructions a message, both sides")
     }
@@ -239,6 +248,9 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
     command.args(["--networks", &networks.join(",")]);
     command.args(["--size", &what.size_bytes.to_string(), "--peers", &what.peers.to_string()]);
     command.args(["--endpoints", &what.endpoints.to_string()]);
+    if what.shared {
+        command.arg("--shared");
+    }
     for (name, value) in [("--lanes", name(what.lanes)), ("--pattern", name(what.pattern))] {
         command.args([name, &value]);
     }

@@ -365,6 +365,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         plots: cli.plot.is_some(),
         senders: cli.senders,
         threads: cli.threads,
+        is_shared: cli.shared,
     };
     sizes.into_iter().map(job).collect()
 }

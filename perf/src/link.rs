@@ -45,6 +45,8 @@ pub(crate) struct Job {
     pub(crate) senders: usize,
     /// Threads of each side, with an endpoint each.
     pub(crate) threads: usize,
+    /// The endpoints of a side are on one shared engine.
+    pub(crate) is_shared: bool,
 }
 
 impl Job {

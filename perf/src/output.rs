@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::{Cli, HintName};
 use crate::test::failover::FailoverReport;
 use crate::test::incast::IncastReport;
+use crate::test::sharing::Sharing;
 use crate::test::threads::{ThreadLatencies, ThreadRates};
 
 /// One line of results; keys as in the performance contract.
@@ -21,6 +22,9 @@ pub(crate) struct Report {
     pub(crate) size_bytes: usize,
     pub(crate) iterations: u64,
     pub(crate) threads: usize,
+    /// What the threads have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoints: Option<EndpointKind>,
     pub(crate) lanes: Vec<String>,
     /// What messages were for, if that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,10 +85,32 @@ pub(crate) struct Report {
     pub(crate) thread_rates: Option<ThreadRates>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) thread_latencies: Option<ThreadLatencies>,
+    /// Of shared endpoints: how the threads of the client came together at its engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sharing_per_million: Option<Sharing>,
+    /// The same of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sharing_per_million_peer: Option<Sharing>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) incast: Option<IncastReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) failover: Option<FailoverReport>,
+}
+
+/// What the threads of a side have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EndpointKind {
+    /// Each thread owns an endpoint, which has an engine.
+    Owned,
+    /// All endpoints are on one engine, which the threads share.
+    Shared,
+}
+
+impl EndpointKind {
+    pub(crate) fn of(is_shared: bool) -> Self {
+        if is_shared { Self::Shared } else { Self::Owned }
+    }
 }
 
 /// A histogram of nanoseconds.
@@ -164,6 +190,7 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
     let failover = report.failover.as_ref();
     let incast = report.incast.as_ref();
     let (rates, medians) = (report.thread_rates.as_ref(), report.thread_latencies.as_ref());
+    let sharing = report.sharing_per_million.as_ref();
     let columns = [
         ("Threads", (report.threads > 1).then_some(report.threads as f64)),
         ("Senders", incast.map(|report| report.senders as f64)),
@@ -189,6 +216,10 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
         ("Slowest by mean", rates.map(|rates| rates.slowest_thread_share)),
         ("Best p50 (us)", medians.map(|of| of.thread_latency_us_p50_min)),
         ("Worst p50 (us)", medians.map(|of| of.thread_latency_us_p50_max)),
+        ("Failed locks/M", sharing.map(|of| of.failed_locks)),
+        ("Combined/M", sharing.map(|of| of.combined)),
+        ("Leftovers/M", sharing.map(|of| of.leftovers)),
+        ("Sleeps/M", sharing.map(|of| of.sleeps)),
         ("Syscalls/message", report.syscalls_per_message),
         ("By datagram (%)", report.datagram_share.map(|share| share * 100.0)),
         ("Datagrams", both(report.datagrams_sent, report.datagrams_sent_peer)),
@@ -267,6 +298,9 @@ mod tests {
             rail_bytes: Some(BTreeMap::from([("rail0".to_owned(), 4096)])),
             thread_rates: Some(ThreadRates::default()),
             thread_latencies: Some(ThreadLatencies::default()),
+            endpoints: Some(EndpointKind::Shared),
+            sharing_per_million: Some(Sharing::default()),
+            sharing_per_million_peer: Some(Sharing::default()),
             incast: Some(IncastReport::default()),
             failover: Some(FailoverReport::default()),
             ..Report::default()

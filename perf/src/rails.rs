@@ -161,6 +161,7 @@ fn job(cli: &Cli, test: TestName, size: usize, way: &Way) -> Job {
         plots: false,
         senders: cli.senders,
         threads: 1,
+        is_shared: false,
     }
 }
 

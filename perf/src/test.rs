@@ -8,14 +8,15 @@ mod latency;
 pub(crate) mod load;
 mod mr;
 mod rails;
+pub(crate) mod sharing;
 pub(crate) mod threads;
 
 use std::time::Instant;
 
 use ringrail::settings::Settings;
 use ringrail::{
-    Address, Buffer, Completion, Counters, DatagramState, Domain, Endpoint, Envelope, Error,
-    FrameState, Owned, Peer, topology,
+    Address, Attached, Buffer, Completion, Counters, DatagramState, Domain, Endpoint, Envelope,
+    Error, FrameState, Owned, Peer, ReceiveOptions, Selector, topology,
 };
 use serde::de::DeserializeOwned;
 
@@ -23,7 +24,7 @@ use self::counted::Counted;
 use self::rails::PathsUsed;
 use crate::cli::{Buffers, Lanes, Reuse, TestName};
 use crate::link::{Job, Link};
-use crate::output::{Histogram, Report};
+use crate::output::{EndpointKind, Histogram, Report};
 use crate::progress::Progress;
 use crate::secret;
 
@@ -37,10 +38,10 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) const STAMP_BYTES: usize = 8;
 
 /// One side of a test.
-pub(crate) struct Side<'a> {
+pub(crate) struct Side<'a, M: Attached = Owned> {
     pub(crate) link: &'a mut Link,
     pub(crate) job: &'a Job,
-    pub(crate) endpoint: Endpoint<Owned>,
+    pub(crate) endpoint: Endpoint<M>,
     pub(crate) peer: Peer,
     pub(crate) is_server: bool,
     /// When the measured part of this round began and ended.
@@ -135,10 +136,11 @@ pub(crate) fn run(
     if job.test == TestName::Incast {
         return incast::run(link, job, &domain, is_server, progress);
     }
-    if job.threads > 1 || job.test == TestName::LatencyMt {
+    if job.threads > 1 || job.is_shared || job.test == TestName::LatencyMt {
         return threads::run(link, job, &domain, is_server, progress);
     }
-    let mut side = Side::open(link, job, &domain, is_server)?;
+    let endpoint = domain.endpoint().and_then(Endpoint::attach).map_err(message)?;
+    let mut side = Side::open(link, job, endpoint, is_server)?;
     let mut reports = Vec::new();
     if job.test == TestName::Failover {
         reports.push(failover::run(&mut side, progress)?);
@@ -162,15 +164,14 @@ pub(crate) fn run(
 /// The tag of everything but bulk under load.
 pub(crate) const TAG: Envelope = Envelope::tagged(1);
 
-impl<'a> Side<'a> {
-    /// An endpoint of this thread, connected with that of the other side of `link`.
+impl<'a, M: Attached> Side<'a, M> {
+    /// Connects an endpoint with that of the other side of `link`.
     fn open(
         link: &'a mut Link,
         job: &'a Job,
-        domain: &Domain,
+        endpoint: Endpoint<M>,
         is_server: bool,
     ) -> Result<Self, String> {
-        let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
         if let Some(hint) = job.hint.filter(|_| job.test != TestName::LatencyUnderLoad) {
             endpoint.set_hint(hint.into());
         }
@@ -197,7 +198,7 @@ impl<'a> Side<'a> {
     }
 }
 
-impl Side<'_> {
+impl<M: Attached> Side<'_, M> {
     /// One round of the job.
     fn round(&mut self) -> Result<Report, String> {
         self.frames_before = self.frames();
@@ -232,6 +233,27 @@ impl Side<'_> {
         let bytes = buffer.as_mut_slice().unwrap_or_default();
         bytes.chunks_mut(PAGE_BYTES).for_each(|page| page[0] = 1);
         Ok(buffer)
+    }
+
+    /// Posts a receive, at a limit when there is room: a shared engine has one for the posts that
+    /// wait for the thread that is at it.
+    fn post_receive(
+        &self,
+        selector: Selector,
+        mut buffer: Buffer,
+        user_data: u64,
+    ) -> Result<(), String> {
+        let options = ReceiveOptions::new().user_data(user_data);
+        loop {
+            match self.endpoint.post_receive(selector, buffer, options) {
+                Ok(_) => return Ok(()),
+                Err(rejected) if rejected.error.is_would_block() => buffer = rejected.buffer,
+                Err(rejected) => return Err(rejected.to_string()),
+            }
+            if !self.endpoint.progress().map_err(message)? {
+                self.relax();
+            }
+        }
     }
 
     /// Waits for completions, spinning; they are handed out one by one.
@@ -279,6 +301,7 @@ impl Side<'_> {
             size_bytes: self.job.size,
             iterations: self.job.iters,
             threads: self.job.threads,
+            endpoints: Some(EndpointKind::of(self.job.is_shared)),
             hint: self.job.hint,
             pause_us: self.job.pause(),
             ..Report::default()
@@ -295,6 +318,9 @@ impl Side<'_> {
         verified: bool,
     ) -> Result<(), String> {
         let after = self.endpoint.counters();
+        // A shared engine counts what all threads do.
+        let messages =
+            if self.job.is_shared { messages * self.job.threads as u64 } else { messages };
         let ours = Counted::between(before, &after, self.frames() - self.frames_before, messages);
         self.link.put(&(ours, verified))?;
         let (theirs, their_verified): (Counted, bool) = self.get()?;

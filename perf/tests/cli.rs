@@ -1,97 +1,13 @@
 //! The command line from outside: every test over the loopback address, what it prints, and how
 //! it ends.
 
-use std::io::Read as _;
-use std::process::{Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
+#[path = "common/loopback.rs"]
+mod loopback;
+
+use loopback::{LATENCIES, assert_counted, assert_report, objects, perf, text};
 use serde_json::Value;
-
-/// Far beyond what these few iterations take; a side that waits for ever ends here.
-const LIMIT: Duration = Duration::from_secs(120);
-
-/// Runs the tool without a terminal, to its end.
-fn perf(arguments: &[&str]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ringrail-perf"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    let reader = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stdout.read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let errors = thread::spawn(move || {
-        let mut bytes = Vec::new();
-        stderr.read_to_end(&mut bytes).map(|_| bytes)
-    });
-    let deadline = Instant::now() + LIMIT;
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("{arguments:?} did not end within {LIMIT:?}");
-        }
-        thread::sleep(Duration::from_millis(5));
-    };
-    let (stdout, stderr) = (reader.join().unwrap(), errors.join().unwrap());
-    Output { status, stdout: stdout.unwrap(), stderr: stderr.unwrap() }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Runs a test with `--json`: every line of standard output is an object.
-fn objects(arguments: &[&str]) -> Vec<Value> {
-    let arguments = [arguments, &["--json"]].concat();
-    let output = perf(&arguments);
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{arguments:?}: {stderr}");
-    assert_eq!(stderr, "", "{arguments:?}: a progress bar only where somebody watches");
-    let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
-    stdout.lines().map(parse).collect()
-}
-
-const LATENCIES: [&str; 4] =
-    ["latency_us_min", "latency_us_p50", "latency_us_p99", "latency_us_p999"];
-
-/// What every test of two sides says, and the `fields` of this one, which are above 0.
-fn assert_report(report: &Value, test: &str, size: u64, iters: u64, fields: &[&str]) {
-    assert_eq!(report["test"], test, "{report}");
-    assert_eq!(report["size_bytes"], size, "{report}");
-    assert_eq!(report["iterations"], iters, "{report}");
-    assert_eq!(report["verified"], true, "{report}");
-    assert!(report["threads"].as_u64().unwrap() >= 1, "{report}");
-    for lane in report["lanes"].as_array().unwrap() {
-        let (kind, nic) = lane.as_str().unwrap().split_once(':').unwrap();
-        assert!(!kind.is_empty() && !nic.is_empty(), "{report}");
-    }
-    for field in fields {
-        let value = report[field].as_f64().unwrap_or_else(|| panic!("no {field}: {report}"));
-        assert!(value > 0.0, "{field}: {report}");
-    }
-    if fields.contains(&"latency_us_min") {
-        let values = LATENCIES.map(|field| report[field].as_f64().unwrap());
-        assert!(values.is_sorted(), "{report}");
-    }
-}
-
-/// What the endpoints counted.
-fn assert_counted(report: &Value) {
-    for field in ["syscalls_per_message", "syscalls_per_message_peer"] {
-        assert!(report[field].as_f64().unwrap() >= 0.0, "{field}: {report}");
-    }
-    let zero_copy = report["zero_copy"].as_str().unwrap();
-    assert!(["off", "on", "copied"].contains(&zero_copy), "{report}");
-}
 
 /// Runs a test of the engine at the sizes 8 and 16, or those given.
 fn engine_test(test: &str, more: &[&str], sizes: &[u64], iters: u64, fields: &[&str]) {
@@ -418,60 +334,6 @@ fn info_says_what_becomes_of_datagrams() {
     assert!(none.contains("cannot be had") && none.contains("cannot listen"), "{none}");
 }
 
-/// What each thread reached beside what all of them did.
-#[test]
-fn threads_are_reported_one_by_one() {
-    let run = |test: &str, more: &[&str]| -> Value {
-        let common = [test, "--loopback", "--threads", "3", "--rounds", "2", "--iters", "40"];
-        let reports = objects(&[&common[..], more].concat());
-        assert_eq!((reports.len(), &reports[0]["threads"]), (1, &Value::from(3)), "{reports:?}");
-        reports[0].clone()
-    };
-    let numbers = |report: &Value, key: &str| -> Vec<f64> {
-        let list = report[key].as_array().unwrap_or_else(|| panic!("no {key}: {report}"));
-        list.iter().map(|value| value.as_f64().unwrap()).collect()
-    };
-    const RATES: [&str; 3] =
-        ["thread_rate_min_per_s", "thread_rate_mean_per_s", "thread_rate_max_per_s"];
-    for (test, size, more, fields) in [
-        ("mr", 8, &[][..], &["message_rate_per_s"][..]),
-        ("bw", 1 << 16, &["--size", "64K", "--verify"], &["bandwidth_mb_s", "message_rate_per_s"]),
-        ("bw", 1 << 16, &["--size", "64K", "--reuse", "same"], &["bandwidth_mb_s"]),
-    ] {
-        let report = run(test, more);
-        assert_report(&report, test, size, 40, fields);
-        assert_counted(&report);
-        let rates = numbers(&report, "thread_rate_per_s");
-        assert!(rates.len() == 3 && rates.iter().all(|&rate| rate > 0.0), "{report}");
-        let [least, mean, most] = RATES.map(|key| report[key].as_f64().unwrap());
-        assert!(least <= mean && mean <= most && rates.contains(&least), "{report}");
-        let share = report["slowest_thread_share"].as_f64().unwrap();
-        assert!((share - least / mean).abs() < 1e-9 && share <= 1.0, "{report}");
-        let all = report["message_rate_per_s"].as_f64().unwrap();
-        assert!(all <= rates.iter().sum::<f64>() * 1.000_001, "no more than their sum: {report}");
-    }
-    let report = run("latency-mt", &[]);
-    assert_report(&report, "latency-mt", 8, 40, &LATENCIES);
-    let medians = numbers(&report, "thread_latency_us_p50");
-    let [best, worst] = ["min", "max"].map(|which| format!("thread_latency_us_p50_{which}"));
-    assert_eq!(medians.len(), 3, "{report}");
-    assert!(medians.contains(&report[best].as_f64().unwrap()), "{report}");
-    assert!(medians.contains(&report[worst].as_f64().unwrap()), "{report}");
-}
-
-#[test]
-fn threads_have_columns() {
-    let run = ["mr", "--loopback", "--threads", "2", "--rounds", "1", "--iters", "20", "--csv"];
-    let output = perf(&run);
-    let stdout = text(&output.stdout);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split(',').collect()).collect();
-    let at = |name| rows[0].iter().position(|&column| column == name).unwrap();
-    assert_eq!(rows[1][at("Threads")], "2", "{stdout}");
-    let rate = |name| rows[1][at(name)].parse::<f64>().unwrap();
-    assert!(rate("Least thread (/s)") <= rate("Most thread (/s)"), "{stdout}");
-}
-
 /// Bad arguments: exit code 2, and a word of the cause on standard error.
 #[test]
 fn bad_arguments_are_named() {
@@ -500,6 +362,8 @@ fn bad_arguments_are_named() {
         (&["mr", "--loopback", "--threads", "0"], "1 to 64"),
         (&["latency", "--loopback", "--threads", "2"], "latency-mt"),
         (&["mr", "--loopback", "--threads", "2", "--pcap", "x"], "--threads 1"),
+        (&["incast", "--loopback", "--shared"], "--shared is of mr"),
+        (&["mr", "--loopback", "--shared", "--lanes", "udp"], "udp-sockets"),
         (&["mr", "--loopback", "--window", "0"], "1 to 65536"),
         (&["bw", "--loopback", "--window", "18446744073709551615"], "1 to 65536"),
         (&["latency-under-load", "--loopback", "--size", "4"], "8 to 1048576"),

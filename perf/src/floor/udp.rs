@@ -217,6 +217,7 @@ mod tests {
             plots: false,
             senders: 1,
             threads: 1,
+            is_shared: false,
         };
         let report = ask(&near, &job).unwrap();
         let seen: u64 = other.join().unwrap();

@@ -1,8 +1,8 @@
 //! The process that is counted: both sides of a connection in one thread.
 
 use ringrail::{
-    Buffer, Completion, Domain, Endpoint, Event, OperationKind, Owned, Peer, ReceiveOptions,
-    Selector, SendOptions,
+    Attached, Buffer, Completion, Detached, Domain, Endpoint, Error, Event, OperationKind, Peer,
+    ReceiveOptions, Selector, SendOptions,
 };
 use ringrail_tests::lab::HostNetwork;
 
@@ -11,12 +11,15 @@ use crate::secret;
 use crate::test::{TAG, settings};
 
 /// One of those that the first engine exchanges messages with.
-struct Other {
-    side: Side,
+struct Other<M: Attached> {
+    side: Side<M>,
     /// The first engine as this one knows it, and the other way round.
     first: Peer,
     known_as: Peer,
 }
+
+/// How an endpoint is opened: owned by the thread, or shared.
+type Open<M> = fn(Endpoint<Detached>) -> Result<Endpoint<M>, Error>;
 
 /// What valgrind counts: the instructions of [`counted`] and of all that it calls.
 pub(super) const COUNTED: &str = "ringrail_perf::instructions::both::counted*";
@@ -31,14 +34,15 @@ const TURNS_TO_SETTLE: usize = 5_000;
 /// Turns in which a message arrives, at the most.
 const TURNS_TO_ARRIVE: usize = 100_000;
 
-struct Side {
+struct Side<M: Attached> {
     network: HostNetwork,
-    endpoint: Endpoint<Owned>,
+    open: Open<M>,
+    endpoint: Endpoint<M>,
     done: Vec<Completion>,
 }
 
-impl Side {
-    fn new(arguments: &Arguments, number: usize) -> Result<Self, String> {
+impl<M: Attached> Side<M> {
+    fn new(arguments: &Arguments, number: usize, open: Open<M>) -> Result<Self, String> {
         let network = network(arguments, number)?;
         // This process began in the first host.
         match number {
@@ -46,18 +50,18 @@ impl Side {
             _ => network.enter_with_sys().map_err(message)?,
         }
         let settings = settings(arguments.lanes, None, None, None, &arguments.settings)?;
-        Self::of(network, &Domain::with_settings(settings).map_err(message)?)
+        Self::of(network, &Domain::with_settings(settings).map_err(message)?, open)
     }
 
     /// One more in the same host.
     fn beside(&self, arguments: &Arguments, number: usize) -> Result<Self, String> {
         self.network.enter().map_err(message)?;
-        Self::of(network(arguments, number)?, self.endpoint.domain())
+        Self::of(network(arguments, number)?, self.endpoint.domain(), self.open)
     }
 
-    fn of(network: HostNetwork, domain: &Domain) -> Result<Self, String> {
-        let endpoint = domain.endpoint().map_err(message)?.attach().map_err(message)?;
-        Ok(Self { network, endpoint, done: Vec::with_capacity(128) })
+    fn of(network: HostNetwork, domain: &Domain, open: Open<M>) -> Result<Self, String> {
+        let endpoint = domain.endpoint().and_then(open).map_err(message)?;
+        Ok(Self { network, open, endpoint, done: Vec::with_capacity(128) })
     }
 
     /// A turn in the host of this side, where it may open sockets.
@@ -128,12 +132,23 @@ fn message(error: impl std::fmt::Display) -> String {
 
 /// Exchanges so many messages, after some that warm up.
 pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
+    match arguments.shared {
+        true => exchange_all(arguments, messages, Endpoint::share),
+        false => exchange_all(arguments, messages, Endpoint::attach),
+    }
+}
+
+fn exchange_all<M: Attached>(
+    arguments: &Arguments,
+    messages: u64,
+    open: Open<M>,
+) -> Result<(), String> {
     // While others have their turn hardly any time passes for an engine, so that acknowledgements
     // go with the next message, as they do between two.
     ringrail::bench::slow_clocks(SLOWNESS * u64::from(arguments.peers));
     secret::fresh(arguments.lanes, &arguments.settings)?;
-    let mut left = Side::new(arguments, 0)?;
-    let mut sides = vec![Side::new(arguments, 1)?];
+    let mut left = Side::new(arguments, 0, open)?;
+    let mut sides = vec![Side::new(arguments, 1, open)?];
     for _ in 1..arguments.peers {
         sides.push(sides[0].beside(arguments, 1)?);
     }
@@ -163,14 +178,14 @@ pub(super) fn run(arguments: &Arguments, messages: u64) -> Result<(), String> {
 }
 
 /// Endpoints beside the first one that nobody uses. Each has an engine.
-fn idle(left: &Side, arguments: &Arguments) -> Result<Vec<Endpoint<Owned>>, String> {
+fn idle<M: Attached>(left: &Side<M>, arguments: &Arguments) -> Result<Vec<Endpoint<M>>, String> {
     left.network.enter().map_err(message)?;
-    let endpoint = || left.endpoint.domain().endpoint().and_then(|it| it.attach()).map_err(message);
+    let endpoint = || left.endpoint.domain().endpoint().and_then(left.open).map_err(message);
     (1..arguments.endpoints).map(|_| endpoint()).collect()
 }
 
 /// The first engine connects to another one.
-fn connect(left: &Side, side: Side) -> Result<Other, String> {
+fn connect<M: Attached>(left: &Side<M>, side: Side<M>) -> Result<Other<M>, String> {
     let known_as = left.endpoint.insert(&side.endpoint.address()).map_err(message)?;
     let first = side.endpoint.insert(&left.endpoint.address()).map_err(message)?;
     // A message that cannot go asks for a connection.
@@ -198,9 +213,9 @@ fn counted<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Messages go to and come from all others by turns.
-fn exchange(
-    left: &mut Side,
-    others: &mut [Other],
+fn exchange<M: Attached>(
+    left: &mut Side<M>,
+    others: &mut [Other<M>],
     pattern: Pattern,
     bytes: &[u8],
     messages: u64,

@@ -4,14 +4,14 @@ mod same;
 
 use std::time::Instant;
 
-use ringrail::{Buffer, Counters, OperationKind, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, Counters, OperationKind, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
 use crate::cli::Reuse;
 use crate::output::Report;
 use crate::stamp;
 
-pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Report, String> {
     match side.job.reuse {
         Reuse::Window => windowed(side, both),
         Reuse::Same => same::run(side, both),
@@ -19,7 +19,7 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
 }
 
 /// With a buffer for each message of the window.
-fn windowed(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
+fn windowed(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Report, String> {
     let (size, total) = (side.job.size, side.job.iters);
     let sends = both || !side.is_server;
     let receives = both || side.is_server;
@@ -96,7 +96,7 @@ fn windowed(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
 
 /// The clock stops when the other side has everything.
 fn finish(
-    side: &mut Side<'_>,
+    side: &mut Side<'_, impl Attached>,
     both: bool,
     start: Instant,
     before: &Counters,
@@ -115,10 +115,7 @@ fn finish(
     Ok(report)
 }
 
-fn post_receive(side: &Side<'_>, buffer: Buffer, number: u64) -> Result<(), String> {
+fn post_receive(side: &Side<'_, impl Attached>, buffer: Buffer, number: u64) -> Result<(), String> {
     let selector = Selector::from(side.peer, TAG);
-    side.endpoint
-        .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
-        .map_err(|error| error.to_string())?;
-    Ok(())
+    side.post_receive(selector, buffer, number)
 }

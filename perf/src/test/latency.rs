@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Buffer, OperationKind, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, OperationKind, Selector, SendOptions};
 
 use super::{Side, TAG, message};
 use crate::output::{Report, histogram};
@@ -11,16 +11,14 @@ use crate::stamp;
 /// Iterations that are not counted.
 const WARM_UP: u64 = 200;
 
-pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let size = side.job.size;
     let mut histogram = histogram();
     let mut verified = true;
     let mut hands = Hands { send: Some(side.buffer(size)?), received: None };
     let receive = side.buffer(size)?;
     let selector = Selector::from(side.peer, TAG);
-    side.endpoint
-        .post_receive(selector, receive, ReceiveOptions::new())
-        .map_err(|error| error.to_string())?;
+    side.post_receive(selector, receive, 0)?;
     side.barrier()?;
     let before = side.endpoint.counters();
     let warm_up = WARM_UP.min(side.job.iters);
@@ -37,9 +35,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
         let elapsed = start.elapsed();
         verified &= received.as_slice().is_some_and(|bytes| check(side, bytes, number));
         // The next receive is there before the answer can bring the next message.
-        side.endpoint
-            .post_receive(selector, received, ReceiveOptions::new())
-            .map_err(|error| error.to_string())?;
+        side.post_receive(selector, received, 0)?;
         if side.is_server {
             send_one(side, &mut hands.send, number)?;
         } else if number >= warm_up {
@@ -56,7 +52,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     Ok(report)
 }
 
-fn check(side: &Side<'_>, bytes: &[u8], number: u64) -> bool {
+fn check(side: &Side<'_, impl Attached>, bytes: &[u8], number: u64) -> bool {
     match side.job.verify {
         true => stamp::check_all(bytes, number),
         false => stamp::check(bytes, number),
@@ -64,7 +60,11 @@ fn check(side: &Side<'_>, bytes: &[u8], number: u64) -> bool {
 }
 
 /// Sends message `number`: small ones are copied at once, long ones lend their buffer.
-fn send_one(side: &Side<'_>, send: &mut Option<Buffer>, number: u64) -> Result<(), String> {
+fn send_one(
+    side: &Side<'_, impl Attached>,
+    send: &mut Option<Buffer>,
+    number: u64,
+) -> Result<(), String> {
     let mut buffer = send.take().ok_or("the send buffer has not come back")?;
     let bytes = buffer.as_mut_slice().ok_or("the buffer is in pieces")?;
     match side.job.verify {
@@ -98,7 +98,7 @@ struct Hands {
 }
 
 impl Hands {
-    fn take_in(&mut self, side: &mut Side<'_>) -> Result<(), String> {
+    fn take_in(&mut self, side: &mut Side<'_, impl Attached>) -> Result<(), String> {
         for completion in side.next_completions()? {
             completion.result.map_err(message)?;
             match completion.kind {
@@ -113,7 +113,7 @@ impl Hands {
 }
 
 /// Waits for the message; a send buffer that comes back meanwhile is kept.
-fn receive_one(side: &mut Side<'_>, hands: &mut Hands) -> Result<Buffer, String> {
+fn receive_one(side: &mut Side<'_, impl Attached>, hands: &mut Hands) -> Result<Buffer, String> {
     loop {
         if let Some(buffer) = hands.received.take() {
             return Ok(buffer);
@@ -123,7 +123,7 @@ fn receive_one(side: &mut Side<'_>, hands: &mut Hands) -> Result<Buffer, String>
 }
 
 /// Waits for the send buffer; a message that comes meanwhile is kept.
-fn reclaim(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
+fn reclaim(side: &mut Side<'_, impl Attached>, hands: &mut Hands) -> Result<(), String> {
     while hands.send.is_none() {
         hands.take_in(side)?;
     }
@@ -131,7 +131,7 @@ fn reclaim(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
 }
 
 /// Feeds the receive that is left over.
-fn drain(side: &mut Side<'_>, hands: &mut Hands) -> Result<(), String> {
+fn drain(side: &mut Side<'_, impl Attached>, hands: &mut Hands) -> Result<(), String> {
     send_one(side, &mut hands.send, 0)?;
     receive_one(side, hands)?;
     reclaim(side, hands)

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Buffer, Envelope, Hint, OperationKind, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, Envelope, Hint, OperationKind, Selector, SendOptions};
 
 use super::{STAMP_BYTES, Side, TAG, message, seconds_since};
 use crate::output::{Report, histogram};
@@ -23,32 +23,31 @@ const PING: u64 = u64::MAX;
 /// The content of the last ping.
 const STOP: u64 = u64::MAX / 2;
 
-pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let size = side.job.size.max(STAMP_BYTES);
     let ping = Selector::from(side.peer, TAG);
-    side.endpoint
-        .post_receive(ping, vec![0u8; size], ReceiveOptions::new().user_data(PING))
-        .map_err(|error| error.to_string())?;
+    side.post_receive(ping, vec![0u8; size].into(), PING)?;
     if side.is_server { serve(side) } else { client(side, size) }
 }
 
-fn post_bulk_receive(side: &Side<'_>, buffer: Buffer, number: u64) -> Result<(), String> {
+fn post_bulk_receive(
+    side: &Side<'_, impl Attached>,
+    buffer: Buffer,
+    number: u64,
+) -> Result<(), String> {
     let selector = Selector::from(side.peer, BULK);
-    side.endpoint
-        .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
-        .map_err(|error| error.to_string())?;
-    Ok(())
+    side.post_receive(selector, buffer, number)
 }
 
 /// Hints of the ping-pong and of the transfers.
-fn hints(side: &Side<'_>) -> (Hint, Hint) {
+fn hints(side: &Side<'_, impl Attached>) -> (Hint, Hint) {
     match side.job.hint.map_or(Hint::None, Hint::from) {
         Hint::Bulk => (Hint::None, Hint::Bulk),
         hint => (hint, Hint::None),
     }
 }
 
-fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
+fn pong(side: &Side<'_, impl Attached>, bytes: &[u8]) -> Result<(), String> {
     let (hint, _) = hints(side);
     if bytes.len() > side.endpoint.domain().settings().inject_limit_bytes() {
         let options = SendOptions { silent: true, ..SendOptions::default() }.hint(hint);
@@ -67,7 +66,7 @@ fn pong(side: &Side<'_>, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-fn serve(side: &mut Side<'_>) -> Result<Report, String> {
+fn serve(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let mut posted = 0;
     for _ in 0..TRANSFERS {
         let buffer = side.buffer(side.job.bulk_size)?;
@@ -95,9 +94,7 @@ fn serve(side: &mut Side<'_>) -> Result<Report, String> {
                 } else {
                     pings += 1;
                     let ping = Selector::from(side.peer, TAG);
-                    side.endpoint
-                        .post_receive(ping, buffer, ReceiveOptions::new().user_data(PING))
-                        .map_err(|error| error.to_string())?;
+                    side.post_receive(ping, buffer, PING)?;
                 }
             } else {
                 verified &= stamp::check(bytes, completion.user_data);
@@ -114,7 +111,7 @@ fn serve(side: &mut Side<'_>) -> Result<Report, String> {
     Ok(report)
 }
 
-fn use_rest(side: &mut Side<'_>, count: u64) -> Result<(), String> {
+fn use_rest(side: &mut Side<'_, impl Attached>, count: u64) -> Result<(), String> {
     side.barrier()?;
     for _ in 0..count {
         side.link.put(&0)?;
@@ -129,7 +126,7 @@ fn use_rest(side: &mut Side<'_>, count: u64) -> Result<(), String> {
     Ok(())
 }
 
-fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
+fn client(side: &mut Side<'_, impl Attached>, size: usize) -> Result<Report, String> {
     let mut histogram = histogram();
     let mut idle = Vec::with_capacity(TRANSFERS);
     for _ in 0..TRANSFERS {
@@ -176,9 +173,7 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
         verified &= buffer.as_slice() == Some(&bytes[..]);
         pings += 1;
         let ping = Selector::from(side.peer, TAG);
-        side.endpoint
-            .post_receive(ping, buffer, ReceiveOptions::new().user_data(PING))
-            .map_err(|error| error.to_string())?;
+        side.post_receive(ping, buffer, PING)?;
         if had_all && sent - finished == TRANSFERS as u64 {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);
             samples += 1;
@@ -205,7 +200,11 @@ fn client(side: &mut Side<'_>, size: usize) -> Result<Report, String> {
     Ok(report)
 }
 
-fn start_bulk(side: &Side<'_>, idle: &mut Vec<Buffer>, sent: &mut u64) -> Result<(), String> {
+fn start_bulk(
+    side: &Side<'_, impl Attached>,
+    idle: &mut Vec<Buffer>,
+    sent: &mut u64,
+) -> Result<(), String> {
     let (_, hint) = hints(side);
     while let Some(mut buffer) = idle.pop() {
         stamp::write(buffer.as_mut_slice().ok_or("the buffer is in pieces")?, *sent);
@@ -219,7 +218,7 @@ fn start_bulk(side: &Side<'_>, idle: &mut Vec<Buffer>, sent: &mut u64) -> Result
 }
 
 /// Feeds the receives that the server has left over, as many as it says.
-fn feed_rest(side: &mut Side<'_>) -> Result<(), String> {
+fn feed_rest(side: &mut Side<'_, impl Attached>) -> Result<(), String> {
     side.barrier()?;
     for _ in 0..TRANSFERS {
         let _: u32 = side.get()?;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringrail::{Envelope, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Envelope, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, message, seconds_since};
 use crate::output::Report;
@@ -11,7 +11,7 @@ use crate::stamp;
 /// The client learns by this that the server has everything.
 const DONE: Envelope = Envelope::tagged(2);
 
-pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let (size, total) = (side.job.size, side.job.iters);
     let before;
     let mut verified = true;
@@ -21,9 +21,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
         let selector = Selector::from(side.peer, TAG);
         for number in 0..posts {
             let buffer = side.buffer(size)?;
-            side.endpoint
-                .post_receive(selector, buffer, ReceiveOptions::new().user_data(number))
-                .map_err(|error| error.to_string())?;
+            side.post_receive(selector, buffer, number)?;
         }
         side.barrier()?;
         before = side.endpoint.counters();
@@ -43,9 +41,7 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
                 verified &= stamp::check(bytes, completion.user_data);
                 received += 1;
                 if posted < total {
-                    side.endpoint
-                        .post_receive(selector, buffer, ReceiveOptions::new().user_data(posted))
-                        .map_err(|error| error.to_string())?;
+                    side.post_receive(selector, buffer, posted)?;
                     posted += 1;
                 }
             }
@@ -93,7 +89,11 @@ pub(super) fn run(side: &mut Side<'_>) -> Result<Report, String> {
     Ok(report)
 }
 
-fn send_all(side: &Side<'_>, envelope: Envelope, bytes: &[u8]) -> Result<(), String> {
+fn send_all(
+    side: &Side<'_, impl Attached>,
+    envelope: Envelope,
+    bytes: &[u8],
+) -> Result<(), String> {
     let level = ringrail::CompletionLevel::Delivery;
     side.endpoint
         .send_blocking(side.peer, envelope, bytes, SendOptions::at(level))

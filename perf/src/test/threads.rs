@@ -2,22 +2,27 @@
 //! thread i of the server run one of the other tests, all at the same time.
 //!
 //! A thread drives a [`Side`], as a test of one thread does, over a control connection of its own.
-//! [`Side::open`] is where it gets its endpoint.
+//! Its endpoint has an engine that the thread owns, or is one of those on the engine that all
+//! threads of the side share.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use ringrail::Domain;
+use ringrail::{Attached, Domain, Endpoint, EndpointOptions, Shared};
 use serde::{Deserialize, Serialize};
 
+use super::sharing::Readings;
 use super::{Side, message};
 use crate::cli::{Cli, TestName};
 use crate::link::{Job, Link};
-use crate::output::{Histogram, Report, histogram};
+use crate::output::{EndpointKind, Histogram, Report, histogram};
 use crate::progress::Progress;
 
 /// Threads of a side at most: each has an engine.
 const THREADS_MAX: usize = 64;
+
+/// What a thread says that stops because of another one.
+const OTHER_FAILED: &str = "another thread failed";
 
 /// What each thread reached, of tests that have a rate.
 ///
@@ -69,14 +74,26 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     if cli.threads > 1 && cli.pcap.is_some() {
         return Err("--pcap writes what one endpoint carries: use --threads 1".to_owned());
     }
+    if cli.shared && !has_threads && cli.test != TestName::Latency {
+        return Err("--shared is of mr, bw, bibw, latency and latency-mt".to_owned());
+    }
+    let is_uring = cli.lanes.settings().contains(&("lanes", "uring"));
+    if cli.shared && is_uring {
+        return Err("--shared goes by plain sockets: --lanes auto, sockets, udp-sockets, \
+                    udp-only or xdp-only"
+            .to_owned());
+    }
     Ok(())
 }
 
 /// What a thread has of a round.
+#[derive(Default)]
 struct Part {
     report: Report,
     span: Option<(Instant, Instant)>,
     histogram: Option<Histogram>,
+    /// What the engine that threads share counted, on this side and on the other one.
+    readings: Option<(Readings, Readings)>,
 }
 
 /// Runs all rounds of a job on all threads; the client's reports mean something.
@@ -89,13 +106,19 @@ pub(super) fn run(
 ) -> Result<Vec<Report>, String> {
     let links = (0..job.threads).map(|_| link.beside(is_server));
     let links = links.collect::<Result<Vec<_>, _>>()?;
+    let share = || domain.endpoint().and_then(Endpoint::share).map_err(message);
+    let shared = job.is_shared.then(share).transpose()?;
     let gate = Gate { threads: job.threads, ..Gate::default() };
     let threads: Vec<Vec<Part>> = std::thread::scope(|scope| {
         let start = |(at, mut link): (usize, Link)| {
-            let (gate, domain) = (&gate, domain.clone());
+            let (gate, domain, shared) = (&gate, domain.clone(), shared.as_ref());
             scope.spawn(move || {
                 let watcher = (at == 0).then_some(progress);
-                let parts = thread(&mut link, job, &domain, is_server, (gate, watcher));
+                let side = (&mut link, job, is_server);
+                let parts = match shared {
+                    Some(shared) => sharer(side, shared, (gate, watcher)),
+                    None => owner(side, &domain, (gate, watcher)),
+                };
                 if parts.is_err() {
                     gate.has_failed.store(true, Ordering::Release);
                 }
@@ -107,9 +130,15 @@ pub(super) fn run(
             let ended = thread.join().unwrap_or_else(|_| Err("it panicked".to_owned()));
             ended.map_err(|error| format!("one of the threads: {error}"))
         });
-        // All are joined before the first error counts.
-        let ended: Vec<_> = ended.collect();
-        ended.into_iter().collect::<Result<_, _>>()
+        // All are joined before an error counts: that of the thread that has a cause to name.
+        let mut ended: Vec<_> = ended.collect();
+        let is_cause = |ended: &Result<_, String>| {
+            ended.as_ref().is_err_and(|error| !error.ends_with(OTHER_FAILED))
+        };
+        match ended.iter().position(is_cause) {
+            Some(at) => ended.swap_remove(at).map(|cause| vec![cause]),
+            None => ended.into_iter().collect(),
+        }
     })?;
     link.barrier()?;
     let mut threads: Vec<_> = threads.into_iter().map(Vec::into_iter).collect();
@@ -123,21 +152,52 @@ pub(super) fn run(
     Ok(reports)
 }
 
-/// All rounds of one thread. The first thread says how far they are.
-fn thread(
-    link: &mut Link,
-    job: &Job,
+/// What a thread opens its side with: its control connection, the job, whether it is the server.
+type Opening<'a> = (&'a mut Link, &'a Job, bool);
+
+/// All rounds of a thread that owns its endpoint.
+fn owner(
+    (link, job, is_server): Opening<'_>,
     domain: &Domain,
-    is_server: bool,
     (gate, progress): (&Gate, Option<&Progress>),
 ) -> Result<Vec<Part>, String> {
-    let mut side = Side::open(link, job, domain, is_server)?;
-    let mut parts = Vec::new();
-    for round in 0..=job.rounds {
-        side.barrier()?;
-        gate.pass(round, &side)?;
+    let endpoint = domain.endpoint().and_then(Endpoint::attach).map_err(message)?;
+    let mut side = Side::open(link, job, endpoint, is_server)?;
+    rounds(&mut side, (gate, progress), |side| {
         let report = side.round()?;
-        parts.push(Part { report, span: side.span.take(), histogram: side.histogram.take() });
+        Ok(Part { report, ..Part::default() })
+    })
+}
+
+/// All rounds of a thread that shares an engine with the others. It has an endpoint there, with a
+/// completion queue, so that nobody else takes what is its own.
+fn sharer(
+    (link, job, is_server): Opening<'_>,
+    shared: &Endpoint<Shared>,
+    (gate, progress): (&Gate, Option<&Progress>),
+) -> Result<Vec<Part>, String> {
+    let endpoint = shared.open_endpoint(EndpointOptions::default()).map_err(message)?;
+    let mut side = Side::open(link, job, endpoint, is_server)?;
+    rounds(&mut side, (gate, progress), |side| {
+        let (report, ours) = Readings::around(shared, || side.round())?;
+        side.link.put(&ours)?;
+        let readings = Some((ours, side.get()?));
+        Ok(Part { report, readings, ..Part::default() })
+    })
+}
+
+/// All rounds of one thread, which `measure` makes. The first thread says how far they are.
+fn rounds<M: Attached>(
+    side: &mut Side<'_, M>,
+    (gate, progress): (&Gate, Option<&Progress>),
+    mut measure: impl FnMut(&mut Side<'_, M>) -> Result<Part, String>,
+) -> Result<Vec<Part>, String> {
+    let mut parts = Vec::new();
+    for round in 0..=side.job.rounds {
+        side.barrier()?;
+        gate.pass(round, side)?;
+        let part = measure(side)?;
+        parts.push(Part { span: side.span.take(), histogram: side.histogram.take(), ..part });
         if let Some(progress) = progress {
             progress.advance();
         }
@@ -157,11 +217,11 @@ struct Gate {
 
 impl Gate {
     /// Waits for all other threads; `round` counts from 0. An endpoint makes progress meanwhile.
-    fn pass(&self, round: usize, side: &Side<'_>) -> Result<(), String> {
+    fn pass(&self, round: usize, side: &Side<'_, impl Attached>) -> Result<(), String> {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < self.threads * (round + 1) {
             if self.has_failed.load(Ordering::Acquire) {
-                return Err("another thread failed".to_owned());
+                return Err(OTHER_FAILED.to_owned());
             }
             side.endpoint.progress().map_err(message)?;
             std::thread::yield_now();
@@ -174,27 +234,40 @@ impl Gate {
 fn together(parts: Vec<Part>) -> Option<Report> {
     let mut report = parts.first()?.report.clone();
     let count = parts.len() as f64;
-    let sum = |of: fn(&Report) -> Option<u64>| {
-        parts.iter().map(|part| of(&part.report)).sum::<Option<u64>>()
+    // Engines of their own are added up. Of one that is shared each thread has counted the whole,
+    // and who took longest has missed least.
+    let is_shared = report.endpoints == Some(EndpointKind::Shared);
+    let add = |one: u64, other: u64| if is_shared { one.max(other) } else { one + other };
+    let all = |of: fn(&Report) -> Option<u64>| {
+        let counts = parts.iter().map(|part| of(&part.report)).collect::<Option<Vec<_>>>()?;
+        counts.into_iter().reduce(add)
     };
     let mean = |of: fn(&Report) -> Option<f64>| {
-        parts.iter().map(|part| of(&part.report)).sum::<Option<f64>>().map(|sum| sum / count)
+        let parts = parts.iter().map(|part| of(&part.report)).collect::<Option<Vec<_>>>()?;
+        let most = parts.iter().copied().fold(0.0, f64::max);
+        Some(if is_shared { most } else { parts.iter().sum::<f64>() / count })
     };
     report.verified = parts.iter().all(|part| part.report.verified);
     report.syscalls_per_message = mean(|it| it.syscalls_per_message);
     report.syscalls_per_message_peer = mean(|it| it.syscalls_per_message_peer);
     report.datagram_share = mean(|it| it.datagram_share);
-    report.datagrams_sent = sum(|it| it.datagrams_sent);
-    report.datagrams_sent_peer = sum(|it| it.datagrams_sent_peer);
-    report.datagrams_lost = sum(|it| it.datagrams_lost);
-    report.datagrams_lost_peer = sum(|it| it.datagrams_lost_peer);
-    report.datagrams_dropped = sum(|it| it.datagrams_dropped);
-    report.datagrams_dropped_peer = sum(|it| it.datagrams_dropped_peer);
+    report.datagrams_sent = all(|it| it.datagrams_sent);
+    report.datagrams_sent_peer = all(|it| it.datagrams_sent_peer);
+    report.datagrams_lost = all(|it| it.datagrams_lost);
+    report.datagrams_lost_peer = all(|it| it.datagrams_lost_peer);
+    report.datagrams_dropped = all(|it| it.datagrams_dropped);
+    report.datagrams_dropped_peer = all(|it| it.datagrams_dropped_peer);
     for other in parts.iter().skip(1).filter_map(|part| part.report.rail_bytes.as_ref()) {
-        for (nic, bytes) in other {
-            *report.rail_bytes.get_or_insert_default().entry(nic.clone()).or_default() += bytes;
+        for (nic, &bytes) in other {
+            let of_all = report.rail_bytes.get_or_insert_default().entry(nic.clone()).or_default();
+            *of_all = add(*of_all, bytes);
         }
     }
+    let messages = report.iterations * parts.len() as u64;
+    let readings = || parts.iter().map(|part| part.readings);
+    report.sharing_per_million = Readings::together(readings().map(|both| Some(both?.0)), messages);
+    report.sharing_per_million_peer =
+        Readings::together(readings().map(|both| Some(both?.1)), messages);
     let begins = parts.iter().filter_map(|part| part.span).map(|(begin, _)| begin).min();
     let ends = parts.iter().filter_map(|part| part.span).map(|(_, end)| end).max();
     if let (Some(begin), Some(end)) = (begins, ends) {
@@ -243,7 +316,7 @@ mod tests {
             verified: true,
             ..Report::default()
         };
-        Part { report, span: Some((begin, end)), histogram: None }
+        Part { report, span: Some((begin, end)), ..Part::default() }
     }
 
     /// The sum of what threads reach is not what all of them reach, if they do not end together.
@@ -266,7 +339,7 @@ mod tests {
             of_it.record_n(ns, 10).unwrap();
             let mut report = Report { verified: ns < 9000, ..Report::default() };
             report.latencies(&of_it);
-            Part { report, span: None, histogram: Some(of_it) }
+            Part { report, histogram: Some(of_it), ..Part::default() }
         };
         let all = together(vec![one(1000), one(9000)]).unwrap();
         assert!(all.latency_us_min.unwrap() < 1.1 && all.latency_us_p99.unwrap() > 8.9, "{all:?}");

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::time::Instant;
 
-use ringrail::{Buffer, OperationKind, RawSpan, ReceiveOptions, Selector, SendOptions};
+use ringrail::{Attached, Buffer, OperationKind, RawSpan, ReceiveOptions, Selector, SendOptions};
 
 use super::{Side, TAG, finish, message};
 use crate::output::Report;
@@ -22,7 +22,10 @@ struct Lent {
 }
 
 impl Lent {
-    fn new(side: &Side<'_>, prepare: impl FnOnce(&mut [u8])) -> Result<Self, String> {
+    fn new(
+        side: &Side<'_, impl Attached>,
+        prepare: impl FnOnce(&mut [u8]),
+    ) -> Result<Self, String> {
         let mut buffer = ManuallyDrop::new(side.buffer(side.job.size)?);
         let bytes = buffer.as_mut_slice().ok_or("the buffer is in pieces")?;
         prepare(bytes);
@@ -36,7 +39,7 @@ impl Lent {
     }
 }
 
-pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Report, String> {
     let total = side.job.iters;
     let sends = if both || !side.is_server { total } else { 0 };
     let receives = if both || side.is_server { total } else { 0 };
@@ -88,9 +91,9 @@ pub(super) fn run(side: &mut Side<'_>, both: bool) -> Result<Report, String> {
     finish(side, both, start, &before, verified)
 }
 
-/// Posts receives; how many.
-fn post_receives(side: &Side<'_>, memory: &Lent, count: u64) -> Result<u64, String> {
-    for _ in 0..count {
+/// Posts as many receives as there is room for, at most `count`; how many.
+fn post_receives(side: &Side<'_, impl Attached>, memory: &Lent, count: u64) -> Result<u64, String> {
+    for done in 0..count {
         let selector = Selector::from(side.peer, TAG);
         // SAFETY: the memory is freed after the end of all operations, and nobody but the engine
         // touches it before. Receives of the engine share it; all messages are alike, so that it
@@ -98,13 +101,17 @@ fn post_receives(side: &Side<'_>, memory: &Lent, count: u64) -> Result<u64, Stri
         let posted = unsafe {
             side.endpoint.post_receive_raw(selector, &[memory.span], ReceiveOptions::new())
         };
-        posted.map_err(message)?;
+        match posted {
+            Ok(_) => {}
+            Err(error) if error.is_would_block() => return Ok(done),
+            Err(error) => return Err(error.to_string()),
+        }
     }
     Ok(count)
 }
 
 /// Posts as many sends as there is room for, at most `most`; how many.
-fn post_sends(side: &Side<'_>, memory: &Lent, most: u64) -> Result<u64, String> {
+fn post_sends(side: &Side<'_, impl Attached>, memory: &Lent, most: u64) -> Result<u64, String> {
     for sent in 0..most {
         let options = SendOptions::default();
         // SAFETY: the memory is freed after the end of all operations, and nobody changes it.
