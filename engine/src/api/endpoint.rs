@@ -34,10 +34,12 @@ pub struct Detached {
 /// # Order and completion
 ///
 /// Messages of one source to one target in one context match receives in the order in which they
-/// were sent; nothing is promised across contexts. Operations complete in any order. Nothing
-/// moves unless the owning thread calls something that makes progress: every blocking call
-/// ([`Endpoint::wait`], [`Operation::wait`](crate::Operation::wait), `*_blocking`) progresses
-/// everything, so exchanges in any order cannot lock up.
+/// were sent; nothing is promised across contexts. Operations complete in any order. Every blocking
+/// call ([`Endpoint::wait`], [`Operation::wait`](crate::Operation::wait), `*_blocking`) progresses
+/// everything, so exchanges in any order cannot lock up. Of an owned endpoint little else moves
+/// anything: after a millisecond without a call a thread of the process answers, acknowledges and
+/// resends for it, where it has datagrams. Of a shared one that thread does all that is due, and of
+/// a dedicated one its own thread.
 ///
 /// # Failures
 ///
@@ -64,7 +66,7 @@ pub struct Detached {
 ///
 /// # Closing
 ///
-/// Dropping an owned endpoint closes it, whichever of its engine it is, and ends its operations:
+/// Dropping an endpoint closes it, whichever of its engine it is, and ends its operations:
 ///
 /// * Receives end at once, also those whose message is on its way. Messages for the endpoint are
 ///   dropped from then on; a sender that waits for an answer is told

@@ -53,6 +53,21 @@ impl Attached for Owned {
 /// No thread waits for another to post: what is posted while another thread is at the engine is
 /// left to that. What is posted before something else, by the same thread or with synchronization
 /// between the two, matches before it. Of the threads that wait one makes the progress of all.
+///
+/// # What is left to another thread
+///
+/// Its poster has been told `Ok`, and what would have been an error of the call ends in the
+/// completion queue (or the [`Operation`](crate::Operation)) instead: a peer that has failed, a
+/// limit that is reached ([`Error::WouldBlock`](crate::Error::WouldBlock)). Who bounds what it has
+/// outstanding does not meet the latter. An inject that is left waits for credit, where the call
+/// itself would have said `WouldBlock`. A post is refused at once, in the same way, while some
+/// thousand posts of others wait.
+///
+/// # Callbacks
+///
+/// A waker, or a subscriber of `tracing`, that the engine calls may post. It must not wait for the
+/// engine: calls that would panic. Dropping an endpoint takes the engine for the time of
+/// `close_linger` at the most, for which other threads wait in calls that are not posts.
 pub struct Shared(pub(super) Open<Arc<SharedEngine>>);
 
 impl sealed::Sealed for Shared {}

@@ -38,8 +38,8 @@ enum State<E: EngineRef> {
 /// The poll of a future makes progress. For the time of the setting `spin` it asks to be polled
 /// again at once; then the task sleeps until there is something to do, and costs nothing meanwhile.
 /// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (An
-/// engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be polled
-/// again.)
+/// owned engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be
+/// polled again.)
 #[must_use = "an operation that nobody waits for still runs; its buffer and its result are lost"]
 pub struct Operation<M: Attached = Owned> {
     state: State<M::Engine>,

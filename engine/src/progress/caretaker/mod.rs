@@ -17,7 +17,8 @@
 //!
 //! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
-//! after it was parked, and otherwise none. Engines without datagrams are not looked after.
+//! after it was parked, and otherwise none. Owned engines without datagrams are not looked after.
+//! Shared ones are, by their driver's descriptor.
 
 mod activity;
 mod engine_cell;

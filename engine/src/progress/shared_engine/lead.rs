@@ -68,9 +68,12 @@ impl SharedEngine {
         wait_object.begin_arming();
         let left = self.with_inside(|inside| {
             let left = inside.engine().arm()?;
-            let until_ns = inside.engine().state.now_ns + nanoseconds(left);
-            let earliest = inside.armed_until_ns.map_or(until_ns, |known| known.min(until_ns));
-            inside.armed_until_ns = Some(earliest);
+            let now_ns = inside.engine().state.now_ns;
+            let until_ns = now_ns + nanoseconds(left);
+            // One that has passed has woken who slept for it.
+            let others_ns = inside.armed_until_ns.filter(|&known_ns| known_ns > now_ns);
+            let earliest_ns = others_ns.map_or(until_ns, |known_ns| known_ns.min(until_ns));
+            inside.armed_until_ns = Some(earliest_ns);
             Ok::<_, Error>(left)
         })?;
         let failed = |error| Error::system("cannot wait by a descriptor", error);
