@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{SECRET, domain};
+use common::domain;
 use ringrail::{
     Attached, Completion, Endpoint, Envelope, Owned, ReceiveOptions, Selector, SendOptions, Shared,
 };
@@ -257,7 +257,6 @@ fn an_event_loop_takes_the_descriptor() {
             }
         }
     });
-    let _ = SECRET;
 }
 
 /// Tasks of one thread: what one of them takes off the wire for another wakes that.

@@ -50,8 +50,8 @@ pub struct Detached {
 /// acknowledged all, and no operation ended with the failure, the next send to a peer of that
 /// engine, receive or [`Endpoint::peek`] from it by name, or connect reports it, once. What was
 /// sent at [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond and has
-/// completed is not lost
-/// with a session, and needs no such report. A peer that was removed has none.
+/// completed is not lost with a session, and needs no such report. A peer that was removed has
+/// none.
 ///
 /// # Memory
 ///
@@ -77,8 +77,7 @@ pub struct Detached {
 /// * Sends that are not done by then end, and their receivers are told that this side has left. So
 ///   do at once long messages to an endpoint of the same engine that has posted no receive for
 ///   them, and sends at [`CompletionLevel::Match`](crate::CompletionLevel::Match) that their
-///   peers have and have
-///   not matched: these may still be received.
+///   peers have and have not matched: these may still be received.
 ///
 /// What ends like this ends as [`Error::Cancelled`], in the completion queue where another endpoint
 /// shares it, or at the [`Operation`](crate::Operation), which gives its buffer back. The queue of
@@ -204,9 +203,7 @@ impl Endpoint<Detached> {
         let queues = Queues { transmit: Arc::clone(&queue), receive: queue };
         Ok(Endpoint::of(domain, engine, 0, queues))
     }
-}
 
-impl Endpoint<Detached> {
     /// As [`Self::share`], with a thread of its own that makes all progress, on the next core of
     /// the setting `pin_cores` where there are some. It sleeps while nothing happens. A thread that
     /// computes without a call has its messages matched, acknowledged and pulled meanwhile.

@@ -7,6 +7,7 @@
 //!  wait ──> one leads: lock, requests, a turn of the engine, unlock; the others sleep
 //!     └───> what it waits for is read without the lock: OutsideQueue, Ticket
 //! ```
+
 mod dedicated;
 mod inside;
 mod lead;
