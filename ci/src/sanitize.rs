@@ -8,8 +8,10 @@
 //! it is missing. ThreadSanitizer does not go without: it would not see what the library's locks
 //! and fences order, and report races where there are none.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::run::{cargo, root, run as execute};
 use crate::setup;
@@ -21,6 +23,23 @@ const UNFIT: [(&str, &str); 4] = [
     ("shared_model", "loom, as for handover"),
     ("shared_schedules", "shuttle switches stacks on one thread as well"),
 ];
+
+/// Unit tests that a sanitizer is not asked for, and why.
+const SKIPPED: [(Sanitizer, &str, &str); 6] = [
+    (Sanitizer::Thread, "swarm::", "one thread simulates hosts under virtual time"),
+    (Sanitizer::Thread, "proto::", "no thread, no I/O: one thread decides"),
+    (Sanitizer::Thread, "wire::", "as proto"),
+    (
+        Sanitizer::Address,
+        "swarm::figures::",
+        "minutes of one thread's figures, no memory of others",
+    ),
+    (Sanitizer::Address, "swarm::tests::", "its threads switch stacks, as loom's do"),
+    (Sanitizer::Address, "proto::packet::", "figures of links, for minutes"),
+];
+
+/// How long the tests of one sanitizer may take, builds included.
+const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
 /// All rooms of the engine, and the tests that look into private ones.
 const FEATURES: &str = "bench,xdp";
@@ -64,10 +83,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let mut failed = Vec::new();
     for sanitizer in sanitizers {
         println!("sanitize: {}", sanitizer.name());
-        let everything = if arguments.is_empty() { everything()? } else { Vec::new() };
+        let everything = if arguments.is_empty() { everything(sanitizer)? } else { Vec::new() };
+        let begin = Instant::now();
         let tested = toolchain
             .command(sanitizer)
-            .and_then(|mut command| execute(command.args(everything).args(arguments)));
+            .and_then(|mut command| within(LIMIT, command.args(everything).args(arguments)));
+        let took = begin.elapsed().as_secs();
+        let result = if tested.is_ok() { "nothing is found" } else { "something is found" };
+        println!("sanitize: {}: {result}, after {took} s", sanitizer.name());
         // What the other one finds is worth knowing, too.
         failed.extend(tested.err());
     }
@@ -75,7 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
 }
 
 /// What is tested when nothing is said: unit tests, and `engine/tests` but for the unfit.
-fn everything() -> Result<Vec<String>, String> {
+fn everything(sanitizer: Sanitizer) -> Result<Vec<String>, String> {
     let folder = root().join("engine/tests");
     let entries = std::fs::read_dir(&folder).and_then(|it| it.collect::<Result<Vec<_>, _>>());
     let entries = entries.map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -90,7 +113,33 @@ fn everything() -> Result<Vec<String>, String> {
             None => arguments.extend(["--test".to_owned(), test]),
         }
     }
+    // Behind this what goes to the tests themselves.
+    arguments.push("--".to_owned());
+    for (_, name, reason) in SKIPPED.iter().filter(|(of, ..)| *of == sanitizer) {
+        println!("sanitize: without {name}: {reason}");
+        arguments.extend(["--skip".to_owned(), (*name).to_owned()]);
+    }
     Ok(arguments)
+}
+
+/// Runs a command that is killed, with those that it has started, when it takes too long.
+fn within(limit: Duration, command: &mut Command) -> Result<(), String> {
+    let name = format!("{command:?}");
+    let failed = |error: std::io::Error| format!("{name}: {error}");
+    let mut child = command.process_group(0).spawn().map_err(failed)?;
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            return if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) };
+        }
+        if begin.elapsed() > limit {
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            let _ = child.wait();
+            return Err(format!("{name}: not over after {} s", limit.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// The one that the first argument names, or all, and the arguments that are left.
@@ -152,7 +201,9 @@ impl Toolchain {
         }
         if sanitizer == Sanitizer::Thread {
             // Children of a test begin anew, with a thread of their own.
-            command.env("TSAN_OPTIONS", "die_after_fork=0");
+            let false_reports = root().join("ci/thread-sanitizer.txt");
+            let options = format!("die_after_fork=0:suppressions={}", false_reports.display());
+            command.env("TSAN_OPTIONS", options);
         }
         // With a target named, build scripts and macros stay as they are. It is named in the
         // environment, for the cargo that a test starts to build an example.
@@ -219,13 +270,35 @@ mod tests {
 
     #[test]
     fn everything_is_what_is_fit() {
-        let arguments = everything().unwrap();
+        let arguments = everything(Sanitizer::Thread).unwrap();
         assert_eq!(arguments[..2], ["--lib", "--test"].map(str::to_owned));
         assert!(arguments.iter().any(|name| name == "caretaker"));
         for (name, _) in UNFIT {
             assert!(root().join(format!("engine/tests/{name}.rs")).is_file(), "{name}");
             assert!(!arguments.iter().any(|argument| argument == name));
         }
+    }
+
+    #[test]
+    fn tests_without_threads_are_not_looked_at_for_races() {
+        let skipped = |sanitizer| {
+            let arguments = everything(sanitizer).unwrap();
+            let own = arguments.iter().position(|it| it == "--").unwrap();
+            arguments[own + 1..].to_vec()
+        };
+        assert_eq!(skipped(Sanitizer::Thread)[..2], ["--skip", "swarm::"].map(str::to_owned));
+        assert!(!skipped(Sanitizer::Address).iter().any(|it| it == "swarm::"));
+    }
+
+    #[test]
+    fn what_takes_too_long_ends() {
+        let limit = Duration::from_millis(300);
+        let begin = Instant::now();
+        let error = within(limit, Command::new("sh").args(["-c", "sleep 600 & wait"])).unwrap_err();
+        assert!(error.contains("not over"), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        within(Duration::from_secs(60), &mut Command::new("true")).unwrap();
+        assert!(within(Duration::from_secs(60), &mut Command::new("false")).is_err());
     }
 
     #[test]

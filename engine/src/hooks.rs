@@ -39,6 +39,9 @@ macro_rules! planted {
 }
 
 #[cfg(any(test, feature = "sim"))]
+pub(crate) mod threads;
+
+#[cfg(any(test, feature = "sim"))]
 pub(crate) mod simulated {
     use std::cell::Cell;
 
@@ -101,6 +104,8 @@ pub(crate) mod simulated {
         RepeatFrames,
         /// Segments that are lost are not sent again.
         ForgetLost,
+        /// A flush is answered before the frames before it have come.
+        FlushEarly,
         /// A probe of a silent path takes a segment that is to go by TCP.
         StealByProbe,
         /// A datagram is believed whatever its tag says.
@@ -139,10 +144,28 @@ pub(crate) mod simulated {
         ReleaseEarly,
         /// Messages that wait for the one before them keep waiting when that is matched.
         KeepHeld,
+        /// A post that finds the queue of requests full is dropped.
+        DropAtFullQueue,
+        /// The holder of a shared engine applies two requests in the wrong order.
+        SwapRequests,
+        /// A post that gets the lock passes what is queued.
+        PassQueue,
+        /// Who releases the lock of a shared engine wakes nobody who sleeps for it.
+        LoseRelease,
+        /// Who leads no more wakes nobody to lead.
+        LoseLeadership,
+        /// A leader that sleeps does not learn of a request.
+        LoseRing,
+        /// What a limit refuses to a request ends without a word.
+        LoseRefusal,
+        /// The news of a turn go to nobody who waits.
+        LoseNews,
+        /// A fenced send waits for nothing.
+        IgnoreFence,
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 47] = [
+    pub(crate) const BUGS: [Bug; 57] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -190,6 +213,16 @@ pub(crate) mod simulated {
         Bug::OverlapSlices,
         Bug::ReleaseEarly,
         Bug::LoseLimits,
+        Bug::DropAtFullQueue,
+        Bug::SwapRequests,
+        Bug::PassQueue,
+        Bug::LoseRelease,
+        Bug::LoseLeadership,
+        Bug::LoseRing,
+        Bug::LoseRefusal,
+        Bug::LoseNews,
+        Bug::IgnoreFence,
+        Bug::FlushEarly,
     ];
 
     thread_local! {

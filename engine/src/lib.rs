@@ -36,19 +36,22 @@ mod types;
 mod wire;
 
 pub use api::{
-    Attached, ClaimedMessage, CompletionQueue, DatagramState, Detached, Domain, DroppedDatagrams,
-    Endpoint, EndpointOptions, KernelFeature, Operation, Owned, ReceiveOptions, SendOptions,
-    Shared, SharingCounters, kernel_features,
+    Atomic, Attached, ClaimedMessage, CompletionQueue, DatagramState, Detached, Domain,
+    DroppedDatagrams, Endpoint, EndpointOptions, EventQueue, KernelFeature, KeyOptions,
+    ListenOptions, Listener, NextEvent, Operation, Owned, ReceiveOptions, Region, RegionCounters,
+    RemoteAddress, RemoteKey, SendOptions, Shared, SharingCounters, kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::CompletionLevel;
 pub use secret::JobSecret;
 pub use telemetry::{Counters, Statistics, prometheus};
 pub use types::{
-    Address, Cause, Completed, Completion, Envelope, Error, ErrorKind, Event, Failed, FrameDrops,
-    FrameFigures, FrameState, Hint, LaneStatistics, NicCounters, OperationId, OperationKind,
-    PathCause, PathChange, PathState, PathStatistics, PauseCounters, Peer, PeerFailure, RAILS_MAX,
-    Rail, RailRole, Selector, Status,
+    Access, Address, AtomicOp, Cause, Completed, Completion, ConnectionEnd, ConnectionId,
+    ConnectionRefusal, Datatype, Envelope, Error, ErrorKind, Event, Failed, FrameDrops,
+    FrameFigures, FrameState, Hint, KeyError, LaneStatistics, NicCounters, OperationId,
+    OperationKind, PRIVATE_DATA_MAX, PathCause, PathChange, PathState, PathStatistics,
+    PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Refusal, RequestId, Selector,
+    Status,
 };
 
 #[cfg(doctest)]

@@ -67,6 +67,7 @@ impl Two {
                         OperationKind::Receive | OperationKind::MultiReceive => {
                             received = completion.buffer;
                         }
+                        other => panic!("{other:?} is no message"),
                     }
                 }
             }

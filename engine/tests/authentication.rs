@@ -354,7 +354,7 @@ fn an_impostor_gets_no_message() {
             let mut stream = stream.unwrap();
             let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello).unwrap();
-            let mut reply = b"RINGRAIL\x07\0\0\0".to_vec();
+            let mut reply = b"RINGRAIL\x08\0\0\0".to_vec();
             reply.resize(REPLY_BYTES, 0);
             reply[72..80].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();

@@ -318,7 +318,7 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
         let second = sibling
             .open_endpoint(EndpointOptions {
                 transmit_queue: Some(&sibling.transmit_queue()),
-                receive_queue: None,
+                ..EndpointOptions::default()
             })
             .unwrap();
         // Completions that nobody reads, one queue for both.

@@ -128,6 +128,7 @@ fn each_thread_waits_at_its_own_queue() {
                     .open_endpoint(EndpointOptions {
                         transmit_queue: Some(&queue),
                         receive_queue: Some(&queue),
+                        ..EndpointOptions::default()
                     })
                     .unwrap();
                 let to_mine = left.insert(&mine.address()).unwrap();
@@ -214,7 +215,7 @@ fn a_full_queue_stops_no_other() {
     let endpoint = shared(&[]);
     let own = endpoint.insert(&endpoint.address()).unwrap();
     let full = endpoint.open_queue(4);
-    let options = EndpointOptions { transmit_queue: Some(&full), receive_queue: None };
+    let options = EndpointOptions { transmit_queue: Some(&full), ..EndpointOptions::default() };
     let stuck = endpoint.open_endpoint(options).unwrap();
     let send = |from: &Endpoint<Shared>| {
         from.post_send(own, Envelope::tagged(1), vec![1; 8], SendOptions::new())
@@ -378,7 +379,7 @@ fn a_full_queue_stops_no_other_while_the_engine_is_busy() {
             });
         }
         let full = endpoint.open_queue(4);
-        let options = EndpointOptions { transmit_queue: Some(&full), receive_queue: None };
+        let options = EndpointOptions { transmit_queue: Some(&full), ..EndpointOptions::default() };
         let stuck = endpoint.open_endpoint(options).unwrap();
         let (mut refused, mut posted) = (0, 0);
         for _ in 0..500 {
@@ -411,7 +412,8 @@ fn two_threads_sleep_by_their_own_descriptors() {
     std::thread::scope(|scope| {
         let sides = [0, 1].map(|_| {
             let queue = endpoint.open_queue(64);
-            let options = EndpointOptions { transmit_queue: None, receive_queue: Some(&queue) };
+            let options =
+                EndpointOptions { receive_queue: Some(&queue), ..EndpointOptions::default() };
             let side = endpoint.open_endpoint(options).unwrap();
             (side, queue)
         });

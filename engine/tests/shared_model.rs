@@ -5,6 +5,13 @@
 
 #![allow(dead_code, reason = "the models do not need all of the files")]
 
+/// No bug is planted here.
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
 #[path = "../src/progress/shared/queue.rs"]
@@ -39,6 +46,9 @@ mod sync {
     }
 
     /// Others are to go on: what is spun for does not come otherwise.
+    /// The checker stops threads at each access.
+    pub(crate) fn point() {}
+
     pub(crate) fn pause() {
         loom::thread::yield_now();
     }

@@ -5,6 +5,13 @@
 
 #![allow(dead_code, reason = "the models do not need all of the files")]
 
+/// No bug is planted here.
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
 #[path = "../src/progress/shared/queue.rs"]
@@ -36,6 +43,9 @@ mod sync {
     pub(crate) fn spins(count: u32) -> u32 {
         count.min(2)
     }
+
+    /// The checker stops threads at each access.
+    pub(crate) fn point() {}
 
     pub(crate) fn pause() {
         shuttle::hint::spin_loop();

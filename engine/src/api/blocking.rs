@@ -7,6 +7,7 @@ use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use super::options::{ReceiveOptions, SendOptions};
 use crate::memory::Shape;
+use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::types::{Envelope, Error, Peer, Selector, Status};
 
@@ -20,8 +21,9 @@ impl<M: Attached> Endpoint<M> {
     /// # Errors
     ///
     /// How the send failed; [`Error::TimedOut`] when it was taken back. If the driver fails for
-    /// good, the process is aborted: the kernel and the operation hold borrowed memory, and nothing
-    /// can be returned to. Operations that own their buffers end with an error instead.
+    /// good, it is closed, and all operations end with [`Error::System`]. Only if the kernel does
+    /// not let go of the borrowed bytes within 2 seconds of that, or this call panics, is the
+    /// process aborted: nobody can go on with memory that is in use.
     pub fn send_blocking(
         &self,
         peer: Peer,
@@ -60,7 +62,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Posts an operation on borrowed memory and does not return before it has ended.
     #[allow(clippy::type_complexity, reason = "the handle is that of the engine reference")]
-    fn block_on(
+    pub(super) fn block_on(
         &self,
         timeout: Option<Duration>,
         post: impl FnOnce(&M::Engine) -> Result<Posted<<M::Engine as EngineRef>::Handle>, Refused>,
@@ -86,8 +88,19 @@ impl<M: Attached> Endpoint<M> {
                             is_late = engine.cancel_handle(&handle);
                             deadline = None;
                         }
-                        Err(error) => {
-                            drop_and_abort(borrowed, &error.to_string());
+                        // Who finds that its driver has failed closes it, and so ends this.
+                        Err(_) => {
+                            let turn = engine.with(Engine::progress);
+                            match (engine.take_outcome(&handle), turn) {
+                                (Some(ended), _) => {
+                                    let ended = ended.map_err(|failed| failed.error);
+                                    break ended.map(|completed| completed.status);
+                                }
+                                (None, Ok(_)) => {}
+                                (None, Err(error)) => {
+                                    drop_and_abort(borrowed, &error.to_string());
+                                }
+                            }
                         }
                     }
                 }
@@ -115,7 +128,13 @@ impl Drop for Borrowed {
 }
 
 fn drop_and_abort(borrowed: Borrowed, cause: &str) -> ! {
-    tracing::error!("the engine failed with a borrowed buffer in flight: {cause}");
+    tracing::error!(
+        "the driver failed, and the kernel does not let go of memory that a blocking call \
+         borrowed: the process ends before that is used for something else: {cause}"
+    );
     drop(borrowed);
     unreachable!("dropping it has ended the process")
 }
+
+#[cfg(test)]
+mod tests;

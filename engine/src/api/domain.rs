@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::keys::JobKeys;
-use crate::settings::{BulkLane, ControlLane, EagerLane, Settings, ZeroCopy};
+use crate::settings::{BulkLane, ControlLane, EagerLane, PortRange, Settings, ZeroCopy};
 use crate::telemetry::exporter::Exporter;
 use crate::topology;
 use crate::types::Error;
@@ -136,6 +137,20 @@ impl Domain {
     /// No NIC, no free port in `port_range`, or no descriptors; with `control_lane = xdp` also no
     /// UDP socket, which otherwise means TCP. [`Error::Misuse`] in a child of `fork`.
     pub fn endpoint(&self) -> Result<Endpoint<Detached>, Error> {
+        self.open_endpoint(self.0.settings.port_range())
+    }
+
+    /// The same at a port that peers know beforehand
+    /// ([`Address::of_listener`](crate::Address::of_listener)), whatever `port_range` says.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::endpoint`]; [`Error::System`] when the port is taken.
+    pub fn endpoint_at(&self, port: NonZeroU16) -> Result<Endpoint<Detached>, Error> {
+        self.open_endpoint(PortRange::from(port))
+    }
+
+    fn open_endpoint(&self, ports: PortRange) -> Result<Endpoint<Detached>, Error> {
         self.check_process()?;
         let settings = &self.0.settings;
         let nics = topology::nics()
@@ -163,7 +178,6 @@ impl Domain {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let ports = settings.port_range();
         let listener = driver::tcp::listener(bound_to, ports.ports())
             .map_err(|error| Error::system(format!("cannot listen on {bound_to}"), error))?;
         let listening = listener
@@ -364,6 +378,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         },
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
+        regions: crate::proto::regions::RegionLimits::DEFAULT,
         checksum: settings.checksum(),
         segment_buffer_bytes: longest,
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::blocking::deadline_of;
 use super::domain::Domain;
 use super::engine_ref::EngineRef;
+use super::events::EventQueue;
 use super::hints::Hints;
 use super::mode::{Attached, Open, Owned, Queues, Shared};
 use super::queues::CompletionQueue;
@@ -241,11 +242,20 @@ pub struct EndpointOptions<'a, M: Attached> {
     pub transmit_queue: Option<&'a CompletionQueue<M>>,
     /// Where the ends of its receives go; `None`: to where those of its sends go.
     pub receive_queue: Option<&'a CompletionQueue<M>>,
+    /// Where it reports events; `None`: to the queue of its engine.
+    pub event_queue: Option<&'a EventQueue<M>>,
+    /// See [`Endpoint::fail_without_peers`].
+    pub fail_without_peers: bool,
 }
 
 impl<M: Attached> Default for EndpointOptions<'_, M> {
     fn default() -> Self {
-        Self { transmit_queue: None, receive_queue: None }
+        Self {
+            transmit_queue: None,
+            receive_queue: None,
+            event_queue: None,
+            fail_without_peers: false,
+        }
     }
 }
 
@@ -257,6 +267,9 @@ impl<M: Attached> Endpoint<M> {
         queues: Queues<<M::Engine as EngineRef>::Queue>,
     ) -> Self {
         let hints = Hints::new(domain.settings().hint());
+        // Where its owner is told of puts with remote data.
+        let told_in = <M::Engine as EngineRef>::number_of(&queues.receive);
+        engine.with(|engine| engine.state.completions.regions.set_queue(number, Some(told_in)));
         Self { domain, mode: M::new(Open::new(engine, number, queues, hints)) }
     }
 
@@ -289,10 +302,11 @@ impl<M: Attached> Endpoint<M> {
     /// engine.
     pub fn open_endpoint(&self, options: EndpointOptions<'_, M>) -> Result<Self, Error> {
         let engine = &self.open().engine;
-        let EndpointOptions { transmit_queue, receive_queue } = options;
-        let mut given = transmit_queue.iter().chain(&receive_queue);
-        if given.any(|queue| !M::Engine::is_same(&queue.engine, engine)) {
-            return Err(Error::misuse("the completion queue belongs to another engine"));
+        let EndpointOptions { transmit_queue, receive_queue, .. } = options;
+        let given = [transmit_queue, receive_queue].into_iter().flatten().map(|it| &it.engine);
+        let mut given = given.chain(options.event_queue.map(|queue| &queue.engine));
+        if given.any(|other| !M::Engine::is_same(other, engine)) {
+            return Err(Error::misuse("the queue belongs to another engine"));
         }
         let number = engine.with(|engine| engine.state.core.open_endpoint());
         let number = number.ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
@@ -307,7 +321,12 @@ impl<M: Attached> Endpoint<M> {
             transmit.clone()
         });
         let queues = Queues { transmit, receive };
-        Ok(Self::of(self.domain.clone(), engine.clone(), number, queues))
+        let endpoint = Self::of(self.domain.clone(), engine.clone(), number, queues);
+        if let Some(queue) = options.event_queue {
+            endpoint.report_to(queue);
+        }
+        endpoint.fail_without_peers(options.fail_without_peers);
+        Ok(endpoint)
     }
 }
 
@@ -320,8 +339,8 @@ impl Endpoint<Owned> {
     #[allow(clippy::result_large_err, reason = "the endpoint comes back by value, as it came")]
     pub fn detach(self) -> Result<Endpoint<Detached>, (Self, Error)> {
         if Rc::strong_count(&self.open().engine) > 1 || self.open().number != 0 {
-            let text = "an engine is detached by its first endpoint, when the others, completion \
-                        queues and operations are gone";
+            let text = "an engine is detached by its first endpoint, when the others, queues, \
+                        listeners and operations are gone";
             return Err((self, Error::misuse(text)));
         }
         let Self { domain, mode } = self;
@@ -379,6 +398,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// [`Error::UnknownPeer`] when it was removed before.
     pub fn remove(&self, peer: Peer) -> Result<(), Error> {
+        self.end_connections_with(peer);
         self.open().engine.with(|engine| {
             let state = &mut *engine.state;
             if !state.core.remove_peer(peer.0, &mut state.completions) {

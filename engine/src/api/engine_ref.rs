@@ -10,6 +10,7 @@ use crate::progress::completions::PostedTo;
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::wait_object::WaitObject;
+use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::types::{Completion, Error, OperationId, Outcome};
@@ -108,6 +109,32 @@ pub trait EngineRef: Clone {
         request: &ReceiveRequest,
         memory: Memory,
     ) -> Result<Self::Handle, Refused>;
+
+    /// Posts an operation on the memory of a peer whose end goes to a queue.
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<&Self::Queue>,
+        more: bool,
+    ) -> Result<OperationId, Refused>;
+
+    /// The same, with a handle.
+    fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted<Self::Handle>, Refused>;
+
+    /// Posts a put of a copy of `bytes`, of which only a failure is reported.
+    fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<&Self::Queue>,
+        more: bool,
+    ) -> Result<(), Error>;
 
     /// Cancels an operation of a queue; `false`: too late.
     fn cancel(&self, operation: OperationId) -> bool;

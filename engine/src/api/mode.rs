@@ -8,6 +8,7 @@ use super::engine_ref::EngineRef;
 use super::hints::Hints;
 use super::queues::Sleeper;
 use crate::progress::caretaker::EngineCell;
+use crate::progress::engine::Engine;
 use crate::progress::shared_engine::SharedEngine;
 
 /// A kind of endpoint that can send and receive: [`Owned`] or [`Shared`].
@@ -145,7 +146,11 @@ impl<E: EngineRef> Drop for Guard<E> {
     fn drop(&mut self) {
         // The last hold on an engine takes it along, with all endpoints.
         let Some(engine) = E::upgrade(&self.engine) else { return };
-        if engine.with_to_let_go(|engine| engine.close_endpoint(self.number)).is_some() {
+        let close = |engine: &mut Engine| {
+            engine.state.completions.regions.set_queue(self.number, None);
+            engine.close_endpoint(self.number);
+        };
+        if engine.with_to_let_go(close).is_some() {
             engine.close_queue(&self.queues.transmit);
             engine.close_queue(&self.queues.receive);
         } else if self.has_borrowed() {

@@ -28,6 +28,14 @@ pub struct SendOptions {
     pub hint: Option<Hint>,
     /// Remote data: the receiver is told in [`Status::data`](crate::Status) (`FI_REMOTE_CQ_DATA`).
     pub data: Option<u64>,
+    /// It is deferred until all sends that its endpoint posted before it to the same peer are
+    /// complete, and what is posted to that peer behind it is deferred as long (`FI_FENCE`).
+    /// Complete is a send when the peer's engine has acknowledged it, at the least, whatever its
+    /// level: so is one that was injected. One at [`CompletionLevel::Match`], and one that is
+    /// pulled, is complete when it is matched, so that a fence behind it waits for its receive. One
+    /// that failed or was cancelled is complete, too; where the fenced send itself is cancelled,
+    /// nothing waits any more. Sends of other endpoints or to other peers do not wait.
+    pub fence: bool,
     /// Comes back in the [`Completion`](crate::Completion), unchanged (`op_context`).
     pub user_data: u64,
     /// Of blocking calls: how long they wait; `None`: as long as it takes.
@@ -48,6 +56,7 @@ impl SendOptions {
             more: false,
             hint: None,
             data: None,
+            fence: false,
             user_data: 0,
             timeout: None,
         }
@@ -63,6 +72,12 @@ impl SendOptions {
     #[must_use]
     pub const fn data(self, data: u64) -> Self {
         Self { data: Some(data), ..self }
+    }
+
+    /// As before, behind a fence ([`Self::fence`](#structfield.fence)).
+    #[must_use]
+    pub const fn fence(self) -> Self {
+        Self { fence: true, ..self }
     }
 
     /// As before, with what the completion gives back.

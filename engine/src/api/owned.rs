@@ -12,6 +12,7 @@ use crate::progress::completions::{PostedTo, outcome_of};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::wait_object::WaitObject;
+use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -123,6 +124,36 @@ impl EngineRef for Rc<EngineCell> {
 
     fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
         self.borrow_mut().start_receive(request, memory, None)
+    }
+
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<&u32>,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        self.borrow_mut().post_one_sided(request, memory, here(to).route(), more).map(named)
+    }
+
+    fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted, Refused> {
+        self.borrow_mut().start_one_sided(request, memory, more, None)
+    }
+
+    #[inline]
+    fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<&u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        self.borrow_mut().inject_put(request, bytes, here(to), more)
     }
 
     fn cancel(&self, operation: OperationId) -> bool {

@@ -1,4 +1,4 @@
-//! Progress, and what operations end in: completion queues, events, counters.
+//! Progress, and what operations end in: completion queues, counters.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
-use crate::types::{Completion, Error, Event, OperationId, Selector, Status};
+use crate::types::{Completion, Error, OperationId, Selector, Status};
 
 /// A completion queue that endpoints of one engine can be bound to, for what they send, what they
 /// receive, or both ([`Endpoint::open_endpoint`]). It has a bound of its own: one that nobody reads
@@ -104,7 +104,7 @@ impl<M: Attached> CompletionQueue<M> {
 pub(super) struct Sleeper(OnceLock<Arc<WaitObject>>);
 
 impl Sleeper {
-    fn wait_object<E: EngineRef>(&self, engine: &E) -> Result<&WaitObject, Error> {
+    pub(super) fn wait_object<E: EngineRef>(&self, engine: &E) -> Result<&WaitObject, Error> {
         if let Some(known) = self.0.get() {
             return Ok(known);
         }
@@ -234,11 +234,6 @@ impl<M: Attached> Endpoint<M> {
         open.engine.progress()?;
         open.engine.arm(open.sleeper.wait_object(&open.engine)?)?;
         Ok(open.each_queue().all(|queue| open.engine.is_queue_empty(queue)))
-    }
-
-    /// Takes the oldest event of the engine: peers that came, went or were refused.
-    pub fn next_event(&self) -> Option<Event> {
-        self.open().engine.with(|engine| engine.state.completions.events.pop_front())
     }
 
     /// What the engine has counted.

@@ -26,8 +26,8 @@ impl<M: Attached> Endpoint<M> {
         // What has no tag has no context either.
         let hint = open.hints.of(u32::try_from(context).ok(), options.hint);
         let (endpoint, level) = (open.number, options.level);
-        let (length, data) = (length as u64, options.data);
-        SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint, data }
+        let (length, data, fence) = (length as u64, options.data, options.fence);
+        SendRequest { endpoint, peer: peer.0, context, tag, length, level, hint, data, fence }
     }
 
     #[inline]
@@ -145,7 +145,7 @@ pub(super) fn refused((error, memory): Refused) -> Failed {
 
 /// The memory of a send.
 #[inline]
-fn memory_of(mut buffer: Buffer) -> Result<Memory, Failed> {
+pub(super) fn memory_of(mut buffer: Buffer) -> Result<Memory, Failed> {
     match buffer.shape_for_send() {
         Ok(shape) => Ok(Memory { buffer: Some(buffer), shape }),
         Err(error) => Err(Failed { error: error.into(), buffer }),

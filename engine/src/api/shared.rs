@@ -12,9 +12,10 @@ use crate::progress::outside::{OutsideQueue, Ticket};
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::shared_engine::SharedEngine;
 use crate::progress::wait_object::WaitObject;
+use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
-use crate::types::{Completion, Error, OperationId, Outcome};
+use crate::types::{Completion, Error, OperationId, OperationName, Outcome};
 
 impl EngineRef for Arc<SharedEngine> {
     /// A strong one: who closes an endpoint waits for the end of its operations, although another
@@ -118,6 +119,44 @@ impl EngineRef for Arc<SharedEngine> {
         memory: Memory,
     ) -> Result<Arc<Ticket>, Refused> {
         (**self).start_receive(request, memory)
+    }
+
+    fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<&Arc<OutsideQueue>>,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        let to = numbered(to);
+        let posted =
+            (**self).with(|engine| engine.post_one_sided(request, memory, to.route(), more));
+        posted.map(|id| OperationId(OperationName::Posted(id)))
+    }
+
+    fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let start = |engine: &mut Engine| {
+            engine.start_one_sided(request, memory, more, Some(&ticket)).map(drop)
+        };
+        (**self).with(start)?;
+        Ok(Posted::Pending(ticket))
+    }
+
+    fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<&Arc<OutsideQueue>>,
+        more: bool,
+    ) -> Result<(), Error> {
+        let to = numbered(to);
+        (**self).with(|engine| engine.inject_put(request, bytes, to, more))
     }
 
     fn cancel(&self, operation: OperationId) -> bool {

@@ -203,7 +203,7 @@ impl Buffer {
 
     /// The memory of a buffer that is one piece.
     #[inline]
-    fn span(&mut self) -> Option<Span> {
+    pub(super) fn span(&mut self) -> Option<Span> {
         match self {
             Self::Heap(bytes) => Some(Span { ptr: bytes.as_mut_ptr(), len: bytes.len() }),
             Self::Region(slice) => Some(Span { ptr: slice.as_mut_ptr(), len: slice.len() }),

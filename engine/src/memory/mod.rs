@@ -14,6 +14,7 @@ mod memlock;
 mod raw;
 mod region;
 mod shape;
+mod window;
 
 pub use buffer::{Buffer, Shaped};
 pub use error::MemoryError;
@@ -26,3 +27,4 @@ pub(crate) use memlock::{default_arena_bytes, has_cap_ipc_lock, memlock_limit};
 pub(crate) use raw::raw_shape;
 pub(crate) use region::alloc_region;
 pub(crate) use shape::{Shape, Span};
+pub(crate) use window::{AtomicError, Fault, Window};

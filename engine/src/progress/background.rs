@@ -109,9 +109,14 @@ impl EngineState {
         }
     }
 
+    /// The earliest deadline of connections, of engines and of endpoints.
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.core.next_deadline_ns().into_iter().chain(self.requests.next_deadline_ns()).min()
+    }
+
     /// When something is due; `None`: nothing is outstanding.
     pub(super) fn due_in(&mut self) -> Option<Duration> {
-        let deadline_ns = [self.core.next_deadline_ns(), self.paths.next_timer_ns()];
+        let deadline_ns = [self.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes_pending > 0

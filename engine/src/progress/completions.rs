@@ -6,16 +6,18 @@ use std::task::Waker;
 
 use super::clock::Clock;
 use super::copies::CopyMeter;
+use super::events::EventQueues;
+use super::held::Held;
+use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
 use super::shared::Keys;
-use crate::memory::{Buffer, Shape, Span};
-use crate::proto::eager_limit::CopySpeed;
-use crate::proto::effects::{Arrival, Effects, Ended};
+use crate::memory::{Buffer, Shape, Span, Window};
 use crate::proto::table::{Id, Table};
 use crate::types::{
-    Address, Completed, Completion, Envelope, Error, Event, Failed, OperationKind, Outcome, Peer,
-    Status,
+    Completed, Completion, Envelope, Error, Failed, OperationKind, Outcome, Peer, Status,
 };
+
+mod effects;
 
 /// Where the end of an operation goes.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,8 @@ pub(crate) enum Route {
     Handle(Id),
     /// Nowhere: its completion queue was closed.
     Nowhere,
+    /// To the region whose memory it has: it is an operation of a peer.
+    Region(Id),
 }
 
 /// Where a poster wants the end of an operation.
@@ -52,11 +56,12 @@ impl PostedTo<u32> {
 struct Slot {
     kind: OperationKind,
     route: Route,
-    buffer: Option<Buffer>,
+    held: Held,
     shape: Shape,
     peer: Option<Peer>,
     envelope: Envelope,
-    /// Where its memory lies in that of the multi-receive that it is of, in bytes.
+    /// Where its memory lies in that of the multi-receive that it is of, in bytes; of an operation
+    /// of a peer, the endpoint that it names.
     offset: u32,
 }
 
@@ -64,7 +69,8 @@ impl Slot {
     /// What is known of an operation whose peer failed.
     #[cold]
     fn status_of_failed(&self) -> Status {
-        let length = if self.kind == OperationKind::Send { self.shape.len() } else { 0 };
+        let is_sent = matches!(self.kind, OperationKind::Send | OperationKind::Put);
+        let length = if is_sent { self.shape.len() } else { 0 };
         Status { peer: self.peer, envelope: self.envelope, length, data: None }
     }
 }
@@ -129,10 +135,11 @@ pub(crate) struct Completions {
     slots: Vec<Option<Slot>>,
     queues: Vec<Queue>,
     pub(crate) handles: Table<Handle>,
-    pub(crate) events: VecDeque<Event>,
-    events_max: usize,
+    pub(crate) events: EventQueues,
     copies: CopyMeter,
     news: News,
+    /// Memory that peers may reach.
+    pub(crate) regions: LentRegions,
     /// Bytes copied between user memory and staging or receive buffers.
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
@@ -145,10 +152,10 @@ impl Completions {
             slots: Vec::new(),
             queues: Vec::new(),
             handles: Table::new(entries_max),
-            events: VecDeque::new(),
-            events_max: 4096,
+            events: EventQueues::new(),
             copies: CopyMeter::new(Clock::start()),
             news: News::default(),
+            regions: LentRegions::default(),
             copied_bytes: 0,
             finished: 0,
         }
@@ -220,7 +227,7 @@ impl Completions {
     /// Whether the memory of an outstanding operation is only lent.
     pub(crate) fn is_lent(&self, id: Id) -> bool {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| slot.buffer.is_none())
+        slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
     }
 
     /// Whether there is room for the end of one more operation. A handle is its own room.
@@ -250,7 +257,8 @@ impl Completions {
         if let Route::Queue { queue, .. } = route {
             self.queues[queue as usize].reserved += 1;
         }
-        self.slots[index] = Some(Slot { kind, route, buffer, shape, peer, envelope, offset: 0 });
+        let held = buffer.map_or(Held::Nothing, Held::Buffer);
+        self.slots[index] = Some(Slot { kind, route, held, shape, peer, envelope, offset: 0 });
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -271,9 +279,13 @@ impl Completions {
     #[inline]
     pub(crate) fn gather(&mut self, id: Id, offset: usize, room: &mut [u8]) {
         if let Some(Some(slot)) = self.slots.get(id.index()) {
-            // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until
-            // the operation ends, and no request of the kernel writes a send's memory.
-            unsafe { slot.shape.copy_to(offset, room) };
+            if let Held::Window(window) = &slot.held {
+                window.load_from(span_of(&slot.shape), offset, room);
+            } else {
+                // SAFETY: the slot owns the buffer (or its poster promised to keep the memory)
+                // until the operation ends, and no request of the kernel writes a send's memory.
+                unsafe { slot.shape.copy_to(offset, room) };
+            }
             self.copied_bytes += room.len() as u64;
         }
     }
@@ -287,6 +299,9 @@ impl Completions {
     /// Continues the CRC32C `before` with the bytes of an outstanding operation.
     pub(crate) fn continue_sum(&self, id: Id, offset: usize, length: usize, before: u32) -> u32 {
         let Some(Some(slot)) = self.slots.get(id.index()) else { return before };
+        if let Held::Window(window) = &slot.held {
+            return checksum_of_window(window, span_of(&slot.shape), (offset, length), before);
+        }
         // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until the
         // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
         // ranges of a receive only when their recv is reaped.
@@ -359,6 +374,11 @@ impl Completions {
         count
     }
 
+    /// Whether nothing waits to be taken from a queue, or is under way to it.
+    pub(crate) fn is_queue_idle(&self, queue: u32) -> bool {
+        self.queues.get(queue as usize).is_none_or(|queue| queue.reserved == 0)
+    }
+
     /// Whether nothing waits to be taken from a queue.
     pub(crate) fn is_queue_empty(&self, queue: u32) -> bool {
         self.queues.get(queue as usize).is_none_or(|queue| queue.entries.is_empty())
@@ -372,23 +392,19 @@ impl Completions {
         taken.pop()
     }
 
-    /// Adds an event. When nobody reads them the oldest is dropped; those that say which peers are
-    /// there last, for what flaps would drive them out.
-    pub(crate) fn push_event(&mut self, event: Event) {
-        if self.events.len() == self.events_max {
-            let says_who_is_there =
-                |it: &Event| matches!(it, Event::Connected { .. } | Event::Disconnected { .. });
-            let least = self.events.iter().position(|it| !says_who_is_there(it));
-            self.events.remove(least.unwrap_or(0));
+    /// Ends everything that is outstanding: nothing else refers to its memory.
+    pub(crate) fn end_all(&mut self, error: &Error) {
+        for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
+            self.finish(slot, Err(error.clone()));
         }
-        self.events.push_back(event);
     }
 
     /// Reports the end of an operation, whose slot is given.
     #[inline]
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
-        let Slot { kind, route, buffer, offset, .. } = slot;
+        let Slot { kind, route, held, offset, .. } = slot;
         let offset = u64::from(offset);
+        let buffer = held.into_buffer();
         self.finished += 1;
         match route {
             // Who lent a buffer for many messages has to hear of its end.
@@ -408,7 +424,7 @@ impl Completions {
                 }
                 self.report(queue, Completion { user_data, kind, result, offset, buffer });
             }
-            Route::Nowhere => {}
+            Route::Nowhere | Route::Region(_) => {}
             Route::Handle(id) => {
                 let Some(handle) = self.handles.get_mut(id) else { return };
                 if handle.is_abandoned {
@@ -426,131 +442,27 @@ impl Completions {
     }
 }
 
-impl Completions {
-    #[inline]
-    fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
-        let capacity = slot.shape.len() as u64;
-        let envelope = Envelope::of(arrival.context, arrival.tag);
-        let peer = Some(Peer(arrival.peer));
-        let (length, data) = (arrival.length as usize, arrival.data);
-        let status = Status { peer, envelope, length, data };
-        if arrival.length > capacity {
-            return Err(Error::Truncated { status: Box::new(status), capacity });
-        }
-        Ok(status)
-    }
+/// The memory of an operation of a peer, which is one piece.
+fn span_of(shape: &Shape) -> Span {
+    shape.as_span().unwrap_or(Span { ptr: std::ptr::null_mut(), len: 0 })
 }
 
-impl Effects for Completions {
-    #[inline]
-    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
-        if let Some(Some(slot)) = self.slots.get(operation.index()) {
-            // SAFETY: the slot owns the buffer (or its poster promised exclusive memory) until the
-            // operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
-            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(offset, bytes) });
-            self.copied_bytes += bytes.len() as u64;
-        }
+/// Continues a CRC32C with bytes that others may write meanwhile.
+fn checksum_of_window(
+    window: &Window,
+    span: Span,
+    (offset, length): (usize, usize),
+    before: u32,
+) -> u32 {
+    let mut piece = [0; 4096];
+    let (mut at, mut sum) = (offset, before);
+    while at < offset + length {
+        let piece = &mut piece[..(offset + length - at).min(4096)];
+        window.load_from(span, at, piece);
+        sum = crc32c::crc32c_append(sum, piece);
+        at += piece.len();
     }
-
-    fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
-        let slots = (self.slots.get(from.index()), self.slots.get(to.index()));
-        let (Some(Some(source)), Some(Some(target))) = slots else { return };
-        // SAFETY: both slots own their buffers (or their posters promised the memory) until the
-        // operations end, a receive's memory is nobody else's, and the protocol keeps the range
-        // within both.
-        unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
-        self.copied_bytes += length;
-    }
-
-    fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32 {
-        self.continue_sum(operation, offset as usize, length as usize, 0)
-    }
-
-    fn copy_speed(&self) -> CopySpeed {
-        self.copies.speed()
-    }
-
-    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
-        let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
-        let shape = whole.shape.part(offset as usize, length as usize);
-        let (kind, route, buffer) = (OperationKind::Receive, whole.route, None);
-        let (peer, envelope) = (whole.peer, whole.envelope);
-        self.insert(slice, kind, route, buffer, shape, peer, envelope);
-        if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
-            slot.offset = offset as u32;
-        }
-    }
-
-    fn matched(&mut self, receive: Id, arrival: &Arrival) {
-        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
-            slot.peer = Some(Peer(arrival.peer));
-            slot.envelope = Envelope::of(arrival.context, arrival.tag);
-        }
-    }
-
-    fn has_room(&self, receive: Id) -> bool {
-        let slot = self.slots.get(receive.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| Self::has_room(self, slot.route))
-    }
-
-    #[inline]
-    fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
-        let Some(place) = self.slots.get_mut(operation.index()) else { return };
-        let Some(slot) = place.as_mut() else { return };
-        if !bytes.is_empty() {
-            // SAFETY: as in `place`.
-            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
-            self.copied_bytes += bytes.len() as u64;
-        }
-        if let Route::Queue { queue, user_data, silent: false } = slot.route
-            && let Some(span) = slot.shape.as_span()
-            && arrival.length <= span.len as u64
-            && arrival.data.is_none()
-            && !planted!(DuplicateCompletion)
-        {
-            let (kind, buffer) = (slot.kind, slot.buffer.take());
-            // Mostly it fits, and nothing is left in its slot that is to be dropped.
-            std::mem::forget(place.take());
-            self.finished += 1;
-            let envelope = Envelope::of(arrival.context, arrival.tag);
-            let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
-            let result = Ok(Status { peer, envelope, length, data: None });
-            let completion = Completion { user_data, kind, result, buffer, offset: 0 };
-            self.report(queue, completion);
-            return;
-        }
-        let result = Self::status_of(slot, &arrival);
-        if let Some(slot) = place.take() {
-            self.finish(slot, result);
-        }
-    }
-
-    fn complete(&mut self, operation: Id, ended: Ended) {
-        let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
-        let Some(slot) = taken else { return };
-        let result = match ended {
-            Ended::Sent { .. } => {
-                let (length, data) = (slot.shape.len(), None);
-                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
-            }
-            Ended::Received(arrival) => Self::status_of(&slot, &arrival),
-            Ended::Released { used } => {
-                let (length, data) = (used as usize, None);
-                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
-            }
-            Ended::Failed(failure, Some(name)) => {
-                let address = Address::new(name.engine, name.locators, name.endpoint);
-                let status = Some(Box::new(slot.status_of_failed()));
-                Err(Error::Peer { address: Box::new(address), failure, status })
-            }
-            Ended::Failed(_, None) => Err(Error::UnknownPeer),
-            Ended::Cancelled => Err(Error::Cancelled),
-        };
-        self.finish(slot, result);
-    }
+    sum
 }
 
 /// What a finished handle holds.
@@ -561,32 +473,5 @@ pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer
             Ok(Completed { status, buffer })
         }
         Err(error) => Err(Failed::new((error, buffer))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::types::{Address, PathCause, PathState};
-
-    #[test]
-    fn flaps_drive_out_no_news_of_peers() {
-        let locator = std::net::SocketAddr::from(([10, 0, 0, 1], 1));
-        let address = Address::new(1, locator, 0);
-        let flap = |rail| {
-            let (state, cause) = (PathState::Down, PathCause::NoLink);
-            Event::PathChanged { address, rail, remote: locator.ip(), state, cause }
-        };
-        let mut completions = Completions::new(3);
-        let room = completions.events_max;
-        completions.push_event(Event::Connected { address });
-        (0..2 * room).for_each(|rail| completions.push_event(flap(rail)));
-        assert_eq!(completions.events.len(), room);
-        assert!(matches!(completions.events[0], Event::Connected { .. }));
-        let oldest = &completions.events[1];
-        assert!(matches!(oldest, Event::PathChanged { rail, .. } if *rail == room + 1));
-        (0..room + 1).for_each(|_| completions.push_event(Event::Connected { address }));
-        let is_news = |event: &Event| matches!(event, Event::Connected { .. });
-        assert!(completions.events.len() == room && completions.events.iter().all(is_news));
     }
 }

@@ -359,12 +359,12 @@ impl Engine {
     pub(super) fn report_established(&mut self, session: u32) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
-        self.state.completions.push_event(Event::Connected { address });
+        self.state.completions.events.push(&Event::Connected { address });
     }
 
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
-        self.state.completions.push_event(Event::Disconnected { address, failure });
+        self.state.completions.events.push(&Event::Disconnected { address, failure });
     }
 }

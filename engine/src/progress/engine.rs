@@ -72,6 +72,8 @@ fn locators_of(locator: SocketAddr, rails: &[Rail]) -> Locators {
 pub(crate) struct EngineState {
     pub(crate) core: Core,
     pub(crate) completions: Completions,
+    /// Connections between endpoints.
+    pub(super) requests: super::manager::Requests,
     pub(crate) config: LoopConfig,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
@@ -143,6 +145,7 @@ impl EngineState {
         Self {
             core: Core::new(engine, core),
             completions: Completions::new(entries_max),
+            requests: super::manager::Requests::default(),
             config,
             keys,
             arena,
@@ -241,6 +244,8 @@ pub struct Engine {
     /// The caretaker makes this turn.
     pub(super) owner_is_absent: bool,
     pub(super) wake_fds: WakeFds,
+    /// What ended the driver.
+    pub(super) failure: Option<Box<super::failure::Failure>>,
 }
 
 impl Engine {
@@ -286,6 +291,7 @@ impl Engine {
             events: Vec::new(),
             chunks_rest: false,
             owner_is_absent: false,
+            failure: None,
             wake_fds,
         };
         engine.fit_window();
@@ -359,9 +365,9 @@ impl Engine {
         }
         self.state.owes_rest = false;
         self.state.drain_paths();
-        self.driver
-            .poll(&mut self.events)
-            .map_err(|error| Error::system("the driver cannot make progress", error))?;
+        if let Err(error) = self.driver.poll(&mut self.events) {
+            return Err(self.fail_driver("the driver cannot make progress", error));
+        }
         happened |= self.handle_events();
         self.note_news_handled(began_ns);
         self.fire_timers(began_ns);
@@ -469,7 +475,11 @@ impl Engine {
                     self.report_path_change(&peer, rail, remote, change);
                 }
                 Action::Established { session } => self.report_established(session),
-                Action::Ended { session, failure } => self.report_ended(session, failure),
+                Action::Ended { session, failure } => {
+                    self.end_requests_of(session, &failure);
+                    self.report_ended(session, failure);
+                }
+                Action::Requests => self.take_requests(),
                 Action::Reconnect { session } => {
                     let now_ns = self.state.now_ns;
                     self.state.core.want_connection(session, now_ns);
@@ -489,6 +499,10 @@ impl Engine {
             return;
         }
         state.core.handle_timeouts(state.now_ns, &mut state.completions);
+        if state.requests.next_deadline_ns().is_some() {
+            self.tick_requests();
+        }
+        let state = &mut *self.state;
         if state.now_ns >= state.next_health_ns {
             state.next_health_ns = state.now_ns + HEALTH_NS;
             let now_ns = state.now_ns;

@@ -25,6 +25,7 @@ use crate::wire::hello::{
     FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_FRAMES, FLAG_INSECURE, HELLO_BYTES,
     HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
+use crate::wire::locators::Locators;
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
 use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
 
@@ -57,7 +58,7 @@ impl Engine {
     fn refuse(&mut self, key: LaneKey, remote: SocketAddr, cause: &str) {
         self.dismiss(key);
         let event = Event::Refused { remote, cause: cause.to_owned() };
-        self.state.completions.push_event(event);
+        self.state.completions.events.push(&event);
         self.slow_strangers();
     }
 
@@ -302,7 +303,7 @@ impl Engine {
 
     /// The hello of a control lane.
     ///
-    /// RR-CONN-2, RR-CONN-3.
+    /// RR-CONN-2, RR-CONN-3, RR-CONN-7.
     ///
     /// RR-AUTH-1, RR-AUTH-4.
     fn handle_hello(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
@@ -362,6 +363,8 @@ impl Engine {
                 }
             }
             Err(HelloStatus::ElectionLost | HelloStatus::AlreadyConnected) => self.dismiss(key),
+            // It asked who is here, and was told.
+            Err(HelloStatus::WrongEngine) if hello.target.get() == 0 => self.dismiss(key),
             Err(status) => {
                 let is_insecure = hello.flags & FLAG_INSECURE != 0;
                 self.refuse(key, remote, &self.refusal(status, is_insecure));
@@ -475,6 +478,16 @@ impl Engine {
             Err(distrust) => return self.handle_distrust(session, distrust),
         };
         let state = &mut *self.state;
+        if status == HelloStatus::WrongEngine
+            && let Some(locators) = Locators::from_wire(&reply.address)
+            && state.core.is_of_place(session, &locators)
+        {
+            self.drop_attempt(session);
+            let state = &mut *self.state;
+            let (engine, now_ns) = (reply.address.engine.get(), state.now_ns);
+            state.core.adopt(session, engine, locators, now_ns, &mut state.completions);
+            return;
+        }
         let Some(connection) = state.core.connection(session) else { return };
         let theirs = Limits {
             session: ours.session,

@@ -8,7 +8,7 @@ use super::lanes::CloseMode;
 use super::roles::Role;
 
 /// Time for the kernel to let go of memory once lanes were reset.
-const LET_GO: Duration = Duration::from_secs(2);
+pub(super) const LET_GO: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Closes an endpoint: its receives end, its sends go out, for `linger` at the most, and then
@@ -16,7 +16,9 @@ impl Engine {
     /// when this returns; buffers that the kernel does not let go of in time stay with the engine.
     pub(crate) fn close_endpoint(&mut self, endpoint: u16) {
         let deadline = Instant::now() + self.state.config.linger;
+        self.close_connections_of(endpoint);
         let state = &mut *self.state;
+        state.completions.events.unbind(endpoint);
         state.core.close_endpoint(endpoint, &mut state.completions);
         if !self.end_operations(deadline) && self.is_memory_lent() {
             // Lanes are closed already; what is left to try takes the rest of the engine along.
@@ -29,8 +31,9 @@ impl Engine {
     pub(crate) fn close(mut self) {
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
-        let state = &mut *self.state;
-        for endpoint in state.core.endpoints().numbers() {
+        for endpoint in self.state.core.endpoints().numbers() {
+            self.close_connections_of(endpoint);
+            let state = &mut *self.state;
             state.core.close_endpoint(endpoint, &mut state.completions);
         }
         self.end_operations(deadline);
@@ -107,7 +110,10 @@ impl Engine {
     /// kernel still has memory, all of which the engine owns: with memory that was lent nobody can
     /// go on.
     fn shut_down(&mut self) -> bool {
-        let is_done = self.driver.shutdown(LET_GO);
+        let is_done = match &self.failure {
+            Some(failure) => failure.is_released(),
+            None => self.driver.shutdown(LET_GO),
+        };
         if is_done {
             let state = &mut *self.state;
             state.core.drop_closed(&mut state.completions);

@@ -79,6 +79,8 @@ impl Ticket {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        #[cfg(any(test, feature = "sim"))]
+        let number = crate::hooks::threads::next_ticket().unwrap_or(number);
         Self { number, operation: AtomicU64::new(0), end: Mutex::new(End::Open(None)) }
     }
 

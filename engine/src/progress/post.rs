@@ -421,7 +421,7 @@ impl Engine {
     }
 
     /// A handle that an operation will report to. `None`: at the bound of outstanding handles.
-    fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
+    pub(super) fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
         let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
         self.state.completions.handles.insert(handle).ok()
     }

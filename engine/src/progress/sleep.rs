@@ -60,9 +60,9 @@ impl Engine {
     /// Sleeps until the driver has news, a deadline of the protocol is near, or `limit`.
     pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         let sleep = self.prepare_to_sleep(limit.unwrap_or(SLEEP_MAX));
-        self.driver
-            .park(sleep, &mut self.events)
-            .map_err(|error| Error::system("the driver cannot wait", error))?;
+        if let Err(error) = self.driver.park(sleep, &mut self.events) {
+            return Err(self.fail_driver("the driver cannot wait", error));
+        }
         self.read_clock();
         self.note_sleep();
         self.handle_events();
@@ -79,7 +79,8 @@ impl Engine {
             sleep = NOTHING_DUE;
         }
         self.note_sleep();
-        self.driver.arm(sleep).map_err(|error| Error::system("the driver cannot wait", error))
+        let armed = self.driver.arm(sleep);
+        armed.map_err(|error| self.fail_driver("the driver cannot wait", error))
     }
 
     /// What becomes readable after [`Self::arm`] when there is something to do.
@@ -96,7 +97,7 @@ impl Engine {
         self.watch_datagrams();
         let state = &mut *self.state;
         let mut sleep = limit.min(SLEEP_MAX);
-        if let Some(deadline_ns) = state.core.next_deadline_ns() {
+        if let Some(deadline_ns) = state.next_deadline_ns() {
             let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
             sleep = sleep.min(Duration::from_nanos(left));
         }

@@ -46,6 +46,7 @@ impl Engine {
         let state = &*self.state;
         let core = state.core.counters();
         let datagrams = state.paths.counters();
+        let violations = state.core.regions().violations();
         let staging_bytes = state.core.staging().allocated_bytes()
             + state.core.datagrams().segments.allocated_bytes().0;
         Counters {
@@ -66,6 +67,8 @@ impl Engine {
             grants_ahead: state.core.hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
+            accesses_refused: core.refused_accesses,
+            wrong_keys: violations.key + violations.throttled,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
             unexpected_bytes_max: state.core.unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,

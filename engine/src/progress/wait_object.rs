@@ -18,6 +18,8 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use super::wakers::wake_all;
+
 /// See the module.
 #[derive(Debug)]
 pub struct WaitObject {
@@ -109,7 +111,7 @@ impl WaitObject {
     pub(super) fn wake_tasks(&self) -> bool {
         let wakers = std::mem::take(&mut *self.wakers());
         let had_tasks = !wakers.is_empty();
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
         had_tasks
     }
 }

@@ -69,6 +69,16 @@ impl Core {
         &self.operations
     }
 
+    /// What of this engine's memory peers may reach.
+    pub(crate) fn regions(&self) -> &super::regions::Regions {
+        &self.regions
+    }
+
+    /// As [`Self::regions`].
+    pub(crate) fn regions_mut(&mut self) -> &mut super::regions::Regions {
+        &mut self.regions
+    }
+
     /// All bulk lanes.
     #[inline]
     pub(crate) fn lanes(&self) -> &Table<BulkLane> {

@@ -11,6 +11,7 @@ use super::effects::{Arrival, Effects, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::MatchEnvelope;
+use super::one_sided::Role;
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::receive::ReceiveRequest;
 use super::send::SendRefusal;
@@ -72,8 +73,10 @@ impl Core {
             length: capacity,
             data: None,
             hint: Hint::None,
+            fence: false,
             passed: 0,
             slice_of: None,
+            role: Role::None,
             state: OperationState::Posted { key: None, ignore: 0 },
         };
         let made = self.operations.insert(operation);

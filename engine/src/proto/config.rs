@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) bulk_idle_ns: u64,
     /// Seed of the hash tables that peers can fill.
     pub(crate) hash_seed: u64,
+    /// Bounds of what peers may reach.
+    pub(crate) regions: super::regions::RegionLimits,
     /// Checksums are wanted in all sessions.
     pub(crate) checksum: bool,
     /// Bytes of a buffer for what goes in one datagram: the longest that the NIC carries.
@@ -96,6 +98,7 @@ impl Config {
             retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
             bulk_idle_ns: 1000,
             hash_seed: 1,
+            regions: super::regions::RegionLimits::DEFAULT,
             checksum: false,
             segment_buffer_bytes: 2048,
             bulk_in_datagrams: false,

@@ -38,6 +38,10 @@ use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 /// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
 pub(crate) const UNTAGGED: u64 = 1 << 32;
 
+/// The context of requests for connections, their answers and their ends ([`super::manager`]): no
+/// user can name it.
+pub(crate) const REQUESTS: u64 = UNTAGGED | 1;
+
 /// Endpoints of one engine that are open at a time, at the most.
 pub(crate) const ENDPOINTS_MAX: usize = 1024;
 
@@ -82,6 +86,8 @@ pub(crate) enum Action {
     Established { session: u32 },
     /// A session ended.
     Ended { session: u32, failure: PeerFailure },
+    /// Messages wait in the context [`REQUESTS`] of endpoints.
+    Requests,
     /// A session that was left has ended, and there is to be another one:
     /// [`Core::want_connection`].
     Reconnect { session: u32 },
@@ -99,7 +105,10 @@ impl Action {
             | Self::Established { session }
             | Self::Ended { session, .. }
             | Self::Reconnect { session } => Some(session),
-            Self::CloseLane { .. } | Self::AbandonLane { .. } | Self::PathChanged { .. } => None,
+            Self::CloseLane { .. }
+            | Self::AbandonLane { .. }
+            | Self::PathChanged { .. }
+            | Self::Requests => None,
         }
     }
 }
@@ -121,6 +130,8 @@ pub(crate) struct CoreCounters {
     pub(crate) lane_failures: u64,
     /// Chunks that came whole but not as they were sent.
     pub(crate) corrupted_chunks: u64,
+    /// Operations of peers on this engine's memory that were refused.
+    pub(crate) refused_accesses: u64,
 }
 
 /// See the module.
@@ -147,6 +158,8 @@ pub(crate) struct Core {
     pub(super) lanes: Table<BulkLane>,
     /// Those of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
+    /// What of this engine's memory peers may reach.
+    pub(super) regions: super::regions::Regions,
     pub(super) shares: super::rails::shares::Shares,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
@@ -196,6 +209,7 @@ impl Core {
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
             rails: Vec::new(),
+            regions: super::regions::Regions::new(config.regions, config.hash_seed),
             shares: super::rails::shares::Shares::default(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
@@ -266,7 +280,9 @@ impl Core {
                 continue;
             }
             self.counters.segments_received += 1;
-            if session.handle_header(header)? && !session.waiting.is_empty() {
+            let has_credit = session.handle_header(header)?;
+            // A fence may wait for what this acknowledges.
+            if session.has_waiting() && (has_credit || !session.fences.is_empty()) {
                 self.unblocked.push(slot);
             }
             while let Some(operation) = session.pop_delivered() {
@@ -325,6 +341,12 @@ impl Core {
                 Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
                 Frame::Rail(rail) => self.handle_rail(slot, rail)?,
                 Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
+                Frame::OneSided(header, data, operands) => {
+                    let by = (slot, 0);
+                    self.handle_one_sided(by, header, data, operands, now_ns, effects)?;
+                }
+                Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
+                Frame::ReplyRts(reply) => self.handle_reply_rts(slot, reply, effects),
                 Frame::Goodbye(goodbye) => {
                     let failure = PeerFailure::of_goodbye(goodbye.reason);
                     self.fail_session(slot, failure, effects);
@@ -495,7 +517,7 @@ impl Core {
     pub(crate) fn handle_transmitted(&mut self, session: u32, count: usize) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.outbox.advance(&mut self.staging, count);
-        if !known.waiting.is_empty() {
+        if known.has_waiting() {
             self.unblocked.push(session);
         }
     }

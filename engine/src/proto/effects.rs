@@ -2,6 +2,7 @@
 
 use super::eager_limit::CopySpeed;
 use super::failure::PeerFailure;
+use super::regions::{Access, Refusal};
 use super::table::Id;
 use crate::wire::locators::Locators;
 
@@ -58,6 +59,12 @@ pub(crate) enum Ended {
     Released { used: u64 },
     /// The peer failed; which one, as far as it is known.
     Failed(PeerFailure, Option<RemoteName>),
+    /// The target refused an operation on its memory.
+    Refused(Refusal, Option<RemoteName>),
+    /// A flush is done, and so many operations before it were refused.
+    Unflushed(u64),
+    /// A receive from anybody, and nobody is left.
+    Lonely,
     /// Cancelled by the user.
     Cancelled,
 }
@@ -85,6 +92,43 @@ pub(crate) trait Effects {
     fn has_room(&self, _receive: Id) -> bool {
         true
     }
+    /// Writes `bytes` to `offset` of region `region`, where they fit.
+    fn put(&mut self, _region: Id, _offset: u64, _bytes: &[u8]) -> Result<(), Refusal> {
+        Err(Refusal::Fault)
+    }
+    /// Applies the atomic operation of the code to what is at `offset` of `region`, as one of the
+    /// datatype of the other code: with (what to compare with, operands); the values of before, if
+    /// they are wanted.
+    fn atomic(
+        &mut self,
+        _region: Id,
+        _offset: u64,
+        _codes: (u8, u8),
+        _operands: (&[u8], &[u8]),
+        _before: Option<&mut [u8]>,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::Fault)
+    }
+    /// Operation `operation`, which is the peer's, has `length` bytes at `offset` of `region` for
+    /// its memory; `lent_to` is the endpoint that it names, and whether it writes.
+    fn lend(
+        &mut self,
+        _operation: Id,
+        _region: Id,
+        _offset: u64,
+        _length: u64,
+        _lent_to: (u16, bool),
+    ) -> Result<(), Refusal> {
+        Err(Refusal::Fault)
+    }
+    /// Operation `operation`, which is the peer's, has these bytes for its memory.
+    fn keep(&mut self, _operation: Id, _bytes: &[u8]) {}
+    /// Whether endpoint `target` can be told of another put.
+    fn can_tell(&self, _target: u16) -> bool {
+        true
+    }
+    /// An operation of the peer on `region` is done; endpoint `target` is told of its remote data.
+    fn accessed(&mut self, _region: Id, _access: Access, _target: u16, _arrival: &Arrival) {}
     /// How fast [`Self::place`] copies, as far as that is measured.
     fn copy_speed(&self) -> CopySpeed {
         CopySpeed::default()

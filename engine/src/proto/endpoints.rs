@@ -13,6 +13,8 @@ use super::unexpected::Kind;
 #[derive(Debug)]
 struct Open {
     number: u16,
+    /// Receives from any source end when nobody is left to send ([`super::lonely`]).
+    needs_peers: bool,
     matcher: Matcher,
 }
 
@@ -58,7 +60,7 @@ impl Endpoints {
         if self.places[place].is_some() {
             return false;
         }
-        self.places[place] = Some(Open { number, matcher: Matcher::new(seed) });
+        self.places[place] = Some(Open { number, needs_peers: false, matcher: Matcher::new(seed) });
         self.len += 1;
         true
     }
@@ -77,11 +79,31 @@ impl Endpoints {
         (open.number == number).then_some(&mut open.matcher)
     }
 
+    /// The same, and whether its receives from any source end when nobody is left to send.
+    #[inline]
+    pub(super) fn with_needs(&mut self, number: u16) -> Option<(&mut Matcher, bool)> {
+        let open = self.places.get_mut(Self::place_of(number))?.as_mut()?;
+        (open.number == number).then_some((&mut open.matcher, open.needs_peers))
+    }
+
+    /// Says so of one.
+    pub(super) fn set_needs_peers(&mut self, number: u16, needs_peers: bool) {
+        let place = self.places.get_mut(Self::place_of(number)).and_then(Option::as_mut);
+        if let Some(open) = place.filter(|open| open.number == number) {
+            open.needs_peers = needs_peers;
+        }
+    }
+
     /// Whether one is open.
     #[inline]
     pub(crate) fn is_open(&self, number: u16) -> bool {
         let place = self.places.get(Self::place_of(number));
         matches!(place, Some(Some(open)) if open.number == number)
+    }
+
+    /// Whether one has receives that end when nobody is left to send.
+    pub(super) fn need_peers(&self) -> bool {
+        self.places.iter().flatten().any(|open| open.needs_peers)
     }
 
     /// The numbers of those that are open.
@@ -148,10 +170,11 @@ impl Core {
             let is_under_way = match &operation.state {
                 OperationState::New { .. } | OperationState::Queued { .. } => true,
                 OperationState::AwaitDelivery | OperationState::Serving(_) => true,
+                OperationState::Asking(_) | OperationState::Replying { .. } => true,
                 OperationState::Fragmenting(Fragmenting { staged, unacknowledged, .. }) => {
                     u64::from(*staged) < operation.length || *unacknowledged > 0
                 }
-                OperationState::AwaitMatch => false,
+                OperationState::AwaitMatch | OperationState::AwaitReply { .. } => false,
                 OperationState::Posted { .. }
                 | OperationState::Multi(_)
                 | OperationState::Pulling(_)
@@ -177,7 +200,7 @@ impl Core {
         // Slices end before what they are slices of.
         closed.sort_unstable();
         for (_, id) in closed {
-            self.operations.remove(id);
+            self.remove_operation(id);
             effects.complete(id, Ended::Cancelled);
         }
     }
@@ -188,6 +211,7 @@ impl Core {
         let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
         for id in hit {
             self.give_up_pull(id);
+            self.give_up_answer(id);
             self.release_lanes_of(id);
             self.fail_operation(id, &Cause::Closed, effects);
         }

@@ -69,6 +69,14 @@ pub enum PeerFailure {
     /// What the settings of the two sides ask for cannot be had together.
     #[error("cannot be agreed with: {0}")]
     Settings(Arc<str>),
+    /// The peer was inserted by IP address and port alone, and who listens there is a peer by its
+    /// own address already.
+    #[error(
+        "known already: who listens there was inserted, or met, by its own address, and two \
+         handles of one endpoint could not be told apart. Use the handle of that address, or \
+         remove that one first"
+    )]
+    KnownOtherwise,
     /// The user removed the peer from the address vector.
     #[error("removed from the address vector")]
     Removed,

@@ -48,7 +48,7 @@ impl Core {
         while let Some(session) = self.sessions.at_mut(slot as usize) {
             session.prepare(&mut self.staging);
             let Some((staging, sealed)) = session.outbox.take_sealed() else { break };
-            if !session.waiting.is_empty() {
+            if session.has_waiting() {
                 self.unblocked.push(slot);
             }
             happened = true;
@@ -81,7 +81,7 @@ impl Core {
                 Some(source) if !self.endpoints.is_open(source.endpoint) => PeerFailure::Left,
                 _ => PeerFailure::Removed,
             };
-            let slice_of = self.operations.remove(id).and_then(|operation| operation.slice_of);
+            let slice_of = self.remove_operation(id).and_then(|operation| operation.slice_of);
             self.end_receive(id, slice_of, Ended::Failed(failure, name), effects);
             return false;
         }
@@ -199,7 +199,17 @@ mod tests {
             let length = bytes.len() as u64;
             let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
             let (context, data) = (5, data_of(bytes.len()));
-            let request = SendRequest { endpoint, peer, context, tag, length, level, hint, data };
+            let request = SendRequest {
+                endpoint,
+                peer,
+                context,
+                tag,
+                length,
+                level,
+                hint,
+                data,
+                fence: false,
+            };
             let id = self.core.new_send(&request).unwrap();
             self.memory.bytes.insert(id, bytes.to_vec());
             self.core.enqueue(id, 0);

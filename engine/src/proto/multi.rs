@@ -18,6 +18,7 @@ use super::core::Core;
 use super::effects::{Effects, Ended};
 use super::hint::Hint;
 use super::matching::{MatchEnvelope, PostedKey, STAYS, Selector};
+use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::table::Id;
 
@@ -102,8 +103,10 @@ impl Core {
             length: taken,
             data: None,
             hint: Hint::None,
+            fence: false,
             passed: 0,
             slice_of: Some(id),
+            role: Role::None,
             state: OperationState::Posted { key: None, ignore: 0 },
         };
         let slice = self.operations.insert(slice).ok()?;
@@ -179,8 +182,11 @@ impl Core {
             return;
         }
         let OperationState::Multi(multi) = &mut operation.state else { return };
-        if let Some(matcher) = self.endpoints.get_mut(operation.endpoint) {
+        if let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) {
             multi.key = Some(matcher.insert_posted(selector, id.index() as u32 | STAYS));
+            if needs_peers {
+                self.end_lonely(effects);
+            }
         }
     }
 

@@ -5,6 +5,9 @@ use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::matching::PostedKey;
 use super::multi::Multi;
+use super::one_sided::Role;
+use super::one_sided::origin::Asking;
+use super::regions::Refusal;
 use super::table::Id;
 
 /// One send or receive that has not completed.
@@ -27,10 +30,14 @@ pub(crate) struct Operation {
     pub(crate) data: Option<u64>,
     /// What its sender said of the message; of a receive: once it has matched one to be pulled.
     pub(crate) hint: Hint,
+    /// A send that waits for all earlier ones of its endpoint to its peer.
+    pub(crate) fence: bool,
     /// Sends that have passed this one while it waited.
     pub(crate) passed: u8,
     /// The multi-receive that it receives one message of.
     pub(crate) slice_of: Option<Id>,
+    /// What it holds of the bound of one-sided operations.
+    pub(crate) role: Role,
     /// What it waits for.
     pub(crate) state: OperationState,
 }
@@ -51,10 +58,36 @@ impl Operation {
         matches!(self.state, OperationState::Posted { .. }).then_some(self.length)
     }
 
+    /// Whether it is a send, or an operation on the memory of a peer.
+    pub(super) fn is_send(&self) -> bool {
+        let is_own = !matches!(self.role, Role::Target(_));
+        is_own
+            && matches!(
+                self.state,
+                OperationState::New { .. }
+                    | OperationState::Queued { .. }
+                    | OperationState::AwaitDelivery
+                    | OperationState::AwaitMatch
+                    | OperationState::Serving(_)
+                    | OperationState::Fragmenting(_)
+                    | OperationState::Asking(_)
+                    | OperationState::AwaitReply { .. }
+            )
+    }
+
     /// Whether it is a receive that wants more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {
         matches!(&self.state, OperationState::Pulling(pulling) if pulling.failed.is_none())
+    }
+
+    /// Whether it waits for bytes of its target.
+    pub(super) fn awaits_bytes(&self) -> bool {
+        let bytes = match self.state {
+            OperationState::AwaitReply { bytes } => bytes,
+            _ => 0,
+        };
+        bytes > 0 && bytes == self.length
     }
 
     /// Whether its end is known, and the kernel alone keeps it.
@@ -102,6 +135,12 @@ pub(crate) enum OperationState {
     Pulling(Pulling),
     /// A receive whose message comes in parts.
     Reassembling(super::datagram::Reassembling),
+    /// An operation on the peer's memory waits for the connection or for room.
+    Asking(Asking),
+    /// It waits for an answer with so many bytes.
+    AwaitReply { bytes: u64 },
+    /// The answer to operation `to` of the peer waits for room, or the peer's bytes are pulled.
+    Replying { to: u64 },
 }
 
 /// Why an operation is over before it is done.
@@ -111,6 +150,10 @@ pub(crate) enum Cause {
     Peer(PeerFailure),
     /// Its endpoint was closed.
     Closed,
+    /// The target refused it.
+    Refused(Refusal),
+    /// Nobody is left whom it could come from.
+    Lonely,
 }
 
 impl Cause {
@@ -119,6 +162,8 @@ impl Cause {
         match self {
             Self::Peer(failure) => Ended::Failed(failure, name),
             Self::Closed => Ended::Cancelled,
+            Self::Refused(refusal) => Ended::Refused(refusal, name),
+            Self::Lonely => Ended::Lonely,
         }
     }
 }

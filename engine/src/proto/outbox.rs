@@ -211,6 +211,12 @@ impl Outbox {
         true
     }
 
+    /// The last `length` bytes of the frame that was pushed last, to be written.
+    pub(crate) fn newest(&mut self, length: usize) -> &mut [u8] {
+        let end = self.end;
+        self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer[end - length..end])
+    }
+
     /// Completes the open segment, if there is one. `header.length` and `header.frames`, and what
     /// there is of checksums, are filled in here.
     ///

@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// The session with an engine, made if there is none. `None`: at the limit.
-    fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
+    pub(super) fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
         if let Some(&session) = self.by_engine.get(&engine) {
             return Some(session);
         }
@@ -71,14 +71,19 @@ impl Core {
         });
     }
 
-    /// The remote endpoint of an address, made if it is new. `None`: a limit is reached.
+    /// The remote endpoint of an address, made if it is new; engine 0 is whoever listens there.
+    /// `None`: a limit is reached.
     pub(crate) fn insert_peer(
         &mut self,
         engine: u64,
         locators: impl Into<Locators>,
         endpoint: u16,
     ) -> Option<Id> {
-        let session = self.session_with(engine, locators.into())?;
+        let locators = locators.into();
+        let session = match engine {
+            0 => self.session_at(locators.first())?,
+            engine => self.session_with(engine, locators)?,
+        };
         let index = self.remote_of(session, endpoint)?;
         if let Some(remote) = self.remotes.at_mut(index as usize) {
             remote.is_inserted = true;
@@ -144,6 +149,7 @@ impl Core {
             self.leave(remote.session);
         }
         self.note_over(remote.session);
+        self.end_lonely(effects);
         true
     }
 

@@ -6,8 +6,10 @@
 
 use std::collections::VecDeque;
 
-use super::hint::Hint;
-use super::table::Id;
+use super::hint::{Hint, Hinted};
+use super::operation::{Operation, OperationState};
+use super::session::Session;
+use super::table::{Id, Table};
 
 /// Of so many grants that pass others one goes to those.
 const PASSES: u32 = 16;
@@ -192,6 +194,43 @@ impl Pulls {
         static NONE: Queue = Queue { short: VecDeque::new(), long: VecDeque::new(), passed: 0 };
         self.classes.as_ref().map_or(&NONE, |classes| &classes[class as usize])
     }
+}
+
+/// The next range to grant: lost ones first, then the frontier of the message whose turn it is.
+///
+/// RR-RDV-8.
+pub(super) fn next_range(
+    session: &mut Session,
+    operations: &mut Table<Operation>,
+    hinted: &mut Hinted,
+    chunk_bytes: u64,
+) -> Option<(Id, u64, u32)> {
+    while let Some((id, offset, length)) = session.missing.pop_front() {
+        if !operations.get(id).is_some_and(Operation::pulls) {
+            continue;
+        }
+        if length > chunk_bytes {
+            session.missing.push_front((id, offset + chunk_bytes, length - chunk_bytes));
+        }
+        return Some((id, offset, length.min(chunk_bytes) as u32));
+    }
+    while let Some((place, id)) = session.pulls.next() {
+        let found = operations.get_mut(id).map(|operation| &mut operation.state);
+        if let Some(OperationState::Pulling(pulling)) = found {
+            let left = pulling.wanted - pulling.granted;
+            if left > 0 {
+                let (offset, length) = (pulling.granted, left.min(chunk_bytes));
+                pulling.granted += length;
+                hinted.grants_ahead += u64::from(session.pulls.note_grant(place));
+                if length == left {
+                    session.pulls.pop(place);
+                }
+                return Some((id, offset, length as u32));
+            }
+        }
+        session.pulls.pop(place);
+    }
+    None
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Receiving: matching, eager arrival, unexpected messages.
 
-use super::core::{Core, UNTAGGED};
+use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
 use super::matching::{MatchEnvelope, Selector};
 use super::multi::Multi;
+use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::rendezvous::Offered;
 use super::send::SendRefusal;
@@ -67,8 +68,10 @@ impl Core {
             length: request.capacity,
             data: None,
             hint: Hint::None,
+            fence: false,
             passed: 0,
             slice_of: None,
+            role: Role::None,
             state: match request.min_free {
                 None => OperationState::Posted { key: None, ignore: request.ignore },
                 Some(min_free) => OperationState::Multi(Multi::new(request.ignore, min_free)),
@@ -87,8 +90,9 @@ impl Core {
         let (selector, session) = self.selector(request).ok()?;
         let known = self.sessions.at(session as usize);
         let failed = known.is_some_and(|it| it.failure_to_report().is_some());
-        let matcher = self.endpoints.get_mut(request.endpoint)?;
-        if failed || matcher.unexpected_len() > 0 || planted!(IgnoreSource) || !shortcut!() {
+        let (matcher, needs_peers) = self.endpoints.with_needs(request.endpoint)?;
+        let may_not_wait = failed || needs_peers || matcher.unexpected_len() > 0;
+        if may_not_wait || planted!(IgnoreSource) || !shortcut!() {
             return None;
         }
         let index = self.operations.vacant()?;
@@ -102,8 +106,10 @@ impl Core {
             length: request.capacity,
             data: None,
             hint: Hint::None,
+            fence: false,
             passed: 0,
             slice_of: None,
+            role: Role::None,
             state: OperationState::Posted { key: Some(key), ignore: request.ignore },
         };
         let inserted = self.operations.insert(operation);
@@ -126,7 +132,7 @@ impl Core {
             self.start_multi(id, &selector, effects);
             return;
         }
-        let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else {
+        let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) else {
             return;
         };
         if planted!(MatchYoungest)
@@ -159,6 +165,9 @@ impl Core {
         }
         let key = matcher.insert_posted(&selector, id.index() as u32);
         operation.state = OperationState::Posted { key: Some(key), ignore };
+        if needs_peers {
+            self.end_lonely(effects);
+        }
     }
 
     /// Gives an unexpected message to the receive that asked for it.
@@ -274,6 +283,14 @@ impl Core {
         Ok(Some((remote, epoch)))
     }
 
+    /// A message waits for its receive, or for the manager of connections.
+    pub(super) fn note_unexpected(&mut self, context: u64) {
+        self.counters.unexpected_messages += 1;
+        if context == REQUESTS && self.actions.back() != Some(&Action::Requests) {
+            self.actions.push_back(Action::Requests);
+        }
+    }
+
     /// A whole message, with its remote data, whose turn has come; `IS_CHARGED` as of
     /// [`Self::admit`].
     #[inline]
@@ -313,7 +330,7 @@ impl Core {
             if let Some(matcher) = self.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
-            self.counters.unexpected_messages += 1;
+            self.note_unexpected(context);
             return Ok(());
         };
         self.return_credit(slot, payload.len());
@@ -361,7 +378,7 @@ impl Core {
             if let Some(matcher) = self.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
-            self.counters.unexpected_messages += 1;
+            self.note_unexpected(context);
             return Ok(());
         };
         self.return_credit(slot, first.len());

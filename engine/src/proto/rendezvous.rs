@@ -18,11 +18,12 @@ use super::bulk::{GRANTED_MAX, Incoming, Outgoing};
 use super::core::{Action, Core};
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
-use super::hint::{Hint, Hinted};
+use super::hint::Hint;
 use super::lanes::Wait;
 use super::operation::{Cause, Operation, OperationState, Pulling};
+use super::pulls::next_range;
 use super::rails::schedule::{Choice, Next};
-use super::session::{ControlFrame, Session};
+use super::session::ControlFrame;
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
@@ -352,7 +353,7 @@ impl Core {
         if pulling.targeted == 0 {
             if let Some(cause) = pulling.failed.take() {
                 let (remote, slice_of) = (found.remote, found.slice_of);
-                self.operations.remove(operation);
+                self.remove_operation(operation);
                 let ended = cause.ended(self.name_of(remote));
                 self.end_receive(operation, slice_of, ended, effects);
             } else if is_whole {
@@ -388,7 +389,7 @@ impl Core {
     }
 
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.remove(id) else { return };
+        let Some(operation) = self.remove_operation(id) else { return };
         let OperationState::Pulling(pulling) = operation.state else { return };
         self.datagrams.pulls.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
@@ -539,62 +540,28 @@ impl Core {
                 let remote = operation.remote;
                 self.operations.remove(id);
                 effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
+                self.look_at_fences(slot);
             }
             _ => self.counters.stale_frames += 1,
         }
     }
 
     /// RR-RDV-4
-    fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
+    pub(super) fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Serving(serving) = &mut operation.state else { return };
         if serving.unreleased > 0 && !planted!(IgnoreRelease) {
             return;
         }
-        let (failed, done, remote) = (serving.failed.take(), serving.done, operation.remote);
+        let (failed, done) = (serving.failed.take(), serving.done);
+        let (slot, remote) = (operation.session, operation.remote);
         let ended = match (failed, done) {
             (Some(cause), _) => cause.ended(self.name_of(remote)),
             (None, Some(accepted)) => Ended::Sent { accepted },
             (None, None) => return,
         };
-        self.operations.remove(id);
+        self.remove_operation(id);
         effects.complete(id, ended);
+        self.look_at_fences(slot);
     }
-}
-
-/// The next range to grant: lost ones first, then the frontier of the message whose turn it is.
-///
-/// RR-RDV-8.
-fn next_range(
-    session: &mut Session,
-    operations: &mut super::table::Table<Operation>,
-    hinted: &mut Hinted,
-    chunk_bytes: u64,
-) -> Option<(Id, u64, u32)> {
-    while let Some((id, offset, length)) = session.missing.pop_front() {
-        if !operations.get(id).is_some_and(Operation::pulls) {
-            continue;
-        }
-        if length > chunk_bytes {
-            session.missing.push_front((id, offset + chunk_bytes, length - chunk_bytes));
-        }
-        return Some((id, offset, length.min(chunk_bytes) as u32));
-    }
-    while let Some((place, id)) = session.pulls.next() {
-        let found = operations.get_mut(id).map(|operation| &mut operation.state);
-        if let Some(OperationState::Pulling(pulling)) = found {
-            let left = pulling.wanted - pulling.granted;
-            if left > 0 {
-                let (offset, length) = (pulling.granted, left.min(chunk_bytes));
-                pulling.granted += length;
-                hinted.grants_ahead += u64::from(session.pulls.note_grant(place));
-                if length == left {
-                    session.pulls.pop(place);
-                }
-                return Some((id, offset, length as u32));
-            }
-        }
-        session.pulls.pop(place);
-    }
-    None
 }

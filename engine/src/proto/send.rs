@@ -8,7 +8,9 @@ use super::core::{Core, UNTAGGED};
 use super::datagram::stage_in_segment;
 use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
+use super::fence::target_of;
 use super::hint::Hint;
+use super::one_sided::Role;
 use super::operation::{Operation, OperationState, Serving};
 use super::table::{Id, Table};
 use crate::wire::eager::EAGER_HEADER_BYTES;
@@ -39,13 +41,15 @@ pub struct SendRequest {
     pub(crate) hint: Hint,
     /// Remote data: the receiver is told with the message.
     pub(crate) data: Option<u64>,
+    /// It starts when all earlier ones of its endpoint to its peer are done.
+    pub(crate) fence: bool,
 }
 
 impl SendRequest {
     /// Whether it may go without an operation.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.data.is_none()
+        self.data.is_none() & !self.fence
     }
 }
 
@@ -211,8 +215,10 @@ impl Core {
             length: request.length,
             data: request.data,
             hint: request.hint,
+            fence: request.fence,
             passed: 0,
             slice_of: None,
+            role: Role::None,
             state: OperationState::New { level: request.level },
         };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
@@ -237,6 +243,9 @@ impl Core {
         } else {
             self.want_connection(slot, now_ns);
         }
+        if self.operations.get(id).is_some_and(|operation| operation.fence) {
+            self.fence(id);
+        }
     }
 
     /// The next waiting send that [`Self::stage`] should be tried with. Sessions that are
@@ -250,9 +259,21 @@ impl Core {
             if let Some(session) = self.sessions.at(slot as usize)
                 && session.is_connected()
                 && !session.is_leaving
-                && let Some(&id) = session.waiting.front()
+                && let Some(id) = session.next_waiting()
             {
-                return Some(id);
+                let is_message = session.waiting.front() == Some(&id);
+                if !is_message || session.fences.is_empty() || planted!(IgnoreFence) {
+                    return Some(id);
+                }
+                if let Some(id) = self.first_unfenced(slot) {
+                    return Some(id);
+                }
+                // Fences hold messages only.
+                let session = self.sessions.at(slot as usize);
+                let one_sided = session.and_then(|it| it.one_sided.as_ref());
+                if let Some(id) = one_sided.and_then(|it| it.next(None)) {
+                    return Some(id);
+                }
             }
             self.unblocked.pop();
         }
@@ -275,12 +296,21 @@ impl Core {
             level,
             hint: operation.hint,
             data: operation.data,
+            fence: operation.fence,
         };
         Some((request, self.remotes.at(remote)?.endpoint))
     }
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        if matches!(operation.state, OperationState::Asking(_) | OperationState::Replying { .. }) {
+            return self.stage_one_sided(id);
+        }
+        let slot = operation.session as usize;
+        if let Some(one_sided) = self.sessions.at_mut(slot).and_then(|it| it.one_sided.as_mut()) {
+            one_sided.note_turn_of_messages();
+        }
         if self.is_by_datagram(id) {
             return self.stage_by_datagram(id);
         }
@@ -309,8 +339,13 @@ impl Core {
         if session.envelope_credit.available() == 0
             || !session.outbox.has_room(&self.staging, header + payload)
         {
-            self.unblocked.retain(|&unblocked| unblocked != slot);
-            if session.outbox.is_empty() && session.envelope_credit.available() > 0 {
+            let is_room_elsewhere =
+                session.outbox.is_empty() && session.envelope_credit.available() > 0;
+            let may_others = session.one_sided.as_ref().is_some_and(|it| it.has_ready());
+            if !may_others {
+                self.unblocked.retain(|&unblocked| unblocked != slot);
+            }
+            if is_room_elsewhere {
                 // Another session holds the staging buffers: look again in the next poll.
                 self.unblocked.insert(0, slot);
             }
@@ -362,17 +397,33 @@ impl Core {
         if is_eager { Staged::Eager { room, completes } } else { Staged::Rts { room } }
     }
 
+    /// The messages of a session wait, for credit or for room; what needs no credit may go.
+    pub(super) fn block_messages(&mut self, slot: u32) {
+        let session = self.sessions.at(slot as usize);
+        let is_ready =
+            session.and_then(|it| it.one_sided.as_ref()).is_some_and(|it| it.has_ready());
+        if !is_ready {
+            self.unblocked.retain(|&unblocked| unblocked != slot);
+        }
+    }
+
     /// Cancels a send that has not gone out. `false`: it has, and will complete.
     pub(crate) fn cancel_send(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
-        if !matches!(operation.state, OperationState::Queued { .. } | OperationState::New { .. }) {
+        if !matches!(
+            operation.state,
+            OperationState::Queued { .. } | OperationState::New { .. } | OperationState::Asking(_)
+        ) {
             return false;
         }
         let slot = operation.session;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.waiting.retain(|&waiting| waiting != id);
             // What stands first now may have what that one lacked.
-            if session.is_connected() && !session.waiting.is_empty() {
+            if let Some(one_sided) = session.one_sided.as_deref_mut() {
+                one_sided.waiting.retain(|&waiting| waiting != id);
+            }
+            if session.is_connected() && session.has_waiting() {
                 self.unblocked.push(slot);
             }
         }
@@ -397,6 +448,7 @@ impl Core {
                 let accepted = operation.length;
                 self.operations.remove(id);
                 effects.complete(id, Ended::Sent { accepted });
+                self.look_at_fences(session);
             }
             _ => self.counters.stale_frames += 1,
         }
@@ -417,6 +469,7 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) 
     let stays = |&other: &Id| {
         operations.get(other).is_some_and(|other| {
             (stream(other) == stream(new) && !planted!(OvertakeStream))
+                || ((other.fence || new.fence) && target_of(other) == target_of(new))
                 || !new.hint.passes(other.hint)
                 || other.passed >= PASSED_MAX
                 || matches!(other.state, OperationState::Fragmenting(_))
@@ -489,8 +542,10 @@ mod tests {
                 length,
                 data,
                 hint,
+                fence: false,
                 passed,
                 slice_of,
+                role: Role::None,
                 state,
             };
             let id = self.1.insert(operation).unwrap();

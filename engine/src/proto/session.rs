@@ -2,106 +2,28 @@
 
 use std::collections::VecDeque;
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::connection::{Connection, Retry};
+pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::credit::{ReceiveCredit, SendCredit};
 use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::late::LateQueue;
+use super::one_sided::SessionOneSided;
 use super::outbox::{Outbox, StagingPool};
 use super::question::Questions;
 use super::table::Id;
+pub(crate) use super::teardown::Sequel;
+use crate::wire::FrameError;
 use crate::wire::locators::Locators;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,
 };
-use crate::wire::{
-    Done, FrameError, Goodbye, Grant, LaneLost, LanesWanted, Matched, Rail, Refused,
-};
-use crate::wire::{SEGMENT_BYTES_MAX, frame, hello};
-
-/// A frame that needs no credit. Their number is bounded by operations and lanes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ControlFrame {
-    Grant(Grant),
-    Done(Done),
-    Refused(Refused),
-    Matched(Matched),
-    LanesWanted(LanesWanted),
-    Goodbye(Goodbye),
-    Part(crate::wire::Part),
-    Rail(Rail),
-    LaneLost(LaneLost),
-}
-
-impl ControlFrame {
-    pub(super) fn as_frame(&self) -> &[u8] {
-        match self {
-            Self::Grant(frame) => frame.as_bytes(),
-            Self::Done(frame) => frame.as_bytes(),
-            Self::Refused(frame) => frame.as_bytes(),
-            Self::Matched(frame) => frame.as_bytes(),
-            Self::LanesWanted(frame) => frame.as_bytes(),
-            Self::Goodbye(frame) => frame.as_bytes(),
-            Self::Part(frame) => frame.as_bytes(),
-            Self::Rail(frame) => frame.as_bytes(),
-            Self::LaneLost(frame) => frame.as_bytes(),
-        }
-    }
-
-    pub(crate) fn done(operation: u64, status: u8, accepted: u64) -> Self {
-        Self::Done(Done {
-            kind: frame::KIND_DONE,
-            status,
-            reserved: 0.into(),
-            reserved_2: 0.into(),
-            operation: operation.into(),
-            accepted: accepted.into(),
-        })
-    }
-
-    pub(crate) fn matched(operation: u64) -> Self {
-        Self::Matched(Matched {
-            kind: frame::KIND_MATCHED,
-            flags: 0,
-            reserved: 0.into(),
-            reserved_2: 0.into(),
-            operation: operation.into(),
-        })
-    }
-
-    pub(crate) fn refused(lane: u32, operation: u64) -> Self {
-        Self::Refused(Refused {
-            kind: frame::KIND_REFUSED,
-            flags: 0,
-            reserved: 0.into(),
-            lane: lane.into(),
-            operation: operation.into(),
-        })
-    }
-
-    pub(crate) fn lanes_wanted() -> Self {
-        Self::LanesWanted(LanesWanted {
-            kind: frame::KIND_LANES_WANTED,
-            flags: 0,
-            reserved: 0.into(),
-            reserved_2: 0.into(),
-        })
-    }
-
-    pub(crate) fn goodbye(reason: u8) -> Self {
-        Self::Goodbye(Goodbye {
-            kind: frame::KIND_GOODBYE,
-            reason,
-            reserved: 0.into(),
-            reserved_2: 0.into(),
-        })
-    }
-}
+use crate::wire::{SEGMENT_BYTES_MAX, hello};
 
 /// Header, body and whole length of a segment.
 pub(crate) type Whole<'a> = (&'a SegmentHeader, &'a [u8], usize);
@@ -141,25 +63,16 @@ impl Limits {
     }
 }
 
-/// What follows on a session that is being left.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sequel {
-    /// Nothing: sends fail until somebody asks for the peer.
-    None,
-    /// The peer was inserted again: what was posted since is for the next session.
-    Return,
-    /// The same, and the user waits for that one.
-    Connect,
-}
-
 /// See the module. Outside `proto` it is only read, but for its connection and its lane monitor,
 /// which [`super::core::Core`] lends out.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// The remote engine; 0 is never used.
+    /// The remote engine; 0: it is asked for by its place.
     pub(crate) engine: u64,
     /// Where it listens.
     pub(crate) locators: Locators,
+    /// The user asked for whoever listens here ([`super::place`]).
+    pub(super) place: Option<std::net::SocketAddr>,
     /// How far the control lane is.
     pub(crate) connection: Connection,
     /// It is in the list of sessions whose connection may have a deadline.
@@ -193,6 +106,10 @@ pub(crate) struct Session {
     pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for room, in order.
     pub(crate) waiting: VecDeque<Id>,
+    /// What it has of one-sided operations, once there is one.
+    pub(super) one_sided: Option<Box<SessionOneSided>>,
+    /// Of these, those that wait for earlier ones, and for what.
+    pub(super) fences: LateQueue<super::fence::Fence>,
     /// Eager sends that complete when the peer acknowledges their frame.
     pub(crate) awaiting_delivery: VecDeque<(u32, Id)>,
     pub(crate) envelope_credit: SendCredit,
@@ -201,14 +118,14 @@ pub(crate) struct Session {
     pub(super) eager_limit: EagerLimit,
     /// Eager bytes that the peer lets be under way at once.
     pub(super) eager_window: u32,
-    next_frame: u32,
-    acked_frame: u32,
+    pub(super) next_frame: u32,
+    pub(super) acked_frame: u32,
     /// In stream mode, the newest frame whose send completed before it was acknowledged.
     pub(super) completed_frame: Option<u32>,
     /// The one of these that the peer was last asked about.
     asked_frame: Option<u32>,
     /// The next segment asks for an acknowledgement, though no operation waits for it.
-    asks_ack: bool,
+    pub(super) asks_ack: bool,
     /// It is in the list of sessions to be flushed.
     pub(super) is_dirty: bool,
 
@@ -269,6 +186,7 @@ impl Session {
         Self {
             engine,
             locators,
+            place: None,
             connection: Connection::new(retry),
             is_timed: false,
             failure: None,
@@ -285,6 +203,8 @@ impl Session {
             outbox: Outbox::default(),
             control: LateQueue::default(),
             waiting: VecDeque::new(),
+            one_sided: None,
+            fences: LateQueue::default(),
             awaiting_delivery: VecDeque::new(),
             envelope_credit: SendCredit::default(),
             byte_credit: SendCredit::default(),

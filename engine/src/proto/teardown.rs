@@ -5,9 +5,20 @@ use super::credit::ReceiveCredit;
 use super::effects::Effects;
 use super::failure::PeerFailure;
 use super::operation::{Cause, NO_REMOTE, Operation, OperationState};
-use super::session::{ControlFrame, Sequel};
+use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::Kind;
+
+/// What follows on a session that is being left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sequel {
+    /// Nothing: sends fail until somebody asks for the peer.
+    None,
+    /// The peer was inserted again: what was posted since is for the next session.
+    Return,
+    /// The same, and the user waits for that one.
+    Connect,
+}
 
 impl Core {
     /// The session is over: everything that is outstanding with the peer fails, at once or as
@@ -44,8 +55,10 @@ impl Core {
         session.control.clear();
         if sequel == Sequel::None {
             session.waiting.clear();
+            session.fences.clear();
         }
         session.awaiting_delivery.clear();
+        session.one_sided = None;
         session.pulls.clear();
         session.missing.clear();
         let lanes = std::mem::take(&mut session.lanes);
@@ -87,6 +100,7 @@ impl Core {
             self.follow_up(slot, sequel);
         }
         self.note_over(slot);
+        self.end_lonely(effects);
     }
 
     /// A session that was left is over, and its peer is wanted again.
@@ -188,8 +202,11 @@ impl Core {
         self.forget_waiting(id);
         self.forget_parts(id);
         self.forget_pull(id);
-        let slice_of = self.operations.remove(id).and_then(|operation| operation.slice_of);
+        let ended = self.remove_operation(id);
+        let slot = ended.as_ref().map_or(super::operation::NO_SESSION, |ended| ended.session);
+        let slice_of = ended.and_then(|ended| ended.slice_of);
         self.end_receive(id, slice_of, cause.clone().ended(name), effects);
+        self.look_at_fences(slot);
     }
 
     /// If an operation pulls, its sender hears that nobody wants that any more; their session may
@@ -236,12 +253,16 @@ impl Core {
         if is_queued {
             session.waiting.retain(|&waiting| waiting != id);
             // What stands first now may have what that one lacked.
-            if session.is_connected() && !session.waiting.is_empty() {
+            if session.is_connected() && session.has_waiting() {
                 self.unblocked.push(slot);
             }
         }
         if is_sent {
             session.awaiting_delivery.retain(|&(_, waiting)| waiting != id);
+        }
+        if let Some(one_sided) = session.one_sided.as_deref_mut() {
+            one_sided.waiting.retain(|&waiting| waiting != id);
+            one_sided.replies.retain(|&waiting| waiting != id);
         }
         session.pulls.retain(|pull| pull != id);
         session.missing.retain(|&(pull, ..)| pull != id);

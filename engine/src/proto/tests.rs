@@ -167,8 +167,17 @@ impl Bench {
 
     fn send_hinted(&mut self, length: u64, level: CompletionLevel, hint: Hint) -> Id {
         let (peer, context) = (self.peer, 5);
-        let request =
-            SendRequest { endpoint: 0, peer, context, tag: 1, length, level, hint, data: None };
+        let request = SendRequest {
+            endpoint: 0,
+            peer,
+            context,
+            tag: 1,
+            length,
+            level,
+            hint,
+            data: None,
+            fence: false,
+        };
         let id = self.core.new_send(&request).unwrap();
         self.core.enqueue(id, 0);
         id
@@ -211,6 +220,9 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Data(..) => frame::KIND_DATA,
         Frame::Rail(..) => frame::KIND_RAIL,
         Frame::LaneLost(..) => frame::KIND_LANE_LOST,
+        Frame::OneSided(header, ..) => header.kind,
+        Frame::Reply(..) => frame::KIND_REPLY,
+        Frame::ReplyRts(..) => frame::KIND_REPLY_RTS,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The types of settings that are more than a number or a text.
 
 use std::fmt;
+use std::num::NonZeroU16;
 
 use crate::types::hint::Hint;
 
@@ -230,6 +231,12 @@ impl PortRange {
     /// `bind` is asked for whichever port is free.
     pub fn ports(self) -> std::ops::RangeInclusive<u16> {
         self.first..=self.last
+    }
+}
+
+impl From<NonZeroU16> for PortRange {
+    fn from(port: NonZeroU16) -> Self {
+        Self { first: port.get(), last: port.get() }
     }
 }
 

@@ -54,7 +54,7 @@ fn world(seed: u64) -> World {
 fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
     let mut told = (Vec::new(), 0);
     let Some(engine) = world.engine(host) else { return told };
-    while let Some(event) = engine.state.completions.events.pop_front() {
+    while let Some(event) = engine.state.completions.events.first().pop_front() {
         match event {
             Event::Disconnected { failure, .. } => told.0.push(failure),
             Event::Connected { .. } => told.1 += 1,

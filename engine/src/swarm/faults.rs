@@ -13,6 +13,7 @@ const PROCESSES_MAX: usize = 24;
 impl Run {
     /// One of the plan's faults strikes; the next one is planned.
     pub(super) fn strike(&mut self) -> Result<(), String> {
+        self.settle_all()?;
         let total: u32 = self.plan.faults.iter().map(|(_, weight)| weight).sum();
         let mut at = self.random.below(total as usize) as u32;
         let chosen = self.plan.faults.iter().find(|(_, weight)| {

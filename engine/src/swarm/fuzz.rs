@@ -141,7 +141,7 @@ fn collect(world: &mut World, ended: &mut [usize]) {
             }
         }
         let engine = world.engine(host).unwrap();
-        while let Some(event) = engine.state.completions.events.pop_front() {
+        while let Some(event) = engine.state.completions.events.first().pop_front() {
             if let Event::Disconnected { failure, .. } = event {
                 assert!(!failure.to_string().contains("protocol"), "{failure}");
             }

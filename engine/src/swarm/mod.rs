@@ -16,6 +16,7 @@ mod checksums;
 mod control_lane_lost;
 mod datagram_plan;
 mod faults;
+mod fences;
 #[cfg(test)]
 mod figures;
 mod form;
@@ -25,6 +26,7 @@ mod garble;
 #[cfg(test)]
 mod lanes;
 mod many;
+mod one_sided;
 mod oracle;
 mod parting;
 #[cfg(test)]
@@ -35,12 +37,16 @@ mod rail_plan;
 mod reasons;
 #[cfg(test)]
 mod scenarios;
+mod span;
 #[cfg(test)]
 mod storms;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod tests;
+mod thread_life;
+mod thread_plan;
+mod threads;
 #[cfg(test)]
 mod twins;
 #[cfg(test)]
@@ -51,8 +57,10 @@ pub(crate) mod world;
 use std::collections::BTreeMap;
 
 use self::garble::GARBLE;
+use self::one_sided::OneSidedWorld;
 use self::oracle::{Oracle, Process};
 use self::plan::Plan;
+use self::threads::{Bout, THREADS, Team};
 use self::world::{Step, World};
 use crate::driver::sim::random::Random;
 use crate::hooks::simulated;
@@ -96,6 +104,8 @@ struct Resident {
     /// Whom it leaves in peace: other processes that it has a session by datagrams with, and that
     /// nothing had come between when it said goodbye.
     at_peace: Vec<Process>,
+    /// What its threads have outstanding.
+    team: Team,
 }
 
 /// What the run plans for itself, by name: a bit each, and below them hosts.
@@ -118,8 +128,12 @@ struct Run {
     world: World,
     random: Random,
     oracle: Oracle,
+    one_sided: OneSidedWorld,
     /// By host.
     residents: Vec<Resident>,
+    /// Threads that are at work, by host.
+    bouts: BTreeMap<usize, Bout>,
+    next_bout: u64,
     /// Host of every process there ever was.
     homes: BTreeMap<Process, usize>,
     /// Hosts whose first link has failed, and until when it may again.
@@ -182,6 +196,7 @@ pub fn run_throughput(seed: u64, actions: usize, by_datagrams: bool) -> Result<R
 fn run(plan: Plan) -> Result<Report, String> {
     simulated::set_rare(if plan.rare { plan.seed | 1 } else { 0 });
     let described = format!("{plan:?}");
+    crate::hooks::threads::forget();
     let mut run = Run::new(plan).map_err(|error| format!("{error}; {described}"))?;
     let done = run.go();
     let now_ns = run.world.now_ns();
@@ -227,7 +242,10 @@ impl Run {
             world,
             random: Random::new(seed ^ 0x5eed),
             oracle,
+            one_sided: OneSidedWorld::new(seed),
             residents: Vec::new(),
+            bouts: BTreeMap::new(),
+            next_bout: 1,
             homes: BTreeMap::new(),
             first_links: BTreeMap::new(),
             next_process: 1,
@@ -278,6 +296,9 @@ impl Run {
             self.homes.keys().copied().filter(|&known| !self.is_alive(known)).collect();
         dead.into_iter().for_each(|dead| self.oracle.taint(process, dead));
         self.homes.insert(process, host);
+        if self.plan.one_sided {
+            self.open_region(host)?;
+        }
         let now_ns = self.world.now_ns();
         let failing = self.first_links.iter().filter(|&(_, &until_ns)| until_ns > now_ns);
         let failing: Vec<usize> = failing.map(|(&host, _)| host).collect();
@@ -287,7 +308,7 @@ impl Run {
 
     fn is_alive(&self, process: Process) -> bool {
         self.homes.get(&process).is_some_and(|&host| {
-            self.residents[host].process == process && self.world.look(host).is_some()
+            self.residents[host].process == process && self.world.is_running(host)
         })
     }
 
@@ -315,6 +336,7 @@ impl Run {
             match self.world.step(limit_ns) {
                 Step::Limit => break,
                 Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(name) if name & THREADS != 0 => self.run_threads(name)?,
                 Step::Planned(FAULT) => self.strike()?,
                 Step::Planned(name) if name & GARBLE != 0 => self.garble(name),
                 Step::Planned(name) if name & REOPEN != 0 => self.reopen((name & 0xff) as usize)?,
@@ -327,6 +349,7 @@ impl Run {
 
     /// Looks at what a turn has brought.
     fn after_turn(&mut self, host: usize) -> Result<(), String> {
+        self.tell_threads(host);
         self.forgive_late_proofs();
         self.collect(host)?;
         self.check_waiting_room(host)?;
@@ -345,9 +368,9 @@ impl Run {
         let now_ns = self.world.now_ns();
         let process = self.residents[host].process;
         // Not through `World::engine`: looking at completions gives an engine nothing to do.
-        while let Some(completion) = self.world.pop(host) {
-            let net = &mut *self.world.net.borrow_mut();
+        while let Some(completion) = self.next_completion(host) {
             let is_busy = completion.buffer.as_ref().is_some_and(|buffer| {
+                let net = self.world.net.borrow();
                 form::pieces_of(buffer).iter().any(|piece| net.is_busy(piece))
             });
             if is_busy {
@@ -357,14 +380,18 @@ impl Run {
                 Ok(status) => status.length as u64,
                 Err(_) => u64::MAX,
             };
-            net.trace(&[host as u64, completion.user_data, outcome]);
-            self.oracle.complete(process, now_ns, completion)?;
+            let happened = [host as u64, completion.user_data, outcome];
+            self.world.net.borrow_mut().trace(&happened);
+            if !self.end_one_sided(&completion)? {
+                self.oracle.complete(process, now_ns, completion)?;
+            }
         }
         self.oracle.check_promises()
     }
 
     /// The world is whole from now on, and everything ends.
     fn heal(&mut self) -> Result<(), String> {
+        self.settle_all()?;
         self.is_healing = true;
         self.faults += self.world.end_attack();
         self.world.net.borrow_mut().meddle(0, 0);
@@ -422,6 +449,7 @@ impl Run {
         let alive: Vec<Process> = self.residents.iter().map(|it| it.process).collect();
         let alive: Vec<Process> = alive.into_iter().filter(|&p| self.is_alive(p)).collect();
         self.oracle.check_end(|process| alive.contains(&process))?;
+        self.check_memory()?;
         self.greet()?;
         self.come_to_rest()
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::form::{Form, Graves, content, memory_of, name_of};
 use super::many::Many;
+use super::span::Span;
 use crate::memory::Buffer;
 use crate::proto::effects::CompletionLevel;
 use crate::types::{Completion, Error, OperationKind, PeerFailure, Status};
@@ -40,6 +41,7 @@ pub(super) struct Sent {
     pub(super) tag: u64,
     pub(super) length: usize,
     pub(super) data: Option<u64>,
+    pub(super) is_fenced: bool,
     pub(super) level: CompletionLevel,
     pub(super) form: Form,
     /// It is too long to be eager.
@@ -52,6 +54,8 @@ pub(super) struct Sent {
     pub(super) is_discarded: bool,
     /// The receive that got it.
     pub(super) taken_by: Option<usize>,
+    /// When it was posted, among threads.
+    pub(super) span: Option<Span>,
 }
 
 /// A receive.
@@ -72,10 +76,12 @@ pub(super) struct Received {
     pub(super) promised: Option<Promised>,
     /// It takes many messages.
     pub(super) many: Option<Many>,
+    /// When it was posted, among threads.
+    pub(super) span: Option<Span>,
 }
 
 impl Received {
-    fn accepts(&self, message: &Sent) -> bool {
+    pub(super) fn accepts(&self, message: &Sent) -> bool {
         self.at == message.to
             && self.context == message.context
             && (self.tag ^ message.tag) & !self.ignore == 0
@@ -114,6 +120,8 @@ pub(super) struct Oracle {
     pub(super) all_tainted: bool,
     /// Sends to look at once all completions of the turn are known.
     promises: Vec<usize>,
+    /// Processes whose completions are not all known.
+    pub(super) at_work: BTreeSet<Process>,
     /// Sessions may be in datagram mode.
     pub(super) has_datagrams: bool,
     /// Sends and receives of each process.
@@ -312,7 +320,10 @@ impl Oracle {
             return Err(format!("send {index} ends again: {sent:?}"));
         }
         let fate = match &result {
-            Ok(length) if *length == sent.length && !is_injected => Fate::Done,
+            Ok(length) if *length == sent.length && !is_injected => {
+                self.check_fence(index)?;
+                Fate::Done
+            }
             Ok(_) => return Err(format!("send {index} is reported wrongly: {sent:?}")),
             Err(Error::Cancelled) => Fate::Cancelled,
             Err(error) => {
@@ -472,6 +483,10 @@ impl Oracle {
     pub(super) fn check_promises(&mut self) -> Result<(), String> {
         for index in std::mem::take(&mut self.promises) {
             let sent = &self.sent[index];
+            if self.at_work.contains(&sent.to.0) {
+                self.promises.push(index);
+                continue;
+            }
             // A message in parts is matched before it is whole; it may end in that time.
             let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
             let ends_with_match =
@@ -543,13 +558,13 @@ impl Oracle {
                 if let Some(many) = &self.received[taker].many
                     && let Some(&(early, _)) = before.iter().rfind(|&&(_, other)| other == taker)
                     && many.offset_of(early) > many.offset_of(late)
+                    && self.is_sent_before(early, late)
                 {
                     return Err(format!("message {late} lies before {early} of its stream"));
                 }
-                for &(early, _) in before.iter().filter(|&&(_, other)| other > taker) {
-                    if self.received[taker].accepts(&self.sent[early]) {
-                        return Err(format!("message {late} overtook {early} of its stream"));
-                    }
+                for &(early, other) in before {
+                    self.check_pair((early, other), (late, taker))?;
+                    self.check_pair((late, taker), (early, other))?;
                 }
             }
         }
@@ -561,7 +576,12 @@ impl Oracle {
             if let Some(message) = received.message {
                 for &early in &cancelled {
                     let other = &self.received[early];
-                    if other.ended_ns > received.ended_ns && other.accepts(&self.sent[message]) {
+                    // When threads hear of an end says little of when it was.
+                    let is_threaded = other.span.is_some() || received.span.is_some();
+                    if !is_threaded
+                        && other.ended_ns > received.ended_ns
+                        && other.accepts(&self.sent[message])
+                    {
                         return Err(format!("receive {late} took message {message} from {early}"));
                     }
                 }

@@ -68,6 +68,7 @@ impl Run {
 
     /// The endpoint of a host that was closed first, if any, is opened again.
     pub(super) fn reopen(&mut self, host: usize) -> Result<(), String> {
+        self.settle(host)?;
         let closed = &mut self.residents[host].closed;
         let Some(endpoint) = closed.iter().copied().min() else { return Ok(()) };
         closed.retain(|&other| other != endpoint);

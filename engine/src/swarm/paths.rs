@@ -522,7 +522,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
         talk(&mut world, [0, 1], "by the first rail");
         pass(&mut world, 1500 * MILLISECOND);
         let told = [0, 1].map(|host| {
-            let events = &world.look(host).unwrap().state.completions.events;
+            let events = world.engine(host).unwrap().state.completions.events.first();
             events.iter().find_map(|event| match event {
                 Event::PathChanged { state: PathState::Down, cause, .. } => Some(*cause),
                 _ => None,

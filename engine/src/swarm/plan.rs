@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::datagram_plan::DatagramPlan;
 use super::garble::GarblePlan;
+use super::one_sided::has_one_sided;
 use super::rail_plan::RailPlan;
+use super::thread_plan::ThreadPlan;
 use crate::driver::lanes::{DATAGRAM_BYTES_USUAL, SendMode};
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::random::Random;
@@ -13,6 +15,7 @@ use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
+use crate::proto::regions::RegionLimits;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -112,6 +115,8 @@ pub(crate) struct Plan {
     /// Without bulk lanes: everything goes in datagrams.
     pub(crate) bulk_in_datagrams: bool,
     pub(crate) garble: GarblePlan,
+    /// Engines are shared by threads, now and then; `None`: each has one.
+    pub(crate) threads: Option<ThreadPlan>,
     pub(crate) faults: Vec<(Fault, u32)>,
     /// Mean time between two faults.
     pub(crate) fault_ns: u64,
@@ -121,6 +126,10 @@ pub(crate) struct Plan {
     pub(crate) idle_turns_max: u32,
     /// Messages have hints.
     pub(crate) hints: bool,
+    /// Processes use each other's memory.
+    pub(crate) one_sided: bool,
+    /// Some sends are fenced.
+    pub(crate) fences: bool,
     /// Rare branches of the engine are taken.
     pub(crate) rare: bool,
     /// Settings are about the defaults.
@@ -174,12 +183,15 @@ impl Plan {
             rails: RailPlan::new(seed),
             bulk_in_datagrams: has_bulk_in_datagrams(seed),
             garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
+            threads: ThreadPlan::new(seed),
             faults,
             fault_ns: if has_faults { random.pick(&[200, 1000, 5000]) * MICROSECOND } else { 0 },
             outage_ns: random.pick(&[1, 20, 300, 3000]) * MILLISECOND,
             turn_ns: random.pick(&[200, 1000, 5000, 20_000]),
             idle_turns_max: random.pick(&[1, 2, 8, 80]),
             hints: (seed / 2).is_multiple_of(2),
+            one_sided: has_one_sided(seed),
+            fences: (seed / 4).is_multiple_of(2),
             rare: random.one_in(2),
             is_ample: random.one_in(10),
             retry,
@@ -207,11 +219,14 @@ impl Plan {
             rails: None,
             bulk_in_datagrams: false,
             garble: GarblePlan::default(),
+            threads: None,
             faults: Vec::new(),
             fault_ns: 0,
             turn_ns: 1000,
             idle_turns_max: 2,
             hints: false,
+            one_sided: false,
+            fences: false,
             rare: false,
             is_ample: true,
             ..Self::new(seed)
@@ -313,6 +328,7 @@ impl Plan {
             retry: self.retry,
             bulk_idle_ns: random.pick(&[1, 100, 30_000]) * MILLISECOND,
             hash_seed: random.next(),
+            regions: RegionLimits::DEFAULT,
             checksum: checks(self.seed),
             segment_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
@@ -346,6 +362,7 @@ impl Plan {
             retry: self.retry,
             bulk_idle_ns: 30 * SECOND,
             hash_seed: random.next(),
+            regions: RegionLimits::DEFAULT,
             checksum: checks(self.seed),
             segment_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,

@@ -116,6 +116,7 @@ pub(super) fn send(
         level,
         hint,
         data: None,
+        fence: false,
     };
     let mut buffer = Buffer::Heap(content(tag, length));
     let shape = buffer.shape_for_send().unwrap();
@@ -202,7 +203,7 @@ pub(super) fn talk(world: &mut World, pair: [usize; 2], what: &str) {
 fn assert_events_alternate(world: &mut World, host: usize) {
     let mut up = std::collections::BTreeSet::new();
     let engine = world.engine(host).unwrap();
-    while let Some(event) = engine.state.completions.events.pop_front() {
+    while let Some(event) = engine.state.completions.events.first().pop_front() {
         match event {
             Event::Connected { address } => {
                 assert!(up.insert(address.engine()), "connected twice: {address}");
@@ -269,7 +270,7 @@ fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
         connect(&mut world, 1, 0);
         pass(&mut world, 100 * MILLISECOND);
         for host in 0..2 {
-            let told = &mut world.engine(host).unwrap().state.completions.events;
+            let told = world.engine(host).unwrap().state.completions.events.first();
             let told: Vec<Event> = told.drain(..).collect();
             let [Event::Connected { .. }] = told[..] else { panic!("seed {seed}: {told:?}") };
         }
@@ -450,8 +451,17 @@ fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
         "send" => {
             let (level, hint) = (CompletionLevel::Inject, Hint::None);
             let (peer, length) = (target, 8);
-            let request =
-                SendRequest { endpoint: 0, peer, context: 0, tag, length, level, hint, data: None };
+            let request = SendRequest {
+                endpoint: 0,
+                peer,
+                context: 0,
+                tag,
+                length,
+                level,
+                hint,
+                data: None,
+                fence: false,
+            };
             engine.inject(&request, &[0; 8], route(tag), false)
         }
         "receive" => {
@@ -600,11 +610,12 @@ fn a_session_ends_once_and_for_its_first_cause() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let engine = world.engine(0).unwrap();
-    engine.state.completions.events.clear();
+    engine.state.completions.events.first().clear();
     engine.lose(0, "first");
     engine.lose(0, "second");
     pass(&mut world, 10 * MILLISECOND);
-    let events: Vec<_> = world.engine(0).unwrap().state.completions.events.drain(..).collect();
+    let events: Vec<_> =
+        world.engine(0).unwrap().state.completions.events.first().drain(..).collect();
     let [Event::Disconnected { failure, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*failure, PeerFailure::Lost("first".into()));
 }

@@ -101,7 +101,7 @@ fn a_peer_that_is_left_says_that_long_messages_came() {
         let (mut came, mut failure) = (0, None);
         run(&mut world, "the session ends", |world| {
             came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count() as u64;
-            let events = &mut world.engine(0).unwrap().state.completions.events;
+            let events = world.engine(0).unwrap().state.completions.events.first();
             while let Some(event) = events.pop_front() {
                 if let crate::types::Event::Disconnected { failure: cause, .. } = event {
                     failure = Some(cause);

@@ -39,3 +39,49 @@ fn other_seeds_make_other_runs() {
         (0..20).map(|seed| run_seed(seed).map(|report| report.trace_hash)).collect();
     assert_eq!(hashes.len(), 20);
 }
+
+/// The first seeds from `first` on whose engines are shared by threads.
+fn seeds_with_threads(first: u64) -> impl Iterator<Item = u64> {
+    (first..).filter(|&seed| Plan::new(seed).threads.is_some())
+}
+
+/// RR-MATCH-1, RR-RDV-6
+#[test]
+fn seeds_with_threads_hold_and_repeat() {
+    let bouts = threads::BOUTS.get();
+    for seed in seeds_with_threads(0).take(40) {
+        let first = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let again = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
+    }
+    let bouts = threads::BOUTS.get() - bouts;
+    assert!(bouts > 40, "{bouts} bouts of threads");
+}
+
+/// Bugs that only threads can show; `cargo xtask swarm --planted` looks for the others of its kind.
+#[test]
+fn what_threads_may_break_is_found() {
+    use crate::hooks::simulated::Bug;
+    let of_threads = [Bug::SwapRequests, Bug::LoseRelease, Bug::LoseLeadership];
+    for bug in of_threads {
+        let at = simulated::BUGS.iter().position(|&known| known == bug).unwrap();
+        let finds = |seed: &u64| {
+            let caught = std::panic::catch_unwind(|| run_planted(*seed, at).1.err());
+            let what = caught.unwrap_or_else(|_| Some("a panic".into()));
+            if let Some(what) = &what {
+                println!("{bug:?}, seed {seed}: {}", what.lines().next().unwrap_or_default());
+            }
+            what.is_some()
+        };
+        assert!(seeds_with_threads(0).take(300).any(|seed| finds(&seed)), "{bug:?}");
+    }
+}
+
+/// A fenced send that waits for nothing is found, and by what fences promise.
+#[test]
+fn a_fence_that_holds_nothing_back_is_found() {
+    let bug = simulated::BUGS.iter().position(|bug| *bug == simulated::Bug::IgnoreFence);
+    let found = |seed| run_planted(seed, bug.expect("it is one of them")).1.err();
+    let found = (0..100).find_map(found);
+    assert!(found.is_some_and(|what| what.contains("went before")));
+}

@@ -1,5 +1,6 @@
 //! What processes do: sends, receives, cancels and looks, at random.
 
+use super::fences::is_fenced;
 use super::form::{Form, content};
 use super::many::{Many, What, wish};
 use super::oracle::{Fate, Oracle, Place, Process, Received, Sent};
@@ -20,7 +21,7 @@ use crate::types::{Error, OperationKind, Peer, Status};
 
 /// What message `index` of a run is for. Not out of the run's own random numbers, which so say the
 /// same with hints and without.
-fn hint_of(plan: &Plan, index: usize) -> Hint {
+pub(super) fn hint_of(plan: &Plan, index: usize) -> Hint {
     if !plan.hints {
         return Hint::None;
     }
@@ -29,7 +30,7 @@ fn hint_of(plan: &Plan, index: usize) -> Hint {
 }
 
 /// Remote data of message `index` of a run; as its hint, not out of the run's own random numbers.
-fn data_of(plan: &Plan, index: usize) -> Option<u64> {
+pub(super) fn data_of(plan: &Plan, index: usize) -> Option<u64> {
     let mut random = Random::new(plan.seed.rotate_left(16) ^ index as u64);
     random.one_in(4).then(|| random.next())
 }
@@ -48,11 +49,11 @@ const CLASSES: u64 = (1 << SERIAL_SHIFT) - 1;
 /// Operations that are likely to be outstanding.
 const OPERATIONS_RECENT: usize = 8;
 
-fn context_of(number: usize) -> u64 {
+pub(super) fn context_of(number: usize) -> u64 {
     CONTEXTS[number]
 }
 
-fn has_names(number: usize) -> bool {
+pub(super) fn has_names(number: usize) -> bool {
     number % 2 == 1
 }
 
@@ -79,7 +80,9 @@ impl Run {
             (net.is_paused(host), net.now_ns())
         };
         let is_there = self.world.look(host).is_some() && self.residents[host].leaves_ns.is_none();
-        if is_there && !is_paused {
+        if is_there && !is_paused && self.begins_bout(host)? {
+            // Its threads do what there is to do.
+        } else if is_there && !is_paused {
             self.world.net.borrow_mut().trace(&[host as u64, now_ns]);
             // Bursts are what fills windows.
             for _ in 0..self.random.pick(&[1, 1, 2, 10]) {
@@ -108,6 +111,9 @@ impl Run {
         if self.random.one_in(self.plan.part_one_in) {
             return self.part(host);
         }
+        if self.plan.one_sided && self.random.one_in(4) {
+            return self.reach_memory(host);
+        }
         match self.random.below(10) {
             0 => self.look(host),
             1..=4 if may_send => self.send(host),
@@ -128,7 +134,7 @@ impl Run {
         (self.residents[host].process, endpoint)
     }
 
-    fn random_length(&mut self, has_name: bool) -> usize {
+    pub(super) fn random_length(&mut self, has_name: bool) -> usize {
         let most = self.plan.length_max;
         let is_long = self.random.one_in(self.plan.long_one_in);
         let length = match self.random.below(4) {
@@ -188,6 +194,7 @@ impl Run {
             level: if may_inject { CompletionLevel::Inject } else { level },
             hint,
             data,
+            fence: is_fenced(&self.plan, index),
         };
         let bytes = content(index as u64, length);
         let name = Oracle::name_of_send(index);
@@ -200,6 +207,7 @@ impl Run {
             tag,
             length,
             data,
+            is_fenced: request.fence,
             level,
             form,
             is_long,
@@ -208,6 +216,7 @@ impl Run {
             is_owed: false,
             is_discarded: false,
             taken_by,
+            span: None,
         };
         if may_inject {
             let outcome = engine.inject(&request, &bytes, route(name, true), more);
@@ -241,7 +250,7 @@ impl Run {
     }
 
     /// Whom, where and what a receive is for: mostly a message that was sent.
-    fn random_wish(&mut self, process: Process) -> (Place, Place, usize, u64) {
+    pub(super) fn random_wish(&mut self, process: Process) -> (Place, Place, usize, u64) {
         let recent = self.oracle.sent.len().saturating_sub(40);
         let due: Vec<usize> = (recent..self.oracle.sent.len())
             .filter(|&index| {
@@ -345,6 +354,7 @@ impl Run {
                     ended_ns: 0,
                     promised: what.promised(),
                     many: what.min_free().map(Many::new),
+                    span: None,
                 };
                 self.oracle.received.push(received);
                 self.oracle.count(at.0, OperationKind::Receive, 1);
@@ -363,6 +373,10 @@ impl Run {
         let count = self.operations.len();
         let choice = if self.random.one_in(2) { count } else { count.min(OPERATIONS_RECENT) };
         let chosen = count - 1 - self.random.below(choice);
+        if self.bouts.contains_key(&self.operations[chosen].0) {
+            // Its threads cancel what they have posted.
+            return Ok(());
+        }
         let (host, id) = self.operations.swap_remove(chosen);
         self.cancel(host, id)
     }
@@ -443,7 +457,7 @@ impl Run {
                 self.receive_what_came(host)?;
             }
         }
-        let is_sending = self.is_any_outstanding(OperationKind::Send);
+        let is_sending = self.is_any_outstanding(OperationKind::Send) || self.is_reaching_memory();
         // Injected messages end without a word, or with the session of a peer that is dead.
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
@@ -505,7 +519,7 @@ impl Run {
 
     /// Whether a process that posts one more send can receive as well. Engines whose operations are
     /// all sends to each other that nobody receives would wait for ever, and rightly so.
-    fn leaves_room_to_receive(&self, host: usize) -> bool {
+    pub(super) fn leaves_room_to_receive(&self, host: usize) -> bool {
         self.world.look(host).is_none_or(|engine| {
             let core = &engine.state.core;
             core.operations().len() + 1 < core.config().operations_max

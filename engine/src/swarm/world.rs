@@ -35,6 +35,8 @@ const ATTACKS_TO_TIRE: u64 = 20_000;
 /// A host, and the engine that lives there now.
 struct Place {
     engine: Option<Engine>,
+    /// Threads share it for now.
+    is_lent: bool,
     idle_turns: u32,
     /// Its owner computes until then, and only the caretaker makes turns.
     absent_until_ns: u64,
@@ -120,7 +122,7 @@ impl World {
         let number = self.places.len();
         let low = [(number >> 8) as u8, number as u8];
         let ip = |link: usize| [127, 77 + link as u8, low[0], low[1]];
-        self.places.push(Place { engine: None, idle_turns: 0, absent_until_ns: 0 });
+        self.places.push(Place { engine: None, is_lent: false, idle_turns: 0, absent_until_ns: 0 });
         let net = &mut *self.net.borrow_mut();
         let host = net.add_host(SocketAddr::from((ip(0), 20_000)));
         for (link, weather) in links.iter().enumerate() {
@@ -194,7 +196,8 @@ impl World {
         state.completions.open_queue(queue_entries);
         let driver = AnyDriver::<dyn Driver>::Other(Box::new(SimDriver::new(&self.net, host)));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
-        self.places[host] = Place { engine: Some(engine), idle_turns: 0, absent_until_ns: 0 };
+        self.places[host] =
+            Place { engine: Some(engine), is_lent: false, idle_turns: 0, absent_until_ns: 0 };
         Ok(())
     }
 
@@ -218,6 +221,28 @@ impl World {
     /// Takes the engine off, for the caller to drop: its process is killed.
     pub(crate) fn take(&mut self, host: usize) -> Option<Engine> {
         self.places[host].engine.take()
+    }
+
+    /// Takes the engine off for threads to share; [`Step::Turn`] says then that its driver has
+    /// something.
+    pub(crate) fn lend(&mut self, host: usize) -> Option<Engine> {
+        let engine = self.places[host].engine.take();
+        self.places[host].is_lent = engine.is_some();
+        engine
+    }
+
+    /// The threads are done.
+    pub(crate) fn give_back(&mut self, host: usize, engine: Engine) {
+        let place = &mut self.places[host];
+        (place.engine, place.is_lent, place.idle_turns) = (Some(engine), false, 0);
+        let net = &mut *self.net.borrow_mut();
+        let now_ns = net.now_ns();
+        net.plan_turn(host, now_ns);
+    }
+
+    /// Whether a process runs on a host.
+    pub(crate) fn is_running(&self, host: usize) -> bool {
+        self.places[host].engine.is_some() || self.places[host].is_lent
     }
 
     /// The next thing that happens before `limit_ns`.

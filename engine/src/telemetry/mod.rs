@@ -69,6 +69,10 @@ pub struct Counters {
     /// Chunks that arrived whole but not as they were sent (setting `checksum`), and were asked for
     /// again.
     pub corrupted_chunks: u64,
+    /// Operations of peers on this engine's memory that were refused, for whatever reason.
+    pub accesses_refused: u64,
+    /// Of these, those whose key was wrong, or that came after too many such.
+    pub wrong_keys: u64,
     /// Frames for operations that are not outstanding, and messages for endpoints not open.
     pub dropped_frames: u64,
     /// Most bytes that unexpected messages ever took.

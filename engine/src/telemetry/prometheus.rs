@@ -11,7 +11,7 @@ use crate::types::statistics::{NicCounters, PathStatistics, PauseCounters};
 /// A number that something has: its name, what it is, and how it is read.
 type Number<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-const COUNTERS: [Number<Counters>; 21] = [
+const COUNTERS: [Number<Counters>; 23] = [
     ("syscalls", "System calls", |c| c.syscalls),
     ("copied_bytes", "Bytes copied in user space", |c| c.copied_bytes),
     ("segments_received", "Segments received on control lanes", |c| c.segments_received),
@@ -29,6 +29,8 @@ const COUNTERS: [Number<Counters>; 21] = [
     ("grants_ahead", "Ranges asked for before others for their hint", |c| c.grants_ahead),
     ("lane_failures", "Bulk lanes that failed", |c| c.lane_failures),
     ("corrupted_chunks", "Chunks with a wrong checksum", |c| c.corrupted_chunks),
+    ("accesses_refused", "Operations on memory refused", |c| c.accesses_refused),
+    ("wrong_keys", "Operations on memory by wrong keys", |c| c.wrong_keys),
     ("dropped_frames", "Frames for nobody", |c| c.dropped_frames),
     ("datagrams_sent", "Datagrams sent", |c| c.datagrams_sent),
     ("datagrams_lost", "Datagrams taken for lost", |c| c.datagrams_lost),

@@ -35,6 +35,37 @@ impl Address {
         Self(wire)
     }
 
+    /// Whoever listens at an IP address and a port: the first endpoint of the engine there, for
+    /// peers that know no more of each other (`FI_SOCKADDR_IN`).
+    ///
+    /// To connect takes a question more, which the engine answers with its own address under a
+    /// proof of the job's secret. The address that is asked for has to be one that the engine says
+    /// it listens at: behind a translation of addresses this does not work. A peer inserted like
+    /// this is, once its session has failed, whoever listens there then. Who inserts it when that
+    /// engine's first endpoint is a peer already, by its own address, gets
+    /// [`PeerFailure::KnownOtherwise`](crate::PeerFailure::KnownOtherwise); the other way round it
+    /// is the same peer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] for port 0 and for an address that nobody has (`0.0.0.0`).
+    ///
+    /// RR-CONN-7.
+    pub fn of_listener(locator: SocketAddr) -> Result<Self, Error> {
+        if locator.port() == 0 || locator.ip().is_unspecified() || locator.ip().is_multicast() {
+            return Err(Error::misuse(format!(
+                "nobody listens at {locator}: give the IP address of a NIC of the peer, and the \
+                 port of its endpoint"
+            )));
+        }
+        Ok(Self::new(0, locator, 0))
+    }
+
+    /// Whether it means whoever listens at its locator.
+    pub fn is_of_listener(&self) -> bool {
+        self.engine() == 0
+    }
+
     /// The bytes to hand to peers.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -104,6 +135,9 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_of_listener() {
+            return write!(f, "{}", self.locator());
+        }
         write!(f, "{}/{:016x}.{}", self.locator(), self.engine(), self.endpoint())
     }
 }
@@ -138,6 +172,19 @@ mod tests {
         let again = Address::from_bytes(&Address::new(7, locators, 0).to_bytes()).unwrap();
         assert_eq!(again.to_locators(), locators);
         assert_eq!(again.locators().last(), Some("10.0.7.1:9".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_listener_is_known_by_its_place_alone() {
+        let locator = "10.0.0.2:7000".parse().unwrap();
+        let address = Address::of_listener(locator).unwrap();
+        assert!(address.is_of_listener() && !of(1, "10.0.0.2:7000", 0).is_of_listener());
+        assert_eq!((address.to_string(), address.locator()), ("10.0.0.2:7000".into(), locator));
+        assert!(Address::from_bytes(&address.to_bytes()).is_err(), "it is not handed to peers");
+        for nobody in ["10.0.0.2:0", "0.0.0.0:7000", "[::]:7000", "224.0.0.1:7000"] {
+            let error = Address::of_listener(nobody.parse().unwrap()).unwrap_err();
+            assert!(error.to_string().contains(nobody), "{error}");
+        }
     }
 
     /// RR-ADDR-1

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::address::Address;
-use super::error::{Error, PeerFailure};
+use super::error::Error;
 use crate::memory::Buffer;
 use crate::proto::core::UNTAGGED;
 use crate::proto::table::Id;
@@ -153,6 +152,17 @@ pub enum OperationKind {
     Send,
     /// A receive, or one message of a multi-receive.
     Receive,
+    /// A write to the memory of a peer.
+    Put,
+    /// A read of the memory of a peer.
+    Get,
+    /// An atomic operation on the memory of a peer.
+    Atomic,
+    /// A flush.
+    Flush,
+    /// A put of a peer with remote data: all of it is in place. Nobody posted it; its `user_data`
+    /// is 0.
+    RemotePut,
     /// A multi-receive: no message goes into its buffer any more, and all that went there have
     /// been reported before. Its length is what they took.
     MultiReceive,
@@ -218,42 +228,3 @@ impl From<Failed> for Error {
 
 /// How an operation ended.
 pub(crate) type Outcome = Result<Completed, Failed>;
-
-/// An entry of the event queue.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// A session with the engine of a peer was established.
-    Connected {
-        /// Where the engine listens.
-        address: Address,
-    },
-    /// The engine of a peer is gone; operations with it have ended with the same cause.
-    Disconnected {
-        /// Where the engine listened.
-        address: Address,
-        /// What happened.
-        failure: PeerFailure,
-    },
-    /// A connection to this endpoint was refused or broken off before it was a session.
-    Refused {
-        /// Where it came from.
-        remote: std::net::SocketAddr,
-        /// Why.
-        cause: String,
-    },
-    /// A path of a session that has several fares otherwise than before. Operations go on: what
-    /// was under way on a path that fails goes by another one.
-    PathChanged {
-        /// Where the engine of the peer listens.
-        address: Address,
-        /// The rail of this engine, by its position among those of the endpoint.
-        rail: usize,
-        /// The address of the peer's rail.
-        remote: std::net::IpAddr,
-        /// How it fares now.
-        state: super::rail::PathState,
-        /// Why.
-        cause: super::rail::PathCause,
-    },
-}

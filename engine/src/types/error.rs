@@ -8,6 +8,7 @@ use super::address::Address;
 use super::completion::Status;
 pub use super::kind::ErrorKind;
 pub use crate::proto::failure::PeerFailure;
+use crate::proto::regions::Refusal;
 
 /// An error that led to another one, shared by the copies of that. It is no error of its own, so
 /// that [`source`](std::error::Error::source) gives what is in it, which can be told by its type.
@@ -57,6 +58,14 @@ pub enum Error {
     /// The handle names no peer: it was removed, or belongs to another endpoint.
     #[error("no such peer: it was removed, or the handle belongs to another endpoint")]
     UnknownPeer,
+    /// A receive from any source at an endpoint that asked for it
+    /// ([`fail_without_peers`](crate::Endpoint::fail_without_peers)), and no peer is left that
+    /// could send.
+    #[error(
+        "no peer is left that could send this: all peers of the engine were lost or removed; \
+         insert or connect to one, then post again"
+    )]
+    NoPeerLeft,
     /// The message is longer than the receive; the buffer holds its beginning.
     #[error(
         "truncated: the message has {} bytes, the receive {capacity}; post a larger one",
@@ -69,6 +78,29 @@ pub enum Error {
         /// Length of the receive in bytes.
         capacity: u64,
     },
+    /// The peer refused an operation on its memory, of which it did nothing.
+    #[error("peer {address} refused an operation on its memory: {cause}")]
+    Refused {
+        /// The peer's address.
+        address: Box<Address>,
+        /// Why.
+        cause: Refusal,
+        /// What is known of the operation.
+        status: Option<Box<Status>>,
+    },
+    /// Memory is still in use by an operation of a peer.
+    #[error("an operation of peer {address} still has the memory: wait for it, or remove the peer")]
+    Busy {
+        /// Where the peer's engine listens.
+        address: Box<Address>,
+    },
+    /// A flush is done, and the target refused so many operations before it that had completed
+    /// when their memory was free ([`CompletionLevel::Inject`](crate::CompletionLevel::Inject)).
+    #[error(
+        "the target refused {0} operations that were posted without an answer; post them at \
+         level Delivery to learn why"
+    )]
+    Unflushed(u64),
     /// The operation was cancelled.
     #[error("cancelled")]
     Cancelled,
@@ -118,7 +150,10 @@ impl Error {
             Self::Limit(_) => ErrorKind::Limit,
             Self::Peer { failure, .. } => ErrorKind::of_failure(failure),
             Self::UnknownPeer => ErrorKind::UnknownPeer,
+            Self::NoPeerLeft => ErrorKind::NoPeerLeft,
             Self::Truncated { .. } => ErrorKind::Truncated,
+            Self::Refused { .. } | Self::Unflushed(_) => ErrorKind::RemoteAccess,
+            Self::Busy { .. } => ErrorKind::Busy,
             Self::Cancelled => ErrorKind::Cancelled,
             Self::TimedOut => ErrorKind::TimedOut,
             Self::Memory(_) => ErrorKind::Memory,
@@ -151,7 +186,7 @@ impl Error {
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Truncated { status, .. } => Some(status),
-            Self::Peer { status, .. } => status.as_deref(),
+            Self::Peer { status, .. } | Self::Refused { status, .. } => status.as_deref(),
             _ => None,
         }
     }

@@ -32,8 +32,14 @@ pub enum ErrorKind {
     Removed,
     /// The handle names no peer.
     UnknownPeer,
+    /// No peer is left that could send what a receive from any source waits for.
+    NoPeerLeft,
     /// The message is longer than its receive.
     Truncated,
+    /// The target refused an operation on its memory.
+    RemoteAccess,
+    /// Memory is still in use by an operation of a peer.
+    Busy,
     /// The operation was cancelled.
     Cancelled,
     /// A deadline passed.
@@ -60,6 +66,7 @@ impl ErrorKind {
             PeerFailure::Protocol(_) | PeerFailure::Rejected => Self::Protocol,
             PeerFailure::Corrupted(_) => Self::Corrupted,
             PeerFailure::WrongSecret => Self::WrongSecret,
+            PeerFailure::KnownOtherwise => Self::Misuse,
             PeerFailure::Removed => Self::Removed,
         }
     }
@@ -78,9 +85,11 @@ impl ErrorKind {
             Self::Protocol => libc::EPROTO,
             Self::Corrupted => libc::EBADMSG,
             Self::WrongSecret => libc::EACCES,
-            Self::Removed => libc::ENOTCONN,
+            Self::Removed | Self::NoPeerLeft => libc::ENOTCONN,
             Self::UnknownPeer => libc::EADDRNOTAVAIL,
             Self::Truncated => libc::EMSGSIZE,
+            Self::RemoteAccess => libc::EREMOTEIO,
+            Self::Busy => libc::EBUSY,
             Self::Cancelled => libc::ECANCELED,
             Self::TimedOut => libc::ETIMEDOUT,
             Self::Memory | Self::Misuse | Self::Settings => libc::EINVAL,

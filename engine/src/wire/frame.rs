@@ -3,9 +3,10 @@
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::eager::{FLAG_DATA, FLAG_PARTS};
+use super::one_sided::ATOMIC_BYTES_MAX;
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
-use super::{Part, Rail, Refused, Rts};
+use super::{OneSided, Part, Rail, Refused, Reply, ReplyRts, Rts};
 
 /// First byte of an [`Eager`] frame.
 pub(crate) const KIND_EAGER: u8 = 1;
@@ -31,7 +32,20 @@ pub(crate) const KIND_DATA: u8 = 10;
 pub(crate) const KIND_RAIL: u8 = 11;
 /// First byte of a [`LaneLost`] frame.
 pub(crate) const KIND_LANE_LOST: u8 = 12;
-// RR-FRAME-3: 13 to 20 are reserved for operations on a peer's memory.
+/// First byte of an [`OneSided`] frame that puts.
+pub(crate) const KIND_PUT: u8 = 13;
+/// First byte of an [`OneSided`] frame that gets.
+pub(crate) const KIND_GET: u8 = 14;
+/// First byte of a [`Reply`] frame.
+pub(crate) const KIND_REPLY: u8 = 15;
+/// First byte of an [`OneSided`] frame with atomic operations.
+pub(crate) const KIND_ATOMIC: u8 = 16;
+/// First byte of a [`ReplyRts`] frame.
+pub(crate) const KIND_REPLY_RTS: u8 = 17;
+/// First byte of an [`OneSided`] frame that offers what is to be put.
+pub(crate) const KIND_PUT_RTS: u8 = 18;
+/// First byte of an [`OneSided`] frame that asks for the end of those before it.
+pub(crate) const KIND_FLUSH: u8 = 19;
 
 /// One frame, borrowed from the bytes of a segment.
 #[derive(Debug)]
@@ -62,6 +76,12 @@ pub(crate) enum Frame<'a> {
     Rail(&'a Rail),
     /// The peer has given a bulk lane up.
     LaneLost(&'a LaneLost),
+    /// An operation on this engine's memory, with its remote data and what it has behind that.
+    OneSided(&'a OneSided, Option<u64>, &'a [u8]),
+    /// The answer to such an operation, and what it asked for.
+    Reply(&'a Reply, &'a [u8]),
+    /// The answer to a GET: its bytes are to be pulled.
+    ReplyRts(&'a ReplyRts),
 }
 
 /// Why bytes are not a frame. The peer is at fault; the session is closed.
@@ -108,6 +128,12 @@ pub(crate) enum FrameError {
     BadData { offset: u64, length: u32, why: &'static str },
     #[error("rail {index} of {count} makes no sense")]
     BadRail { index: u8, count: u8 },
+    #[error("an operation on {0} bytes of memory that has another form")]
+    BadOneSided(u64),
+    #[error("{0} operations on memory wait for their answers, more than there may be")]
+    TooManyRequests(u32),
+    #[error("an answer of {got} bytes to an operation on {wanted} bytes")]
+    BadReply { got: u64, wanted: u64 },
     #[error("so much asked of this side and so little taken: {0} answers wait")]
     AnswersWait(usize),
 }
@@ -203,7 +229,35 @@ impl<'a> Frames<'a> {
             }
             KIND_RAIL => Frame::Rail(self.header()?),
             KIND_LANE_LOST => Frame::LaneLost(self.header()?),
+            KIND_PUT | KIND_GET | KIND_ATOMIC | KIND_PUT_RTS | KIND_FLUSH => {
+                let header: &OneSided = self.header()?;
+                let data = self.data(header.flags)?;
+                Frame::OneSided(header, data, self.operands(kind, header)?)
+            }
+            KIND_REPLY => {
+                let header: &Reply = self.header()?;
+                Frame::Reply(header, self.payload(header.length.get())?)
+            }
+            KIND_REPLY_RTS => Frame::ReplyRts(self.header()?),
             other => return Err(FrameError::UnknownType(other)),
         }))
+    }
+
+    /// What an operation on memory has behind its header.
+    ///
+    /// RR-RMA-1.
+    #[inline]
+    fn operands(&mut self, kind: u8, header: &OneSided) -> Result<&'a [u8], FrameError> {
+        let length = header.length.get();
+        let (most, bytes) = match kind {
+            KIND_PUT => (EAGER_BYTES_MAX as u64, length),
+            KIND_ATOMIC => (ATOMIC_BYTES_MAX as u64, header.operand_bytes()),
+            KIND_FLUSH => (0, 0),
+            _ => (MESSAGE_BYTES_MAX, 0),
+        };
+        if length > most {
+            return Err(FrameError::BadOneSided(length));
+        }
+        self.payload(bytes as u32)
     }
 }

@@ -63,6 +63,17 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         }
         Frame::Rail(rail) => into.extend_from_slice(rail.as_bytes()),
         Frame::LaneLost(lost) => into.extend_from_slice(lost.as_bytes()),
+        Frame::OneSided(header, data, operands) => {
+            into.extend_from_slice(header.as_bytes());
+            write_data(header.flags, *data, into);
+            into.extend_from_slice(operands);
+        }
+        Frame::Reply(reply, bytes) => {
+            assert_eq!(reply.length.get() as usize, bytes.len());
+            into.extend_from_slice(reply.as_bytes());
+            into.extend_from_slice(bytes);
+        }
+        Frame::ReplyRts(reply) => into.extend_from_slice(reply.as_bytes()),
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
         Frame::EagerParts(header, data) => {
             assert!(header.length.get() as usize <= PARTS_BYTES_MAX);
@@ -90,7 +101,7 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
 fn frames() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
         let mut body = input.to_vec();
-        let unknown = frame::KIND_LANE_LOST + 1;
+        let unknown = frame::KIND_FLUSH + 1;
         for kind in 0..=unknown {
             if let Some(first) = body.first_mut() {
                 *first = kind;

@@ -9,6 +9,7 @@
 
 pub(crate) mod ack;
 pub(crate) mod address;
+pub(crate) mod atomic_op;
 pub(crate) mod chunk;
 pub(crate) mod data;
 pub(crate) mod done;
@@ -23,11 +24,15 @@ pub(crate) mod lanes;
 pub(crate) mod locators;
 pub(crate) mod lost;
 pub(crate) mod matched;
+pub(crate) mod one_sided;
 pub(crate) mod packet;
 pub(crate) mod part;
 pub(crate) mod proof;
 pub(crate) mod rail;
 pub(crate) mod refused;
+pub(crate) mod reply;
+pub(crate) mod reply_rts;
+pub(crate) mod request;
 pub(crate) mod rts;
 pub(crate) mod segment;
 #[cfg(test)]
@@ -43,14 +48,17 @@ pub(crate) use hello::{Hello, HelloReply};
 pub(crate) use lanes::LanesWanted;
 pub(crate) use lost::LaneLost;
 pub(crate) use matched::Matched;
+pub(crate) use one_sided::OneSided;
 pub(crate) use part::Part;
 pub(crate) use proof::Proof;
 pub(crate) use rail::Rail;
 pub(crate) use refused::Refused;
+pub(crate) use reply::Reply;
+pub(crate) use reply_rts::ReplyRts;
 pub(crate) use rts::Rts;
 
 /// Version of everything in this room; peers of another version are refused by name.
-pub(crate) const VERSION: u16 = 7;
+pub(crate) const VERSION: u16 = 8;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.

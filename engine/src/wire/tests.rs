@@ -85,7 +85,7 @@ fn remote_data_stands_between_header_and_payload() {
     assert_eq!(Frames::new(&cut).next_frame().unwrap_err(), FrameError::Truncated);
 }
 
-/// RR-FRAME-1, RR-FRAME-3
+/// RR-FRAME-1, RR-FRAME-3, RR-RMA-1
 #[test]
 fn the_types_that_there_are_are_decoded_and_no_other() {
     let decoded = |kind: u8| {
@@ -101,7 +101,7 @@ fn the_types_that_there_are_are_decoded_and_no_other() {
         }
     };
     let types: Vec<u8> = (0..=u8::MAX).filter(|kind| decoded(*kind)).collect();
-    assert_eq!(types, (frame::KIND_EAGER..=frame::KIND_LANE_LOST).collect::<Vec<u8>>());
+    assert_eq!(types, (frame::KIND_EAGER..=frame::KIND_FLUSH).collect::<Vec<u8>>());
 }
 
 proptest! {
@@ -109,7 +109,7 @@ proptest! {
     #[test]
     fn any_bytes_behind_a_frame_are_decoded_or_refused_without_a_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
-        first in 0u8..14,
+        first in 0u8..21,
     ) {
         let mut all = eager(3).as_bytes().to_vec();
         all.extend_from_slice(b"abc");

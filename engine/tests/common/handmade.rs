@@ -18,7 +18,7 @@ fn engine(address: &Address) -> [u8; 8] {
 /// A hello of session 77 as a peer of this version would send it, to be bent and then signed.
 pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
     let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[7, 0, 1, 0]);
+    hello.extend_from_slice(&[8, 0, 1, 0]);
     hello.extend_from_slice(&65_536u32.to_le_bytes());
     hello.extend_from_slice(&engine(own));
     hello.extend_from_slice(&engine(target));

@@ -297,7 +297,7 @@ impl World {
             let kind = match completion.kind {
                 OperationKind::Send => Kind::Send,
                 OperationKind::Receive => Kind::Receive,
-                OperationKind::MultiReceive => unreachable!("none is posted here"),
+                other => unreachable!("no {other:?} is posted here"),
             };
             self.ended(kind, number, completion.result, completion.buffer.unwrap());
         }

@@ -177,6 +177,11 @@ impl Net {
         self.plan_turn(host, wakes_ns);
     }
 
+    /// Whether the engine of `host` has something to poll for now.
+    pub(super) fn has_news(&self, host: usize) -> bool {
+        self.hosts[host].wakes_ns.is_some_and(|at_ns| at_ns <= self.now_ns())
+    }
+
     /// Connections that the processes of a host have accepted.
     pub(crate) fn accepted(&self, host: usize) -> u64 {
         self.hosts[host].accepted

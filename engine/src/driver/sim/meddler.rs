@@ -5,7 +5,7 @@ use super::net::Net;
 use super::rails::At;
 
 /// What the hello of a control lane begins with: magic, version and kind.
-const CONTROL_HELLO: &[u8] = b"RINGRAIL\x07\x00\x01";
+const CONTROL_HELLO: &[u8] = b"RINGRAIL\x08\x00\x01";
 /// Where the engines are that it is from and for.
 const ENDS: std::ops::Range<usize> = 16..32;
 /// Hellos that are remembered.

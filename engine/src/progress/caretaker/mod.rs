@@ -40,6 +40,7 @@ use rustix::process::{Pid, getpid};
 pub(super) use self::activity::Activity;
 pub(crate) use self::engine_cell::EngineCell;
 pub(super) use self::send_engine::SendEngine;
+use crate::progress::wakers::survive;
 use crate::topology;
 use crate::types::Error;
 
@@ -378,7 +379,7 @@ impl Ward {
     /// Does what is to be done now; when to look again, if not before something happens.
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let is_called = std::mem::take(&mut self.is_called);
-        if is_called && self.place.wake_tasks() {
+        if is_called && survive(|| self.place.wake_tasks()).unwrap_or(true) {
             // They make progress themselves.
             self.steps = self.place.steps();
             return Some(self.is_active(now));

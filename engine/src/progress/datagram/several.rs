@@ -110,6 +110,6 @@ impl Engine {
         let Transition { from, to, cause } = change;
         tracing::info!(peer = %address, nic, %remote, ?from, ?to, "a path changed: {cause}");
         let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
-        state.completions.push_event(event);
+        state.completions.events.push(&event);
     }
 }

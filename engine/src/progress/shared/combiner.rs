@@ -133,12 +133,14 @@ impl<S, T> Combiner<S, T> {
             }
             return Posted::Queued;
         };
-        if !guard.is_clear() && guard.drain(&mut apply).left != Left::Nothing {
+        let is_clear = guard.is_clear() || planted!(PassQueue);
+        if !is_clear && guard.drain(&mut apply).left != Left::Nothing {
             guard.push(queued());
             guard.release(apply);
             return Posted::Queued;
         }
         let answer = inline(&mut guard);
+        sync::point();
         guard.release(apply);
         Posted::Inline(answer)
     }
@@ -283,6 +285,12 @@ impl<'a, S, T> Guard<'a, S, T> {
                 Popped::Empty => break Left::Nothing,
                 Popped::Pending => break Left::Pending,
             };
+            sync::point();
+            if planted!(SwapRequests)
+                && let Popped::Item(later) = self.holder_mut().pop()
+            {
+                apply(self.holder_mut().state_mut(), later);
+            }
             apply(self.holder_mut().state_mut(), request);
             applied += 1;
         };

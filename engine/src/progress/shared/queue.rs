@@ -140,7 +140,9 @@ impl<S, T> QueueLock<S, T> {
         // Whoever drains now sees what AGAIN tells of.
         let locked = (free & !AGAIN) | LOCKED;
         newest.compare_exchange(free, locked, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Holder::new(self))
+        let holder = Holder::new(self);
+        sync::point();
+        Some(holder)
     }
 
     /// The lock, after sleeping if need be. The calling thread must not have it. Threads that
@@ -167,14 +169,17 @@ impl<S, T> QueueLock<S, T> {
     /// lock now.
     pub(crate) fn push(&self, value: T) -> Option<Holder<'_, S, T>> {
         self.word.pushed.fetch_add(1, Ordering::Relaxed);
+        sync::point();
         let node = new_node(Some(value));
         let found = self.word.newest.swap(node | LOCKED, Ordering::AcqRel);
+        sync::point();
         // SAFETY: holders free a node when it is linked to the next one, which is only now.
         let before = unsafe { self.node(found & !BITS) };
         let link = before.next.swap(node, Ordering::AcqRel);
         if found & LOCKED == 0 {
             return Some(Holder::new(self));
         }
+        sync::point();
         if link == LEFT || found & AGAIN != 0 { self.look_again() } else { None }
     }
 
@@ -182,6 +187,7 @@ impl<S, T> QueueLock<S, T> {
     #[cold]
     fn look_again(&self) -> Option<Holder<'_, S, T>> {
         self.word.newest.fetch_or(AGAIN, Ordering::Release);
+        sync::point();
         self.insist()
     }
 
@@ -217,6 +223,10 @@ impl<S, T> QueueLock<S, T> {
 
     #[inline]
     fn after_release(&self) {
+        if planted!(LoseRelease) {
+            return;
+        }
+        sync::point();
         // A sleeper counted itself before it looked at the word, and this thread has written the
         // word after that look.
         self.sleepers.notify_one_after_rmw();
@@ -317,6 +327,7 @@ impl<'a, S, T> Holder<'a, S, T> {
         if found & !BITS != free {
             return Err(self);
         }
+        sync::point();
         lock.holder.store(0, Ordering::Relaxed);
         if newest.compare_exchange(found, free, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             lock.holder.store(sync::thread_number(), Ordering::Relaxed);
@@ -346,6 +357,7 @@ impl<'a, S, T> Holder<'a, S, T> {
             let told = link.compare_exchange(NONE, LEFT, Ordering::AcqRel, Ordering::Acquire);
             is_linked |= told.is_err_and(|link| link != LEFT);
         }
+        sync::point();
         lock.holder.store(0, Ordering::Relaxed);
         // Not `fetch_and`, which is a loop on x86.
         let before = newest.fetch_sub(LOCKED, Ordering::AcqRel);

@@ -13,6 +13,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// A number that no other thread has, never zero.
 #[inline]
 pub(super) fn thread_number() -> usize {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(number) = crate::hooks::threads::number() {
+        return number;
+    }
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
@@ -23,13 +27,22 @@ pub(super) fn spins(count: u32) -> u32 {
     count
 }
 
+/// Where a simulated thread may be held up; nothing elsewhere.
+#[inline(always)]
+pub(super) fn point() {
+    #[cfg(any(test, feature = "sim"))]
+    crate::hooks::threads::point();
+}
+
 /// A short pause of a thread that spins.
 pub(super) fn pause() {
+    point();
     std::hint::spin_loop();
 }
 
 /// Lets other threads run.
 pub(super) fn yield_now() {
+    point();
     std::thread::yield_now();
 }
 
@@ -46,6 +59,13 @@ impl Gate {
     /// Sleeps until somebody opens it for one of `keys`, or `until`; not at all if it was opened
     /// after `generation`. May return early.
     pub(super) fn wait(&self, generation: u32, keys: NonZeroU32, until: Option<Instant>) {
+        #[cfg(any(test, feature = "sim"))]
+        if crate::hooks::threads::number().is_some() {
+            if self.generation() == generation {
+                crate::hooks::threads::sleep(std::ptr::from_ref(self).addr(), keys);
+            }
+            return;
+        }
         let until = until.map(|until| {
             let left = until.saturating_duration_since(Instant::now());
             let now = clock_gettime(ClockId::Monotonic);
@@ -59,6 +79,8 @@ impl Gate {
     /// Wakes `count` of those that sleep for one of `keys`.
     pub(super) fn open(&self, keys: NonZeroU32, count: u32) {
         self.0.fetch_add(1, Ordering::Release);
+        #[cfg(any(test, feature = "sim"))]
+        crate::hooks::threads::wake(std::ptr::from_ref(self).addr(), keys, count);
         // Only a bad address can make it fail.
         let _ = futex::wake_bitset(&self.0, Flags::PRIVATE, count, keys);
     }

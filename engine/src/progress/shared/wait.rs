@@ -180,6 +180,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             Posted::Queued => {
                 // Behind the push.
                 fence(Ordering::SeqCst);
+                sync::point();
                 if wakes.get() || self.combiner.has_leftover() || !self.combiner.is_queue_empty() {
                     self.wake_leader();
                 }
@@ -251,6 +252,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
     fn wake_leader(&self) {
         let phase = &self.leader.phase;
         if phase.load(Ordering::Relaxed) == ASLEEP
+            && !planted!(LoseRing)
             && phase.compare_exchange(ASLEEP, RUNG, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             self.bell.ring();
@@ -328,6 +330,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         let mut has_slept = false;
         let followed = loop {
             let ticket = self.followers.prepare_for(keys);
+            sync::point();
             if let Some(answer) = ready() {
                 break Followed::Ready(answer);
             }
@@ -375,6 +378,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
                 // The plan is for an older state.
                 phase.store(AWAKE, Ordering::Relaxed);
             }
+            sync::point();
             if plan.is_some() {
                 // Behind ASLEEP.
                 fence(Ordering::SeqCst);
@@ -411,6 +415,10 @@ impl<S, T, B> Drop for Leading<'_, S, T, B> {
     fn drop(&mut self) {
         self.shared.leader.thread.store(0, Ordering::Relaxed);
         self.shared.leader.phase.store(FREE, Ordering::Release);
+        if planted!(LoseLeadership) {
+            return;
+        }
+        sync::point();
         self.shared.followers.notify_one();
     }
 }

@@ -39,7 +39,7 @@ impl Dedicated {
                 let has_failed = of_thread.failure.get().is_some();
                 (has_failed || ends.load(Ordering::Acquire)).then_some(())
             };
-            let mut leading = Leading::new(&of_thread, None);
+            let mut leading = Leading::for_ever(&of_thread);
             of_thread.shared.wait(Keys::ALL, None, is_over, &mut leading);
         })?;
         Ok(Self { place: Arc::clone(place), is_over, thread: Some(thread) })

@@ -151,6 +151,9 @@ impl Inside {
     }
 
     fn report_refused(&mut self, kind: OperationKind, end: End, (error, memory): Refused) {
+        if planted!(LoseRefusal) {
+            return;
+        }
         let completions = &mut self.engine().state.completions;
         match end {
             End::Queue { to, .. } => completions.push_refused(to, kind, error, memory.buffer),

@@ -17,6 +17,7 @@ use crate::progress::caretaker::Membership;
 use crate::progress::engine::Engine;
 use crate::progress::shared::{Keys, Progress};
 use crate::progress::wait_object::WaitObject;
+use crate::progress::wakers::survive;
 use crate::types::Error;
 
 /// Between two looks at what can be seen under the lock alone.
@@ -124,12 +125,20 @@ pub(super) struct Leading<'a> {
     backoff: Backoff,
     /// It has made a turn.
     has_led: bool,
+    /// On a thread that does nothing else.
+    is_for_ever: bool,
 }
 
 impl<'a> Leading<'a> {
     pub(super) fn new(place: &'a Place, caretaker: Option<&'a Membership>) -> Self {
         let (news, backoff) = (RefCell::default(), Backoff::new());
-        Self { place, caretaker, news, turns: 0, idle_since: None, backoff, has_led: false }
+        let (has_led, is_for_ever) = (false, false);
+        Self { place, caretaker, news, turns: 0, idle_since: None, backoff, has_led, is_for_ever }
+    }
+
+    /// Of a thread that does nothing else, and on which all others rely.
+    pub(super) fn for_ever(place: &'a Place) -> Self {
+        Self { is_for_ever: true, ..Self::new(place, None) }
     }
 }
 
@@ -180,7 +189,12 @@ impl Progress<Inside, Request> for Leading<'_> {
     }
 
     fn released(&mut self) {
-        self.place.after_call(self.caretaker, RefCell::new(self.news.take()));
+        let news = RefCell::new(self.news.take());
+        if self.is_for_ever {
+            survive(|| self.place.after_call(None, news));
+        } else {
+            self.place.after_call(self.caretaker, news);
+        }
         if self.idle_since.is_some() {
             // Where threads outnumber cores, the one that is waited for gets a turn.
             self.backoff.snooze();
@@ -198,6 +212,11 @@ impl Progress<Inside, Request> for Leading<'_> {
         let mut fds =
             [PollFd::new(&place.wake_fd, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
         place.sleeps.store(place.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        #[cfg(any(test, feature = "sim"))]
+        if place.sleeps_in_world() {
+            self.turns = 0;
+            return;
+        }
         // Interrupted, or no memory: as good as woken.
         let _ = poll(&mut fds, timeout.as_ref());
         if !fds[1].revents().is_empty() {

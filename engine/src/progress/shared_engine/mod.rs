@@ -12,6 +12,8 @@ mod dedicated;
 mod inside;
 mod lead;
 mod place;
+#[cfg(any(test, feature = "sim"))]
+mod simulated;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -48,6 +50,8 @@ pub struct SharedEngine {
     /// Makes all progress; `None`: those who wait do.
     thread: Option<Dedicated>,
     next_request: AtomicU64,
+    /// See [`REQUESTS_MAX`].
+    requests_max: usize,
     inject_limit: usize,
     /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
     process: Pid,
@@ -68,7 +72,8 @@ impl SharedEngine {
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        Ok(Self { place, membership, thread, next_request, inject_limit, process })
+        let requests_max = REQUESTS_MAX;
+        Ok(Self { place, membership, thread, next_request, requests_max, inject_limit, process })
     }
 
     /// Has a thread of its own make all progress, on `core` if there is one.
@@ -179,7 +184,10 @@ impl SharedEngine {
         inline: impl FnOnce(&mut Engine, Memory) -> R,
         queued: impl FnOnce(Memory) -> Request,
     ) -> Result<Option<R>, Refused> {
-        if self.place.shared.combiner().queue_len() >= REQUESTS_MAX {
+        if self.place.shared.combiner().queue_len() >= self.requests_max {
+            if planted!(DropAtFullQueue) {
+                return Ok(None);
+            }
             return Err((Error::WouldBlock("posts of other threads"), memory));
         }
         let news = RefCell::default();

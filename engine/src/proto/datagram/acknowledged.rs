@@ -45,9 +45,10 @@ impl Core {
         let pool = &mut self.datagrams.segments;
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
+        let has_waiting = session.has_waiting();
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         // Mostly nothing waits for what was sent but its memory.
-        let is_plain = session.waiting.is_empty()
+        let is_plain = !has_waiting
             && session.control.is_empty()
             && datagram.bulk.is_none()
             && !datagram.update_due
@@ -87,6 +88,7 @@ impl Core {
 
     fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let has_waiting = session.has_waiting();
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let pool = &mut self.datagrams.segments;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
@@ -102,7 +104,7 @@ impl Core {
             datagram.long_held -= 1;
             datagram.long_delivered += segment.bytes as u64;
         }
-        if !session.waiting.is_empty() {
+        if has_waiting {
             self.unblocked.push(slot);
         }
         if let Some(bulk) = &mut datagram.bulk {

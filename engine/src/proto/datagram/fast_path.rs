@@ -1,22 +1,25 @@
-//! The common case of what comes in, on a path of its own: whole messages, each of which is the
-//! next frame of a session where none is missing and none is held. What each step of the general
+//! The common case of what comes in, on a path of its own: whole messages, and behind them short
+//! puts without an answer, each of which is the next frame of a session where none is missing and
+//! none is held. What each step of the general
 //! path looks up anew is looked up once; whatever is not as common is left to that path, and the
 //! two are told apart by nothing but their time.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
 
-use super::super::core::Core;
+use super::super::core::{Action, Core, REQUESTS};
 use super::super::effects::{Arrival, Effects};
 use super::super::matching::{MatchEnvelope, Matcher, STAYS};
 use super::super::operation::Operation;
 use super::super::receive::context_of;
+use super::super::regions::Access;
 use super::super::table::Id;
 use super::super::unexpected::{Kind, Waiting};
 use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
+use crate::wire::one_sided::OneSided;
 use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
 
-/// The messages that were taken off the front of a segment's body.
+/// What was taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Taken {
     /// How many.
@@ -112,6 +115,9 @@ impl Core {
                 debug_assert!(is_charged, "what is left was looked at");
                 matcher.insert_unexpected(&envelope, message.index() as u32);
                 self.counters.unexpected_messages += 1;
+                if context == REQUESTS {
+                    self.actions.push_back(Action::Requests);
+                }
             }
             taken.frames += 1;
             taken.bytes += size_of::<Eager>() + length;
@@ -119,6 +125,74 @@ impl Core {
         if taken.frames > 0 {
             session.message_ns = now_ns;
             datagram.arrivals.note_next(u32::from(taken.frames));
+            session.expected_frame = datagram.arrivals.expected();
+        }
+        taken
+    }
+
+    /// Takes puts off the front of what [`Self::receive_fast`] has left, while each wants no
+    /// answer, has no remote data, is granted, and is the next frame. The same holds as there.
+    ///
+    /// RR-DGRAM-1, RR-RMA-1, RR-RMA-2.
+    #[inline]
+    pub(super) fn receive_puts(
+        &mut self,
+        slot: u32,
+        first: u32,
+        body: &[u8],
+        mut taken: Taken,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Taken {
+        if body.get(taken.bytes) != Some(&frame::KIND_PUT) || !shortcut!() {
+            return taken;
+        }
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
+        let first = first.wrapping_add(u32::from(taken.frames));
+        if !datagram.arrivals.is_next(first)
+            || !datagram.reorder_buffer.holds_nothing()
+            || datagram.orphans > 0
+        {
+            return taken;
+        }
+        let before = taken.frames;
+        // Mostly all are of one endpoint and for one.
+        let mut ends: Option<((U16, U16), Id)> = None;
+        while let Ok((header, rest)) = OneSided::ref_from_prefix(&body[taken.bytes..]) {
+            let length = header.length.get();
+            let is_plain = header.kind == frame::KIND_PUT
+                && header.flags == 0
+                && header.operation.get() == 0
+                && length <= EAGER_BYTES_MAX as u64;
+            let (true, Some(bytes)) = (is_plain, rest.get(..length as usize)) else { break };
+            let named = (header.source_endpoint, header.target_endpoint);
+            if !matches!(&ends, Some((before, _)) if *before == named) {
+                let remote = session.remotes.get(usize::from(named.0.get())).copied();
+                let remote = remote.unwrap_or(u32::MAX);
+                let Some(peer) = self.remotes.id_at(remote as usize) else { break };
+                if !self.endpoints.is_open(named.1.get()) {
+                    break;
+                }
+                ends = Some((named, peer));
+            }
+            let Some((_, peer)) = ends else { break };
+            let (key, access) = (header.key.get(), Access::REMOTE_WRITE);
+            let offset = header.offset.get();
+            let granted = self.regions.grant(session.engine, key, offset, length, access);
+            let Some((region, start)) = granted else { break };
+            // One that cannot be written is written again, and refused, by the general path.
+            if effects.put(region, start, bytes).is_err() {
+                break;
+            }
+            let arrival = Arrival { peer, context: 0, tag: key, length, data: None };
+            effects.accessed(region, access, named.1.get(), &arrival);
+            taken.frames += 1;
+            taken.bytes += size_of::<OneSided>() + bytes.len();
+        }
+        if taken.frames > before {
+            session.message_ns = now_ns;
+            datagram.arrivals.note_next(u32::from(taken.frames - before));
             session.expected_frame = datagram.arrivals.expected();
         }
         taken

@@ -54,7 +54,7 @@ impl Core {
         let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
         let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
         // Nearly every message brings credit; a turn that delivers one does not end for that.
-        if has_more && !session.waiting.is_empty() {
+        if has_more && session.has_waiting() {
             self.unblocked.push(slot);
         }
         self.counters.segments_received += 1;
@@ -62,7 +62,8 @@ impl Core {
         self.handle_numbered(slot, header, body, now_ns, effects)?;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
         let has_goodbye = session.datagram.as_deref().is_some_and(|it| it.goodbye.is_some());
-        if has_goodbye || !session.control.is_empty() {
+        let has_flush = session.one_sided.as_ref().is_some_and(|it| !it.flushes.is_empty());
+        if has_goodbye || has_flush || !session.control.is_empty() {
             return self.end_segment(slot, effects);
         }
         if session.is_connected() && session.has_update() && !session.is_dirty {
@@ -74,6 +75,7 @@ impl Core {
 
     /// A segment is handled, and the peer has left or there are frames to answer with.
     fn end_segment(&mut self, slot: u32, effects: &mut impl Effects) -> Result<(), FrameError> {
+        self.answer_flushes(slot);
         self.handle_due_goodbye(slot, effects);
         let answers_max = self.config.operations_max.saturating_mul(4) + 2 * FRAMES_MAX as usize;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
@@ -98,6 +100,11 @@ impl Core {
     ) -> Result<(), FrameError> {
         let first = header.first_frame.get();
         let fast = self.receive_fast(slot, first, body, now_ns, effects);
+        if fast.bytes == body.len() && fast.frames == header.frames.get() {
+            self.counters.frames_received += u64::from(fast.frames);
+            return Ok(());
+        }
+        let fast = self.receive_puts(slot, first, body, fast, now_ns, effects);
         if fast.bytes == body.len() && fast.frames == header.frames.get() {
             self.counters.frames_received += u64::from(fast.frames);
             return Ok(());
@@ -298,6 +305,12 @@ impl Core {
             Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
             Frame::Rail(rail) => self.handle_rail(slot, rail)?,
             Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
+            Frame::OneSided(header, data, operands) => {
+                let by = (slot, number);
+                self.handle_one_sided(by, header, *data, operands, now_ns, effects)?;
+            }
+            Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
+            Frame::ReplyRts(reply) => self.handle_reply_rts(slot, reply, effects),
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(datagram) = session.and_then(|found| found.datagram.as_deref_mut()) {
@@ -379,6 +392,7 @@ impl Core {
         }
         self.operations.remove(id);
         effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
+        self.look_at_fences(slot);
         true
     }
 

@@ -59,7 +59,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 pub(crate) use self::outgoing::{Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
-pub(crate) use self::staging::stage_in_segment;
+pub(crate) use self::staging::{stage_in_segment, stage_put};
 
 /// A segment holds at least an envelope and the least part.
 const SEGMENT_BYTES_MIN: usize =
@@ -165,7 +165,7 @@ pub(crate) struct Datagram {
     /// A send of the user waits for one of those sent since the peer was last asked about them.
     long_awaited: bool,
     /// Messages that fit no datagram go by the stream.
-    has_stream: bool,
+    pub(in crate::proto) has_stream: bool,
     /// Bulk data goes in datagrams.
     bulk: Option<Box<Bulk>>,
     open: Option<Id>,
@@ -221,6 +221,29 @@ impl Datagram {
     }
 }
 
+/// What fences ask.
+impl Datagram {
+    /// The number of the frame that is made next.
+    pub(in crate::proto) fn next_frame(&self) -> u32 {
+        self.next_frame
+    }
+
+    /// Whether the peer has acknowledged all frames before `end`.
+    pub(in crate::proto) fn has_acked_before(&self, pool: &SegmentPool, end: u32) -> bool {
+        let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
+        oldest.is_none_or(|segment| !window::is_before(segment.first_frame, end))
+    }
+
+    /// The peer is asked to acknowledge soon what has not been sent yet: send `id` waits for it.
+    pub(in crate::proto) fn hasten_acks(&mut self, pool: &mut SegmentPool, id: Id) {
+        self.long_awaited |= self.long.len() > 0;
+        let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
+        if let Some(segment) = newest {
+            segment.operations.push(id);
+        }
+    }
+}
+
 impl Core {
     /// Puts a session that was just established, and has sent nothing, into datagram mode.
     /// `segment_bytes`: what the least of its lanes carries in one datagram.
@@ -255,7 +278,7 @@ impl Core {
         let Some(session) = session else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let was_there = std::mem::replace(&mut datagram.has_stream, has_stream);
-        if was_there != has_stream && !session.waiting.is_empty() {
+        if was_there != has_stream && session.has_waiting() {
             // There may be another way for them now.
             self.unblocked.push(slot);
         }
@@ -300,7 +323,7 @@ impl Core {
     /// mode) or acknowledged (datagram mode).
     pub(crate) fn is_settled(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return true };
-        session.waiting.is_empty() && session.is_sent()
+        session.has_all_staged() && session.is_sent()
     }
 
     /// Whether the goodbye of [`Self::leave`] and all before it is sent, as above. In stream mode

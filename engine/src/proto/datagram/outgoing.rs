@@ -220,7 +220,7 @@ impl Core {
             return None;
         }
         if next.is_some() {
-            if !session.waiting.is_empty() {
+            if session.has_waiting() {
                 self.unblocked.push(slot);
             }
             let datagram = session.datagram.as_deref_mut()?;
@@ -255,7 +255,7 @@ impl Core {
             && datagram.long.len() == 0
             && datagram.bulk.is_none()
             && session.control.is_empty()
-            && session.waiting.is_empty()
+            && !session.has_waiting()
             && session.is_connected()
             && !session.is_leaving;
         let id = datagram.open.filter(|_| is_lone && shortcut!())?;

@@ -264,7 +264,7 @@ impl Core {
             if let Some(matcher) = self.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
-            self.counters.unexpected_messages += 1;
+            self.note_unexpected(context);
             self.store_pieces(assembly, message.index() as u32);
             return Ok(());
         };

@@ -42,7 +42,7 @@ impl Datagram {
 
     /// The longest frame.
     #[inline]
-    pub(super) fn frame_bytes_max(&self) -> usize {
+    pub(in crate::proto) fn frame_bytes_max(&self) -> usize {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
@@ -231,6 +231,23 @@ impl Datagram {
         let pushed = self.push(pool, slot, length, false)?;
         pushed.segment.is_urgent = true;
         Some(pushed)
+    }
+
+    /// Room for a frame that is no message, by the stream (`is_long`) or in a datagram. The
+    /// segment that it is in; `None`: no room now.
+    pub(in crate::proto) fn push_for(
+        &mut self,
+        pool: &mut SegmentPool,
+        slot: u32,
+        length: usize,
+        hint: Hint,
+        is_long: bool,
+    ) -> Option<Id> {
+        let pushed = match is_long {
+            true => self.push_long(pool, slot, length),
+            false => self.push_message(pool, slot, length, hint),
+        };
+        pushed.map(|pushed| pushed.id)
     }
 
     /// Segments of bulk data that wait for their first sending.

@@ -68,7 +68,7 @@ pub(crate) struct SegmentBuffer {
     /// It holds a frame that must not wait behind messages.
     pub(crate) is_urgent: bool,
     /// It holds something of a send that ends without the peer's word.
-    pub(super) ends_unheard: bool,
+    pub(in crate::proto) ends_unheard: bool,
     /// It goes by the session's stream: no datagram has room for it.
     pub(super) is_long: bool,
     /// Sends with something in it that end, or come nearer to it, when it is acknowledged.

@@ -5,14 +5,17 @@ use zerocopy::IntoBytes;
 
 use super::super::core::Core;
 use super::super::effects::CompletionLevel;
+use super::super::hint::Hint;
 use super::super::operation::{OperationState, Serving};
 use super::super::send::{DataBytes, SendRequest, Staged, eager_header, rts_header};
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
+use super::Datagram;
 use super::parts::Fragmenting;
 use super::room::Pushed;
 use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
+use crate::wire::one_sided::{ONE_SIDED_HEADER_BYTES, OneSided};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::{DATA_BYTES, Eager, Rts, frame};
@@ -99,6 +102,29 @@ pub(crate) fn stage_in_segment<'a>(
     let (head, room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
     Some((room, !std::mem::replace(&mut session.is_dirty, true)))
+}
+
+/// Room behind its header for the bytes of a put that is over with that. It fits a datagram, or
+/// goes by the stream.
+#[inline]
+pub(crate) fn stage_put<'a>(
+    datagram: &mut Datagram,
+    pool: &'a mut SegmentPool,
+    slot: u32,
+    header: &OneSided,
+    hint: Hint,
+) -> Option<&'a mut [u8]> {
+    let bytes = ONE_SIDED_HEADER_BYTES + header.length.get() as usize;
+    let pushed = if bytes > datagram.frame_bytes_max() {
+        datagram.push_long(pool, slot, bytes)
+    } else {
+        datagram.push_message(pool, slot, bytes, hint)
+    };
+    let Pushed { segment, .. } = pushed?;
+    segment.ends_unheard = true;
+    let (head, room) = segment.push(bytes).split_at_mut(ONE_SIDED_HEADER_BYTES);
+    head.copy_from_slice(header.as_bytes());
+    Some(room)
 }
 
 impl Core {
@@ -255,7 +281,7 @@ impl Core {
 
     /// The sends of a session wait; acknowledgements, credit and sent segments bring it back.
     fn blocked(&mut self, slot: u32) -> Staged<'_> {
-        self.unblocked.retain(|&unblocked| unblocked != slot);
+        self.block_messages(slot);
         Staged::Blocked
     }
 
@@ -356,7 +382,7 @@ impl Core {
                 let is_staged = u64::from(staged) == operation.length;
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.waiting.retain(|&waiting| waiting != id);
-                    if session.is_connected() && !session.waiting.is_empty() {
+                    if session.is_connected() && session.has_waiting() {
                         self.unblocked.push(slot);
                     }
                 }

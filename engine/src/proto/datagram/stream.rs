@@ -74,7 +74,7 @@ impl Core {
         datagram.long_awaited |= !segment.operations.is_empty();
         let asks = (is_last && datagram.long_awaited) || is_full;
         datagram.long_awaited &= !asks;
-        if !session.waiting.is_empty() {
+        if session.has_waiting() {
             self.unblocked.push(slot);
         }
         let header = session.datagram_header(asks);

@@ -6,7 +6,10 @@ use super::script::Script;
 use crate::proto::session::ControlFrame;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, Rts, frame};
+use crate::wire::{
+    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, OneSided, Reply, ReplyRts, Rts,
+    frame,
+};
 
 /// How far a peer is, as it sees it.
 #[derive(Clone, Copy, Default)]
@@ -102,7 +105,9 @@ fn lane(script: &mut Script<'_>, lanes: &[u32]) -> u32 {
 }
 
 fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
-    match script.byte() % 10 {
+    match script.byte() % 12 {
+        10 => one_sided(script, names),
+        11 => reply(script, names),
         0 | 1 => eager(script, names),
         2 | 3 => rts(script, names),
         4 | 5 => {
@@ -131,6 +136,53 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
             script.bytes(count).to_vec()
         }
     }
+}
+
+/// An operation on this engine's memory, to a key that may be one of its own.
+fn one_sided(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
+    let kinds = [
+        frame::KIND_PUT,
+        frame::KIND_GET,
+        frame::KIND_ATOMIC,
+        frame::KIND_PUT_RTS,
+        frame::KIND_FLUSH,
+    ];
+    let kind = script.pick(&kinds);
+    let flags = script.byte();
+    let header = OneSided {
+        kind,
+        flags: (flags % 8) | if flags < 64 { FLAG_DATA } else { 0 },
+        target_endpoint: u16::from(script.byte() % 3).into(),
+        source_endpoint: source(script).into(),
+        atomic: script.byte() % 21,
+        datatype: script.byte() % 13,
+        length: length(script).into(),
+        key: u64::from(script.byte() % 3).into(),
+        offset: length(script).into(),
+        operation: name(script, names).into(),
+    };
+    let behind = match kind {
+        frame::KIND_PUT => header.length.get(),
+        frame::KIND_ATOMIC => header.operand_bytes(),
+        _ => 0,
+    };
+    let behind = behind.min(EAGER_BYTES_MAX as u64 + 1) as usize;
+    [header.as_bytes(), data(header.flags), &vec![7; behind]].concat()
+}
+
+fn reply(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
+    let (operation, status) = (name(script, names).into(), script.byte() % 12);
+    if script.flag() {
+        let send_operation = script.u64().into();
+        let (kind, flags) = (frame::KIND_REPLY_RTS, 0);
+        let (reserved, reserved_2) = (0.into(), 0.into());
+        let reply = ReplyRts { kind, flags, reserved, reserved_2, operation, send_operation };
+        return reply.as_bytes().to_vec();
+    }
+    let bytes = script.pick(&[0, 1, 8, 16, 100]);
+    let (kind, reserved, length) = (frame::KIND_REPLY, 0.into(), (bytes as u32).into());
+    let reply = Reply { kind, status, reserved, length, operation };
+    [reply.as_bytes(), &vec![7; bytes]].concat()
 }
 
 fn bytes_of(control: &ControlFrame) -> Vec<u8> {

@@ -423,7 +423,17 @@ impl World {
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
         let data = (script.byte().is_multiple_of(4)).then(|| script.u64());
-        let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint, data };
+        let request = SendRequest {
+            endpoint: 0,
+            peer,
+            context,
+            tag,
+            length,
+            level,
+            hint,
+            data,
+            fence: false,
+        };
         let Ok(session) = self.core.route(peer) else { return };
         if level == CompletionLevel::Inject
             && request.is_plain()
@@ -608,7 +618,7 @@ impl World {
                 Action::AbandonLane { lane, .. } => self.close_lane(lane, true),
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
-                Action::Established { .. } | Action::PathChanged { .. } => {}
+                Action::Established { .. } | Action::PathChanged { .. } | Action::Requests => {}
                 Action::Ended { session, .. } => assert_ne!(session, self.sound_slot),
                 Action::Reconnect { session } => {
                     assert_ne!(session, self.sound_slot);

@@ -66,8 +66,17 @@ fn sends_that_wait_give_their_place_to_others() {
     let waiting = bench.send(8, CompletionLevel::Match);
     let (peer, context, tag, length) = (bench.peer, 5, 1, 8);
     let (level, hint) = (CompletionLevel::Delivery, Hint::None);
-    let request =
-        SendRequest { endpoint: second, peer, context, tag, length, level, hint, data: None };
+    let request = SendRequest {
+        endpoint: second,
+        peer,
+        context,
+        tag,
+        length,
+        level,
+        hint,
+        data: None,
+        fence: false,
+    };
     let other = bench.core.new_send(&request).unwrap();
     bench.core.enqueue(other, 0);
     assert_eq!(bench.hear(), []);

@@ -70,6 +70,7 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
         level,
         hint,
         data: None,
+        fence: false,
     };
     let mut buffer = Buffer::Heap(bytes_of(number, length));
     let shape = buffer.shape_for_send().unwrap();

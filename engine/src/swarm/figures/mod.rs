@@ -243,8 +243,17 @@ impl Traffic {
     fn send(&self, world: &mut World, peer: Id, number: usize) {
         let (length, level) = (self.length as u64, CompletionLevel::Delivery);
         let (context, hint) = (self.context, Hint::None);
-        let request =
-            SendRequest { endpoint: 0, peer, context, tag: 7, length, level, hint, data: None };
+        let request = SendRequest {
+            endpoint: 0,
+            peer,
+            context,
+            tag: 7,
+            length,
+            level,
+            hint,
+            data: None,
+            fence: false,
+        };
         let mut buffer = Buffer::Heap(self.bytes(number));
         let shape = buffer.shape_for_send().unwrap();
         let memory = Memory { buffer: Some(buffer), shape };

@@ -106,8 +106,17 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
         }
         let (length, level) = (number % 5 * 200, CompletionLevel::Delivery);
         let (peer, hint) = (peers[0], HINTS[number as usize % HINTS.len()]);
-        let request =
-            SendRequest { endpoint: 0, peer, context, tag: 0, length, level, hint, data: None };
+        let request = SendRequest {
+            endpoint: 0,
+            peer,
+            context,
+            tag: 0,
+            length,
+            level,
+            hint,
+            data: None,
+            fence: false,
+        };
         let id = left.new_send(&request).unwrap();
         left.enqueue(id, 0);
     }

@@ -246,6 +246,7 @@ impl World {
             level,
             hint: self.hint,
             data: data_of(tag, length),
+            fence: false,
         };
         let slot = node.slots[&stream.to];
         if level == CompletionLevel::Inject

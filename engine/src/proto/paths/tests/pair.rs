@@ -206,6 +206,7 @@ impl Side {
             level,
             hint,
             data: None,
+            fence: false,
         };
         let room = self.core.stage_now(self.slot, &request).expect("there is credit");
         room.copy_from_slice(&self.said.to_le_bytes());

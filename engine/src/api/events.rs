@@ -1,0 +1,179 @@
+//! Event queues, and their entries one by one.
+
+use std::future::Future;
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use super::blocking::deadline_of;
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
+use super::queues::Sleeper;
+use crate::types::{Error, Event};
+
+/// An event queue (`fi_eq`): what the endpoints that report to it tell besides the ends of their
+/// operations ([`Endpoint::open_endpoint`], [`Endpoint::event_queue`]). Reading it stops nobody,
+/// and who does not read it stops nobody.
+///
+/// News of the engine (sessions, paths, strangers) go to each queue that an endpoint reports to.
+/// Beyond its bound the queue drops the oldest of them, those of sessions last, and counts
+/// ([`Self::lost`]). News of connections are never dropped: a request that finds the queue at its
+/// bound is refused ([`ConnectionRefusal::Busy`](crate::ConnectionRefusal::Busy)), and of the
+/// others
+/// there are no more
+/// than connections.
+///
+/// A clone is the same queue. It keeps its engine open.
+pub struct EventQueue<M: Attached> {
+    pub(super) engine: M::Engine,
+    pub(super) number: u32,
+    sleeper: Sleeper,
+}
+
+impl<M: Attached> std::fmt::Debug for EventQueue<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventQueue").finish_non_exhaustive()
+    }
+}
+
+impl<M: Attached> Clone for EventQueue<M> {
+    fn clone(&self) -> Self {
+        Self::share(&self.engine, self.number)
+    }
+}
+
+impl<M: Attached> Drop for EventQueue<M> {
+    fn drop(&mut self) {
+        let number = self.number;
+        // Dropped by what the engine calls (a waker, say), it stays open with the engine.
+        self.engine.with_to_let_go(|engine| engine.state.completions.events.close(number));
+    }
+}
+
+impl<M: Attached> EventQueue<M> {
+    fn share(engine: &M::Engine, number: u32) -> Self {
+        engine.with(|engine| engine.state.completions.events.share(number));
+        Self { engine: engine.clone(), number, sleeper: Sleeper::default() }
+    }
+
+    /// Takes the oldest event, after one turn of progress.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good.
+    pub fn read(&self) -> Result<Option<Event>, Error> {
+        self.engine.progress()?;
+        Ok(self.pop())
+    }
+
+    fn pop(&self) -> Option<Event> {
+        self.engine.with(|engine| engine.state.completions.events.pop(self.number))
+    }
+
+    /// Waits for the oldest event, making progress, up to `timeout`; without one for as long as it
+    /// takes. `None`: the time has passed.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
+        let number = self.number;
+        let pop = |engine: &mut crate::progress::engine::Engine| {
+            engine.state.completions.events.pop(number)
+        };
+        self.engine.wait(deadline_of(timeout), pop)
+    }
+
+    /// The oldest event, as soon as there is one: a future for any executor that an
+    /// [`Operation`](crate::Operation) of such an endpoint is for.
+    pub fn next(&self) -> NextEvent<'_, M> {
+        NextEvent { queue: self, spins_until: None }
+    }
+
+    /// As [`CompletionQueue::wait_fd`](crate::CompletionQueue::wait_fd).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] when descriptors cannot be had.
+    pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
+        self.sleeper.wait_object(&self.engine).map(|it| it.fd())
+    }
+
+    /// As [`CompletionQueue::arm`](crate::CompletionQueue::arm), for the events of this queue:
+    /// `false` when there are some.
+    ///
+    /// # Errors
+    ///
+    /// The driver failed for good; no descriptors.
+    pub fn arm(&self) -> Result<bool, Error> {
+        self.engine.progress()?;
+        self.engine.arm(self.sleeper.wait_object(&self.engine)?)?;
+        Ok(self.engine.with(|engine| engine.state.completions.events.is_empty(self.number)))
+    }
+
+    /// How many news of the engine this queue has dropped because nobody read them.
+    pub fn lost(&self) -> u64 {
+        self.engine.with(|engine| engine.state.completions.events.lost(self.number))
+    }
+}
+
+/// See [`EventQueue::next`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is polled"]
+pub struct NextEvent<'a, M: Attached> {
+    queue: &'a EventQueue<M>,
+    /// Until when it asks to be polled again at once.
+    spins_until: Option<Instant>,
+}
+
+impl<M: Attached> Future for NextEvent<'_, M> {
+    type Output = Result<Event, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (queue, waker) = (self.queue, context.waker());
+        if let Some(event) = queue.read()? {
+            return Poll::Ready(Ok(event));
+        }
+        let now = Instant::now();
+        let spins = now < *self.spins_until.get_or_insert_with(|| now + queue.engine.spin());
+        if spins || !queue.engine.wake_when_readable(waker) {
+            waker.wake_by_ref();
+        } else if let Some(event) = queue.pop() {
+            // Another thread has brought it before this task was known.
+            return Poll::Ready(Ok(event));
+        }
+        Poll::Pending
+    }
+}
+
+impl<M: Attached> Endpoint<M> {
+    /// A new event queue of the endpoint's engine, with room for `entries_max` events (at least 1).
+    /// Endpoints report to it that are opened with it ([`Endpoint::open_endpoint`]).
+    pub fn open_event_queue(&self, entries_max: usize) -> EventQueue<M> {
+        let engine = self.open().engine.clone();
+        let number = engine.with(|engine| engine.state.completions.events.open(entries_max.max(1)));
+        EventQueue { engine, number, sleeper: Sleeper::default() }
+    }
+
+    /// The event queue that this endpoint reports to: that of its engine, with room for 4096
+    /// events, unless [`Endpoint::open_endpoint`] was told otherwise.
+    pub fn event_queue(&self) -> EventQueue<M> {
+        let open = self.open();
+        let number = open.number;
+        let of_endpoint = |engine: &mut crate::progress::engine::Engine| {
+            engine.state.completions.events.of_endpoint(number)
+        };
+        EventQueue::share(&open.engine, open.engine.with(of_endpoint))
+    }
+
+    /// Takes the oldest event of the queue that this endpoint reports to, without progress.
+    pub fn next_event(&self) -> Option<Event> {
+        let open = self.open();
+        open.engine.with(|engine| {
+            let events = &mut engine.state.completions.events;
+            events.pop(events.of_endpoint(open.number))
+        })
+    }
+}

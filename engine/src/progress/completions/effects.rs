@@ -1,0 +1,265 @@
+//! What the protocol does to user memory and to users.
+
+use super::super::held::Held;
+use super::{Completions, Queue, Route, Slot, span_of};
+use crate::memory::{Buffer, Shape};
+use crate::proto::eager_limit::CopySpeed;
+use crate::proto::effects::{Arrival, Effects, Ended, RemoteName};
+use crate::proto::regions::{Access, Refusal};
+use crate::proto::table::Id;
+use crate::types::{Address, Completion, Envelope, Error, OperationKind, Peer, Status};
+
+impl Completions {
+    #[inline]
+    fn status_of(slot: &Slot, arrival: &Arrival) -> Result<Status, Error> {
+        let capacity = slot.shape.len() as u64;
+        let envelope = Envelope::of(arrival.context, arrival.tag);
+        let peer = Some(Peer(arrival.peer));
+        let (length, data) = (arrival.length as usize, arrival.data);
+        let status = Status { peer, envelope, length, data };
+        if arrival.length > capacity {
+            return Err(Error::Truncated { status: Box::new(status), capacity });
+        }
+        Ok(status)
+    }
+}
+
+impl Effects for Completions {
+    #[inline]
+    fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if let Some(Some(slot)) = self.slots.get(operation.index()) {
+            if let Held::Window(window) = &slot.held {
+                window.store_to(span_of(&slot.shape), offset, bytes);
+                self.copied_bytes += bytes.len() as u64;
+                return;
+            }
+            // SAFETY: the slot owns the buffer (or its poster promised exclusive memory) until the
+            // operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
+            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(offset, bytes) });
+            self.copied_bytes += bytes.len() as u64;
+        }
+    }
+
+    fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
+        let slots = (self.slots.get(from.index()), self.slots.get(to.index()));
+        let (Some(Some(source)), Some(Some(target))) = slots else { return };
+        self.copied_bytes += length;
+        if source.held.is_window() || target.held.is_window() {
+            return copy_by_windows(source, target, offset as usize, length as usize);
+        }
+        // SAFETY: both slots own their buffers (or their posters promised the memory) until the
+        // operations end, a receive's memory is nobody else's, and the protocol keeps the range
+        // within both.
+        unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
+    }
+
+    fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32 {
+        self.continue_sum(operation, offset as usize, length as usize, 0)
+    }
+
+    fn put(&mut self, region: Id, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        self.copied_bytes += bytes.len() as u64;
+        self.regions.put(region, offset, bytes)
+    }
+
+    fn atomic(
+        &mut self,
+        region: Id,
+        offset: u64,
+        codes: (u8, u8),
+        operands: (&[u8], &[u8]),
+        before: Option<&mut [u8]>,
+    ) -> Result<(), Refusal> {
+        self.regions.atomic(region, offset, codes, operands, before)
+    }
+
+    fn lend(
+        &mut self,
+        operation: Id,
+        region: Id,
+        offset: u64,
+        length: u64,
+        lent_to: (u16, bool),
+    ) -> Result<(), Refusal> {
+        let (target, is_write) = lent_to;
+        let (window, shape) = self.regions.lend(region, offset, length, is_write)?;
+        let kind = if is_write { OperationKind::Receive } else { OperationKind::Send };
+        let route = Route::Region(region);
+        self.insert(operation, kind, route, None, shape, None, Envelope::UNTAGGED);
+        if let Some(Some(slot)) = self.slots.get_mut(operation.index()) {
+            (slot.held, slot.offset) = (Held::Window(window), target.into());
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, operation: Id, bytes: &[u8]) {
+        let mut bytes = bytes.to_vec();
+        let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
+        let (kind, route) = (OperationKind::Send, Route::Nowhere);
+        let buffer = Some(Buffer::Heap(bytes));
+        self.insert(operation, kind, route, buffer, shape, None, Envelope::UNTAGGED);
+    }
+
+    fn can_tell(&self, target: u16) -> bool {
+        let queue = self.regions.queue_of(target);
+        let queue = queue.and_then(|queue| self.queues.get(queue as usize));
+        queue.is_some_and(Queue::has_room)
+    }
+
+    fn accessed(&mut self, region: Id, access: Access, target: u16, arrival: &Arrival) {
+        self.regions.count(region, access, arrival.length);
+        if arrival.data.is_some() {
+            self.tell_of_put(target, arrival);
+        }
+    }
+
+    fn copy_speed(&self) -> CopySpeed {
+        self.copies.speed()
+    }
+
+    fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
+        let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
+        let shape = whole.shape.part(offset as usize, length as usize);
+        let (kind, route, buffer) = (OperationKind::Receive, whole.route, None);
+        let (peer, envelope) = (whole.peer, whole.envelope);
+        self.insert(slice, kind, route, buffer, shape, peer, envelope);
+        if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
+            slot.offset = offset as u32;
+        }
+    }
+
+    fn matched(&mut self, receive: Id, arrival: &Arrival) {
+        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
+            slot.peer = Some(Peer(arrival.peer));
+            slot.envelope = Envelope::of(arrival.context, arrival.tag);
+        }
+    }
+
+    fn has_room(&self, receive: Id) -> bool {
+        let slot = self.slots.get(receive.index()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| Self::has_room(self, slot.route))
+    }
+
+    #[inline]
+    fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
+        let Some(place) = self.slots.get_mut(operation.index()) else { return };
+        let Some(slot) = place.as_mut() else { return };
+        if !bytes.is_empty() {
+            // SAFETY: as in `place`.
+            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
+            self.copied_bytes += bytes.len() as u64;
+        }
+        if let Route::Queue { queue, user_data, silent: false } = slot.route
+            && let Some(span) = slot.shape.as_span()
+            && arrival.length <= span.len as u64
+            && arrival.data.is_none()
+            && !planted!(DuplicateCompletion)
+        {
+            let (kind, buffer) = (slot.kind, slot.held.take_buffer());
+            // Mostly it fits, and nothing is left in its slot that is to be dropped.
+            std::mem::forget(place.take());
+            self.finished += 1;
+            let envelope = Envelope::of(arrival.context, arrival.tag);
+            let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
+            let result = Ok(Status { peer, envelope, length, data: None });
+            let completion = Completion { user_data, kind, result, buffer, offset: 0 };
+            self.report(queue, completion);
+            return;
+        }
+        let result = Self::status_of(slot, &arrival);
+        if let Some(slot) = place.take() {
+            self.finish(slot, result);
+        }
+    }
+
+    fn complete(&mut self, operation: Id, ended: Ended) {
+        let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
+        let Some(slot) = taken else { return };
+        if let Route::Region(region) = slot.route {
+            return self.end_lent(&slot, region, &ended);
+        }
+        let result = match ended {
+            Ended::Sent { .. } => {
+                let (length, data) = (slot.shape.len(), None);
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
+            }
+            Ended::Received(arrival) => Self::status_of(&slot, &arrival),
+            Ended::Released { used } => {
+                let (length, data) = (used as usize, None);
+                Ok(Status { peer: slot.peer, envelope: slot.envelope, length, data })
+            }
+            Ended::Failed(failure, Some(name)) => {
+                let address = Address::new(name.engine, name.locators, name.endpoint);
+                let status = Some(Box::new(slot.status_of_failed()));
+                Err(Error::Peer { address: Box::new(address), failure, status })
+            }
+            Ended::Failed(_, None) => Err(Error::UnknownPeer),
+            Ended::Refused(cause, name) => Err(refused(&slot, cause, name)),
+            Ended::Unflushed(count) => Err(Error::Unflushed(count)),
+            Ended::Lonely => Err(Error::NoPeerLeft),
+            Ended::Cancelled => Err(Error::Cancelled),
+        };
+        self.finish(slot, result);
+    }
+}
+
+impl Completions {
+    /// An operation of a peer on memory of this engine that was not over at once has ended.
+    fn end_lent(&mut self, slot: &Slot, region: Id, ended: &Ended) {
+        let is_write = slot.kind == OperationKind::Receive;
+        let target = slot.offset as u16;
+        match ended {
+            Ended::Received(arrival) if is_write => {
+                self.accessed(region, Access::REMOTE_WRITE, target, arrival);
+            }
+            Ended::Sent { accepted } if !is_write => {
+                self.regions.count(region, Access::REMOTE_READ, *accepted);
+            }
+            _ => {}
+        }
+    }
+
+    /// The owner of an endpoint learns of a put with remote data.
+    fn tell_of_put(&mut self, target: u16, arrival: &Arrival) {
+        let Some(queue) = self.regions.queue_of(target) else { return };
+        let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
+        let status = Status { peer, envelope: Envelope::UNTAGGED, length, data: arrival.data };
+        let (kind, result) = (OperationKind::RemotePut, Ok(status));
+        self.queues[queue as usize].reserved += 1;
+        let completion = Completion { user_data: 0, kind, result, offset: 0, buffer: None };
+        self.report(queue, completion);
+    }
+}
+
+/// Why the target refused.
+#[cold]
+fn refused(slot: &Slot, cause: Refusal, name: Option<RemoteName>) -> Error {
+    let Some(name) = name else { return Error::UnknownPeer };
+    let address = Address::new(name.engine, name.locators, name.endpoint);
+    let status = Some(Box::new(slot.status_of_failed()));
+    Error::Refused { address: Box::new(address), cause, status }
+}
+
+/// Copies between memory of which one or both may be reached by peers meanwhile.
+fn copy_by_windows(source: &Slot, target: &Slot, offset: usize, length: usize) {
+    let mut piece = [0; 4096];
+    let mut at = offset;
+    while at < offset + length {
+        let piece = &mut piece[..(offset + length - at).min(4096)];
+        match &source.held {
+            Held::Window(window) => window.load_from(span_of(&source.shape), at, piece),
+            // SAFETY: the slot owns its buffer (or its poster promised the memory) until the
+            // operation ends, and nothing writes the memory of a send.
+            _ => unsafe { source.shape.copy_to(at, piece) },
+        }
+        match &target.held {
+            Held::Window(window) => window.store_to(span_of(&target.shape), at, piece),
+            // SAFETY: as above, and the memory of a receive is nobody else's.
+            _ => unsafe { target.shape.copy_from(at, piece) },
+        }
+        at += piece.len();
+    }
+}

@@ -1,0 +1,228 @@
+//! Event queues: what an engine tells besides the ends of operations.
+//!
+//! Each endpoint reports to one queue, the engine's first unless it was told another. News of the
+//! engine (peers, paths, strangers) go to every queue that an endpoint reports to; news of a
+//! connection go to the queue of its endpoint.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::types::Event;
+
+/// Entries of the engine's first queue.
+const FIRST_MAX: usize = 4096;
+/// The engine's first queue.
+pub(crate) const FIRST: u32 = 0;
+
+#[derive(Debug, Default)]
+struct Queue {
+    entries: VecDeque<Event>,
+    entries_max: usize,
+    /// News that found no room.
+    lost: u64,
+    /// Objects that name it.
+    users: u32,
+    /// Endpoints that report to it.
+    reporters: u32,
+}
+
+impl Queue {
+    /// Adds news of the engine. When nobody reads them the oldest are dropped; those that say which
+    /// peers are there last, for what flaps would drive them out.
+    fn push_news(&mut self, event: &Event) {
+        while self.entries.len() >= self.entries_max {
+            let minor = |it: &Event| !it.says_who_is_there() && !it.is_of_connection();
+            let least = self.entries.iter().position(minor);
+            let news = || self.entries.iter().position(|it| !it.is_of_connection());
+            self.lost += 1;
+            match least.or_else(news) {
+                Some(at) => self.entries.remove(at),
+                None => return,
+            };
+        }
+        self.entries.push_back(event.clone());
+    }
+}
+
+/// All queues of an engine.
+#[derive(Debug)]
+pub(crate) struct EventQueues {
+    queues: Vec<Queue>,
+    /// Endpoints that report to another queue than the first.
+    elsewhere: HashMap<u16, u32>,
+}
+
+impl EventQueues {
+    pub(crate) fn new() -> Self {
+        // The engine itself reports to it, and keeps it open.
+        let first = Queue { entries_max: FIRST_MAX, users: 1, reporters: 1, ..Queue::default() };
+        Self { queues: vec![first], elsewhere: HashMap::new() }
+    }
+
+    /// Opens a queue with one user and room for `entries_max` entries.
+    pub(crate) fn open(&mut self, entries_max: usize) -> u32 {
+        let is_free = |queue: &Queue| queue.users == 0 && queue.reporters == 0;
+        let index = self.queues.iter().position(is_free).unwrap_or_else(|| {
+            self.queues.push(Queue::default());
+            self.queues.len() - 1
+        });
+        self.queues[index] = Queue { users: 1, entries_max, ..Queue::default() };
+        index as u32
+    }
+
+    /// One more user of a queue.
+    pub(crate) fn share(&mut self, queue: u32) {
+        self.queues[queue as usize].users += 1;
+    }
+
+    /// A user lets go of a queue. What nobody can read goes.
+    pub(crate) fn close(&mut self, queue: u32) {
+        let queue = &mut self.queues[queue as usize];
+        queue.users -= 1;
+        if queue.users == 0 && queue.reporters == 0 {
+            queue.entries = VecDeque::new();
+        }
+    }
+
+    /// An endpoint reports to a queue from now on.
+    pub(crate) fn bind(&mut self, endpoint: u16, queue: u32) {
+        self.unbind(endpoint);
+        if queue != FIRST {
+            self.queues[queue as usize].reporters += 1;
+            self.elsewhere.insert(endpoint, queue);
+        }
+    }
+
+    /// An endpoint is closed.
+    pub(crate) fn unbind(&mut self, endpoint: u16) {
+        if let Some(queue) = self.elsewhere.remove(&endpoint) {
+            let queue = &mut self.queues[queue as usize];
+            queue.reporters -= 1;
+            if queue.users == 0 && queue.reporters == 0 {
+                queue.entries = VecDeque::new();
+            }
+        }
+    }
+
+    /// The queue that an endpoint reports to.
+    pub(crate) fn of_endpoint(&self, endpoint: u16) -> u32 {
+        self.elsewhere.get(&endpoint).copied().unwrap_or(FIRST)
+    }
+
+    /// News of the engine.
+    pub(crate) fn push(&mut self, event: &Event) {
+        for queue in self.queues.iter_mut().filter(|queue| queue.reporters > 0) {
+            queue.push_news(event);
+        }
+    }
+
+    /// News of a connection of an endpoint: never dropped, and so bounded by the number of
+    /// connections. Ask [`Self::has_room`] before a request is taken.
+    pub(crate) fn push_to_endpoint(&mut self, endpoint: u16, event: Event) {
+        let queue = self.of_endpoint(endpoint);
+        self.queues[queue as usize].entries.push_back(event);
+    }
+
+    /// Whether the queue of an endpoint has room for a request that can be refused instead.
+    pub(crate) fn has_room(&self, endpoint: u16) -> bool {
+        let queue = &self.queues[self.of_endpoint(endpoint) as usize];
+        queue.entries.len() < queue.entries_max
+    }
+
+    /// Takes the oldest entry of a queue.
+    pub(crate) fn pop(&mut self, queue: u32) -> Option<Event> {
+        self.queues.get_mut(queue as usize)?.entries.pop_front()
+    }
+
+    /// Whether a queue has nothing to take.
+    pub(crate) fn is_empty(&self, queue: u32) -> bool {
+        self.queues.get(queue as usize).is_none_or(|queue| queue.entries.is_empty())
+    }
+
+    /// How many news of the engine a queue has dropped.
+    pub(crate) fn lost(&self, queue: u32) -> u64 {
+        self.queues.get(queue as usize).map_or(0, |queue| queue.lost)
+    }
+
+    /// The entries of the engine's first queue.
+    #[cfg(test)]
+    pub(crate) fn first(&mut self) -> &mut VecDeque<Event> {
+        &mut self.queues[FIRST as usize].entries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::proto::table::Id;
+    use crate::types::{Address, ConnectionEnd, PathCause, PathState, RequestId};
+
+    fn address() -> Address {
+        Address::new(1, SocketAddr::from(([10, 0, 0, 1], 1)), 0)
+    }
+
+    fn flap(rail: usize) -> Event {
+        let (state, cause) = (PathState::Down, PathCause::NoLink);
+        let address = address();
+        Event::PathChanged { address, rail, remote: address.locator().ip(), state, cause }
+    }
+
+    fn is_news(event: &Event) -> bool {
+        matches!(event, Event::Connected { .. })
+    }
+
+    fn withdrawn() -> Event {
+        let request = RequestId(Id::from_u64(7));
+        Event::RequestWithdrawn { request, end: ConnectionEnd::TimedOut }
+    }
+
+    #[test]
+    fn flaps_drive_out_no_news_of_peers() {
+        let mut events = EventQueues::new();
+        events.push(&Event::Connected { address: address() });
+        (0..2 * FIRST_MAX).for_each(|rail| events.push(&flap(rail)));
+        assert_eq!(events.first().len(), FIRST_MAX);
+        assert!(is_news(&events.first()[0]));
+        let oldest = &events.first()[1];
+        let kept_from = FIRST_MAX + 1;
+        assert!(matches!(oldest, Event::PathChanged { rail, .. } if *rail == kept_from));
+        (0..FIRST_MAX + 1).for_each(|_| events.push(&Event::Connected { address: address() }));
+        assert!(events.first().len() == FIRST_MAX && events.first().iter().all(is_news));
+        assert_eq!(events.lost(FIRST), (2 * FIRST_MAX + 2) as u64);
+    }
+
+    #[test]
+    fn news_of_connections_are_never_dropped_and_the_others_are_counted() {
+        let mut events = EventQueues::new();
+        let queue = events.open(3);
+        events.bind(5, queue);
+        assert!(events.has_room(5));
+        (0..4).for_each(|_| events.push_to_endpoint(5, withdrawn()));
+        assert!(!events.has_room(5) && events.has_room(4));
+        events.push(&Event::Connected { address: address() });
+        assert_eq!((events.lost(queue), events.lost(FIRST)), (1, 0));
+        for _ in 0..4 {
+            assert!(matches!(events.pop(queue), Some(Event::RequestWithdrawn { .. })));
+        }
+        assert!(events.is_empty(queue) && events.pop(queue).is_none());
+        assert!(events.pop(FIRST).is_some_and(|event| is_news(&event)));
+    }
+
+    #[test]
+    fn each_queue_with_an_endpoint_gets_the_news_and_goes_with_its_last_user() {
+        let mut events = EventQueues::new();
+        let (bound, unbound) = (events.open(9), events.open(9));
+        events.bind(1, bound);
+        events.push(&Event::Connected { address: address() });
+        assert!(!events.is_empty(bound) && events.is_empty(unbound) && !events.is_empty(FIRST));
+        events.share(bound);
+        events.close(bound);
+        events.unbind(1);
+        assert!(!events.is_empty(bound), "it has a user");
+        assert_eq!(events.of_endpoint(1), FIRST);
+        events.close(bound);
+        assert_eq!(events.open(1), bound);
+        assert!(events.is_empty(bound));
+    }
+}

@@ -1,0 +1,74 @@
+//! A driver that has failed for good.
+//!
+//! It is closed at once, by its owner: that ends what the kernel does with memory. Then every
+//! operation ends with the error of the driver, and every session with it; all calls that make
+//! progress give the same error from then on. If the kernel does not let go, what it holds stays
+//! outstanding.
+
+use std::io;
+
+use super::engine::Engine;
+use super::leave::LET_GO;
+use crate::proto::failure::PeerFailure;
+use crate::types::Error;
+
+/// How a driver ended.
+#[derive(Debug)]
+pub(super) struct Failure {
+    error: Error,
+    /// The kernel holds no memory.
+    is_released: bool,
+}
+
+impl Failure {
+    /// Whether the kernel holds no memory.
+    pub(super) fn is_released(&self) -> bool {
+        self.is_released
+    }
+}
+
+impl Engine {
+    /// The driver has failed in what was attempted; what its users are told, now and later.
+    #[cold]
+    pub(super) fn fail_driver(&mut self, what: &'static str, error: io::Error) -> Error {
+        if let Some(known) = &self.failure {
+            let error = known.error.clone();
+            self.end_with_driver();
+            return error;
+        }
+        let error = Error::system(what, error);
+        if self.owner_is_absent {
+            // Its owner finds it again, and may close the driver.
+            return error;
+        }
+        tracing::error!("the engine is over: {error}");
+        let is_released = self.driver.shutdown(LET_GO);
+        self.failure = Some(Box::new(Failure { error: error.clone(), is_released }));
+        self.end_with_driver();
+        error
+    }
+
+    /// Ends what is outstanding, if the driver has failed and holds no memory.
+    pub(crate) fn end_with_driver(&mut self) {
+        let Some(failure) = self.failure.as_deref().filter(|it| it.is_released) else { return };
+        let error = &failure.error;
+        let state = &mut *self.state;
+        self.events.clear();
+        state.completions.end_all(error);
+        // Whoever sends from now on is refused. All operations have ended already.
+        let why: std::sync::Arc<str> = format!("this side has no driver any more: {error}").into();
+        for slot in 0..state.core.sessions().slots() {
+            let failure = PeerFailure::Lost(why.clone());
+            state.core.fail_session(slot as u32, failure, &mut state.completions);
+        }
+        while state.core.poll_action().is_some() {}
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// The driver fails from its next call on.
+    pub(crate) fn stop_driver(&mut self) {
+        assert!(self.driver.shutdown(LET_GO));
+    }
+}

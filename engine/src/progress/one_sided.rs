@@ -1,0 +1,214 @@
+//! Operations on the memory of peers, and memory that peers may reach.
+
+use std::sync::Arc;
+
+use rand::RngExt;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
+
+use super::completions::{PostedTo, Route};
+use super::engine::Engine;
+use super::lent::RegionCounts;
+use super::outside::Ticket;
+use super::post::{Memory, Posted, Refused, beyond_inject_limit};
+use crate::memory::Window;
+use crate::proto::one_sided::Verb;
+use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::regions::{KeyName, KeyRequest};
+use crate::proto::table::Id;
+use crate::types::{Address, Envelope, Error, OperationKind, Peer};
+use crate::wire::MESSAGE_BYTES_MAX;
+use crate::wire::one_sided::ATOMIC_BYTES_MAX;
+
+fn kind_of(verb: Verb) -> OperationKind {
+    match verb {
+        Verb::Put => OperationKind::Put,
+        Verb::Get => OperationKind::Get,
+        Verb::Atomic { .. } => OperationKind::Atomic,
+        Verb::Flush => OperationKind::Flush,
+    }
+}
+
+fn check_length(request: &OneSidedRequest) -> Result<(), Error> {
+    let (most, what) = match request.verb {
+        Verb::Atomic { .. } => (ATOMIC_BYTES_MAX as u64, "an atomic operation"),
+        _ => (MESSAGE_BYTES_MAX, "an operation on memory"),
+    };
+    if request.length > most {
+        return Err(Error::misuse(format!("{what} has at most {most} bytes; post several")));
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Posts an operation on the memory of a peer.
+    pub(crate) fn post_one_sided(
+        &mut self,
+        request: OneSidedRequest,
+        memory: Memory,
+        route: Route,
+        more: bool,
+    ) -> Result<Id, Refused> {
+        if let Err(error) = check_length(&request) {
+            return Err((error, memory));
+        }
+        if !self.state.completions.has_room(route) {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        }
+        let peer = Some(Peer(request.peer));
+        let kind = kind_of(request.verb);
+        let length = memory.shape.len() as u64;
+        let id = match self.state.core.new_one_sided(request, length) {
+            Ok(id) => id,
+            Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
+        };
+        let state = &mut *self.state;
+        let Memory { buffer, shape } = memory;
+        state.completions.insert(id, kind, route, buffer, shape, peer, Envelope::UNTAGGED);
+        state.core.enqueue_one_sided(id, state.now_ns);
+        if !more {
+            self.work();
+        }
+        Ok(id)
+    }
+
+    /// The same with a new handle, whose end is in it, or in `ticket`.
+    pub(crate) fn start_one_sided(
+        &mut self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<Posted, Refused> {
+        let Some(handle) = self.new_handle(ticket) else {
+            return Err((Error::WouldBlock("cq_entries"), memory));
+        };
+        let posted = self.post_one_sided(request, memory, Route::Handle(handle), more);
+        if posted.is_err() {
+            self.state.completions.handles.remove(handle);
+        }
+        posted.map(|_| Posted::Pending(handle))
+    }
+
+    /// Puts a copy of `bytes`, of which only a failure is reported.
+    pub(crate) fn inject_put(
+        &mut self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        let limit = self.state.core.config().inject_limit as usize;
+        if bytes.len() > limit {
+            return Err(beyond_inject_limit(bytes.len(), limit));
+        }
+        let session = self.state.core.route(request.peer);
+        let session = session.map_err(|it| self.error_of(Some(Peer(request.peer)), it))?;
+        if self.put_now(session, &request, bytes, more) {
+            return Ok(());
+        }
+        // Segments that are full are free again when they are sent and acknowledged.
+        let is_flushed = self.flush(session);
+        self.driver.flush_datagrams();
+        if is_flushed {
+            self.stage_waiting();
+            if self.put_now(session, &request, bytes, more) {
+                return Ok(());
+            }
+        }
+        if self.state.core.may_put_later(session, &request) {
+            return Err(Error::WouldBlock("staging, or operations that were posted before"));
+        }
+        let route = PostedTo { silent: true, ..to }.route();
+        let posted = self.post_one_sided(request, Memory::copy_of(bytes), route, more);
+        posted.map(drop).map_err(|(error, _)| error)
+    }
+
+    /// Stages a put that is over with that.
+    #[inline]
+    fn put_now(
+        &mut self,
+        session: u32,
+        request: &OneSidedRequest,
+        bytes: &[u8],
+        more: bool,
+    ) -> bool {
+        let Some(room) = self.state.core.stage_put_now(session, request) else { return false };
+        room.copy_from_slice(bytes);
+        self.state.core.sum_payload(|before| crc32c::crc32c_append(before, bytes));
+        self.state.completions.copied_bytes += bytes.len() as u64;
+        self.flush_posted(session, request.hint, more);
+        true
+    }
+
+    /// From now on `region` is this memory.
+    pub(crate) fn lend_region(
+        &mut self,
+        length: u64,
+        window: Arc<Window>,
+        counts: Arc<RegionCounts>,
+    ) -> Result<Id, Error> {
+        let state = &mut *self.state;
+        let region = state.core.regions_mut().open(length);
+        let region = region.ok_or(Error::Limit("as many regions as one engine may have"))?;
+        state.completions.regions.insert(region, window, counts);
+        Ok(region)
+    }
+
+    /// The engines of peers.
+    pub(crate) fn engines_of(&self, peers: &[Peer]) -> Result<Box<[u64]>, Error> {
+        let core = &self.state.core;
+        let engine_of = |peer: &Peer| {
+            let remote = core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
+            let session = core.session(remote.session).ok_or(Error::UnknownPeer)?;
+            Ok(session.engine)
+        };
+        peers.iter().map(engine_of).collect()
+    }
+
+    /// A new key to a region.
+    pub(crate) fn add_key(&mut self, region: Id, request: KeyRequest) -> Result<u64, Error> {
+        // The generators that a process has are the same in all of its children of `fork`.
+        let random = || UnwrapErr(SysRng).random();
+        let key = self.state.core.regions_mut().add_key(region, request, random);
+        key.map_err(|error| Error::misuse(error.to_string()))
+    }
+
+    /// Nothing begins by a key any more; what it is called while something by it is under way.
+    pub(crate) fn revoke_key(&mut self, region: Id, key: u64) -> Result<KeyName, Error> {
+        let regions = self.state.core.regions_mut();
+        let known = regions.region_of(key) == Some(region);
+        match known.then(|| regions.revoke(key)).flatten() {
+            Some(name) => Ok(name),
+            None => Err(Error::misuse("this is no key of this region, or it was revoked before")),
+        }
+    }
+
+    /// No peer reaches a region any more but by operations that have its memory already.
+    pub(crate) fn close_region(&mut self, region: Id) {
+        self.state.core.regions_mut().close(region);
+    }
+
+    /// A session whose operations have memory of a region: by a revoked key, or by any.
+    pub(crate) fn user_of_region(&self, region: Id, by: Option<KeyName>) -> Option<u32> {
+        let regions = self.state.core.regions();
+        match by {
+            Some(key) => regions.busy(key).next(),
+            None => regions.busy_region(region).next(),
+        }
+    }
+
+    /// Who has memory of a region still.
+    pub(crate) fn busy_region(&self, region: Id, by: Option<KeyName>) -> Error {
+        let user = self.user_of_region(region, by);
+        let session = user.and_then(|slot| self.state.core.session(slot));
+        let Some(session) = session else { return Error::TimedOut };
+        let address = Address::new(session.engine, session.locators, 0);
+        Error::Busy { address: Box::new(address) }
+    }
+
+    /// Forgets a region that nobody has memory of.
+    pub(crate) fn forget_region(&mut self, region: Id) {
+        self.state.completions.regions.remove(region);
+    }
+}

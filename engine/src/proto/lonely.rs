@@ -1,0 +1,59 @@
+//! Receives from any source that end when nobody is left whom they could come from.
+//!
+//! Only at endpoints that ask for it. A remote endpoint counts while the session with its engine
+//! has not failed: one that was inserted and never connected may yet connect. An engine that knows
+//! itself as a peer is never without one. Before an engine knows anybody, receives wait.
+
+use super::core::Core;
+use super::effects::Effects;
+use super::operation::{Cause, NO_REMOTE, NO_SESSION, OperationState};
+use super::table::Id;
+
+impl Core {
+    /// Says whether receives from any source at an endpoint end when nobody is left to send.
+    pub(crate) fn set_needs_peers(
+        &mut self,
+        endpoint: u16,
+        needs_peers: bool,
+        effects: &mut impl Effects,
+    ) {
+        self.endpoints.set_needs_peers(endpoint, needs_peers);
+        self.end_lonely(effects);
+    }
+
+    /// Ends the receives that nobody is left for. A session has ended, a peer was removed, or such
+    /// a receive was posted.
+    pub(super) fn end_lonely(&mut self, effects: &mut impl Effects) {
+        // Nobody was ever known while no slot was used.
+        if !self.endpoints.need_peers() || self.remotes.slots() == 0 || self.has_live_remote() {
+            return;
+        }
+        let mut lonely: Vec<Id> = Vec::new();
+        for (id, operation) in self.operations.iter() {
+            let waits = match &operation.state {
+                OperationState::Posted { key, .. } => key.is_some(),
+                OperationState::Multi(multi) => !multi.is_closed(),
+                _ => false,
+            };
+            let is_from_any = (operation.session, operation.remote) == (NO_SESSION, NO_REMOTE);
+            if waits && is_from_any {
+                lonely.push(id);
+            }
+        }
+        for id in lonely {
+            let endpoint = self.operations.get(id).map(|operation| operation.endpoint);
+            let matcher = endpoint.and_then(|endpoint| self.endpoints.with_needs(endpoint));
+            if matcher.is_some_and(|(_, needs_peers)| needs_peers) {
+                self.fail_operation(id, &Cause::Lonely, effects);
+            }
+        }
+    }
+
+    /// Whether there is a remote endpoint that may send something.
+    fn has_live_remote(&self) -> bool {
+        self.remotes.iter().any(|(_, remote)| {
+            let session = self.sessions.at(remote.session as usize);
+            session.is_some_and(|session| session.failure.is_none())
+        })
+    }
+}

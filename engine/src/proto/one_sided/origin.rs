@@ -1,0 +1,479 @@
+//! The origin: what it asks for, and the answers.
+
+use zerocopy::IntoBytes;
+
+use super::super::core::Core;
+use super::super::datagram::stage_put;
+use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
+use super::super::hint::Hint;
+use super::super::operation::{Cause, Operation, OperationState, Serving};
+use super::super::regions::Refusal;
+use super::super::rendezvous::Offered;
+use super::super::send::{DataBytes, SendRefusal, Staged};
+use super::super::session::Session;
+use super::super::table::Id;
+use super::{REQUESTS_MAX, Role, Verb};
+use crate::wire::one_sided::{FLAG_FETCH, OneSided};
+use crate::wire::reply::STATUS_DONE;
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, FrameError, Reply, ReplyRts, eager, frame};
+
+/// An operation on the memory of a peer.
+#[derive(Debug)]
+pub struct OneSidedRequest {
+    /// Local endpoint.
+    pub(crate) endpoint: u16,
+    /// Name of the remote endpoint.
+    pub(crate) peer: Id,
+    pub(crate) verb: Verb,
+    pub(crate) key: u64,
+    /// Where, in what the key opens.
+    pub(crate) offset: u64,
+    /// Bytes of the peer's memory.
+    pub(crate) length: u64,
+    /// When it completes: [`CompletionLevel::Inject`] once its memory may be reused, else when it
+    /// is done at the target.
+    pub(crate) level: CompletionLevel,
+    pub(crate) hint: Hint,
+    /// Of a put: the target is told this number when all of it is placed.
+    pub(crate) data: Option<u64>,
+    /// It starts when all that wait for answers have them.
+    pub(crate) fence: bool,
+    /// Of an atomic operation: what to compare with, if it compares, and the operands.
+    pub(crate) operands: Box<[u8]>,
+}
+
+/// A request until it goes out.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    verb: Verb,
+    key: u64,
+    offset: u64,
+    length: u64,
+    level: CompletionLevel,
+    operands: Box<[u8]>,
+}
+
+/// A status of a later version says nothing here.
+fn refusal_of(status: u8) -> Refusal {
+    Refusal::from_code(status).unwrap_or(Refusal::Unknown)
+}
+
+/// How an operation goes out.
+#[derive(Clone, Copy)]
+struct Form {
+    kind: u8,
+    flags: u8,
+    /// Bytes of the operation's memory behind the header.
+    payload: usize,
+}
+
+impl Asking {
+    fn form(&self, whole_max: u64) -> Form {
+        let (kind, flags, payload) = match self.verb {
+            Verb::Put if self.length <= whole_max => (frame::KIND_PUT, 0, self.length as usize),
+            Verb::Put => (frame::KIND_PUT_RTS, 0, 0),
+            Verb::Get => (frame::KIND_GET, 0, 0),
+            Verb::Atomic { flags, .. } => (frame::KIND_ATOMIC, flags, 0),
+            Verb::Flush => (frame::KIND_FLUSH, 0, 0),
+        };
+        Form { kind, flags, payload }
+    }
+
+    /// How long the answer is that it waits for; `None`: it is over when it is out.
+    fn reply_bytes(&self) -> Option<u64> {
+        match self.verb {
+            Verb::Get => Some(self.length),
+            Verb::Atomic { flags, .. } if flags & FLAG_FETCH != 0 => Some(self.length),
+            Verb::Flush => Some(size_of::<u64>() as u64),
+            Verb::Put | Verb::Atomic { .. } => (self.level != CompletionLevel::Inject).then_some(0),
+        }
+    }
+}
+
+impl Session {
+    /// What waits first, of messages and of operations on memory.
+    #[inline]
+    pub(in crate::proto) fn next_waiting(&self) -> Option<Id> {
+        let message = self.waiting.front().copied();
+        match self.one_sided.as_deref() {
+            None => message,
+            Some(one_sided) => one_sided.next(message),
+        }
+    }
+
+    /// Whether something waits to be staged.
+    #[inline]
+    pub(in crate::proto) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.one_sided.as_ref().is_some_and(|it| it.has_ready())
+    }
+
+    /// Whether nothing waits for anything, its answers included.
+    pub(in crate::proto) fn has_all_staged(&self) -> bool {
+        let one_sided = self.one_sided.as_deref();
+        self.waiting.is_empty()
+            && one_sided.is_none_or(|it| it.waiting.is_empty() && it.replies.is_empty())
+    }
+}
+
+impl Core {
+    /// Makes an operation on the memory of a peer. Start it with [`Self::enqueue_one_sided`] when
+    /// its own memory, which has `length` bytes, is in place.
+    pub(crate) fn new_one_sided(
+        &mut self,
+        request: OneSidedRequest,
+        length: u64,
+    ) -> Result<Id, SendRefusal> {
+        let session = self.route(request.peer)?;
+        let known = self.sessions.at(session as usize);
+        let waiting = known.and_then(|it| it.one_sided.as_deref()).map_or(0, |it| it.waiting.len());
+        if waiting >= self.config.send_queue_ops {
+            return Err(SendRefusal::Full("send_queue_ops"));
+        }
+        let OneSidedRequest { endpoint, verb, key, offset, level, hint, data, operands, .. } =
+            request;
+        let asking = Asking { verb, key, offset, length: request.length, level, operands };
+        let operation = Operation {
+            endpoint,
+            session,
+            remote: request.peer.index() as u32,
+            context: 0,
+            tag: 0,
+            length,
+            data,
+            hint,
+            passed: 0,
+            fence: request.fence,
+            slice_of: None,
+            role: Role::None,
+            state: OperationState::Asking(asking),
+        };
+        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+    }
+
+    /// Puts a new operation on memory in line, and connects if need be.
+    pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let slot = operation.session;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        session.one_sided.get_or_insert_default().waiting.push_back(id);
+        if session.is_connected() {
+            self.unblocked.push(slot);
+        } else {
+            self.want_connection(slot, now_ns);
+        }
+    }
+
+    /// The longest put, or answer to a get, that goes with its header, in bytes.
+    #[inline]
+    pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
+        let eager = u64::from(self.config.eager_limit).min(EAGER_BYTES_MAX as u64);
+        match session.datagram.as_deref() {
+            Some(datagram) => {
+                let short = (datagram.frame_bytes_max() - header) as u64;
+                (short, if datagram.has_stream { eager.max(short) } else { short })
+            }
+            None => {
+                let room = (self.staging.payload_bytes_max() as u64).saturating_sub(header as u64);
+                (room.min(eager), room.min(eager))
+            }
+        }
+    }
+
+    /// The fast path: room for all of a put that is over with that. `None`: not now, not like this.
+    #[inline]
+    pub(crate) fn stage_put_now(
+        &mut self,
+        slot: u32,
+        request: &OneSidedRequest,
+    ) -> Option<&mut [u8]> {
+        let target = self.remotes.get(request.peer)?.endpoint;
+        if !self.is_plain_put(slot, request) {
+            return None;
+        }
+        let session = self.sessions.at_mut(slot as usize)?;
+        if session.one_sided.as_ref().is_some_and(|it| !it.waiting.is_empty()) {
+            return None;
+        }
+        let header = OneSided {
+            kind: frame::KIND_PUT,
+            flags: 0,
+            target_endpoint: target.into(),
+            source_endpoint: request.endpoint.into(),
+            atomic: 0,
+            datatype: 0,
+            length: request.length.into(),
+            key: request.key.into(),
+            offset: request.offset.into(),
+            operation: 0.into(),
+        };
+        let length = request.length as usize;
+        if let Some(datagram) = session.datagram.as_deref_mut() {
+            let pool = &mut self.datagrams.segments;
+            let room = stage_put(datagram, pool, slot, &header, request.hint)?;
+            if !std::mem::replace(&mut session.is_dirty, true) {
+                self.dirty.push(slot);
+            }
+            return Some(room);
+        }
+        let pieces = [header.as_bytes(), &[]];
+        let segment = self.push_one_sided(slot, pieces, length, request.hint, false)?;
+        self.note_unheard(slot, segment);
+        self.newest_room(slot, segment, length)
+    }
+
+    /// Whether a put is over as soon as there is room for it in one frame.
+    #[inline]
+    fn is_plain_put(&self, slot: u32, request: &OneSidedRequest) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return false };
+        request.level == CompletionLevel::Inject
+            && request.data.is_none()
+            && !request.fence
+            && session.is_connected()
+            && !session.is_leaving
+            && request.length <= self.whole_max(session, size_of::<OneSided>()).1
+    }
+
+    /// Whether [`Self::stage_put_now`] failed for want of room only, so that it need not be copied
+    /// and kept: whoever asks again finds some.
+    pub(crate) fn may_put_later(&self, slot: u32, request: &OneSidedRequest) -> bool {
+        self.is_plain_put(slot, request)
+    }
+
+    /// Tries to stage what [`Self::poll_waiting`] returned, if it is no message.
+    pub(in crate::proto) fn stage_one_sided(&mut self, id: Id) -> Staged<'_> {
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let slot = operation.session;
+        if matches!(operation.state, OperationState::Replying { .. }) {
+            return self.stage_reply(id);
+        }
+        let OperationState::Asking(asking) = &operation.state else { return Staged::Blocked };
+        let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
+        let Some(one_sided) = session.one_sided.as_deref() else { return Staged::Blocked };
+        let data = DataBytes::of(operation.data);
+        let extra = size_of::<OneSided>() + data.as_slice().len();
+        let (short, whole) = self.whole_max(session, extra);
+        let form = asking.form(whole);
+        let reply_bytes = match form.kind {
+            frame::KIND_PUT_RTS => Some(0),
+            _ => asking.reply_bytes(),
+        };
+        let most = if operation.fence { 1 } else { REQUESTS_MAX };
+        let waits = operation.fence || reply_bytes.is_some();
+        let is_full = waits && one_sided.outstanding >= most;
+        let waits_for_pulls = asking.verb == Verb::Flush && one_sided.long_puts > 0;
+        if is_full || waits_for_pulls {
+            if let Some(it) =
+                self.sessions.at_mut(slot as usize).and_then(|it| it.one_sided.as_mut())
+            {
+                it.is_held = true;
+            }
+            return Staged::Blocked;
+        }
+        let (atomic, datatype) = match asking.verb {
+            Verb::Atomic { atomic, datatype, .. } => (atomic, datatype),
+            _ => (0, 0),
+        };
+        let has_data = if operation.data.is_some() { eager::FLAG_DATA } else { 0 };
+        let Some(target) = self.remotes.at(operation.remote as usize) else {
+            return Staged::Blocked;
+        };
+        let name = if reply_bytes.is_some() { id.to_u64() } else { 0 };
+        let header = OneSided {
+            kind: form.kind,
+            flags: form.flags | has_data,
+            target_endpoint: target.endpoint.into(),
+            source_endpoint: operation.endpoint.into(),
+            atomic,
+            datatype,
+            length: asking.length.into(),
+            key: asking.key.into(),
+            offset: asking.offset.into(),
+            operation: name.into(),
+        };
+        let mut head = [0; size_of::<OneSided>() + DATA_BYTES];
+        head[..size_of::<OneSided>()].copy_from_slice(header.as_bytes());
+        head[size_of::<OneSided>()..extra].copy_from_slice(data.as_slice());
+        let hint = operation.hint;
+        let is_long = form.payload as u64 > short;
+        let Some(OperationState::Asking(asking)) =
+            self.operations.get_mut(id).map(|operation| &mut operation.state)
+        else {
+            return Staged::Blocked;
+        };
+        // Its place is known to nobody else until it is staged.
+        let operands = std::mem::take(&mut asking.operands);
+        let pieces = [&head[..extra], &operands];
+        let staged = self.push_one_sided(slot, pieces, form.payload, hint, is_long);
+        let Some(segment) = staged else {
+            if let Some(OperationState::Asking(asking)) =
+                self.operations.get_mut(id).map(|operation| &mut operation.state)
+            {
+                asking.operands = operands;
+            }
+            return self.wait_for_room(slot);
+        };
+        if let Some(one_sided) =
+            self.sessions.at_mut(slot as usize).and_then(|it| it.one_sided.as_deref_mut())
+        {
+            one_sided.waiting.pop_front();
+            (one_sided.messages_next, one_sided.messages_wait) = (true, false);
+            one_sided.outstanding += u32::from(reply_bytes.is_some());
+            one_sided.long_puts += u32::from(form.kind == frame::KIND_PUT_RTS);
+        }
+        let completes = reply_bytes.is_none();
+        if completes {
+            self.operations.remove(id);
+            self.note_unheard(slot, segment);
+        } else if let Some(operation) = self.operations.get_mut(id) {
+            let is_pulled = form.kind == frame::KIND_PUT_RTS;
+            operation.role = if is_pulled { Role::LongPut } else { Role::Origin };
+            operation.state = match is_pulled {
+                true => OperationState::Serving(Serving::default()),
+                false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
+            };
+        }
+        let Some(room) = self.newest_room(slot, segment, form.payload) else {
+            return Staged::Blocked;
+        };
+        match form.payload {
+            0 if !completes => Staged::Rts { room },
+            _ => Staged::Eager { room, completes },
+        }
+    }
+
+    /// Nothing of a session can be staged; acknowledgements and sent segments bring it back.
+    pub(super) fn wait_for_room(&mut self, slot: u32) -> Staged<'_> {
+        self.unblocked.retain(|&unblocked| unblocked != slot);
+        let session = self.sessions.at(slot as usize);
+        if session.is_some_and(|it| it.datagram.is_none() && it.outbox.is_empty()) {
+            // Another session holds the staging buffers: look again in the next poll.
+            self.unblocked.insert(0, slot);
+        }
+        Staged::Blocked
+    }
+
+    /// An operation that is done for its user may still be lost with its session.
+    ///
+    /// RR-END-5.
+    fn note_unheard(&mut self, slot: u32, segment: Option<Id>) {
+        match segment.and_then(|segment| self.datagrams.segments.get_mut(segment)) {
+            Some(segment) => segment.ends_unheard = true,
+            None => {
+                if let Some(session) = self.sessions.at_mut(slot as usize) {
+                    session.completed_frame = Some(session.last_frame());
+                }
+            }
+        }
+    }
+
+    /// The answer to an operation.
+    ///
+    /// RR-RMA-2.
+    pub(in crate::proto) fn handle_reply(
+        &mut self,
+        slot: u32,
+        reply: &Reply,
+        payload: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let id = Id::from_u64(reply.operation.get());
+        let Some(operation) = self.operations.get_mut(id).filter(|it| it.session == slot) else {
+            self.counters.stale_frames += 1;
+            return Ok(());
+        };
+        let (remote, status) = (operation.remote, reply.status);
+        match &mut operation.state {
+            OperationState::Serving(serving) if operation.role == Role::LongPut => {
+                if status != STATUS_DONE {
+                    serving.failed.get_or_insert(Cause::Refused(refusal_of(status)));
+                    self.finish_serving(id, effects);
+                }
+            }
+            OperationState::AwaitReply { .. } if status != STATUS_DONE => {
+                self.remove_operation(id);
+                let refusal = refusal_of(status);
+                effects.complete(id, Ended::Refused(refusal, self.name_of(remote)));
+            }
+            &mut OperationState::AwaitReply { bytes } => {
+                let got = payload.len() as u64;
+                if got != bytes {
+                    return Err(FrameError::BadReply { got, wanted: bytes });
+                }
+                let (takes, accepted) = (operation.length > 0, operation.length);
+                self.remove_operation(id);
+                if takes && got > 0 {
+                    effects.place(id, 0, payload);
+                }
+                let ended = match payload.first_chunk() {
+                    Some(count) if !takes && u64::from_le_bytes(*count) > 0 => {
+                        Ended::Unflushed(u64::from_le_bytes(*count))
+                    }
+                    _ => Ended::Sent { accepted },
+                };
+                effects.complete(id, ended);
+            }
+            _ => self.counters.stale_frames += 1,
+        }
+        Ok(())
+    }
+
+    /// What an operation gets is to be pulled.
+    ///
+    /// RR-RMA-2.
+    pub(in crate::proto) fn handle_reply_rts(
+        &mut self,
+        slot: u32,
+        reply: &ReplyRts,
+        effects: &mut impl Effects,
+    ) {
+        let id = Id::from_u64(reply.operation.get());
+        let send_operation = reply.send_operation.get();
+        let found = self.operations.get(id).filter(|it| it.session == slot);
+        let (Some(operation), true) = (found, found.is_some_and(Operation::awaits_bytes)) else {
+            self.counters.stale_frames += 1;
+            let status = crate::wire::done::STATUS_ABANDONED;
+            let done = super::super::session::ControlFrame::done(send_operation, status, 0);
+            return self.push_control(slot, done);
+        };
+        let (length, hint) = (operation.length, operation.hint);
+        let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
+        let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
+        let offered = Offered { send_operation, hint, first: 0 };
+        self.pull(id, slot, offered, arrival, effects);
+    }
+
+    /// An operation ends, and what it held of its session's bound is free.
+    pub(in crate::proto) fn remove_operation(&mut self, id: Id) -> Option<Operation> {
+        let operation = self.operations.remove(id)?;
+        if operation.role != Role::None {
+            self.release_bound(operation.session, operation.role);
+        }
+        Some(operation)
+    }
+
+    #[cold]
+    fn release_bound(&mut self, slot: u32, role: Role) {
+        let session = self.sessions.at_mut(slot as usize);
+        let Some(session) = session else { return };
+        // It goes with the session.
+        let one_sided = session.one_sided.get_or_insert_default();
+        match role {
+            Role::None => {}
+            Role::Target(key) => {
+                one_sided.served = one_sided.served.saturating_sub(1);
+                if let Some(key) = key {
+                    self.regions.end(key, slot);
+                }
+            }
+            Role::Origin | Role::LongPut => {
+                one_sided.outstanding = one_sided.outstanding.saturating_sub(1);
+                if role == Role::LongPut {
+                    one_sided.long_puts = one_sided.long_puts.saturating_sub(1);
+                }
+                if std::mem::take(&mut one_sided.is_held) && session.is_connected() {
+                    self.unblocked.push(slot);
+                }
+            }
+        }
+    }
+}

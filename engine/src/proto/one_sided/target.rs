@@ -1,0 +1,364 @@
+//! The target: are key, range and rights good, and then it is done, or refused.
+
+use zerocopy::IntoBytes;
+
+use super::super::core::Core;
+use super::super::datagram::window::is_before;
+use super::super::effects::{Arrival, Effects};
+use super::super::hint::Hint;
+use super::super::operation::{Operation, OperationState, Serving};
+use super::super::regions::{Access, Granted, Refusal};
+use super::super::rendezvous::Offered;
+use super::super::send::Staged;
+use super::super::session::{ControlFrame, ShortReply};
+use super::super::table::Id;
+use super::{ENDURED_MAX, Role, SHORT_REPLY_BYTES};
+use crate::wire::one_sided::{ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, OneSided};
+use crate::wire::reply::{REPLY_HEADER_BYTES, STATUS_DONE};
+use crate::wire::reply_rts::REPLY_RTS_BYTES;
+use crate::wire::{FrameError, Reply, ReplyRts, frame};
+
+impl Core {
+    /// An operation on this engine's memory has come as frame `number`.
+    ///
+    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6.
+    pub(in crate::proto) fn handle_one_sided(
+        &mut self,
+        (slot, number): (u32, u32),
+        header: &OneSided,
+        data: Option<u64>,
+        operands: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
+        session.message_ns = now_ns;
+        let engine = session.engine;
+        let one_sided = session.one_sided.get_or_insert_default();
+        if header.kind == frame::KIND_FLUSH {
+            if one_sided.flushes.len() >= ENDURED_MAX as usize {
+                return Err(FrameError::TooManyRequests(one_sided.flushes.len() as u32));
+            }
+            one_sided.flushes.push_back((number, header.operation.get()));
+            self.answer_flushes(slot);
+            return Ok(());
+        }
+        let is_kept = matches!(header.kind, frame::KIND_GET | frame::KIND_PUT_RTS);
+        if is_kept && one_sided.served >= ENDURED_MAX {
+            return Err(FrameError::TooManyRequests(one_sided.served));
+        }
+        let access = match header.kind {
+            frame::KIND_GET => Access::REMOTE_READ,
+            frame::KIND_ATOMIC if header.flags & FLAG_FETCH != 0 => {
+                Access::REMOTE_ATOMIC | Access::REMOTE_READ
+            }
+            frame::KIND_ATOMIC => Access::REMOTE_ATOMIC,
+            _ => Access::REMOTE_WRITE,
+        };
+        let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
+        let target = header.target_endpoint.get();
+        if !self.endpoints.is_open(target) {
+            self.refuse(slot, header, Refusal::Endpoint);
+            return Ok(());
+        }
+        let source = header.source_endpoint.get();
+        let known = session_remote(self, slot, source);
+        let remote = known.ok_or(FrameError::UnknownSource(source))?;
+        let granted = match self.regions.check(engine, key, offset, length, access, now_ns) {
+            Ok(granted) => granted,
+            Err(refused) => {
+                self.refuse(slot, header, refused);
+                return Ok(());
+            }
+        };
+        if data.is_some() && !effects.can_tell(target) {
+            self.refuse(slot, header, Refusal::Busy);
+            return Ok(());
+        }
+        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let arrival = Arrival { peer, context: 0, tag: key, length, data };
+        match header.kind {
+            frame::KIND_PUT => match effects.put(granted.region, granted.start, operands) {
+                Ok(()) => {
+                    effects.accessed(granted.region, access, target, &arrival);
+                    self.answer(slot, header, &[], effects);
+                }
+                Err(refusal) => self.refuse(slot, header, refusal),
+            },
+            frame::KIND_ATOMIC => {
+                self.apply_atomic(slot, header, granted, &arrival, operands, effects)
+            }
+            _ => self.serve(slot, header, granted, arrival, effects),
+        }
+        Ok(())
+    }
+
+    fn apply_atomic(
+        &mut self,
+        slot: u32,
+        header: &OneSided,
+        granted: Granted,
+        arrival: &Arrival,
+        operands: &[u8],
+        effects: &mut impl Effects,
+    ) {
+        let length = header.length.get() as usize;
+        let compared = if header.flags & FLAG_COMPARE != 0 { length } else { 0 };
+        let (compare, operands) = operands.split_at(compared.min(operands.len()));
+        let mut before = [0; ATOMIC_BYTES_MAX];
+        let fetched = if header.flags & FLAG_FETCH != 0 { length } else { 0 };
+        let fetched = &mut before[..fetched];
+        let codes = (header.atomic, header.datatype);
+        let into = (!fetched.is_empty()).then_some(&mut *fetched);
+        match effects.atomic(granted.region, granted.start, codes, (compare, operands), into) {
+            Ok(()) => {
+                let target = header.target_endpoint.get();
+                effects.accessed(granted.region, Access::REMOTE_ATOMIC, target, arrival);
+                self.answer(slot, header, fetched, effects);
+            }
+            Err(refusal) => self.refuse(slot, header, refusal),
+        }
+    }
+
+    /// An operation on this engine's memory that is not over at once.
+    fn serve(
+        &mut self,
+        slot: u32,
+        header: &OneSided,
+        granted: Granted,
+        arrival: Arrival,
+        effects: &mut impl Effects,
+    ) {
+        let (length, target) = (header.length.get(), header.target_endpoint.get());
+        let to = header.operation.get();
+        let operation = Operation {
+            endpoint: target,
+            session: slot,
+            remote: arrival.peer.index() as u32,
+            context: 0,
+            tag: arrival.tag,
+            length,
+            data: arrival.data,
+            hint: Hint::None,
+            passed: 0,
+            fence: false,
+            slice_of: None,
+            role: Role::Target(Some(granted.key)),
+            state: OperationState::Replying { to },
+        };
+        if !self.regions.begin(granted.key, slot) {
+            return self.refuse(slot, header, Refusal::Key);
+        }
+        let Ok(id) = self.operations.insert(operation) else {
+            self.regions.end(granted.key, slot);
+            return self.refuse(slot, header, Refusal::Busy);
+        };
+        let is_write = header.kind == frame::KIND_PUT_RTS;
+        if let Err(refusal) =
+            effects.lend(id, granted.region, granted.start, length, (target, is_write))
+        {
+            self.operations.remove(id);
+            self.regions.end(granted.key, slot);
+            return self.refuse(slot, header, refusal);
+        }
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let one_sided = session.one_sided.get_or_insert_default();
+        one_sided.served += 1;
+        if is_write {
+            let offered = Offered { send_operation: to, hint: Hint::None, first: 0 };
+            self.pull(id, slot, offered, arrival, effects);
+        } else {
+            one_sided.replies.push_back(id);
+            self.unblocked.push(slot);
+        }
+    }
+
+    /// Tells the origin, if it waits, or counts it for its next flush.
+    fn refuse(&mut self, slot: u32, header: &OneSided, refusal: Refusal) {
+        self.counters.refused_accesses += 1;
+        let operation = header.operation.get();
+        if operation != 0 {
+            let reply = ShortReply::new(operation, refusal.code(), &[]);
+            return self.push_control(slot, ControlFrame::Reply(reply));
+        }
+        let session = self.sessions.at_mut(slot as usize);
+        if let Some(one_sided) = session.and_then(|it| it.one_sided.as_deref_mut()) {
+            one_sided.refused += 1;
+        }
+    }
+
+    /// An operation is done, and its origin is told if it waits.
+    fn answer(&mut self, slot: u32, header: &OneSided, bytes: &[u8], effects: &mut impl Effects) {
+        let to = header.operation.get();
+        if to == 0 {
+            return;
+        }
+        if bytes.len() <= SHORT_REPLY_BYTES {
+            let reply = ShortReply::new(to, STATUS_DONE, bytes);
+            return self.push_control(slot, ControlFrame::Reply(reply));
+        }
+        let operation = Operation {
+            endpoint: header.target_endpoint.get(),
+            session: slot,
+            remote: super::super::operation::NO_REMOTE,
+            context: 0,
+            tag: 0,
+            length: bytes.len() as u64,
+            data: None,
+            hint: Hint::None,
+            passed: 0,
+            fence: false,
+            slice_of: None,
+            role: Role::Target(None),
+            state: OperationState::Replying { to },
+        };
+        let Ok(id) = self.operations.insert(operation) else {
+            let reply = ShortReply::new(to, Refusal::Busy.code(), &[]);
+            return self.push_control(slot, ControlFrame::Reply(reply));
+        };
+        effects.keep(id, bytes);
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let one_sided = session.one_sided.get_or_insert_default();
+        one_sided.served += 1;
+        one_sided.replies.push_back(id);
+        self.unblocked.push(slot);
+    }
+
+    /// The endpoint that an operation of a peer names is closed before its answer could go out.
+    pub(in crate::proto) fn give_up_answer(&mut self, id: Id) {
+        let Some(operation) = self.operations.get(id) else { return };
+        if let &OperationState::Replying { to } = &operation.state {
+            let reply = ShortReply::new(to, Refusal::Endpoint.code(), &[]);
+            self.push_control(operation.session, ControlFrame::Reply(reply));
+        }
+    }
+
+    /// Stages what a peer gets.
+    pub(super) fn stage_reply(&mut self, id: Id) -> Staged<'_> {
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let &OperationState::Replying { to } = &operation.state else { return Staged::Blocked };
+        let (slot, length, hint) = (operation.session, operation.length, operation.hint);
+        let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
+        let (short, whole) = self.whole_max(session, REPLY_HEADER_BYTES);
+        let is_whole = length <= whole;
+        let payload = if is_whole { length as usize } else { 0 };
+        let reply = Reply {
+            kind: frame::KIND_REPLY,
+            status: STATUS_DONE,
+            reserved: 0.into(),
+            length: (payload as u32).into(),
+            operation: to.into(),
+        };
+        let rts = ReplyRts {
+            kind: frame::KIND_REPLY_RTS,
+            flags: 0,
+            reserved: 0.into(),
+            reserved_2: 0.into(),
+            operation: to.into(),
+            send_operation: id.to_u64().into(),
+        };
+        const _: () = assert!(REPLY_RTS_BYTES >= REPLY_HEADER_BYTES);
+        let header = if is_whole { reply.as_bytes() } else { rts.as_bytes() };
+        let is_long = payload as u64 > short;
+        let staged = self.push_one_sided(slot, [header, &[]], payload, hint, is_long);
+        let Some(segment) = staged else { return self.wait_for_room(slot) };
+        let session = self.sessions.at_mut(slot as usize);
+        if let Some(one_sided) = session.and_then(|it| it.one_sided.as_deref_mut()) {
+            one_sided.replies.pop_front();
+        }
+        if is_whole {
+            self.remove_operation(id);
+        } else if let Some(operation) = self.operations.get_mut(id) {
+            operation.state = OperationState::Serving(Serving::default());
+        }
+        let Some(room) = self.newest_room(slot, segment, payload) else { return Staged::Blocked };
+        if is_whole { Staged::Eager { room, completes: true } } else { Staged::Rts { room } }
+    }
+
+    /// Flushes before which all frames have come are answered.
+    ///
+    /// RR-RMA-5.
+    pub(in crate::proto) fn answer_flushes(&mut self, slot: u32) {
+        while let Some(session) = self.sessions.at_mut(slot as usize)
+            && let Some(one_sided) = session.one_sided.as_deref_mut()
+            && let Some(&(number, to)) = one_sided.flushes.front()
+        {
+            if session.datagram.is_some()
+                && !planted!(FlushEarly)
+                && !is_before(number, session.expected_frame)
+            {
+                return;
+            }
+            one_sided.flushes.pop_front();
+            let refused = std::mem::take(&mut one_sided.refused);
+            let reply = ShortReply::new(to, STATUS_DONE, &refused.to_le_bytes());
+            self.push_control(slot, ControlFrame::Reply(reply));
+        }
+    }
+
+    /// A frame of a one-sided operation: `pieces`, and `payload` bytes of room behind them. The
+    /// segment that it is in; `Some(None)`: it goes by a stream. `None`: no room now.
+    #[allow(clippy::option_option, reason = "segments are those of datagrams")]
+    pub(super) fn push_one_sided(
+        &mut self,
+        slot: u32,
+        pieces: [&[u8]; 2],
+        payload: usize,
+        hint: Hint,
+        is_long: bool,
+    ) -> Option<Option<Id>> {
+        let head = pieces[0].len() + pieces[1].len();
+        let length = head + payload;
+        let session = self.sessions.at_mut(slot as usize)?;
+        let write = |room: &mut [u8]| {
+            let (first, second) = room[..head].split_at_mut(pieces[0].len());
+            first.copy_from_slice(pieces[0]);
+            second.copy_from_slice(pieces[1]);
+        };
+        let segment = if let Some(datagram) = session.datagram.as_deref_mut() {
+            let pool = &mut self.datagrams.segments;
+            let id = datagram.push_for(pool, slot, length, hint, is_long)?;
+            write(pool.get_mut(id)?.push(length));
+            Some(id)
+        } else {
+            if !session.outbox.has_room(&self.staging, length) {
+                return None;
+            }
+            if session.outbox.has_checksums() {
+                let sum =
+                    |sum| pieces.iter().fold(sum, |sum, piece| crc32c::crc32c_append(sum, piece));
+                session.outbox.add_to_sum(sum);
+                self.unsummed = Some(slot);
+            }
+            write(session.push_message(&mut self.staging, length)?);
+            None
+        };
+        if !std::mem::replace(&mut session.is_dirty, true) {
+            self.dirty.push(slot);
+        }
+        Some(segment)
+    }
+
+    /// The last `payload` bytes that were pushed, to be written.
+    pub(super) fn newest_room(
+        &mut self,
+        slot: u32,
+        segment: Option<Id>,
+        payload: usize,
+    ) -> Option<&mut [u8]> {
+        match segment {
+            Some(segment) => Some(self.datagrams.segments.get_mut(segment)?.newest(payload)),
+            None => {
+                let session = self.sessions.at_mut(slot as usize)?;
+                Some(session.outbox.newest(payload))
+            }
+        }
+    }
+}
+
+/// The remote endpoint that a peer calls `source`.
+fn session_remote(core: &mut Core, slot: u32, source: u16) -> Option<u32> {
+    let session = core.sessions.at(slot as usize)?;
+    let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
+    if known != u32::MAX { Some(known) } else { core.remote_of(slot, source) }
+}

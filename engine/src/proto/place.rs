@@ -1,0 +1,144 @@
+//! Peers that the user knows by an IP address and a port alone: whoever listens there.
+//!
+//! ```text
+//!  insert 10.0.0.2:7000      a session without an engine: it has a place
+//!     │  hello for engine 0  ──────────────>  whoever listens there
+//!     │                      <──────────────  wrong engine: this is my address, and its proof
+//!     v
+//!  the remote endpoint moves to the session with that engine, which connects as every other
+//! ```
+//!
+//! No session is ever set up with engine 0, so the election of RR-CONN-4 and the keys of a session
+//! know real ids only. The session that a place has led to remembers the place: when another engine
+//! answers there later the remote endpoint moves on to the session with that.
+
+use std::net::SocketAddr;
+
+use super::core::{Action, Core};
+use super::effects::Effects;
+use super::failure::PeerFailure;
+use super::operation::Operation;
+use super::session::Session;
+use super::table::Id;
+use crate::wire::locators::Locators;
+
+/// The endpoint of an engine that a place means.
+const FIRST: u16 = 0;
+
+impl Core {
+    /// The session that the place has led to, or one that asks who is there. `None`: at the limit.
+    pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
+        let known = self.sessions.iter().find(|(_, session)| session.place == Some(place));
+        if let Some(slot) = known.map(|(id, _)| id.index() as u32) {
+            return Some(slot);
+        }
+        self.forget_some();
+        let mut session = Session::new(0, place.into(), self.config.retry);
+        session.place = Some(place);
+        Some(self.sessions.insert(session).ok()?.index() as u32)
+    }
+
+    /// Whether this is the place that a session was asked for by, and who answers there is to be
+    /// the peer.
+    pub(crate) fn is_of_place(&self, slot: u32, answering: &Locators) -> bool {
+        let place = self.sessions.at(slot as usize).and_then(|session| session.place);
+        let is_it = |own: SocketAddr, place: SocketAddr| {
+            (own.ip(), own.port()) == (place.ip(), place.port())
+        };
+        place.is_some_and(|place| answering.iter().any(|own| is_it(own, place)))
+    }
+
+    /// `engine`, which listens at the place that a session was asked for by, has said so under its
+    /// proof: the peer is that one from now on.
+    ///
+    /// RR-CONN-7.
+    pub(crate) fn adopt(
+        &mut self,
+        slot: u32,
+        engine: u64,
+        locators: Locators,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) {
+        let Some(place) = self.sessions.at(slot as usize).map(|known| known.place) else { return };
+        let other = self.session_with(engine, locators).filter(|&other| other != slot);
+        let Some(other) = other else {
+            let attempts = 1;
+            return self.fail_session(slot, PeerFailure::Full { attempts }, effects);
+        };
+        let Some(remote) = self.remote_at(slot).and_then(|it| self.remotes.id_at(it as usize))
+        else {
+            return self.give_place_up(slot);
+        };
+        if let Some(there) = self.remote_at(other)
+            && there != remote.index() as u32
+        {
+            self.fail_session(slot, PeerFailure::KnownOtherwise, effects);
+            return;
+        }
+        self.move_remote(remote, slot, other);
+        self.give_place_up(slot);
+        if let Some(session) = self.sessions.at_mut(other as usize) {
+            session.place = place;
+        }
+        if self.sessions.at(other as usize).is_some_and(Session::is_connected) {
+            self.unblocked.push(other);
+        } else {
+            self.reset_failure(other);
+            self.want_connection(other, now_ns);
+        }
+    }
+
+    /// Index of the remote endpoint that a place means.
+    fn remote_at(&self, slot: u32) -> Option<u32> {
+        let known = self.sessions.at(slot as usize)?.remotes.get(usize::from(FIRST));
+        known.copied().filter(|&remote| remote != u32::MAX)
+    }
+
+    /// A remote endpoint, and what is posted with it, belongs to another session.
+    fn move_remote(&mut self, remote: Id, from: u32, to: u32) {
+        let index = remote.index() as u32;
+        if let Some(remote) = self.remotes.get_mut(remote) {
+            remote.session = to;
+        }
+        let mut waiting = Vec::new();
+        if let Some(session) = self.sessions.at_mut(from as usize) {
+            session.remotes[usize::from(FIRST)] = u32::MAX;
+            let operations = &self.operations;
+            let is_its = |id: &Id| {
+                operations.get(*id).is_some_and(|operation: &Operation| operation.remote == index)
+            };
+            waiting = session.waiting.iter().copied().filter(is_its).collect();
+            session.waiting.retain(|id| !is_its(id));
+        }
+        for slot in 0..self.operations.slots() {
+            let Some(id) = self.operations.id_at(slot) else { continue };
+            let Some(operation) = self.operations.get_mut(id) else { continue };
+            if operation.remote == index && operation.session == from {
+                operation.session = to;
+            }
+        }
+        if let Some(session) = self.sessions.at_mut(to as usize) {
+            if session.remotes.is_empty() {
+                session.remotes.push(u32::MAX);
+            }
+            session.remotes[usize::from(FIRST)] = index;
+            session.waiting.extend(waiting);
+        }
+    }
+
+    /// The session has nothing more to do with its place.
+    fn give_place_up(&mut self, slot: u32) {
+        self.actions.push_back(Action::CloseControl { session: slot, is_failure: false });
+        self.end_own_offer(slot);
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.place = None;
+            session.connection.fail();
+            session.connection.reset();
+        }
+        self.note_over(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! What becomes of a remote endpoint whose place is asked.
+
+use super::super::by_hand::locator;
+use super::super::core::Config;
+use super::super::effects::Ended;
+use super::*;
+
+const OWN: u64 = 7;
+const THERE: u64 = 20;
+
+/// Operations are not looked at.
+struct Nobody;
+
+impl Effects for Nobody {
+    fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
+    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
+    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
+        0
+    }
+    fn complete(&mut self, _: Id, _: Ended) {}
+    fn slice(&mut self, _: Id, _: Id, _: u64, _: u64) {}
+}
+
+fn core() -> Core {
+    Core::new(OWN, Config { sessions_max: 8, ..Config::for_tests() })
+}
+
+fn place() -> Locators {
+    locator().into()
+}
+
+/// RR-CONN-7
+#[test]
+fn a_place_leads_to_the_session_with_its_engine_and_later_to_another_one() {
+    let mut core = core();
+    let peer = core.insert_peer(0, place(), 0).unwrap();
+    assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
+    let asks = core.remotes.get(peer).unwrap().session;
+    assert!(core.is_of_place(asks, &place()) && core.by_engine.is_empty());
+    let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
+    assert!(!core.is_of_place(asks, &elsewhere));
+    let mut before = asks;
+    for engine in [THERE, THERE + 1] {
+        core.adopt(before, engine, place(), 0, &mut Nobody);
+        let session = core.remotes.get(peer).unwrap().session;
+        assert_eq!(core.session_of(engine), Some(session));
+        assert_ne!(session, before);
+        assert!(!core.is_of_place(before, &place()) && core.is_of_place(session, &place()));
+        assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
+        assert_eq!(core.insert_peer(engine, place(), 0), Some(peer));
+        assert_eq!(core.name_of(peer.index() as u32).unwrap().engine, engine);
+        before = session;
+    }
+}
+
+/// RR-CONN-7
+#[test]
+fn two_handles_of_one_endpoint_are_refused() {
+    let mut core = core();
+    let known = core.insert_peer(THERE, place(), 0).unwrap();
+    let peer = core.insert_peer(0, place(), 0).unwrap();
+    let asks = core.remotes.get(peer).unwrap().session;
+    core.adopt(asks, THERE, place(), 0, &mut Nobody);
+    let session = core.session(asks).unwrap();
+    assert_eq!(session.failure, Some(PeerFailure::KnownOtherwise));
+    let there = core.session_of(THERE).unwrap();
+    assert_eq!(core.remotes.get(known).unwrap().session, there);
+    assert_eq!(core.session(there).unwrap().failure, None);
+}
+
+/// RR-CONN-7
+#[test]
+fn an_engine_at_its_own_place_is_its_own_peer() {
+    let mut core = core();
+    let peer = core.insert_peer(0, place(), 0).unwrap();
+    let asks = core.remotes.get(peer).unwrap().session;
+    core.adopt(asks, OWN, place(), 0, &mut Nobody);
+    let session = core.remotes.get(peer).unwrap().session;
+    assert!(core.is_loopback(session) && core.session(session).unwrap().is_connected());
+}

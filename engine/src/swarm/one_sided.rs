@@ -1,0 +1,411 @@
+//! Operations on the memory of other processes, at random, and what has to be in that memory.
+//!
+//! Each process opens one region, by a key that all know:
+//!
+//! ```text
+//!  guard | cells of host 0 | cells of host 1 | ... | counter | guard
+//! ```
+//!
+//! Host `n` writes and reads its own cells, one operation at a time in each, so what has to be
+//! there is known but for puts whose outcome is unknown: each byte is of the last put that was
+//! done, or of one of these. All add 1 to the counter. Nobody writes the guards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Run;
+use super::form::content;
+use super::oracle::Process;
+use crate::driver::sim::random::Random;
+use crate::memory::{Buffer, Shape, Window};
+use crate::progress::completions::Route;
+use crate::progress::lent::RegionCounts;
+use crate::progress::post::Memory;
+use crate::proto::effects::CompletionLevel;
+use crate::proto::hint::Hint;
+use crate::proto::one_sided::Verb;
+use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::regions::{Access, KeyRequest, Refusal};
+use crate::types::{AtomicOp, Completion, Datatype, Error, OperationKind};
+use crate::wire::one_sided::FLAG_FETCH;
+
+/// Hosts that have cells.
+const HOSTS: usize = 16;
+/// In one datagram, in several or by a stream, and pulled.
+const CELLS: [usize; 4] = [8, 300, 3000, 20_000];
+const CELLS_BYTES: usize = CELLS[0] + CELLS[1] + CELLS[2] + CELLS[3];
+const GUARD: usize = 64;
+const GUARDED: u8 = 0x5a;
+/// What the simulated kernel leaves where a request of it was cancelled.
+const SCRIBBLED: u8 = 0xee;
+const COUNTER: usize = GUARD + HOSTS * CELLS_BYTES;
+const REGION_BYTES: usize = COUNTER + 8 + GUARD;
+
+/// Where in a region a cell is, and how long.
+fn range_of(host: usize, cell: usize) -> (usize, usize) {
+    let before: usize = CELLS[..cell].iter().sum();
+    (GUARD + host * CELLS_BYTES + before, CELLS[cell])
+}
+
+/// The key to the region of a process.
+fn key_of(process: Process) -> u64 {
+    process ^ 0x6b65_795f_6f66_5f70
+}
+
+/// What one operation was for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    origin: Process,
+    target: Process,
+    host: usize,
+    /// Which cell; `None`: the counter.
+    cell: Option<usize>,
+    kind: OperationKind,
+    /// It ends when its memory is free, wherever its bytes are.
+    is_early: bool,
+    is_over: bool,
+    has_failed: bool,
+}
+
+/// What is known of a cell: names of contents, 0 before the first.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    last: u64,
+    /// Puts whose outcome is unknown since then.
+    unknown: Vec<u64>,
+    is_busy: bool,
+}
+
+impl Cell {
+    /// Which byte of `bytes` nobody wrote.
+    ///
+    /// Where chunks are garbled on their way, what a put leaves that failed is anything.
+    fn wrong_byte(&self, bytes: &[u8], may_be_garbled: bool) -> Option<usize> {
+        if may_be_garbled && !self.unknown.is_empty() {
+            return None;
+        }
+        let contents: Vec<Vec<u8>> = std::iter::once(self.last)
+            .chain(self.unknown.iter().copied())
+            .map(|name| content_of(name, bytes.len()))
+            .collect();
+        let may_be_cut = !self.unknown.is_empty();
+        let is_written = |&at: &usize| {
+            let is_scribbled = may_be_cut && bytes[at] == SCRIBBLED;
+            is_scribbled || contents.iter().any(|content| content[at] == bytes[at])
+        };
+        (0..bytes.len()).find(|at| !is_written(at))
+    }
+}
+
+fn content_of(name: u64, length: usize) -> Vec<u8> {
+    if name == 0 { vec![0; length] } else { content(name, length) }
+}
+
+#[derive(Debug)]
+struct Target {
+    window: Arc<Window>,
+    cells: Vec<[Cell; CELLS.len()]>,
+    /// Additions that are done.
+    added: u64,
+    /// Additions that may have been done.
+    perhaps: u64,
+    /// Values that were fetched.
+    fetched: BTreeSet<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct OneSidedWorld {
+    random: Random,
+    targets: BTreeMap<Process, Target>,
+    asked: Vec<Asked>,
+}
+
+impl OneSidedWorld {
+    pub(super) fn new(seed: u64) -> Self {
+        let random = Random::new(seed.rotate_left(48) ^ 0x0f0f);
+        Self { random, targets: BTreeMap::new(), asked: Vec::new() }
+    }
+
+    /// Operations of a process that have not ended.
+    fn outstanding(&self, process: Process) -> usize {
+        self.asked.iter().filter(|it| it.origin == process && !it.is_over).count()
+    }
+}
+
+impl Run {
+    /// A process that was just started opens its region.
+    pub(super) fn open_region(&mut self, host: usize) -> Result<(), String> {
+        let process = self.residents[host].process;
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let window = Window::allocate(REGION_BYTES).map_err(|error| error.to_string())?;
+        for offset in [0, COUNTER + 8] {
+            window.store(offset, &[GUARDED; GUARD]).map_err(|error| error.to_string())?;
+        }
+        let (window, counts) = (Arc::new(window), Arc::new(RegionCounts::default()));
+        let length = REGION_BYTES as u64;
+        let region = engine.lend_region(length, Arc::clone(&window), counts);
+        let region = region.map_err(|error| error.to_string())?;
+        let (offset, length) = (GUARD as u64, (COUNTER + 8 - GUARD) as u64);
+        let (key, access, peers) = (Some(key_of(process)), Access::all(), None);
+        let request = KeyRequest { key, offset, length, access, peers };
+        engine.add_key(region, request).map_err(|error| error.to_string())?;
+        let cells = vec![<[Cell; CELLS.len()]>::default(); HOSTS];
+        let (added, perhaps, fetched) = (0, 0, BTreeSet::new());
+        let target = Target { window, cells, added, perhaps, fetched };
+        self.one_sided.targets.insert(process, target);
+        Ok(())
+    }
+
+    /// A process puts, gets or adds.
+    pub(super) fn reach_memory(&mut self, host: usize) -> Result<(), String> {
+        let origin = self.residents[host].process;
+        let to = self.one_sided.random.below(self.residents.len());
+        let target = self.residents[to].process;
+        let (is_known, hosts) = (self.one_sided.targets.contains_key(&target), host < HOSTS);
+        let room = self.one_sided.outstanding(origin) < self.plan.backlog_max;
+        if !is_known || !hosts || !room || !self.leaves_room_to_receive(host) {
+            return Ok(());
+        }
+        let cell = self.one_sided.random.below(CELLS.len() + 1);
+        if cell == CELLS.len() {
+            return self.add_to_counter(host, (origin, target));
+        }
+        let known = self.one_sided.targets.get_mut(&target).map(|it| &mut it.cells[host][cell]);
+        if known.is_none_or(|known| known.is_busy) {
+            return Ok(());
+        }
+        let number = cell;
+        let (offset, length) = range_of(host, number);
+        let name = self.one_sided.asked.len() as u64 + 1;
+        let (verb, kind, bytes) = match self.one_sided.random.below(3) {
+            0 => (Verb::Get, OperationKind::Get, vec![0; length]),
+            _ => (Verb::Put, OperationKind::Put, content_of(name, length)),
+        };
+        let is_flushed = verb == Verb::Put && self.one_sided.random.one_in(2);
+        let level = if is_flushed { CompletionLevel::Inject } else { CompletionLevel::Delivery };
+        let at = (key_of(target), (offset - GUARD) as u64, length as u64);
+        let posted = self.ask(host, target, (verb, at, level), Some(bytes), &[])?;
+        if !posted {
+            return Ok(());
+        }
+        let (is_early, cell) = (is_flushed, Some(cell));
+        let asked =
+            Asked { origin, target, host, cell, kind, is_early, is_over: false, has_failed: false };
+        self.one_sided.asked.push(asked);
+        if let Some(known) = self.one_sided.targets.get_mut(&target) {
+            let known = &mut known.cells[host][number];
+            known.is_busy = true;
+            if kind == OperationKind::Put {
+                // It counts as done when it has ended well.
+                known.unknown.push(name);
+            }
+        }
+        if is_flushed {
+            let flush = (Verb::Flush, (0, 0, 0), CompletionLevel::Delivery);
+            if self.ask(host, target, flush, None, &[])? {
+                // The put's own end frees nothing, that of the flush does.
+                self.one_sided.asked.push(Asked { kind: OperationKind::Flush, ..asked });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_to_counter(
+        &mut self,
+        host: usize,
+        (origin, target): (Process, Process),
+    ) -> Result<(), String> {
+        let (atomic, datatype) = (AtomicOp::Sum.code(), Datatype::U64.code());
+        let verb = Verb::Atomic { atomic, datatype, flags: FLAG_FETCH };
+        let at = (key_of(target), (COUNTER - GUARD) as u64, 8);
+        let what = (verb, at, CompletionLevel::Delivery);
+        if self.ask(host, target, what, Some(vec![0; 8]), &1u64.to_ne_bytes())? {
+            let kind = OperationKind::Atomic;
+            self.one_sided.asked.push(Asked {
+                origin,
+                target,
+                host,
+                cell: None,
+                kind,
+                is_early: false,
+                is_over: false,
+                has_failed: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// Posts an operation, whose name is its place in the list. `false`: it was not taken.
+    fn ask(
+        &mut self,
+        host: usize,
+        target: Process,
+        (verb, (key, offset, length), level): (Verb, (u64, u64, u64), CompletionLevel),
+        memory: Option<Vec<u8>>,
+        operands: &[u8],
+    ) -> Result<bool, String> {
+        let Some(peer) = self.name_of(host, (target, 0)) else { return Ok(false) };
+        let process = self.residents[host].process;
+        let user_data = self.one_sided.asked.len() as u64;
+        let Some(engine) = self.world.engine(host) else { return Ok(false) };
+        let request = OneSidedRequest {
+            endpoint: 0,
+            peer,
+            verb,
+            key,
+            offset,
+            length,
+            level,
+            hint: Hint::None,
+            data: None,
+            fence: false,
+            operands: operands.into(),
+        };
+        let memory = match memory {
+            None => Memory::nothing(),
+            Some(mut bytes) => {
+                let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
+                Memory { buffer: Some(Buffer::Heap(bytes)), shape }
+            }
+        };
+        let route = Route::Queue { queue: 0, user_data, silent: false };
+        match engine.post_one_sided(request, memory, route, false) {
+            Ok(_) => Ok(true),
+            Err((error, _)) => self.oracle.check_error(process, &error).map(|()| false),
+        }
+    }
+
+    /// The end of an operation on memory. `false`: it is of another kind.
+    pub(super) fn end_one_sided(&mut self, completion: &Completion) -> Result<bool, String> {
+        let is_it = matches!(
+            completion.kind,
+            OperationKind::Put | OperationKind::Get | OperationKind::Atomic | OperationKind::Flush
+        );
+        if !is_it {
+            return Ok(false);
+        }
+        let index = completion.user_data as usize;
+        let Some(asked) = self.one_sided.asked.get_mut(index) else {
+            return Err(format!("{completion:?} is of no operation"));
+        };
+        if asked.is_over || asked.kind != completion.kind {
+            return Err(format!("{completion:?} of {asked:?}"));
+        }
+        asked.is_over = true;
+        asked.has_failed = completion.result.is_err();
+        let (asked, garbles) = (*asked, self.plan.garble.chunks_ns.is_some());
+        // A flush says nothing of a put that has failed by itself.
+        let of_flush = asked.kind == OperationKind::Flush;
+        let has_put_failed = of_flush && self.one_sided.asked[index - 1].has_failed;
+        let is_done = completion.result.is_ok() && !has_put_failed;
+        if let Err(error) = &completion.result {
+            self.check_refusal(&asked, error)?;
+        }
+        let is_flushed = self.one_sided.asked.get(index + 1).is_some_and(|next| {
+            asked.kind == OperationKind::Put && next.kind == OperationKind::Flush && !next.is_over
+        });
+        let bytes = completion.buffer.as_ref().and_then(Buffer::as_slice).unwrap_or_default();
+        let Some(target) = self.one_sided.targets.get_mut(&asked.target) else { return Ok(true) };
+        let Some(number) = asked.cell else {
+            if !is_done {
+                target.perhaps += 1;
+                return Ok(true);
+            }
+            target.added += 1;
+            let before = bytes.first_chunk().map_or(0, |value| u64::from_ne_bytes(*value));
+            if !target.fetched.insert(before) {
+                return Err(format!("{before} was fetched twice of the counter: {asked:?}"));
+            }
+            return Ok(true);
+        };
+        let cell = &mut target.cells[asked.host][number];
+        if asked.kind == OperationKind::Get {
+            cell.is_busy = false;
+            let wrong = is_done.then(|| cell.wrong_byte(bytes, garbles)).flatten();
+            return match wrong {
+                Some(at) => Err(format!("byte {at} of {asked:?} was never put there: {cell:?}")),
+                None => Ok(true),
+            };
+        }
+        // Its bytes may be on their way; the flush behind it tells.
+        cell.is_busy = is_flushed;
+        if asked.kind == OperationKind::Put && asked.is_early {
+            return Ok(true);
+        }
+        // A flush says of the put before it that it is done, if that ended well.
+        let name = if asked.kind == OperationKind::Flush { index } else { index + 1 } as u64;
+        if !is_done || cell.unknown.last() != Some(&name) {
+            return Ok(true);
+        }
+        (cell.last, cell.unknown) = (name, Vec::new());
+        let (offset, length) = range_of(asked.host, number);
+        let mut there = vec![0; length];
+        target.window.load(offset, &mut there).map_err(|error| error.to_string())?;
+        match cell.wrong_byte(&there, garbles) {
+            Some(at) => Err(format!("byte {at} is not there yet, and {asked:?} is done")),
+            None => Ok(true),
+        }
+    }
+
+    /// An operation may fail with its peer, and be refused for want of room.
+    fn check_refusal(&self, asked: &Asked, error: &Error) -> Result<(), String> {
+        match error {
+            Error::Refused { cause: Refusal::Busy | Refusal::Endpoint, .. }
+            | Error::Unflushed(_)
+            | Error::Cancelled => Ok(()),
+            Error::Refused { cause, .. } => Err(format!("{asked:?} was refused: {cause}")),
+            other => self.oracle.check_error(asked.origin, other),
+        }
+    }
+
+    /// Whether a process that lives waits for an operation on memory.
+    pub(super) fn is_reaching_memory(&self) -> bool {
+        let mut processes = self.residents.iter().map(|resident| resident.process);
+        processes.any(|it| self.is_alive(it) && self.one_sided.outstanding(it) > 0)
+    }
+
+    /// Everything has ended: what has to be in memory.
+    pub(super) fn check_memory(&self) -> Result<(), String> {
+        let garbles = self.plan.garble.chunks_ns.is_some();
+        for (process, target) in &self.one_sided.targets {
+            if !self.is_alive(*process) {
+                continue;
+            }
+            let mut bytes = vec![0; REGION_BYTES];
+            target.window.load(0, &mut bytes).map_err(|error| error.to_string())?;
+            let guards = [&bytes[..GUARD], &bytes[COUNTER + 8..]];
+            if guards.iter().any(|guard| guard.iter().any(|&byte| byte != GUARDED)) {
+                return Err(format!("something was written beside the memory of {process:#x}"));
+            }
+            for (host, cells) in target.cells.iter().enumerate() {
+                for (number, cell) in cells.iter().enumerate() {
+                    let (offset, length) = range_of(host, number);
+                    if let Some(at) = cell.wrong_byte(&bytes[offset..][..length], garbles) {
+                        let whose = format!("cell {number} of host {host} at {process:#x}");
+                        let there = &bytes[offset + at..][..8.min(length - at)];
+                        return Err(format!("byte {at} in {whose} is {there:x?}: {cell:?}"));
+                    }
+                }
+            }
+            let value = bytes[COUNTER..][..8].first_chunk().map_or(0, |it| u64::from_ne_bytes(*it));
+            let most = target.added + target.perhaps + self.lost_additions(*process);
+            if value < target.added || value > most {
+                let added = target.added;
+                return Err(format!("{added} to {most} additions gave {value}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Additions of processes that were killed meanwhile.
+    fn lost_additions(&self, target: Process) -> u64 {
+        let asked = self.one_sided.asked.iter();
+        asked.filter(|it| it.target == target && it.cell.is_none() && !it.is_over).count() as u64
+    }
+}
+
+/// Whether the processes of a run use each other's memory.
+pub(super) fn has_one_sided(seed: u64) -> bool {
+    !seed.is_multiple_of(3)
+}
