@@ -3,6 +3,21 @@
 
 #![allow(dead_code, reason = "the bench does not need all of the files")]
 
+/// No bug is planted here.
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+#[cfg(any(test, feature = "sim"))]
+#[path = "../src/hooks/threads.rs"]
+mod simulated_threads;
+#[cfg(any(test, feature = "sim"))]
+mod hooks {
+    pub(crate) use super::simulated_threads as threads;
+}
+
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
 #[path = "../src/progress/shared/queue.rs"]
