@@ -87,7 +87,7 @@ pub(crate) struct Cli {
     /// Keep root and its capabilities in the lab.
     #[arg(long)]
     pub(crate) keep_root: bool,
-    /// Rounds after one to warm up; the median one is reported [default: 3].
+    /// Rounds after one to warm up; the median one is reported [default: 3; 5 by turns].
     #[arg(long)]
     pub(crate) rounds: Option<usize>,
     /// A first look: a tenth of the default iterations, and one round.
@@ -137,6 +137,20 @@ pub(crate) enum TestName {
     Bibw,
     /// Rate of small tagged messages, one direction; with --threads that of all, and how even.
     Mr,
+    /// The same by puts to the memory of the other side, each of which looks at its own memory;
+    /// half round trip. This and the following five measure by turns the test of messages that
+    /// does the same, and tell how they compare (`by_two_sided`): here `latency`.
+    PutLatency,
+    /// Stream of puts with a window, until a flush says that all are in place; beside `bw`.
+    PutBw,
+    /// One get at a time, whole round trip; beside `latency`, which is half of one: about 2.
+    GetLatency,
+    /// Stream of gets with a window; beside `bw`.
+    GetBw,
+    /// One fetching addition to words of 64 bits at a time, whole round trip; beside `latency`.
+    AtomicLatency,
+    /// Rate of small puts, which the target counts; beside `mr`.
+    PutMr,
     /// Ping-pong while four 16 MiB transfers are in flight between the same endpoints.
     LatencyUnderLoad,
     /// From which size on pulling a message is faster than sending it with its envelope: eager,

@@ -90,6 +90,12 @@ enum Pattern {
     PingPong,
     /// 64 in a row, one way.
     Coalesced,
+    /// Puts, one at a time, to and fro: who waits looks at its memory.
+    Put,
+    /// 64 puts in a row, one way.
+    PutCoalesced,
+    /// Gets, one at a time: a request and an answer, which are two messages.
+    Get,
 }
 
 /// What was counted.
@@ -153,6 +159,9 @@ impl fmt::Display for Counted {
         let pattern = match self.pattern {
             Pattern::PingPong => "ping-pong",
             Pattern::Coalesced => "64 in a row",
+            Pattern::Put => "ping-pong of puts",
+            Pattern::PutCoalesced => "64 puts in a row",
+            Pattern::Get => "gets",
         };
         let Self { size_bytes, instructions, lab, peers, endpoints, shared, .. } = self;
         let lanes = name(self.lanes);

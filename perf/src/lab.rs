@@ -12,9 +12,10 @@ use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::failover::control;
+use crate::test::one_sided::{ATOMIC_BYTES_MAX, ELEMENT_BYTES};
 use crate::test::threads;
 use crate::test::{INJECT_BYTES_MAX, LOADED_BYTES_MAX, STAMP_BYTES, load};
-use crate::{crossover, floor, info, rails, secret, stamp, test};
+use crate::{beside, crossover, floor, info, rails, secret, stamp, test};
 
 const PORT: u16 = 18_515;
 
@@ -46,6 +47,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
                 | TestName::Rails
                 | TestName::Incast
         )
+        || cli.pcap.is_some() && beside::two_sided(cli.test).is_some()
     {
         return Err(
             "--pcap writes what ringrail's lanes carry, and here are none, or too many".to_owned()
@@ -131,6 +133,21 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
         {
             Err("failover has messages of 4 KiB to 64 MiB, in steps of 4 KiB: it watches them \
                  arrive by what is in every 4 KiB"
+                .to_owned())
+        }
+        TestName::PutMr if last > INJECT_BYTES_MAX => Err(format!(
+            "put-mr is for small puts, of {INJECT_BYTES_MAX} bytes at most: use put-bw"
+        )),
+        TestName::AtomicLatency
+            if last > ATOMIC_BYTES_MAX || first == 0 || !first.is_multiple_of(ELEMENT_BYTES) =>
+        {
+            Err(format!(
+                "atomic-latency is of words of {ELEMENT_BYTES} bytes, {ATOMIC_BYTES_MAX} bytes of \
+                 them at most"
+            ))
+        }
+        TestName::PutLatency if first == 0 => {
+            Err("a put of no byte changes nothing that could be looked at: 1 byte at least"
                 .to_owned())
         }
         TestName::Incast if first <= INJECT_BYTES_MAX => {
@@ -289,13 +306,13 @@ fn pin(index: usize) {
 fn default_iters(cli: &Cli, size: usize) -> u64 {
     let bytes = size.max(1) as u64;
     let is_stream = match cli.test {
-        TestName::Bw | TestName::Bibw => true,
+        TestName::Bw | TestName::Bibw | TestName::PutBw | TestName::GetBw => true,
         TestName::Floor => cli.floor.is_some_and(floor::is_stream),
         _ => false,
     };
     let iters = match cli.test {
         _ if is_stream => stream_iters(size),
-        TestName::Mr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
+        TestName::Mr | TestName::PutMr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
         TestName::LatencyUnderLoad => 5_000,
         TestName::Failover => return if cli.brief { 5 } else { 50 },
         TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
@@ -324,9 +341,10 @@ pub(crate) fn bulk_size(cli: &Cli) -> usize {
     cli.bulk_size.unwrap_or(load::BULK_BYTES)
 }
 
-fn jobs(cli: &Cli) -> Vec<Job> {
+/// A measurement for each size.
+pub(crate) fn jobs(cli: &Cli) -> Vec<Job> {
     let is_long = match cli.test {
-        TestName::Bw | TestName::Bibw => true,
+        TestName::Bw | TestName::Bibw | TestName::PutBw | TestName::GetBw => true,
         TestName::Floor => cli.floor.is_some_and(floor::is_stream),
         _ => false,
     };
@@ -345,7 +363,7 @@ fn jobs(cli: &Cli) -> Vec<Job> {
         pause_us: cli.pause_us,
         iters: cli.iters.unwrap_or_else(|| default_iters(cli, size)).max(1),
         window: match cli.test {
-            TestName::Mr => cli.window.unwrap_or(1024),
+            TestName::Mr | TestName::PutMr => cli.window.unwrap_or(1024),
             TestName::Failover => cli.window.unwrap_or(FAILOVER_WINDOW),
             TestName::Incast => cli.window.unwrap_or(INCAST_WINDOW),
             _ => stamp::window(cli.window, size),
@@ -375,6 +393,9 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         TestName::Crossover => return crossover::run(cli, link),
         TestName::Rails => return rails::run(cli, link),
         _ => {}
+    }
+    if let Some(two_sided) = beside::two_sided(cli.test) {
+        return beside::run(cli, link, two_sided);
     }
     let mut printer = Printer::new(Style::of(cli));
     let jobs = jobs(cli);

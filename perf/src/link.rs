@@ -139,6 +139,17 @@ impl Link {
         }
     }
 
+    /// An error if the other side has gone.
+    pub(crate) fn check_presence(&self) -> Result<(), String> {
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        match socket2::SockRef::from(&self.writer).recv_with_flags(&mut byte, flags) {
+            Ok(0) if self.reader.buffer().is_empty() => Err(text("it was closed")),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(text(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Receives one value.
     pub(crate) fn get<T: DeserializeOwned>(&mut self) -> Result<T, String> {
         self.get_or_end()?.ok_or_else(|| text("it was closed"))

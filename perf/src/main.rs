@@ -1,5 +1,6 @@
 //! `ringrail-perf`: what ringrail does on this host, beside the raw floors below it.
 
+mod beside;
 mod cli;
 mod compare;
 mod crossover;

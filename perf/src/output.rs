@@ -81,6 +81,13 @@ pub(crate) struct Report {
     pub(crate) best_rail: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    /// Of an operation on memory: what messages that do the same took, or brought, by turns with
+    /// it, in the unit of this test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) two_sided: Option<f64>,
+    /// How many times that it is: the median of the quotients of rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by_two_sided: Option<f64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) thread_rates: Option<ThreadRates>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -210,6 +217,8 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
         ("p99 (us)", report.latency_us_p99),
         ("Bandwidth (MB/s)", report.bandwidth_mb_s),
         ("Messages/s", report.message_rate_per_s),
+        ("Two-sided", report.two_sided),
+        ("By two-sided", report.by_two_sided),
         ("Least thread (/s)", rates.map(|rates| rates.thread_rate_min_per_s)),
         ("Mean thread (/s)", rates.map(|rates| rates.thread_rate_mean_per_s)),
         ("Most thread (/s)", rates.map(|rates| rates.thread_rate_max_per_s)),

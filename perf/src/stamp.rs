@@ -49,14 +49,28 @@ pub(crate) fn write(bytes: &mut [u8], message: u64) {
 
 /// Whether all stamps are those of this message.
 pub(crate) fn check(bytes: &[u8], message: u64) -> bool {
-    if bytes.len() < 8 {
-        return bytes == &message.to_le_bytes()[..bytes.len()];
+    check_by(bytes.len(), message, |at, into| into.copy_from_slice(&bytes[at..][..into.len()]))
+}
+
+/// The same of a message of `length` bytes that is no slice: `read` copies bytes out of it.
+pub(crate) fn check_by(
+    length: usize,
+    message: u64,
+    mut read: impl FnMut(usize, &mut [u8]),
+) -> bool {
+    let mut bytes = [0; 8];
+    if length < 8 {
+        read(0, &mut bytes[..length]);
+        return bytes[..length] == message.to_le_bytes()[..length];
     }
     // The last stamp may overlap the one before it, and wins.
-    let last = bytes.len() - 8;
-    offsets(bytes.len()).all(|offset| {
-        let overlaps = offset != last && offset + 8 > last;
-        overlaps || bytes[offset..offset + 8] == stamp_at(message, offset).to_le_bytes()
+    let last = length - 8;
+    offsets(length).all(|offset| {
+        if offset != last && offset + 8 > last {
+            return true;
+        }
+        read(offset, &mut bytes);
+        bytes == stamp_at(message, offset).to_le_bytes()
     })
 }
 

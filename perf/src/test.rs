@@ -7,6 +7,7 @@ pub(crate) mod incast;
 mod latency;
 pub(crate) mod load;
 mod mr;
+pub(crate) mod one_sided;
 mod rails;
 pub(crate) mod sharing;
 pub(crate) mod threads;
@@ -117,6 +118,9 @@ pub(crate) fn run(
             };
             Some((buffers * job.size.next_multiple_of(4096)).max(1 << 20))
         }
+        (TestName::PutBw | TestName::GetBw, Buffers::Region) => {
+            Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
+        }
         (TestName::LatencyUnderLoad, Buffers::Region) => {
             Some((load::TRANSFERS * job.bulk_size).max(1 << 20))
         }
@@ -208,6 +212,12 @@ impl<M: Attached> Side<'_, M> {
             TestName::Bibw => bw::run(self, true),
             TestName::Mr => mr::run(self),
             TestName::LatencyUnderLoad => load::run(self),
+            TestName::PutLatency
+            | TestName::PutBw
+            | TestName::GetLatency
+            | TestName::GetBw
+            | TestName::AtomicLatency
+            | TestName::PutMr => one_sided::run(self),
             _ => latency::run(self),
         }
     }

@@ -1,8 +1,8 @@
 //! The process that is counted: both sides of a connection in one thread.
 
 use ringrail::{
-    Attached, Buffer, Completion, Detached, Domain, Endpoint, Error, Event, OperationKind, Peer,
-    ReceiveOptions, Selector, SendOptions,
+    Access, Attached, Buffer, Completion, Detached, Domain, Endpoint, Error, Event, KeyOptions,
+    OperationKind, Peer, ReceiveOptions, Region, RemoteKey, Selector, SendOptions,
 };
 use ringrail_tests::lab::HostNetwork;
 
@@ -27,6 +27,8 @@ pub(super) const COUNTED: &str = "ringrail_perf::instructions::both::counted*";
 const WARM_UP: u64 = 8_192;
 /// Messages in a row.
 const WINDOW: u64 = 64;
+/// Longest put.
+const REGION_BYTES: usize = 16 << 10;
 /// Turns in which two engines connect, at the most.
 const TURNS_TO_CONNECT: usize = 100_000;
 /// Turns after that until nothing is opened any more.
@@ -39,6 +41,11 @@ struct Side<M: Attached> {
     open: Open<M>,
     endpoint: Endpoint<M>,
     done: Vec<Completion>,
+    /// Memory that the others put to, and its key.
+    region: Region<M>,
+    key: RemoteKey,
+    /// Memory for what is got.
+    gets: Option<Buffer>,
 }
 
 impl<M: Attached> Side<M> {
@@ -61,7 +68,9 @@ impl<M: Attached> Side<M> {
 
     fn of(network: HostNetwork, domain: &Domain, open: Open<M>) -> Result<Self, String> {
         let endpoint = domain.endpoint().and_then(open).map_err(message)?;
-        Ok(Self { network, open, endpoint, done: Vec::with_capacity(128) })
+        let region = endpoint.allocate_region(REGION_BYTES).map_err(message)?;
+        let key = region.key(&KeyOptions::new(Access::all())).map_err(message)?;
+        Ok(Self { network, open, endpoint, done: Vec::with_capacity(128), region, key, gets: None })
     }
 
     /// A turn in the host of this side, where it may open sockets.
@@ -97,6 +106,53 @@ impl<M: Attached> Side<M> {
             }
         }
         Err("a message cannot go".to_owned())
+    }
+
+    #[inline]
+    fn put(&self, peer: Peer, key: RemoteKey, bytes: &[u8], more: bool) -> Result<(), String> {
+        let options = SendOptions { more, ..SendOptions::new() };
+        for _ in 0..TURNS_TO_ARRIVE {
+            match self.endpoint.inject_put(peer, key.at(0), bytes, options) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_would_block() => {
+                    self.endpoint.progress().map(drop).map_err(message)?;
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err("a put cannot go".to_owned())
+    }
+
+    /// Makes progress until so many puts have come in all.
+    #[inline]
+    fn see_puts(&self, count: u64) -> Result<(), String> {
+        for _ in 0..TURNS_TO_ARRIVE {
+            if self.region.counts().puts >= count {
+                return Ok(());
+            }
+            self.endpoint.progress().map_err(message)?;
+        }
+        Err("a put does not arrive".to_owned())
+    }
+
+    /// Gets memory of another one of this thread, which makes progress meanwhile.
+    #[inline]
+    fn get(&mut self, peer: Peer, other: &Self, length: usize) -> Result<(), String> {
+        let buffer = self.gets.take().unwrap_or_else(|| Buffer::from(vec![0; length]));
+        let posted = self.endpoint.post_get(peer, other.key.at(0), buffer, SendOptions::new());
+        posted.map_err(|error| error.to_string())?;
+        for _ in 0..TURNS_TO_ARRIVE {
+            other.endpoint.progress().map_err(message)?;
+            self.endpoint.completions(&mut self.done, 128).map_err(message)?;
+            while let Some(completion) = self.done.pop() {
+                completion.result.map_err(message)?;
+                self.gets = completion.buffer;
+            }
+            if self.gets.is_some() {
+                return Ok(());
+            }
+        }
+        Err("an answer does not arrive".to_owned())
     }
 
     /// Takes so many messages, and posts a receive for each.
@@ -163,6 +219,10 @@ fn exchange_all<M: Attached>(
     let receives = match pattern {
         Pattern::PingPong => 1,
         Pattern::Coalesced => 4 * WINDOW,
+        Pattern::Put | Pattern::PutCoalesced | Pattern::Get if arguments.size > REGION_BYTES => {
+            return Err(format!("puts that are counted have {REGION_BYTES} bytes at most"));
+        }
+        Pattern::Put | Pattern::PutCoalesced | Pattern::Get => 0,
     };
     for other in &others {
         for _ in 0..receives {
@@ -221,8 +281,8 @@ fn exchange<M: Attached>(
     messages: u64,
 ) -> Result<(), String> {
     let rounds = match pattern {
-        Pattern::PingPong => messages / 2,
-        Pattern::Coalesced => messages / WINDOW,
+        Pattern::PingPong | Pattern::Put | Pattern::Get => messages / 2,
+        Pattern::Coalesced | Pattern::PutCoalesced => messages / WINDOW,
     };
     let count = others.len();
     for round in 0..rounds as usize {
@@ -241,6 +301,22 @@ fn exchange<M: Attached>(
                 left.endpoint.progress().map_err(message)?;
                 side.receive(WINDOW)?;
             }
+            Pattern::Put => {
+                let seen = (side.region.counts().puts, left.region.counts().puts);
+                left.put(*known_as, side.key, bytes, false)?;
+                side.see_puts(seen.0 + 1)?;
+                side.put(*first, left.key, bytes, false)?;
+                left.see_puts(seen.1 + 1)?;
+            }
+            Pattern::PutCoalesced => {
+                let seen = side.region.counts().puts;
+                for number in 1..=WINDOW {
+                    left.put(*known_as, side.key, bytes, number != WINDOW)?;
+                }
+                left.endpoint.progress().map_err(message)?;
+                side.see_puts(seen + WINDOW)?;
+            }
+            Pattern::Get => left.get(*known_as, side, bytes.len())?,
         }
     }
     Ok(())

@@ -76,6 +76,7 @@ fn windowed(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Report, St
                 OperationKind::Receive | OperationKind::MultiReceive => {
                     back.push((completion.user_data, buffer))
                 }
+                _ => {}
             }
         }
         for (number, buffer) in back.drain(..) {

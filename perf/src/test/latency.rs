@@ -106,6 +106,7 @@ impl Hands {
                     self.received = completion.buffer
                 }
                 OperationKind::Send => self.send = completion.buffer,
+                _ => {}
             }
         }
         Ok(())

@@ -73,6 +73,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Repo
                     received += 1;
                     verified &= status.length == size;
                 }
+                _ => {}
             }
         }
         if let Some(memory) = &incoming {

@@ -130,7 +130,6 @@ impl Sender<'_, '_> {
                 self.finished += 1;
                 self.idle.push(buffer);
             }
-            (OperationKind::Send, None) => {}
             (OperationKind::Receive | OperationKind::MultiReceive, buffer) => {
                 let buffer = buffer.ok_or("an answer without its buffer")?;
                 let now = now_ns();
@@ -149,6 +148,7 @@ impl Sender<'_, '_> {
                 }
                 self.post_answer(buffer)?;
             }
+            _ => {}
         }
         Ok(())
     }
