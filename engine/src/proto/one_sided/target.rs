@@ -39,7 +39,7 @@ impl Core {
             if one_sided.flushes.len() >= ENDURED_MAX as usize {
                 return Err(FrameError::TooManyRequests(one_sided.flushes.len() as u32));
             }
-            one_sided.flushes.push_back((number, header.operation.get()));
+            one_sided.hold_flush(number, header.operation.get());
             self.answer_flushes(slot);
             return Ok(());
         }
@@ -58,7 +58,7 @@ impl Core {
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
         let target = header.target_endpoint.get();
         if !self.endpoints.is_open(target) {
-            self.refuse(slot, header, Refusal::Endpoint);
+            self.refuse((slot, number), header, Refusal::Endpoint);
             return Ok(());
         }
         let source = header.source_endpoint.get();
@@ -67,12 +67,12 @@ impl Core {
         let granted = match self.regions.check(engine, key, offset, length, access, now_ns) {
             Ok(granted) => granted,
             Err(refused) => {
-                self.refuse(slot, header, refused);
+                self.refuse((slot, number), header, refused);
                 return Ok(());
             }
         };
         if data.is_some() && !effects.can_tell(target) {
-            self.refuse(slot, header, Refusal::Busy);
+            self.refuse((slot, number), header, Refusal::Busy);
             return Ok(());
         }
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
@@ -83,19 +83,19 @@ impl Core {
                     effects.accessed(granted.region, access, target, &arrival);
                     self.answer(slot, header, &[], effects);
                 }
-                Err(refusal) => self.refuse(slot, header, refusal),
+                Err(refusal) => self.refuse((slot, number), header, refusal),
             },
             frame::KIND_ATOMIC => {
-                self.apply_atomic(slot, header, granted, &arrival, operands, effects)
+                self.apply_atomic((slot, number), header, granted, &arrival, operands, effects)
             }
-            _ => self.serve(slot, header, granted, arrival, effects),
+            _ => self.serve((slot, number), header, granted, arrival, effects),
         }
         Ok(())
     }
 
     fn apply_atomic(
         &mut self,
-        slot: u32,
+        (slot, number): (u32, u32),
         header: &OneSided,
         granted: Granted,
         arrival: &Arrival,
@@ -116,14 +116,14 @@ impl Core {
                 effects.accessed(granted.region, Access::REMOTE_ATOMIC, target, arrival);
                 self.answer(slot, header, fetched, effects);
             }
-            Err(refusal) => self.refuse(slot, header, refusal),
+            Err(refusal) => self.refuse((slot, number), header, refusal),
         }
     }
 
     /// An operation on this engine's memory that is not over at once.
     fn serve(
         &mut self,
-        slot: u32,
+        (slot, number): (u32, u32),
         header: &OneSided,
         granted: Granted,
         arrival: Arrival,
@@ -147,11 +147,11 @@ impl Core {
             state: OperationState::Replying { to },
         };
         if !self.regions.begin(granted.key, slot) {
-            return self.refuse(slot, header, Refusal::Key);
+            return self.refuse((slot, number), header, Refusal::Key);
         }
         let Ok(id) = self.operations.insert(operation) else {
             self.regions.end(granted.key, slot);
-            return self.refuse(slot, header, Refusal::Busy);
+            return self.refuse((slot, number), header, Refusal::Busy);
         };
         let is_write = header.kind == frame::KIND_PUT_RTS;
         if let Err(refusal) =
@@ -159,7 +159,7 @@ impl Core {
         {
             self.operations.remove(id);
             self.regions.end(granted.key, slot);
-            return self.refuse(slot, header, refusal);
+            return self.refuse((slot, number), header, refusal);
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let one_sided = session.one_sided.get_or_insert_default();
@@ -173,17 +173,21 @@ impl Core {
         }
     }
 
-    /// Tells the origin, if it waits, or counts it for its next flush.
-    fn refuse(&mut self, slot: u32, header: &OneSided, refusal: Refusal) {
+    /// Tells the origin, if it waits, or counts it for the flush behind frame `number`.
+    fn refuse(&mut self, (slot, number): (u32, u32), header: &OneSided, refusal: Refusal) {
         self.counters.refused_accesses += 1;
         let operation = header.operation.get();
         if operation != 0 {
             let reply = ShortReply::new(operation, refusal.code(), &[]);
             return self.push_control(slot, ControlFrame::Reply(reply));
         }
-        let session = self.sessions.at_mut(slot as usize);
-        if let Some(one_sided) = session.and_then(|it| it.one_sided.as_deref_mut()) {
-            one_sided.refused += 1;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let (may_be_early, expected) = (session.datagram.is_some(), session.expected_frame);
+        let Some(one_sided) = session.one_sided.as_deref_mut() else { return };
+        if may_be_early {
+            one_sided.note_refused(number, expected);
+        } else {
+            one_sided.refused.settled += 1;
         }
     }
 
@@ -290,7 +294,10 @@ impl Core {
                 return;
             }
             one_sided.flushes.pop_front();
-            let refused = std::mem::take(&mut one_sided.refused);
+            let refused = match session.datagram {
+                Some(_) => one_sided.refused.take_before(number),
+                None => one_sided.refused.take_all(),
+            };
             let reply = ShortReply::new(to, STATUS_DONE, &refused.to_le_bytes());
             self.push_control(slot, ControlFrame::Reply(reply));
         }
