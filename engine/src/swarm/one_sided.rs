@@ -262,6 +262,7 @@ impl Run {
             length,
             level,
             hint: Hint::None,
+            invalidates: false,
             data: None,
             fence: false,
             operands: operands.into(),

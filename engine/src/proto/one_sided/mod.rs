@@ -25,9 +25,11 @@ mod target;
 
 use std::collections::VecDeque;
 
+use super::control_frame::ControlFrame;
 use super::datagram::window::is_before;
 use super::regions::KeyName;
 use super::table::Id;
+use crate::wire::FrameError;
 
 /// Operations of one session that wait for the target's answer, at the most.
 ///
@@ -89,6 +91,8 @@ pub(crate) struct SessionOneSided {
     pub(super) served: u32,
     /// Operations of the peer that wanted no answer and were refused, since it last asked.
     refused: Refused,
+    /// Short answers that wait for room.
+    pub(in crate::proto) answers: u32,
     /// Flushes of the peer, in order: the frame each came as, and its operation.
     pub(super) flushes: VecDeque<(u32, u64)>,
 }
@@ -153,6 +157,22 @@ impl SessionOneSided {
     /// The first message is tried. Operations are next, if they can go.
     pub(super) fn note_turn_of_messages(&mut self) {
         (self.messages_next, self.messages_wait) = (false, true);
+    }
+
+    /// A frame that waited has found room.
+    #[inline]
+    pub(in crate::proto) fn note_said(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
+        if let (ControlFrame::Reply(_), Some(it)) = (frame, known) {
+            it.answers = it.answers.saturating_sub(1);
+        }
+    }
+
+    /// What is kept for the peer: whether it asks for more than it may.
+    ///
+    /// RR-RMA-3.
+    pub(super) fn check_kept(&self) -> Result<(), FrameError> {
+        let kept = self.served.saturating_add(self.answers).max(self.flushes.len() as u32);
+        if kept >= ENDURED_MAX { Err(FrameError::TooManyRequests(kept)) } else { Ok(()) }
     }
 
     /// Whether there is something that only waits for room.

@@ -12,8 +12,10 @@ use super::super::rendezvous::Offered;
 use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
 use super::super::table::Id;
-use super::{ENDURED_MAX, Role, SHORT_REPLY_BYTES};
-use crate::wire::one_sided::{ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, OneSided};
+use super::{Role, SHORT_REPLY_BYTES};
+use crate::wire::one_sided::{
+    ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
+};
 use crate::wire::reply::{REPLY_HEADER_BYTES, STATUS_DONE};
 use crate::wire::reply_rts::REPLY_RTS_BYTES;
 use crate::wire::{FrameError, Reply, ReplyRts, frame};
@@ -21,7 +23,7 @@ use crate::wire::{FrameError, Reply, ReplyRts, frame};
 impl Core {
     /// An operation on this engine's memory has come as frame `number`.
     ///
-    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6.
+    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6, RR-RMA-7.
     pub(in crate::proto) fn handle_one_sided(
         &mut self,
         (slot, number): (u32, u32),
@@ -35,24 +37,26 @@ impl Core {
         session.message_ns = now_ns;
         let engine = session.engine;
         let one_sided = session.one_sided.get_or_insert_default();
+        if header.operation.get() != 0 || header.kind != frame::KIND_PUT {
+            one_sided.check_kept()?;
+        }
         if header.kind == frame::KIND_FLUSH {
-            if one_sided.flushes.len() >= ENDURED_MAX as usize {
-                return Err(FrameError::TooManyRequests(one_sided.flushes.len() as u32));
-            }
             one_sided.hold_flush(number, header.operation.get());
             self.answer_flushes(slot);
             return Ok(());
         }
-        let is_kept = matches!(header.kind, frame::KIND_GET | frame::KIND_PUT_RTS);
-        if is_kept && one_sided.served >= ENDURED_MAX {
-            return Err(FrameError::TooManyRequests(one_sided.served));
-        }
+        // Other operations have none, whatever the peer says.
+        let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
+        let data = data.filter(|_| is_put);
         let access = match header.kind {
             frame::KIND_GET => Access::REMOTE_READ,
             frame::KIND_ATOMIC if header.flags & FLAG_FETCH != 0 => {
                 Access::REMOTE_ATOMIC | Access::REMOTE_READ
             }
             frame::KIND_ATOMIC => Access::REMOTE_ATOMIC,
+            _ if header.flags & FLAG_INVALIDATE != 0 => {
+                Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE
+            }
             _ => Access::REMOTE_WRITE,
         };
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
@@ -80,6 +84,8 @@ impl Core {
         match header.kind {
             frame::KIND_PUT => match effects.put(granted.region, granted.start, operands) {
                 Ok(()) => {
+                    self.invalidate(header);
+                    let access = Access::REMOTE_WRITE;
                     effects.accessed(granted.region, access, target, &arrival);
                     self.answer(slot, header, &[], effects);
                 }
@@ -108,6 +114,10 @@ impl Core {
         let mut before = [0; ATOMIC_BYTES_MAX];
         let fetched = if header.flags & FLAG_FETCH != 0 { length } else { 0 };
         let fetched = &mut before[..fetched];
+        if fetched.len() > SHORT_REPLY_BYTES && self.operations.is_full() {
+            // What has been done cannot be refused.
+            return self.refuse((slot, number), header, Refusal::Busy);
+        }
         let codes = (header.atomic, header.datatype);
         let into = (!fetched.is_empty()).then_some(&mut *fetched);
         match effects.atomic(granted.region, granted.start, codes, (compare, operands), into) {
@@ -161,6 +171,9 @@ impl Core {
             self.regions.end(granted.key, slot);
             return self.refuse((slot, number), header, refusal);
         }
+        if is_write {
+            self.invalidate(header);
+        }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let one_sided = session.one_sided.get_or_insert_default();
         one_sided.served += 1;
@@ -170,6 +183,13 @@ impl Core {
         } else {
             one_sided.replies.push_back(id);
             self.unblocked.push(slot);
+        }
+    }
+
+    /// Nothing else begins by the key of a put, if that says so.
+    fn invalidate(&mut self, header: &OneSided) {
+        if header.flags & FLAG_INVALIDATE != 0 {
+            self.regions.revoke(header.key.get());
         }
     }
 
@@ -217,8 +237,8 @@ impl Core {
             state: OperationState::Replying { to },
         };
         let Ok(id) = self.operations.insert(operation) else {
-            let reply = ShortReply::new(to, Refusal::Busy.code(), &[]);
-            return self.push_control(slot, ControlFrame::Reply(reply));
+            debug_assert!(false, "there was room when it was done");
+            return;
         };
         effects.keep(id, bytes);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
