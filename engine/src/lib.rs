@@ -39,7 +39,7 @@ pub use api::{
     Atomic, Attached, ClaimedMessage, CompletionQueue, DatagramState, Detached, Domain,
     DroppedDatagrams, Endpoint, EndpointOptions, EventQueue, KernelFeature, KeyOptions,
     ListenOptions, Listener, NextEvent, Operation, Owned, ReceiveOptions, Region, RegionCounters,
-    RemoteAddress, RemoteKey, SendOptions, Shared, SharingCounters, kernel_features,
+    RemoteAddress, RemoteKey, Rows, SendOptions, Shared, SharingCounters, kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use proto::effects::CompletionLevel;

@@ -22,6 +22,7 @@ mod send;
 mod shared;
 mod sharing;
 mod statistics;
+mod strided;
 
 pub use claims::ClaimedMessage;
 pub use connections::{ListenOptions, Listener};
@@ -37,3 +38,4 @@ pub use options::{ReceiveOptions, SendOptions};
 pub use queues::CompletionQueue;
 pub use region::{KeyOptions, Region, RegionCounters, RemoteAddress, RemoteKey};
 pub use sharing::SharingCounters;
+pub use strided::Rows;

@@ -166,6 +166,11 @@ impl Engine {
         peers.iter().map(engine_of).collect()
     }
 
+    /// A name of each peer with which this engine has operations on memory.
+    pub(crate) fn peers_operated_on(&self) -> Vec<Peer> {
+        self.state.core.peers_operated_on().map(Peer).collect()
+    }
+
     /// A new key to a region.
     pub(crate) fn add_key(&mut self, region: Id, request: KeyRequest) -> Result<u64, Error> {
         // The generators that a process has are the same in all of its children of `fork`.
@@ -192,6 +197,9 @@ impl Engine {
     /// A session whose operations have memory of a region: by a revoked key, or by any.
     pub(crate) fn user_of_region(&self, region: Id, by: Option<KeyName>) -> Option<u32> {
         let regions = self.state.core.regions();
+        if planted!(ForgetLent) {
+            return None;
+        }
         match by {
             Some(key) => regions.busy(key).next(),
             None => regions.busy_region(region).next(),
