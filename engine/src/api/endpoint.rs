@@ -357,6 +357,7 @@ impl Endpoint<Owned> {
             Ok((mut state, sockets)) => {
                 // What it was attached with is taken again by the next.
                 state.completions.close_queue(0);
+                state.completions.counting.unbind(0);
                 Ok(Endpoint { domain, mode: Detached { state, sockets } })
             }
             Err((engine, error)) => {

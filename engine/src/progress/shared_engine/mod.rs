@@ -28,7 +28,7 @@ use self::dedicated::Dedicated;
 use self::inside::{End, Inside, NAMELESS, Request};
 use self::place::{Place, Told};
 use super::caretaker::{Cared, Membership, SendEngine};
-use super::completions::PostedTo;
+use super::completions::{News, PostedTo};
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::post::{Memory, Posted, Refused};
@@ -156,6 +156,12 @@ impl SharedEngine {
             Some(turn) => turn,
             None => Ok(false),
         }
+    }
+
+    /// Those who wait for one of `classes` look again.
+    pub(crate) fn tell(&self, classes: u32) {
+        let news = News { classes, wakers: Vec::new() };
+        self.place.tell(RefCell::new(Told { news, is_sooner: false }));
     }
 
     /// Cancels an operation of a queue; `false`: too late.
