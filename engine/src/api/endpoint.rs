@@ -193,7 +193,7 @@ impl Endpoint<Detached> {
             return Err(Error::misuse(text));
         }
         let driver = open_driver(&domain, DriverChoice::Sockets)?;
-        let mut engine = SharedEngine::new(mode.state, driver, mode.sockets)?;
+        let mut engine = SharedEngine::new(mode.state, driver, mode.sockets, domain.neighbours())?;
         prepare(&mut engine)?;
         let engine = Arc::new(engine);
         // It was opened with the engine.
