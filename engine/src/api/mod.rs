@@ -3,6 +3,7 @@
 mod blocking;
 mod claims;
 mod connections;
+mod counters;
 mod datagrams;
 mod domain;
 mod endpoint;
@@ -26,6 +27,7 @@ mod strided;
 
 pub use claims::ClaimedMessage;
 pub use connections::{ListenOptions, Listener};
+pub use counters::{Counted, Counter, CounterReader};
 pub use datagrams::{DatagramState, DroppedDatagrams};
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, EndpointOptions};
