@@ -2,10 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use ringrail::{Peer, RemoteAddress, RemoteKey};
+use ringrail::{Peer, RawSpan, RemoteAddress, RemoteKey};
 
 use crate::check;
-use crate::fault::guard_unit;
+use crate::fault::{Fault, guard_unit};
 use crate::handles;
 use crate::inside::{each, rr_endpoint};
 use crate::options::{
@@ -66,9 +66,11 @@ pub unsafe extern "C" fn rr_post_put(
     options: *const rr_send_options,
     operation: *mut rr_operation,
 ) -> c_int {
-    let piece = rr_span { data: data.cast_mut(), length };
-    // SAFETY: the caller's promise, and one piece that is here.
-    unsafe { rr_post_putv(endpoint, peer, at, &raw const piece, 1, options, operation) }
+    guard_unit(|| {
+        let pieces = [check::span(data, length, "data")?];
+        // SAFETY: the caller's promise.
+        unsafe { put_pieces(endpoint, peer, at, &pieces, options, operation) }
+    })
 }
 
 /// Posts a write of `count` pieces of memory, in order. Otherwise as rr_post_put.
@@ -95,19 +97,10 @@ pub unsafe extern "C" fn rr_post_putv(
     operation: *mut rr_operation,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller does not close it meanwhile.
-        let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         // SAFETY: the caller's promise.
-        let (pieces, options) =
-            unsafe { (options::pieces(pieces, count)?, options::send(options, -1)?) };
-        check_operation(operation)?;
-        let (peer, at) = (Peer::from_bits(peer), at.get());
-        // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted =
-            each!(&endpoint.0, it => unsafe { it.post_put_raw(peer, at, pieces, options) })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
-        Ok(())
+        unsafe {
+            put_pieces(endpoint, peer, at, options::pieces(pieces, count)?, options, operation)
+        }
     })
 }
 
@@ -225,9 +218,11 @@ pub unsafe extern "C" fn rr_post_get(
     options: *const rr_send_options,
     operation: *mut rr_operation,
 ) -> c_int {
-    let piece = rr_span { data, length };
-    // SAFETY: the caller's promise, and one piece that is here.
-    unsafe { rr_post_getv(endpoint, peer, at, &raw const piece, 1, options, operation) }
+    guard_unit(|| {
+        let pieces = [check::span(data, length, "data")?];
+        // SAFETY: the caller's promise.
+        unsafe { get_pieces(endpoint, peer, at, &pieces, options, operation) }
+    })
 }
 
 /// Posts a read into `count` pieces of memory, in order. Otherwise as rr_post_get.
@@ -254,19 +249,10 @@ pub unsafe extern "C" fn rr_post_getv(
     operation: *mut rr_operation,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller does not close it meanwhile.
-        let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         // SAFETY: the caller's promise.
-        let (pieces, options) =
-            unsafe { (options::pieces(pieces, count)?, options::send(options, -1)?) };
-        check_operation(operation)?;
-        let (peer, at) = (Peer::from_bits(peer), at.get());
-        // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted =
-            each!(&endpoint.0, it => unsafe { it.post_get_raw(peer, at, pieces, options) })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
-        Ok(())
+        unsafe {
+            get_pieces(endpoint, peer, at, options::pieces(pieces, count)?, options, operation)
+        }
     })
 }
 
@@ -380,4 +366,52 @@ pub unsafe extern "C" fn rr_flush(
         each!(&endpoint.0, it => it.flush(Peer::from_bits(peer), options))?;
         Ok(())
     })
+}
+
+/// # Safety
+///
+/// As for rr_post_putv.
+unsafe fn put_pieces(
+    endpoint: *mut rr_endpoint,
+    peer: rr_peer,
+    at: rr_remote,
+    pieces: &[RawSpan],
+    options: *const rr_send_options,
+    operation: *mut rr_operation,
+) -> Result<(), Fault> {
+    // SAFETY: the caller does not close it meanwhile.
+    let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
+    // SAFETY: the caller's promise.
+    let options = unsafe { options::send(options, -1) }?;
+    check_operation(operation)?;
+    let (peer, at) = (Peer::from_bits(peer), at.get());
+    // SAFETY: the caller keeps the memory until the operation has ended.
+    let posted = each!(&endpoint.0, it => unsafe { it.post_put_raw(peer, at, pieces, options) })?;
+    // SAFETY: the caller's promise.
+    unsafe { tell_operation(operation, Some(posted)) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As for rr_post_getv.
+unsafe fn get_pieces(
+    endpoint: *mut rr_endpoint,
+    peer: rr_peer,
+    at: rr_remote,
+    pieces: &[RawSpan],
+    options: *const rr_send_options,
+    operation: *mut rr_operation,
+) -> Result<(), Fault> {
+    // SAFETY: the caller does not close it meanwhile.
+    let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
+    // SAFETY: the caller's promise.
+    let options = unsafe { options::send(options, -1) }?;
+    check_operation(operation)?;
+    let (peer, at) = (Peer::from_bits(peer), at.get());
+    // SAFETY: the caller keeps the memory until the operation has ended.
+    let posted = each!(&endpoint.0, it => unsafe { it.post_get_raw(peer, at, pieces, options) })?;
+    // SAFETY: the caller's promise.
+    unsafe { tell_operation(operation, Some(posted)) };
+    Ok(())
 }

@@ -108,7 +108,8 @@ pub unsafe extern "C" fn rr_post_receivev(
 }
 
 /// Posts a receive of many messages into one piece of memory, one behind the other. It keeps its
-/// place among the posted receives, and takes messages until fewer than `min_free` bytes are free.
+/// place among the posted receives, and takes messages until fewer than `min_free` bytes (at least 1)
+/// are free.
 ///
 /// # Order
 ///
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn rr_post_receivev(
 ///
 /// # Errors
 ///
-/// As for rr_post_receive. RR_EINVAL also: `min_free` is 0, or 4 GiB and more of memory.
+/// As for rr_post_receive. RR_EINVAL or RR_EMEMORY also: 4 GiB and more of memory.
 ///
 /// # Safety
 ///
