@@ -182,7 +182,9 @@ fn link(archive: &Path, into: &Path, private: &[&str]) -> Result<(), String> {
     command.args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,defs", "-Wl,--gc-sections"]);
     command.args(["-Wl,--whole-archive".as_ref(), archive.as_os_str()]);
     command.args(["-Wl,--no-whole-archive", "-Wl,--as-needed"]).args(private).arg("-lgcc_s");
-    execute(command.arg("-o").arg(into))
+    // As packagers have it.
+    let flags = std::env::var("LDFLAGS").unwrap_or_default();
+    execute(command.args(flags.split_whitespace()).arg("-o").arg(into))
 }
 
 /// The file for pkg-config.
