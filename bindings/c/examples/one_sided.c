@@ -1,6 +1,6 @@
 /*
- * Each rank writes into the memory of the next one, reads back what it wrote, and all count together
- * in a word of rank 0. Nobody receives anything.
+ * Each rank writes into the memory of the next one, reads back what it wrote, and all count
+ * together in a word of rank 0. Nobody receives anything.
  *
  * Each process needs RANK, WORLD_SIZE, RINGRAIL_JOB_SECRET, and MASTER_ADDR with MASTER_PORT or
  * RINGRAIL_BOOTSTRAP=dir:PATH.
@@ -71,7 +71,7 @@ int main(void)
     put.user_data = 42;
     CHECK(rr_endpoint_cq(endpoint, RR_TRANSMIT, &queue));
     CHECK(rr_post_put(endpoint, next, room, bytes, BYTES, &put, NULL));
-    if (CHECK(rr_cq_wait(queue, &ended, 1, 10000000000)) != 1 || ended.user_data != 42) {
+    if (CHECK(rr_cq_wait(queue, &ended, 1, 60000000000)) != 1 || ended.user_data != 42) {
         fprintf(stderr, "the put has not ended\n");
         return 1;
     }

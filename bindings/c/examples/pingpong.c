@@ -48,7 +48,7 @@ int main(int argc, char **argv)
     CHECK(rr_bootstrap_exchange(job, "address", &own, sizeof own, all));
     rr_peer peer;
     CHECK(rr_insert(endpoint, &all[1 - rank], &peer));
-    CHECK(rr_connect(endpoint, &peer, 1, 10000000000));
+    CHECK(rr_connect(endpoint, &peer, 1, 60000000000));
 
     unsigned char *message = (unsigned char *)malloc(bytes + 1);
     unsigned char *answer = (unsigned char *)malloc(bytes + 1);
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
         if (rank == 0)
             CHECK(rr_send(endpoint, peer, ping, message, bytes, NULL, RR_FOREVER));
         rr_status status;
-        CHECK(rr_receive(endpoint, &from_peer, answer, bytes, &status, 10000000000));
+        CHECK(rr_receive(endpoint, &from_peer, answer, bytes, &status, 60000000000));
         if (status.length != bytes || memcmp(message, answer, bytes) != 0) {
             fprintf(stderr, "round %ld: a wrong message\n", round);
             return 1;

@@ -3,8 +3,8 @@
  *
  * This file is made of bindings/c/src by cbindgen; a test compares both.
  *
- * A domain holds settings; an endpoint sends and receives, and has an address; peers are inserted by
- * their addresses, which travel by any means (rr_bootstrap_exchange is one). Posted operations end
+ * A domain holds settings; an endpoint sends and receives, and has an address; peers are inserted
+ * by their addresses, which travel by any means (rr_bootstrap_exchange is one). Posted operations end
  * in a completion queue; calls without "post" in their name wait.
  *
  * RESULTS. Calls that give an int give RR_OK or a positive number, or else a negative code:

@@ -108,8 +108,8 @@ pub unsafe extern "C" fn rr_post_receivev(
 }
 
 /// Posts a receive of many messages into one piece of memory, one behind the other. It keeps its
-/// place among the posted receives, and takes messages until fewer than `min_free` bytes (at least 1)
-/// are free.
+/// place among the posted receives, and takes messages until fewer than `min_free` bytes (at least
+/// 1) are free.
 ///
 /// # Order
 ///

@@ -58,9 +58,10 @@ pub unsafe extern "C" fn rr_post_send(
         // SAFETY: the caller's promise.
         let options = unsafe { options::send(options, -1) }?;
         check_operation(operation)?;
-        let peer = Peer::from_bits(peer);
+        let (peer, pieces) = (Peer::from_bits(peer), &[span]);
         // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted = each!(&endpoint.0, it => unsafe { it.post_send_raw(peer, envelope, &[span], options) })?;
+        let posted =
+            each!(&endpoint.0, it => unsafe { it.post_send_raw(peer, envelope, pieces, options) })?;
         // SAFETY: the caller's promise.
         unsafe { tell_operation(operation, posted) };
         Ok(())
