@@ -2413,7 +2413,8 @@ int rr_post_receivev(rr_endpoint *endpoint,
 
 /*
  Posts a receive of many messages into one piece of memory, one behind the other. It keeps its
- place among the posted receives, and takes messages until fewer than `min_free` bytes are free.
+ place among the posted receives, and takes messages until fewer than `min_free` bytes (at least
+ 1) are free.
 
  # Order
 
@@ -2426,7 +2427,7 @@ int rr_post_receivev(rr_endpoint *endpoint,
 
  # Errors
 
- As for rr_post_receive. RR_EINVAL also: `min_free` is 0, or 4 GiB and more of memory.
+ As for rr_post_receive. RR_EINVAL or RR_EMEMORY also: 4 GiB and more of memory.
 
  # Safety
 
