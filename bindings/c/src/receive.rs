@@ -58,9 +58,10 @@ pub unsafe extern "C" fn rr_post_receive(
         let (selector, options) =
             unsafe { (options::selector(selector)?, options::receive(options, -1)?) };
         check_operation(operation)?;
-        // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted =
-            each!(&endpoint.0, it => unsafe { it.post_receive_raw(selector, &[span], options) })?;
+        let posted = each!(&endpoint.0, it => {
+            // SAFETY: the caller keeps the memory until the operation has ended.
+            unsafe { it.post_receive_raw(selector, &[span], options) }
+        })?;
         // SAFETY: the caller's promise.
         unsafe { tell_operation(operation, Some(posted)) };
         Ok(())
@@ -98,9 +99,10 @@ pub unsafe extern "C" fn rr_post_receivev(
         let (selector, options) =
             unsafe { (options::selector(selector)?, options::receive(options, -1)?) };
         check_operation(operation)?;
-        // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted =
-            each!(&endpoint.0, it => unsafe { it.post_receive_raw(selector, pieces, options) })?;
+        let posted = each!(&endpoint.0, it => {
+            // SAFETY: the caller keeps the memory until the operation has ended.
+            unsafe { it.post_receive_raw(selector, pieces, options) }
+        })?;
         // SAFETY: the caller's promise.
         unsafe { tell_operation(operation, Some(posted)) };
         Ok(())

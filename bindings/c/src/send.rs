@@ -59,9 +59,10 @@ pub unsafe extern "C" fn rr_post_send(
         let options = unsafe { options::send(options, -1) }?;
         check_operation(operation)?;
         let (peer, pieces) = (Peer::from_bits(peer), &[span]);
-        // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted =
-            each!(&endpoint.0, it => unsafe { it.post_send_raw(peer, envelope, pieces, options) })?;
+        let posted = each!(&endpoint.0, it => {
+            // SAFETY: the caller keeps the memory until the operation has ended.
+            unsafe { it.post_send_raw(peer, envelope, pieces, options) }
+        })?;
         // SAFETY: the caller's promise.
         unsafe { tell_operation(operation, posted) };
         Ok(())
@@ -100,9 +101,10 @@ pub unsafe extern "C" fn rr_post_sendv(
             unsafe { (options::pieces(pieces, count)?, options::send(options, -1)?) };
         let (peer, envelope) = (Peer::from_bits(peer), envelope.get()?);
         check_operation(operation)?;
-        // SAFETY: the caller keeps the memory until the operation has ended.
-        let posted =
-            each!(&endpoint.0, it => unsafe { it.post_send_raw(peer, envelope, pieces, options) })?;
+        let posted = each!(&endpoint.0, it => {
+            // SAFETY: the caller keeps the memory until the operation has ended.
+            unsafe { it.post_send_raw(peer, envelope, pieces, options) }
+        })?;
         // SAFETY: the caller's promise.
         unsafe { tell_operation(operation, posted) };
         Ok(())
