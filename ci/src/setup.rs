@@ -16,8 +16,10 @@ enum Sign {
 }
 
 /// Packages of Debian, and what shows that they are there.
-const PACKAGES: [(&str, Sign); 11] = [
+const PACKAGES: [(&str, Sign); 12] = [
     ("gcc", Sign::Program("cc")),
+    // Of the C API's tests, which are C++ programs, too.
+    ("g++", Sign::Program("g++")),
     ("iproute2", Sign::Program("ip")),
     ("valgrind", Sign::Program("valgrind")),
     // The XDP program and its loader.

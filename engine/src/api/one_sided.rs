@@ -431,6 +431,31 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
     }
 
+    /// Like [`Self::post_fetch_atomic`], into `pieces`, any number of them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::post_receive_raw`].
+    ///
+    /// # Errors
+    ///
+    /// Why it was not posted.
+    pub unsafe fn post_fetch_atomic_raw(
+        &self,
+        peer: Peer,
+        at: RemoteAddress,
+        atomic: &Atomic<'_>,
+        pieces: &[RawSpan],
+        options: SendOptions,
+    ) -> Result<OperationId, Error> {
+        // SAFETY: the caller promises that the memory is valid.
+        let shape = unsafe { raw_shape(pieces) }?;
+        let (verb, length, operands) = atomic.parts(shape.len())?;
+        self.fence(peer, &options)?;
+        let request = self.one_sided(peer, verb, at, length, &options);
+        self.post_raw(OneSidedRequest { operands, ..request }, shape, &options)
+    }
+
     /// Applies an atomic operation to memory of a peer, waits for it, and fetches the values of
     /// before into `fetched`, unless that is empty.
     ///

@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod atomic;
+mod bits;
 pub(crate) mod completion;
 pub(crate) mod connection;
 pub(crate) mod error;

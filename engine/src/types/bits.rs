@@ -1,0 +1,55 @@
+//! Names as integers, which other languages can keep.
+//!
+//! Any integer may be made a name: the engine looks it up, and finds nobody under one that it never
+//! gave out.
+
+use super::completion::{OperationId, OperationName, Peer};
+use crate::proto::table::Id;
+
+impl Peer {
+    /// An integer that [`Self::from_bits`] takes; never 0.
+    pub fn to_bits(self) -> u64 {
+        self.0.to_u64()
+    }
+
+    /// What [`Self::to_bits`] gave. Of anything else calls say
+    /// [`UnknownPeer`](crate::Error::UnknownPeer), unless it happens to be another peer's.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(Id::from_u64(bits))
+    }
+}
+
+impl OperationId {
+    /// Two integers that [`Self::from_bits`] takes, the second of them never 0.
+    pub fn to_bits(self) -> [u64; 2] {
+        match self.0 {
+            OperationName::Posted(id) => [0, id.to_u64()],
+            OperationName::Requested(number) => [1, number],
+        }
+    }
+
+    /// What [`Self::to_bits`] gave. Of anything else nothing is cancelled, unless it happens to be
+    /// the name of another operation.
+    pub fn from_bits([kind, name]: [u64; 2]) -> Self {
+        match kind {
+            0 => Self(OperationName::Posted(Id::from_u64(name))),
+            _ => Self(OperationName::Requested(name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_their_bits() {
+        let id = Id::from_u64(7 << 32 | 3);
+        let peer = Peer(id);
+        assert_eq!(Peer::from_bits(peer.to_bits()), peer);
+        for name in [OperationName::Posted(id), OperationName::Requested(9)] {
+            let operation = OperationId(name);
+            assert_eq!(OperationId::from_bits(operation.to_bits()), operation);
+        }
+    }
+}
