@@ -7,14 +7,14 @@ use ringrail::{CompletionQueue, Endpoint, EndpointOptions, Shared};
 
 use crate::abi::consts::FI_CLASS_DOMAIN;
 use crate::abi::fids::{fid, fid_domain};
-use crate::abi::info::fi_info;
 use crate::abi::ops::{fi_ops, fi_ops_domain};
-use crate::address::{self, Format};
+use crate::address::Format;
 use crate::av::{self, Peers};
 use crate::cntr::RemoteCounts;
 use crate::errno::Errno;
 use crate::fabric::Fabric;
 use crate::fid::{Header, Object, border_unit, close, share};
+use crate::info::Given;
 use crate::{cntr, cq, ep, eq, mr, params};
 
 /// A domain.
@@ -32,6 +32,8 @@ pub(crate) struct Domain {
     pub(crate) remote: RemoteCounts,
     eq: Mutex<Option<Arc<eq::Eq>>>,
     fabric: Arc<Fabric>,
+    /// How the addresses of its peers are written.
+    format: Format,
 }
 
 // SAFETY: it is `repr(C)`, and begins with its header.
@@ -54,16 +56,23 @@ static OPS: fi_ops_domain = fi_ops_domain {
 /// Opens the engine of a domain, at the port that `info` names, if it does.
 pub(crate) fn open(
     fabric: Arc<Fabric>,
-    info: &fi_info,
+    given: &Given,
     context: *mut c_void,
 ) -> Result<Arc<Domain>, Errno> {
-    let of_engine = params::open_domain(info)?;
-    let detached = match address::listen_port(info)? {
-        Some(port) => of_engine.endpoint_at(port)?,
-        None => of_engine.endpoint()?,
+    let format = given.format()?;
+    let of_engine = params::open_domain(given)?;
+    let opened = match params::listen_port(given)? {
+        Some(port) => of_engine.endpoint_at(port),
+        None => of_engine.endpoint(),
     };
-    let first = detached.share()?;
-    let engine = first.open_endpoint(EndpointOptions::default())?;
+    let opened = opened.and_then(Endpoint::share).and_then(|first| {
+        let engine = first.open_endpoint(EndpointOptions::default())?;
+        Ok((first, engine))
+    });
+    let (first, engine) = opened.map_err(|error| {
+        tracing::error!("a domain cannot be opened: {error}");
+        Errno::of(&error)
+    })?;
     tracing::debug!(address = %first.address(), "a domain is open");
     let fid = fid { fclass: FI_CLASS_DOMAIN, context, ops: &FID_OPS };
     let header = Header::new(fid_domain { fid, ops: &OPS, mr: &mr::OPS });
@@ -75,6 +84,7 @@ pub(crate) fn open(
         remote: RemoteCounts::default(),
         eq: Mutex::default(),
         fabric,
+        format,
     }))
 }
 
@@ -82,6 +92,11 @@ impl Domain {
     /// An endpoint of the engine, for calls that are not about endpoints.
     pub(crate) const fn engine(&self) -> &Endpoint<Shared> {
         &self.engine
+    }
+
+    /// How the addresses of its peers are written.
+    pub(crate) const fn format(&self) -> Format {
+        self.format
     }
 
     pub(crate) fn fabric(&self) -> &Fabric {

@@ -1,6 +1,6 @@
 //! Errors as libfabric numbers them.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int};
 
 use ringrail::{Error, ErrorKind};
 
@@ -79,6 +79,43 @@ impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         Self::of(&error)
     }
+}
+
+/// What `fi_eq_strerror` and `fi_cq_strerror` say of a number that an entry had: in `buffer`, too,
+/// if there is one.
+///
+/// # Safety
+///
+/// `buffer` is null or has `length` bytes.
+pub(crate) unsafe fn text(number: c_int, buffer: *mut c_char, length: usize) -> *const c_char {
+    let text = match number {
+        consts::FI_EOTHER => c"an error of the provider's own: see its log",
+        consts::FI_ETRUNC => c"the message is longer than its receive",
+        consts::FI_ECRC => c"what came is not what was sent",
+        consts::FI_ENOKEY => c"the key is in use",
+        libc::ECANCELED => c"cancelled",
+        libc::EACCES => c"refused by the peer: its key, rights or bounds; or another job's secret",
+        libc::EHOSTUNREACH => c"the peer cannot be reached",
+        libc::ECONNRESET => c"the connection to the peer broke",
+        libc::ESHUTDOWN => c"the peer has closed its endpoint",
+        libc::ESTALE => c"another process is at the peer's address",
+        libc::EPROTONOSUPPORT => c"the peer runs another version, or other settings",
+        libc::EADDRNOTAVAIL => c"no such peer",
+        libc::ETIMEDOUT => c"timed out",
+        // SAFETY: glibc has a static text for each number, and keeps one for others.
+        other => unsafe { CStr::from_ptr(libc::strerror(other)) },
+    };
+    if !buffer.is_null() && length > 0 {
+        let bytes = text.to_bytes();
+        let fitting = bytes.len().min(length - 1);
+        // SAFETY: as the caller promises.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), fitting);
+            *buffer.add(fitting) = 0;
+        }
+        return buffer;
+    }
+    text.as_ptr()
 }
 
 #[cfg(test)]
