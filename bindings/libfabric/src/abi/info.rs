@@ -48,7 +48,7 @@ pub struct fi_provider {
     pub(crate) cleanup: unsafe extern "C" fn(),
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_tx_attr {
     pub(crate) caps: u64,
@@ -63,7 +63,7 @@ pub(crate) struct fi_tx_attr {
     pub(crate) tclass: u32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_rx_attr {
     pub(crate) caps: u64,
@@ -76,7 +76,7 @@ pub(crate) struct fi_rx_attr {
     pub(crate) iov_limit: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_ep_attr {
     pub(crate) r#type: c_int,
@@ -96,7 +96,7 @@ pub(crate) struct fi_ep_attr {
     pub(crate) xpu_ctx: *mut c_void,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_domain_attr {
     pub(crate) domain: *mut fid_domain,
@@ -137,7 +137,7 @@ pub(crate) struct fi_domain_attr {
     pub(crate) max_xpu_ctx_cnt: usize,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_fabric_attr {
     pub(crate) fabric: *mut fid_fabric,
@@ -147,7 +147,7 @@ pub(crate) struct fi_fabric_attr {
     pub(crate) api_version: u32,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_info {
     pub(crate) next: *mut fi_info,

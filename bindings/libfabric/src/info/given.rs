@@ -13,7 +13,7 @@ use crate::errno::Errno;
 
 /// What an application says in a `fi_info`: hints, or what it opens something with. Fields that
 /// its version of the API does not have are 0.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Given {
     /// Its numbers; its pointers are not followed any more.
     pub(crate) info: fi_info,

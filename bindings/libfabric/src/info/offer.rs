@@ -64,7 +64,7 @@ pub(super) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 const ORDERS: u64 = FI_ORDER_SAS;
 
 /// An info, in Rust: what `info::memory` copies into C's memory.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Offer {
     pub(crate) caps: u64,
     pub(crate) format: Format,
