@@ -449,3 +449,47 @@ fn two_threads_sleep_by_their_own_descriptors() {
         }
     });
 }
+
+/// The first endpoint of an engine joins queues that others have, and operations are cancelled by
+/// what their poster gave them.
+#[test]
+fn queues_are_bound_later_and_operations_cancelled_by_their_user_data() {
+    let mut first = shared(&[]);
+    let queue = first.open_queue(64);
+    first.bind_queues(&queue, &queue).unwrap();
+    let options = EndpointOptions {
+        transmit_queue: Some(&queue),
+        receive_queue: Some(&queue),
+        ..Default::default()
+    };
+    let second = first.open_endpoint(options).unwrap();
+    let to_self = first.insert(&first.address()).unwrap();
+    let receive = |end: &Endpoint<Shared>, tag, user_data| {
+        let (selector, options) =
+            (Selector::any(Envelope::tagged(tag)), ReceiveOptions::new().user_data(user_data));
+        end.post_receive(selector, vec![0; 8], options).unwrap();
+    };
+    for user_data in [7, 8, 8] {
+        receive(&first, user_data, user_data);
+    }
+    receive(&second, 9, 9);
+    let mut outstanding = first.outstanding();
+    outstanding.sort_unstable();
+    assert_eq!(outstanding, [7, 8, 8]);
+    assert!(!first.cancel_where(|user_data| user_data == 9), "it is another endpoint's");
+    assert!(first.cancel_where(|user_data| user_data == 8));
+    let mut ended = Vec::new();
+    queue.read(&mut ended, 8).unwrap();
+    let [cancelled] = &ended[..] else { panic!("{ended:?}") };
+    assert_eq!(cancelled.user_data, 8);
+    assert!(matches!(cancelled.result, Err(Error::Cancelled)));
+
+    first.post_send(to_self, Envelope::tagged(7), vec![1; 8], SendOptions::new()).unwrap();
+    ended.clear();
+    while ended.len() < 2 {
+        queue.wait(&mut ended, 8, Some(Duration::from_secs(5))).unwrap();
+    }
+    assert!(ended.iter().any(|it| it.user_data == 7 && it.kind == OperationKind::Receive));
+    let stranger = shared(&[]);
+    assert!(first.bind_queues(&stranger.open_queue(1), &queue).is_err());
+}

@@ -328,6 +328,35 @@ impl<M: Attached> Endpoint<M> {
         endpoint.fail_without_peers(options.fail_without_peers);
         Ok(endpoint)
     }
+
+    /// Where the ends of its sends and of its receives go from now on. What is outstanding ends
+    /// where it was to end before. The first endpoint of an engine, which peers know by its port
+    /// alone, shares queues with others like this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when a queue belongs to another engine.
+    pub fn bind_queues(
+        &mut self,
+        transmit: &CompletionQueue<M>,
+        receive: &CompletionQueue<M>,
+    ) -> Result<(), Error> {
+        let open = self.mode.open_mut();
+        let engine = &open.engine;
+        if [transmit, receive].iter().any(|queue| !M::Engine::is_same(&queue.engine, engine)) {
+            return Err(Error::misuse("the queue belongs to another engine"));
+        }
+        let queues = Queues { transmit: transmit.queue.clone(), receive: receive.queue.clone() };
+        engine.share_queue(&queues.transmit);
+        engine.share_queue(&queues.receive);
+        let told_in = M::Engine::number_of(&queues.receive);
+        engine.with(|engine| {
+            engine.state.completions.regions.set_queue(open.number, Some(told_in));
+        });
+        open.queues = queues.clone();
+        open.guard.bind(queues);
+        Ok(())
+    }
 }
 
 impl Endpoint<Owned> {

@@ -23,6 +23,9 @@ pub trait Attached: Sized + sealed::Sealed {
     fn open(&self) -> &Open<Self::Engine>;
 
     #[doc(hidden)]
+    fn open_mut(&mut self) -> &mut Open<Self::Engine>;
+
+    #[doc(hidden)]
     fn new(open: Open<Self::Engine>) -> Self;
 }
 
@@ -41,6 +44,10 @@ impl Attached for Owned {
 
     fn open(&self) -> &Open<Rc<EngineCell>> {
         &self.0
+    }
+
+    fn open_mut(&mut self) -> &mut Open<Rc<EngineCell>> {
+        &mut self.0
     }
 
     fn new(open: Open<Rc<EngineCell>>) -> Self {
@@ -78,6 +85,10 @@ impl Attached for Shared {
 
     fn open(&self) -> &Open<Arc<SharedEngine>> {
         &self.0
+    }
+
+    fn open_mut(&mut self) -> &mut Open<Arc<SharedEngine>> {
+        &mut self.0
     }
 
     fn new(open: Open<Arc<SharedEngine>>) -> Self {
@@ -139,6 +150,15 @@ impl<E: EngineRef> Guard<E> {
 
     pub(super) fn has_borrowed(&self) -> bool {
         self.has_borrowed.load(Ordering::Relaxed)
+    }
+
+    /// What it lets go of is `queues` from now on.
+    pub(super) fn bind(&mut self, queues: Queues<E::Queue>) {
+        let old = std::mem::replace(&mut self.queues, queues);
+        if let Some(engine) = E::upgrade(&self.engine) {
+            engine.close_queue(&old.transmit);
+            engine.close_queue(&old.receive);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
-use super::mode::Attached;
+use super::mode::{Attached, Open};
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, OperationId, Selector, Status};
@@ -137,6 +137,25 @@ impl<M: Attached> Endpoint<M> {
     /// completion says [`Error::Cancelled`]; `false`: it ends as if nothing had been said.
     pub fn cancel(&self, operation: OperationId) -> bool {
         self.open().engine.cancel(operation)
+    }
+
+    /// Cancels an operation of this endpoint that [`Self::cancel`] would cancel and whose
+    /// `user_data` is wanted (`fi_cancel`, which names operations by their context). It looks at
+    /// all that are outstanding. `true`: as for [`Self::cancel`].
+    pub fn cancel_where(&self, mut is_wanted: impl FnMut(u64) -> bool) -> bool {
+        let Open { engine, number, .. } = self.open();
+        engine.with(|engine| {
+            let found = engine.outstanding_of(*number);
+            let mut wanted = found.into_iter().filter(|(_, user_data)| is_wanted(*user_data));
+            wanted.any(|(id, _)| engine.cancel(id))
+        })
+    }
+
+    /// The `user_data` of all operations of this endpoint that are outstanding.
+    pub fn outstanding(&self) -> Vec<u64> {
+        let Open { engine, number, .. } = self.open();
+        let found = engine.with(|engine| engine.outstanding_of(*number));
+        found.into_iter().map(|(_, user_data)| user_data).collect()
     }
 
     /// Does what can be done without waiting. `true`: something happened.

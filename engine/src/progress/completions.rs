@@ -251,6 +251,14 @@ impl Completions {
         slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
     }
 
+    /// What the poster of an outstanding operation gave, if its end is for a queue.
+    pub(crate) fn user_data_of(&self, id: Id) -> Option<u64> {
+        match self.slots.get(id.index())?.as_ref()?.route {
+            Route::Queue { user_data, .. } => Some(user_data),
+            Route::Handle(_) | Route::Nowhere | Route::Region(_) => None,
+        }
+    }
+
     /// Whether there is room for the end of one more operation. A handle is its own room.
     #[inline]
     pub(crate) fn has_room(&self, route: Route) -> bool {

@@ -427,6 +427,14 @@ impl Engine {
             || state.core.cancel_send(id, &mut state.completions)
     }
 
+    /// The operations of an endpoint whose ends are for a queue, and their posters' `user_data`.
+    pub(crate) fn outstanding_of(&self, endpoint: u16) -> Vec<(Id, u64)> {
+        let operations = self.state.core.operations().iter();
+        let own = operations.filter(|(_, operation)| operation.endpoint == endpoint);
+        let named = own.map(|(id, _)| (id, self.state.completions.user_data_of(id)));
+        named.filter_map(|(id, user_data)| Some((id, user_data?))).collect()
+    }
+
     /// A handle that an operation will report to. `None`: at the bound of outstanding handles.
     pub(super) fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
         let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };

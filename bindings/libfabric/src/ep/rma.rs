@@ -1,0 +1,292 @@
+//! `FI_RMA`.
+
+use std::ffi::c_void;
+
+use ringrail::{CompletionLevel, Error, RawSpan, RemoteAddress, RemoteKey, SendOptions};
+
+use super::Ep;
+use super::post::{Pieces, bytes, copy_of, level_of, one, posted};
+use crate::abi::consts::{FI_FENCE, FI_INJECT, FI_MORE, FI_REMOTE_CQ_DATA};
+use crate::abi::fids::fid_ep;
+use crate::abi::messages::{fi_addr_t, fi_msg_rma, iovec};
+use crate::abi::ops::fi_ops_rma;
+use crate::cq::name::Record;
+use crate::errno::Errno;
+use crate::fid::{border, object};
+
+pub(super) static OPS: fi_ops_rma = fi_ops_rma {
+    size: size_of::<fi_ops_rma>(),
+    read,
+    readv,
+    readmsg,
+    write,
+    writev,
+    writemsg,
+    inject,
+    writedata,
+    injectdata,
+};
+
+/// What an operation on the memory of a peer is posted with.
+pub(super) struct Remote {
+    pub(super) peer: fi_addr_t,
+    pub(super) at: RemoteAddress,
+    pub(super) context: *mut c_void,
+    pub(super) flags: u64,
+}
+
+impl Remote {
+    #[inline]
+    pub(super) fn new(
+        peer: fi_addr_t,
+        (addr, key): (u64, u64),
+        context: *mut c_void,
+        flags: u64,
+    ) -> Self {
+        Self { peer, at: RemoteKey(key).at(addr), context, flags }
+    }
+
+    /// How it is posted. It completes when it is done at the target, unless it says less: else
+    /// nobody would hear that it was refused.
+    #[inline]
+    pub(super) fn options(&self, user_data: u64, silent: bool) -> SendOptions {
+        let level = level_of(self.flags, CompletionLevel::Delivery);
+        SendOptions {
+            silent,
+            more: self.flags & FI_MORE != 0,
+            fence: self.flags & FI_FENCE != 0,
+            user_data,
+            ..SendOptions::at(level)
+        }
+    }
+}
+
+impl Ep {
+    /// Reads memory of a peer.
+    ///
+    /// # Safety
+    ///
+    /// As for `fi_read`.
+    unsafe fn get(&self, pieces: &[RawSpan], remote: &Remote) -> Result<isize, Errno> {
+        let (open, endpoint) = (self.opened()?, self.engine()?);
+        let peer = self.peer(open, remote.peer)?;
+        let record = Record { context: remote.context.addr(), ..Record::default() };
+        let count = open.counts.read.as_ref();
+        let (user_data, silent) = open.transmit.named(remote.flags, count, record);
+        let options = remote.options(user_data, silent);
+        // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+        let got = unsafe { endpoint.post_get_raw(peer, remote.at, pieces, options) };
+        posted(got, user_data)
+    }
+
+    /// Writes memory of a peer.
+    ///
+    /// # Safety
+    ///
+    /// As for `fi_write`.
+    unsafe fn put(
+        &self,
+        pieces: &[RawSpan],
+        data: Option<u64>,
+        remote: &Remote,
+    ) -> Result<isize, Errno> {
+        let (open, endpoint) = (self.opened()?, self.engine()?);
+        let peer = self.peer(open, remote.peer)?;
+        let record = Record { context: remote.context.addr(), ..Record::default() };
+        let count = open.counts.write.as_ref();
+        let (user_data, silent) = open.transmit.named(remote.flags, count, record);
+        let options = SendOptions { data, ..remote.options(user_data, silent) };
+        if remote.flags & FI_INJECT != 0 {
+            // SAFETY: as the caller promises.
+            let copy = unsafe { copy_of(pieces) };
+            let put = endpoint.post_put(peer, remote.at, copy, options);
+            return posted(put.map_err(Error::from), user_data);
+        }
+        // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+        let put = unsafe { endpoint.post_put_raw(peer, remote.at, pieces, options) };
+        posted(put, user_data)
+    }
+
+    /// Writes a copy of `bytes` to memory of a peer. It has an entry only if it fails.
+    fn inject_put(&self, bytes: &[u8], data: Option<u64>, remote: &Remote) -> Result<isize, Errno> {
+        let (open, endpoint) = (self.opened()?, self.engine()?);
+        let peer = self.peer(open, remote.peer)?;
+        // Counted when it is done, and refused to somebody's knowledge.
+        let record = Record {
+            count: open.counts.write.clone(),
+            is_quiet: open.counts.write.is_some(),
+            ..Record::default()
+        };
+        let silent = record.count.is_none();
+        let user_data = record.into_user_data();
+        let options = SendOptions { data, ..remote.options(user_data, silent) };
+        let put = endpoint.post_put(peer, remote.at, bytes.to_vec(), options);
+        posted(put.map_err(Error::from), user_data)
+    }
+}
+
+// SAFETY of all that follow: libfabric's caller passes an endpoint that is open, as many pieces as
+// it says, and memory as the call asks for it.
+
+unsafe extern "C" fn read(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: usize,
+    _desc: *mut c_void,
+    from: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(from, (addr, key), context, ep.transmit_flags());
+        ep.get(&one(buf, len), &remote)
+    })
+}
+
+unsafe extern "C" fn readv(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    from: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(from, (addr, key), context, ep.transmit_flags());
+        ep.get(Pieces::of(iov, count)?.spans(), &remote)
+    })
+}
+
+/// The one place that a message names, as long as its pieces.
+///
+/// # Safety
+///
+/// The message is one of `fi_readmsg` or `fi_writemsg`.
+unsafe fn parts(msg: *const fi_msg_rma, flags: u64) -> Result<(Pieces, Remote), Errno> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let fi_msg_rma { msg_iov, iov_count, addr, rma_iov, rma_iov_count, context, .. } = *msg;
+        if rma_iov_count != 1 {
+            return Err(Errno::INVAL);
+        }
+        let pieces = Pieces::of(msg_iov, iov_count)?;
+        let length = pieces.spans().iter().fold(0_usize, |sum, span| sum.saturating_add(span.len));
+        let place = *rma_iov;
+        if place.len != length {
+            return Err(Errno::INVAL);
+        }
+        Ok((pieces, Remote::new(addr, (place.addr, place.key), context, flags)))
+    }
+}
+
+unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let (pieces, remote) = parts(msg, flags)?;
+        object::<Ep>(ep).get(pieces.spans(), &remote)
+    })
+}
+
+unsafe extern "C" fn write(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(to, (addr, key), context, ep.transmit_flags());
+        ep.put(&one(buf, len), None, &remote)
+    })
+}
+
+unsafe extern "C" fn writev(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    _desc: *mut *mut c_void,
+    count: usize,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(to, (addr, key), context, ep.transmit_flags());
+        ep.put(Pieces::of(iov, count)?.spans(), None, &remote)
+    })
+}
+
+unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let (pieces, remote) = parts(msg, flags)?;
+        let data = (flags & FI_REMOTE_CQ_DATA != 0).then_some((*msg).data);
+        object::<Ep>(ep).put(pieces.spans(), data, &remote)
+    })
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(to, (addr, key), std::ptr::null_mut(), ep.transmit_flags());
+        ep.inject_put(bytes(buf, len), None, &remote)
+    })
+}
+
+unsafe extern "C" fn writedata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    _desc: *mut c_void,
+    data: u64,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(to, (addr, key), context, ep.transmit_flags());
+        ep.put(&one(buf, len), Some(data), &remote)
+    })
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    to: fi_addr_t,
+    addr: u64,
+    key: u64,
+) -> isize {
+    // SAFETY: see above.
+    border(|| unsafe {
+        let ep = object::<Ep>(ep);
+        let remote = Remote::new(to, (addr, key), std::ptr::null_mut(), ep.transmit_flags());
+        ep.inject_put(bytes(buf, len), Some(data), &remote)
+    })
+}

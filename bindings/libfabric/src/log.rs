@@ -1,0 +1,72 @@
+//! What the engine and this provider log goes to libfabric (`FI_LOG_LEVEL`).
+
+use std::fmt::{self, Write};
+use std::sync::Once;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use crate::symbols::{self, Level as Theirs};
+
+struct ToLibfabric;
+
+impl<S: Subscriber> Layer<S> for ToLibfabric {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let (metadata, text) = (event.metadata(), line.text);
+        let level = match *metadata.level() {
+            Level::ERROR | Level::WARN => Theirs::Warn,
+            Level::INFO => Theirs::Info,
+            Level::DEBUG | Level::TRACE => Theirs::Debug,
+        };
+        let is_printed = symbols::log(level, metadata.target(), &text);
+        if !is_printed && *metadata.level() == Level::ERROR {
+            // libfabric prints nothing unless it is asked to; what ends a job is said.
+            say(&text);
+        }
+    }
+}
+
+/// Message and fields of an event, as one line.
+#[derive(Default)]
+struct Line {
+    text: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // To write to a string does not fail.
+        let _written = match field.name() {
+            "message" => write!(self.text, "{value:?} "),
+            name => write!(self.text, "{name}={value:?} "),
+        };
+    }
+}
+
+/// A line on standard error, once for each reason to give up.
+fn say(text: &str) {
+    // Nobody is to be told if that is closed.
+    let _written =
+        std::io::Write::write_all(&mut std::io::stderr(), format!("ringrail: {text}\n").as_bytes());
+}
+
+/// From here on lines go to libfabric, as far as it prints them.
+pub(crate) fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        // Asked for once, so that a line that nobody wants costs a comparison.
+        let most = [
+            (Theirs::Debug, LevelFilter::DEBUG),
+            (Theirs::Info, LevelFilter::INFO),
+            (Theirs::Warn, LevelFilter::WARN),
+        ];
+        let wanted = most.into_iter().find(|(level, _)| symbols::is_logged(*level));
+        let filter = wanted.map_or(LevelFilter::ERROR, |(_, filter)| filter);
+        let subscriber = tracing_subscriber::registry().with(ToLibfabric.with_filter(filter));
+        // Taken already: a test has its own.
+        let _set = tracing::subscriber::set_global_default(subscriber);
+    });
+}
