@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::run::{cargo, run as execute};
 
 /// Seeds that belong to the tests: always the same ones.
-const SEEDS_OF_TESTS: &str = "2500";
+const SEEDS_OF_TESTS: &str = "1500";
 
 /// A fast build that checks as much as a debug one.
 const BUILD: [&str; 9] = [

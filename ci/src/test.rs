@@ -12,7 +12,7 @@ use crate::swarm;
 use crate::watch::{End, Mark, mounted_namespaces};
 
 /// Time that all tests together may take; what still runs then is killed and has failed.
-const LIMIT: Duration = Duration::from_secs(25 * 60);
+const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// One build serves every run: other packages or features would build the engine again.
 const BUILD: [&str; 5] =

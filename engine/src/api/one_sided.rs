@@ -116,6 +116,7 @@ impl<M: Attached> Endpoint<M> {
             hint: message.hint,
             data: options.data.filter(|_| verb == Verb::Put),
             fence: options.fence,
+            invalidates: false,
             operands: Box::default(),
         }
     }
@@ -194,6 +195,30 @@ impl<M: Attached> Endpoint<M> {
         let memory = super::send::memory_of(buffer.into())?;
         let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
+        let to = self.ends_at(&options);
+        self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
+    }
+
+    /// Like [`Self::post_put`], and the key opens nothing from then on: the last access that the
+    /// target has given away (iWARP's send with invalidate, as a put; it may be empty). The key
+    /// needs [`Access::REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE) beside writing. What
+    /// began by it before goes on. What this engine posted by it before and may still be on its way
+    /// is refused where it comes later: fence the put ([`SendOptions::fence`]), or flush before.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`] gives the buffer back.
+    pub fn post_put_invalidate(
+        &self,
+        peer: Peer,
+        at: RemoteAddress,
+        buffer: impl Into<Buffer>,
+        options: SendOptions,
+    ) -> Result<OperationId, Failed> {
+        let memory = super::send::memory_of(buffer.into())?;
+        let memory = self.behind_fence(peer, memory, &options)?;
+        let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
+        let request = OneSidedRequest { invalidates: true, ..request };
         let to = self.ends_at(&options);
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
     }

@@ -357,11 +357,11 @@ impl Session {
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: ControlFrame) {
-        if self.datagram.is_some() {
-            self.control.push_back(control);
-            return;
-        }
-        if !self.control.is_empty() || !self.try_push_control(pool, &control) {
+        let waits = self.datagram.is_some() || !self.control.is_empty();
+        if waits || !self.try_push_control(pool, &control) {
+            if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
+                it.answers += 1;
+            }
             self.control.push_back(control);
         }
     }
@@ -389,6 +389,7 @@ impl Session {
                 break;
             }
             self.control.pop_front();
+            SessionOneSided::note_said(&mut self.one_sided, &control);
         }
         let is_open = self.outbox.has_open_segment();
         let speaks = is_open || self.has_update() || self.asks_ack;

@@ -6,12 +6,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::by_hand::{accept, lane_hello, locator};
 use super::core::{Action, Config, Core};
-use super::effects::{CompletionLevel, Effects, Ended};
+use super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::handshake::Initiator;
 use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
+use super::regions::{Access, Refusal};
 use super::send::{SendRequest, Staged};
 use super::session::{ControlFrame, Limits};
 use super::table::Id;
@@ -28,6 +29,7 @@ mod claims;
 mod closing;
 mod grants;
 mod multi;
+mod one_sided;
 mod rails;
 
 const PEER: u64 = 9;
@@ -35,7 +37,10 @@ const SESSION: u64 = 77;
 
 /// How operations ended, slices of multi-receives, and whether the end of no other can be reported.
 #[derive(Default)]
-struct Ends(HashMap<Id, Ended>, Vec<(Id, Id, u64, u64)>, bool);
+struct Ends(HashMap<Id, Ended>, Vec<(Id, Id, u64, u64)>, bool, Accesses);
+
+/// What was done to regions, with the remote data.
+type Accesses = Vec<(Access, Option<u64>)>;
 
 impl Effects for Ends {
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
@@ -47,6 +52,29 @@ impl Effects for Ends {
     }
 
     fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
+
+    fn put(&mut self, _: Id, _: u64, _: &[u8]) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        _: Id,
+        _: u64,
+        _: (u8, u8),
+        _: (&[u8], &[u8]),
+        _: Option<&mut [u8]>,
+    ) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn lend(&mut self, _: Id, _: Id, _: u64, _: u64, _: (u16, bool)) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn accessed(&mut self, _: Id, access: Access, _: u16, arrival: &Arrival) {
+        self.3.push((access, arrival.data));
+    }
 
     fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
         unreachable!("the peer is another engine")

@@ -22,6 +22,7 @@ use crate::progress::completions::Route;
 use crate::progress::lent::RegionCounts;
 use crate::progress::post::Memory;
 use crate::proto::effects::CompletionLevel;
+use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
@@ -73,6 +74,9 @@ struct Cell {
     last: u64,
     /// Puts whose outcome is unknown since then.
     unknown: Vec<u64>,
+    /// Some of them may be on their way still: their peer was forgotten, and their session goes
+    /// on. Nothing orders them and later ones.
+    may_come_late: bool,
     is_busy: bool,
 }
 
@@ -258,6 +262,7 @@ impl Run {
             length,
             level,
             hint: Hint::None,
+            invalidates: false,
             data: None,
             fence: false,
             operands: operands.into(),
@@ -320,6 +325,9 @@ impl Run {
             return Ok(true);
         };
         let cell = &mut target.cells[asked.host][number];
+        let is_forgotten =
+            matches!(completion.result, Err(Error::Peer { failure: PeerFailure::Removed, .. }));
+        cell.may_come_late |= is_forgotten && asked.kind != OperationKind::Get;
         if asked.kind == OperationKind::Get {
             cell.is_busy = false;
             let wrong = is_done.then(|| cell.wrong_byte(bytes, garbles)).flatten();
@@ -338,7 +346,14 @@ impl Run {
         if !is_done || cell.unknown.last() != Some(&name) {
             return Ok(true);
         }
-        (cell.last, cell.unknown) = (name, Vec::new());
+        cell.last = name;
+        if cell.may_come_late {
+            cell.unknown.pop();
+            // All that went before a flush has come.
+            cell.may_come_late = asked.kind != OperationKind::Flush;
+        } else {
+            cell.unknown.clear();
+        }
         let (offset, length) = range_of(asked.host, number);
         let mut there = vec![0; length];
         target.window.load(offset, &mut there).map_err(|error| error.to_string())?;

@@ -26,6 +26,8 @@
 //!
 //! With [`FLAG_COMPARE`] as many bytes to compare with stand before the operands.
 //!
+//! With [`FLAG_INVALIDATE`] the key of a PUT or PUT RTS opens nothing from then on.
+//!
 //! Remote data follows the header as in [`super::eager`].
 
 use zerocopy::byteorder::little_endian::{U16, U64};
@@ -37,6 +39,9 @@ pub(crate) const FLAG_FETCH: u8 = 1;
 pub(crate) const FLAG_COMPARE: u8 = 2;
 /// An ATOMIC has no operands.
 pub(crate) const FLAG_NO_OPERANDS: u8 = 4;
+
+/// A PUT or PUT RTS takes its key back.
+pub(crate) const FLAG_INVALIDATE: u8 = 8;
 
 /// Length of the header, in bytes.
 pub(crate) const ONE_SIDED_HEADER_BYTES: usize = 40;

@@ -3,6 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::super::core::Core;
+use super::super::one_sided::SessionOneSided;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
@@ -206,11 +207,12 @@ impl Core {
         }
         let datagram = session.datagram.as_deref_mut()?;
         let pool = &mut self.datagrams.segments;
-        while let Some(control) = session.control.front() {
-            if !datagram.push_control(pool, slot, control) {
+        while let Some(&control) = session.control.front() {
+            if !datagram.push_control(pool, slot, &control) {
                 break;
             }
             session.control.pop_front();
+            SessionOneSided::note_said(&mut session.one_sided, &control);
         }
         let mut next = datagram.next(pool, room_bytes);
         if next.is_none() && room_bytes == usize::MAX {

@@ -25,8 +25,11 @@ mod target;
 
 use std::collections::VecDeque;
 
+use super::control_frame::ControlFrame;
+use super::datagram::window::is_before;
 use super::regions::KeyName;
 use super::table::Id;
+use crate::wire::FrameError;
 
 /// Operations of one session that wait for the target's answer, at the most.
 ///
@@ -87,9 +90,35 @@ pub(crate) struct SessionOneSided {
     /// Operations of the peer that have not ended here.
     pub(super) served: u32,
     /// Operations of the peer that wanted no answer and were refused, since it last asked.
-    pub(super) refused: u64,
-    /// Flushes of the peer: the frame each came as, and its operation.
+    refused: Refused,
+    /// Short answers that wait for room.
+    pub(in crate::proto) answers: u32,
+    /// Flushes of the peer, in order: the frame each came as, and its operation.
     pub(super) flushes: VecDeque<(u32, u64)>,
+}
+
+/// Refusals that the peer's flushes have not been told: each is told by the first flush behind it.
+#[derive(Debug, Default)]
+struct Refused {
+    /// Those that every flush still to be answered is behind.
+    settled: u64,
+    /// Frames of those that were refused before an earlier flush could be answered. They are in
+    /// the window of frames that may come early, which bounds them.
+    early: Vec<u32>,
+}
+
+impl Refused {
+    /// How many a flush that came as frame `number` tells.
+    fn take_before(&mut self, number: u32) -> u64 {
+        let untold = self.early.len();
+        self.early.retain(|&refused| !is_before(refused, number));
+        std::mem::take(&mut self.settled) + (untold - self.early.len()) as u64
+    }
+
+    /// The same where frames come in order.
+    fn take_all(&mut self) -> u64 {
+        std::mem::take(&mut self.settled) + std::mem::take(&mut self.early).len() as u64
+    }
 }
 
 impl SessionOneSided {
@@ -108,13 +137,93 @@ impl SessionOneSided {
         }
     }
 
+    /// Frame `number` was refused; all frames before `expected` have come.
+    fn note_refused(&mut self, number: u32, expected: u32) {
+        let Refused { settled, early } = &mut self.refused;
+        early.push(number);
+        if self.flushes.is_empty() {
+            let untold = early.len();
+            early.retain(|&refused| !is_before(refused, expected));
+            *settled += (untold - early.len()) as u64;
+        }
+    }
+
+    /// A flush of the peer waits for the frames before it.
+    fn hold_flush(&mut self, number: u32, operation: u64) {
+        let at = self.flushes.partition_point(|&(earlier, _)| !is_before(number, earlier));
+        self.flushes.insert(at, (number, operation));
+    }
+
     /// The first message is tried. Operations are next, if they can go.
     pub(super) fn note_turn_of_messages(&mut self) {
         (self.messages_next, self.messages_wait) = (false, true);
     }
 
+    /// A frame that waited has found room.
+    #[inline]
+    pub(in crate::proto) fn note_said(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
+        if let (ControlFrame::Reply(_), Some(it)) = (frame, known) {
+            it.answers = it.answers.saturating_sub(1);
+        }
+    }
+
+    /// What is kept for the peer: whether it asks for more than it may.
+    ///
+    /// RR-RMA-3.
+    pub(super) fn check_kept(&self) -> Result<(), FrameError> {
+        let kept = self.served.saturating_add(self.answers).max(self.flushes.len() as u32);
+        if kept >= ENDURED_MAX { Err(FrameError::TooManyRequests(kept)) } else { Ok(()) }
+    }
+
     /// Whether there is something that only waits for room.
     pub(super) fn has_ready(&self) -> bool {
         !self.replies.is_empty() || (!self.waiting.is_empty() && !self.is_held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a flush that came as frame `number` is told, as the oldest one.
+    fn told(one_sided: &mut SessionOneSided, number: u32) -> u64 {
+        assert_eq!(one_sided.flushes.pop_front().map(|(first, _)| first), Some(number));
+        one_sided.refused.take_before(number)
+    }
+
+    /// Frames 10, 11 and 13 are refused; 12 and 15, flushes, wait for 9, which comes last. The
+    /// later flush comes first.
+    #[test]
+    fn each_refusal_is_told_by_the_first_flush_behind_it() {
+        let mut one_sided = SessionOneSided::default();
+        one_sided.note_refused(7, 8);
+        one_sided.note_refused(13, 9);
+        one_sided.hold_flush(15, 1);
+        one_sided.hold_flush(12, 2);
+        one_sided.note_refused(10, 9);
+        one_sided.note_refused(11, 9);
+        assert_eq!(told(&mut one_sided, 12), 3, "7, 10, 11");
+        assert_eq!(told(&mut one_sided, 15), 1, "13");
+    }
+
+    #[test]
+    fn what_nobody_flushes_is_counted_and_not_kept() {
+        let mut one_sided = SessionOneSided::default();
+        for number in 0..1000 {
+            one_sided.note_refused(number, number & !7);
+            assert!(one_sided.refused.early.len() <= 8);
+        }
+        one_sided.hold_flush(1000, 1);
+        assert_eq!(told(&mut one_sided, 1000), 1000);
+    }
+
+    #[test]
+    fn numbers_begin_again() {
+        let mut one_sided = SessionOneSided::default();
+        one_sided.note_refused(u32::MAX, u32::MAX - 1);
+        one_sided.hold_flush(1, 1);
+        one_sided.hold_flush(u32::MAX - 1, 2);
+        assert_eq!(told(&mut one_sided, u32::MAX - 1), 0);
+        assert_eq!(told(&mut one_sided, 1), 1);
     }
 }

@@ -13,7 +13,7 @@ use super::super::send::{DataBytes, SendRefusal, Staged};
 use super::super::session::Session;
 use super::super::table::Id;
 use super::{REQUESTS_MAX, Role, Verb};
-use crate::wire::one_sided::{FLAG_FETCH, OneSided};
+use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, FrameError, Reply, ReplyRts, eager, frame};
 
@@ -38,6 +38,8 @@ pub struct OneSidedRequest {
     pub(crate) data: Option<u64>,
     /// It starts when all that wait for answers have them.
     pub(crate) fence: bool,
+    /// Of a put: the key opens nothing from then on.
+    pub(crate) invalidates: bool,
     /// Of an atomic operation: what to compare with, if it compares, and the operands.
     pub(crate) operands: Box<[u8]>,
 }
@@ -50,6 +52,7 @@ pub(crate) struct Asking {
     offset: u64,
     length: u64,
     level: CompletionLevel,
+    invalidates: bool,
     operands: Box<[u8]>,
 }
 
@@ -69,9 +72,12 @@ struct Form {
 
 impl Asking {
     fn form(&self, whole_max: u64) -> Form {
+        let of_put = if self.invalidates { FLAG_INVALIDATE } else { 0 };
         let (kind, flags, payload) = match self.verb {
-            Verb::Put if self.length <= whole_max => (frame::KIND_PUT, 0, self.length as usize),
-            Verb::Put => (frame::KIND_PUT_RTS, 0, 0),
+            Verb::Put if self.length <= whole_max => {
+                (frame::KIND_PUT, of_put, self.length as usize)
+            }
+            Verb::Put => (frame::KIND_PUT_RTS, of_put, 0),
             Verb::Get => (frame::KIND_GET, 0, 0),
             Verb::Atomic { flags, .. } => (frame::KIND_ATOMIC, flags, 0),
             Verb::Flush => (frame::KIND_FLUSH, 0, 0),
@@ -131,7 +137,9 @@ impl Core {
         }
         let OneSidedRequest { endpoint, verb, key, offset, level, hint, data, operands, .. } =
             request;
-        let asking = Asking { verb, key, offset, length: request.length, level, operands };
+        let (length_there, invalidates) = (request.length, request.invalidates);
+        let asking =
+            Asking { verb, key, offset, length: length_there, level, invalidates, operands };
         let operation = Operation {
             endpoint,
             session,
@@ -228,6 +236,7 @@ impl Core {
         request.level == CompletionLevel::Inject
             && request.data.is_none()
             && !request.fence
+            && !request.invalidates
             && session.is_connected()
             && !session.is_leaving
             && request.length <= self.whole_max(session, size_of::<OneSided>()).1

@@ -12,8 +12,10 @@ use super::super::rendezvous::Offered;
 use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
 use super::super::table::Id;
-use super::{ENDURED_MAX, Role, SHORT_REPLY_BYTES};
-use crate::wire::one_sided::{ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, OneSided};
+use super::{Role, SHORT_REPLY_BYTES};
+use crate::wire::one_sided::{
+    ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
+};
 use crate::wire::reply::{REPLY_HEADER_BYTES, STATUS_DONE};
 use crate::wire::reply_rts::REPLY_RTS_BYTES;
 use crate::wire::{FrameError, Reply, ReplyRts, frame};
@@ -21,7 +23,7 @@ use crate::wire::{FrameError, Reply, ReplyRts, frame};
 impl Core {
     /// An operation on this engine's memory has come as frame `number`.
     ///
-    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6.
+    /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6, RR-RMA-7.
     pub(in crate::proto) fn handle_one_sided(
         &mut self,
         (slot, number): (u32, u32),
@@ -35,30 +37,32 @@ impl Core {
         session.message_ns = now_ns;
         let engine = session.engine;
         let one_sided = session.one_sided.get_or_insert_default();
+        if header.operation.get() != 0 || header.kind != frame::KIND_PUT {
+            one_sided.check_kept()?;
+        }
         if header.kind == frame::KIND_FLUSH {
-            if one_sided.flushes.len() >= ENDURED_MAX as usize {
-                return Err(FrameError::TooManyRequests(one_sided.flushes.len() as u32));
-            }
-            one_sided.flushes.push_back((number, header.operation.get()));
+            one_sided.hold_flush(number, header.operation.get());
             self.answer_flushes(slot);
             return Ok(());
         }
-        let is_kept = matches!(header.kind, frame::KIND_GET | frame::KIND_PUT_RTS);
-        if is_kept && one_sided.served >= ENDURED_MAX {
-            return Err(FrameError::TooManyRequests(one_sided.served));
-        }
+        // Other operations have none, whatever the peer says.
+        let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
+        let data = data.filter(|_| is_put);
         let access = match header.kind {
             frame::KIND_GET => Access::REMOTE_READ,
             frame::KIND_ATOMIC if header.flags & FLAG_FETCH != 0 => {
                 Access::REMOTE_ATOMIC | Access::REMOTE_READ
             }
             frame::KIND_ATOMIC => Access::REMOTE_ATOMIC,
+            _ if header.flags & FLAG_INVALIDATE != 0 => {
+                Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE
+            }
             _ => Access::REMOTE_WRITE,
         };
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
         let target = header.target_endpoint.get();
         if !self.endpoints.is_open(target) {
-            self.refuse(slot, header, Refusal::Endpoint);
+            self.refuse((slot, number), header, Refusal::Endpoint);
             return Ok(());
         }
         let source = header.source_endpoint.get();
@@ -67,12 +71,12 @@ impl Core {
         let granted = match self.regions.check(engine, key, offset, length, access, now_ns) {
             Ok(granted) => granted,
             Err(refused) => {
-                self.refuse(slot, header, refused);
+                self.refuse((slot, number), header, refused);
                 return Ok(());
             }
         };
         if data.is_some() && !effects.can_tell(target) {
-            self.refuse(slot, header, Refusal::Busy);
+            self.refuse((slot, number), header, Refusal::Busy);
             return Ok(());
         }
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
@@ -80,22 +84,24 @@ impl Core {
         match header.kind {
             frame::KIND_PUT => match effects.put(granted.region, granted.start, operands) {
                 Ok(()) => {
+                    self.invalidate(header);
+                    let access = Access::REMOTE_WRITE;
                     effects.accessed(granted.region, access, target, &arrival);
                     self.answer(slot, header, &[], effects);
                 }
-                Err(refusal) => self.refuse(slot, header, refusal),
+                Err(refusal) => self.refuse((slot, number), header, refusal),
             },
             frame::KIND_ATOMIC => {
-                self.apply_atomic(slot, header, granted, &arrival, operands, effects)
+                self.apply_atomic((slot, number), header, granted, &arrival, operands, effects)
             }
-            _ => self.serve(slot, header, granted, arrival, effects),
+            _ => self.serve((slot, number), header, granted, arrival, effects),
         }
         Ok(())
     }
 
     fn apply_atomic(
         &mut self,
-        slot: u32,
+        (slot, number): (u32, u32),
         header: &OneSided,
         granted: Granted,
         arrival: &Arrival,
@@ -108,6 +114,10 @@ impl Core {
         let mut before = [0; ATOMIC_BYTES_MAX];
         let fetched = if header.flags & FLAG_FETCH != 0 { length } else { 0 };
         let fetched = &mut before[..fetched];
+        if fetched.len() > SHORT_REPLY_BYTES && self.operations.is_full() {
+            // What has been done cannot be refused.
+            return self.refuse((slot, number), header, Refusal::Busy);
+        }
         let codes = (header.atomic, header.datatype);
         let into = (!fetched.is_empty()).then_some(&mut *fetched);
         match effects.atomic(granted.region, granted.start, codes, (compare, operands), into) {
@@ -116,14 +126,14 @@ impl Core {
                 effects.accessed(granted.region, Access::REMOTE_ATOMIC, target, arrival);
                 self.answer(slot, header, fetched, effects);
             }
-            Err(refusal) => self.refuse(slot, header, refusal),
+            Err(refusal) => self.refuse((slot, number), header, refusal),
         }
     }
 
     /// An operation on this engine's memory that is not over at once.
     fn serve(
         &mut self,
-        slot: u32,
+        (slot, number): (u32, u32),
         header: &OneSided,
         granted: Granted,
         arrival: Arrival,
@@ -147,11 +157,11 @@ impl Core {
             state: OperationState::Replying { to },
         };
         if !self.regions.begin(granted.key, slot) {
-            return self.refuse(slot, header, Refusal::Key);
+            return self.refuse((slot, number), header, Refusal::Key);
         }
         let Ok(id) = self.operations.insert(operation) else {
             self.regions.end(granted.key, slot);
-            return self.refuse(slot, header, Refusal::Busy);
+            return self.refuse((slot, number), header, Refusal::Busy);
         };
         let is_write = header.kind == frame::KIND_PUT_RTS;
         if let Err(refusal) =
@@ -159,7 +169,10 @@ impl Core {
         {
             self.operations.remove(id);
             self.regions.end(granted.key, slot);
-            return self.refuse(slot, header, refusal);
+            return self.refuse((slot, number), header, refusal);
+        }
+        if is_write {
+            self.invalidate(header);
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let one_sided = session.one_sided.get_or_insert_default();
@@ -173,17 +186,28 @@ impl Core {
         }
     }
 
-    /// Tells the origin, if it waits, or counts it for its next flush.
-    fn refuse(&mut self, slot: u32, header: &OneSided, refusal: Refusal) {
+    /// Nothing else begins by the key of a put, if that says so.
+    fn invalidate(&mut self, header: &OneSided) {
+        if header.flags & FLAG_INVALIDATE != 0 {
+            self.regions.revoke(header.key.get());
+        }
+    }
+
+    /// Tells the origin, if it waits, or counts it for the flush behind frame `number`.
+    fn refuse(&mut self, (slot, number): (u32, u32), header: &OneSided, refusal: Refusal) {
         self.counters.refused_accesses += 1;
         let operation = header.operation.get();
         if operation != 0 {
             let reply = ShortReply::new(operation, refusal.code(), &[]);
             return self.push_control(slot, ControlFrame::Reply(reply));
         }
-        let session = self.sessions.at_mut(slot as usize);
-        if let Some(one_sided) = session.and_then(|it| it.one_sided.as_deref_mut()) {
-            one_sided.refused += 1;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let (may_be_early, expected) = (session.datagram.is_some(), session.expected_frame);
+        let Some(one_sided) = session.one_sided.as_deref_mut() else { return };
+        if may_be_early {
+            one_sided.note_refused(number, expected);
+        } else {
+            one_sided.refused.settled += 1;
         }
     }
 
@@ -213,8 +237,8 @@ impl Core {
             state: OperationState::Replying { to },
         };
         let Ok(id) = self.operations.insert(operation) else {
-            let reply = ShortReply::new(to, Refusal::Busy.code(), &[]);
-            return self.push_control(slot, ControlFrame::Reply(reply));
+            debug_assert!(false, "there was room when it was done");
+            return;
         };
         effects.keep(id, bytes);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -290,7 +314,10 @@ impl Core {
                 return;
             }
             one_sided.flushes.pop_front();
-            let refused = std::mem::take(&mut one_sided.refused);
+            let refused = match session.datagram {
+                Some(_) => one_sided.refused.take_before(number),
+                None => one_sided.refused.take_all(),
+            };
             let reply = ShortReply::new(to, STATUS_DONE, &refused.to_le_bytes());
             self.push_control(slot, ControlFrame::Reply(reply));
         }

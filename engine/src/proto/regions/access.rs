@@ -11,6 +11,8 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 2;
         /// Peers may operate on it atomically.
         const REMOTE_ATOMIC = 4;
+        /// Peers may take the key back, with a put.
+        const REMOTE_INVALIDATE = 8;
     }
 }
 
