@@ -22,6 +22,8 @@ const PACKAGES: [(&str, Sign); 12] = [
     ("g++", Sign::Program("g++")),
     ("iproute2", Sign::Program("ip")),
     ("valgrind", Sign::Program("valgrind")),
+    ("libfabric-bin", Sign::Program("fi_info")),
+    ("libfabric-dev", Sign::Header("rdma/fabric.h")),
     // The XDP program and its loader.
     ("clang", Sign::Program("clang")),
     ("llvm", Sign::Program("llvm-objcopy")),

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use ringrail::settings::{Definition, Settings};
 use ringrail::{Domain, JobSecret};
@@ -39,6 +39,16 @@ pub(crate) fn define() {
     });
 }
 
+/// What the user has said of parameters, as the variables that the engine reads. Asked for once:
+/// libfabric logs each question.
+fn said() -> &'static [(OsString, OsString)] {
+    static SAID: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+    SAID.get_or_init(|| {
+        let value = |it: Definition| Some((it.variable.into(), symbols::value(it.name)?.into()));
+        parameters().filter_map(value).collect()
+    })
+}
+
 /// The settings in force: those of environment and files, with the engine at `listen`.
 pub(crate) fn settings(listen: Option<IpAddr>) -> Result<Settings, Errno> {
     build(listen, None)
@@ -46,12 +56,9 @@ pub(crate) fn settings(listen: Option<IpAddr>) -> Result<Settings, Errno> {
 
 fn build(listen: Option<IpAddr>, secret: Option<&JobSecret>) -> Result<Settings, Errno> {
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    for Definition { name, variable, .. } in parameters() {
-        if let Some(value) = symbols::value(name) {
-            let variable = OsString::from(variable);
-            environment.retain(|(known, _)| *known != variable);
-            environment.push((variable, value.into()));
-        }
+    for (variable, value) in said() {
+        environment.retain(|(known, _)| known != variable);
+        environment.push((variable.clone(), value.clone()));
     }
     let mut builder = Settings::builder().with_environment(environment);
     if let Some(address) = listen {

@@ -167,10 +167,6 @@ impl Ep {
         self.opened()?.endpoint.as_ref().ok_or(Errno::OPBADSTATE)
     }
 
-    pub(crate) fn domain(&self) -> &Arc<Domain> {
-        &self.domain
-    }
-
     /// It is connected with `peer` from now on: what it posts goes there.
     #[allow(dead_code, reason = "for connections")]
     pub(crate) fn connect_to(&self, peer: Option<Peer>) {

@@ -133,6 +133,7 @@ impl Offer {
             control_progress: FI_PROGRESS_AUTO,
             data_progress: FI_PROGRESS_AUTO,
             resource_mgmt: FI_RM_ENABLED,
+            // Both: who opens a vector says which.
             av_type: FI_AV_UNSPEC,
             // Of the old modes the one that is the same as none of the new bits.
             mr_mode: FI_MR_SCALABLE,
@@ -181,6 +182,5 @@ impl Offer {
         // They are what is done to each operation; up to here they were what may be asked for.
         self.tx.op_flags = 0;
         self.rx.op_flags = 0;
-        self.domain.av_type = FI_AV_TABLE;
     }
 }

@@ -72,7 +72,7 @@ fn no_hints_give_all_that_there_is() {
     let offered = offer.caps;
     alter(&mut offer, None, API);
     assert_eq!(offer.caps, offered);
-    assert_eq!((offer.domain.mr_mode, offer.domain.av_type), (0, FI_AV_TABLE));
+    assert_eq!((offer.domain.mr_mode, offer.domain.av_type), (0, FI_AV_UNSPEC));
     assert_eq!((offer.tx.op_flags, offer.rx.op_flags), (0, 0));
 }
 
