@@ -167,6 +167,7 @@ impl Ep {
         self.opened()?.endpoint.as_ref().ok_or(Errno::OPBADSTATE)
     }
 
+    #[allow(dead_code, reason = "for connections")]
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
