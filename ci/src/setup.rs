@@ -16,7 +16,7 @@ enum Sign {
 }
 
 /// Packages of Debian, and what shows that they are there.
-const PACKAGES: [(&str, Sign); 12] = [
+const PACKAGES: [(&str, Sign); 14] = [
     ("gcc", Sign::Program("cc")),
     // Of the C API's tests, which are C++ programs, too.
     ("g++", Sign::Program("g++")),

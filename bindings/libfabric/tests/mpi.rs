@@ -64,12 +64,8 @@ fn a_program_survives_the_cut_of_a_rail() {
     let cluster = Cluster::new(&LabSpec { switch: true, ..LabSpec::rails(2) });
     let steady = program("steady");
     let mut run = cluster.mpirun(2, &BOTH, By::Ringrail);
-    let mut child = run
-        .arg(&steady)
-        .arg("4")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("mpirun starts");
+    let mut child =
+        run.arg(&steady).arg("4").stdout(Stdio::piped()).spawn().expect("mpirun starts");
     let mut said = BufReader::new(child.inner().stdout.take().expect("it is piped"));
     let mut line = String::new();
     while !line.contains("begun") {
