@@ -72,14 +72,15 @@ impl Slot {
     /// What its end is to counters.
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
+        // The memory of an atomic operation is where it fetches to.
+        let fetched_bytes = self.shape.len();
         match self.kind {
             OperationKind::Send => Some(CounterEvents::SEND),
             OperationKind::Receive => Some(CounterEvents::RECEIVE),
             OperationKind::MultiReceive => (!is_ok).then_some(CounterEvents::RECEIVE),
             OperationKind::Get => Some(CounterEvents::READ),
             OperationKind::Put => Some(CounterEvents::WRITE),
-            // Its memory is where it fetches to.
-            OperationKind::Atomic if self.shape.len() > 0 => Some(CounterEvents::READ),
+            OperationKind::Atomic if fetched_bytes > 0 => Some(CounterEvents::READ),
             OperationKind::Atomic => Some(CounterEvents::WRITE),
             OperationKind::Flush | OperationKind::RemotePut => None,
         }
