@@ -16,7 +16,7 @@ enum Sign {
 }
 
 /// Packages of Debian, and what shows that they are there.
-const PACKAGES: [(&str, Sign); 11] = [
+const PACKAGES: [(&str, Sign); 13] = [
     ("gcc", Sign::Program("cc")),
     ("iproute2", Sign::Program("ip")),
     ("valgrind", Sign::Program("valgrind")),
