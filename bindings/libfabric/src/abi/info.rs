@@ -150,7 +150,7 @@ pub(crate) struct fi_fabric_attr {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct fi_info {
-    pub(crate) next: *mut fi_info,
+    pub(crate) next: *mut Self,
     pub(crate) caps: u64,
     pub(crate) mode: u64,
     pub(crate) addr_format: u32,

@@ -120,7 +120,8 @@ fn what_mpi_asks_for_is_given() {
 
 #[test]
 fn what_there_is_not_is_refused_with_its_name() {
-    let refused: [(&str, fn(&mut Given)); 14] = [
+    type Change = fn(&mut Given);
+    let refused: [(&str, Change); 14] = [
         ("endpoints of type 1", |hints| of!(hints.ep).r#type = FI_EP_MSG),
         ("capability", |hints| hints.info.caps = FI_MULTICAST),
         ("fabric", |hints| hints.fabric_name = Some("10.0.0.0/8".into())),
@@ -137,7 +138,7 @@ fn what_there_is_not_is_refused_with_its_name() {
         ("rma_iov_limit", |hints| of!(hints.tx).rma_iov_limit = 2),
     ];
     for (name, change) in refused {
-        let why = with(change).err().expect(name);
+        let why = with(change).expect_err(name);
         assert!(why.contains(name), "{why}");
     }
 }
