@@ -16,7 +16,7 @@ enum Sign {
 }
 
 /// Packages of Debian, and what shows that they are there.
-const PACKAGES: [(&str, Sign); 14] = [
+const PACKAGES: [(&str, Sign); 16] = [
     ("gcc", Sign::Program("cc")),
     // Of the C API's tests, which are C++ programs, too.
     ("g++", Sign::Program("g++")),
@@ -24,6 +24,9 @@ const PACKAGES: [(&str, Sign); 14] = [
     ("valgrind", Sign::Program("valgrind")),
     ("libfabric-bin", Sign::Program("fi_info")),
     ("libfabric-dev", Sign::Header("rdma/fabric.h")),
+    // The MPI that the provider is tested with.
+    ("openmpi-bin", Sign::Program("mpirun")),
+    ("libopenmpi-dev", Sign::Program("mpicc")),
     // The XDP program and its loader.
     ("clang", Sign::Program("clang")),
     ("llvm", Sign::Program("llvm-objcopy")),

@@ -156,7 +156,7 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
     let (is_over, flooded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (tell, told) = mpsc::channel();
     let server = thread::spawn({
-        let (is_over, from) = (Arc::clone(&is_over), addresses[1].clone());
+        let (is_over, from) = (Arc::clone(&is_over), addresses[1]);
         move || {
             let endpoint = served.attach().unwrap();
             let peer = endpoint.insert(&from).unwrap();
@@ -182,7 +182,7 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
     let key = told.recv().unwrap();
     let flooding = thread::spawn({
         let (is_over, flooded, to) =
-            (Arc::clone(&is_over), Arc::clone(&flooded), addresses[0].clone());
+            (Arc::clone(&is_over), Arc::clone(&flooded), addresses[0]);
         move || {
             let endpoint = flooder.attach().unwrap();
             let peer = endpoint.insert(&to).unwrap();
