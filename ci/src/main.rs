@@ -3,8 +3,10 @@
 mod check;
 mod demo;
 mod fuzz;
+mod install;
 mod instructions;
 mod lossy;
+mod man;
 mod run;
 mod sanitize;
 mod setup;
@@ -32,6 +34,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   check   format, lints, documentation, tidy rules, licences, advisories (calls setup; installs
           cargo-deny where it is missing)
 
+  install [--prefix DIR] [--libdir DIR] [--destdir DIR] [--profile NAME] [--from DIR]
+          builds and installs libringrail, its header, manual pages and programs; DIR of --prefix
+          is /usr/local unless said otherwise, --destdir (or DESTDIR) goes before all paths, and
+          --from takes what a build has left there
+
   fuzz [TARGET [--seconds N]], fuzz --all [--only wire,proto,xdp] [--seconds N]
           lists the fuzz targets, or plays one of them, all, or those in some modules: with
           libFuzzer, by cargo-bolero, which is installed where it is missing
@@ -50,6 +57,7 @@ fn main() -> ExitCode {
         "swarm" => swarm::run(std::env::args().skip(2)),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "check" => check::run(),
+        "install" => install::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "instructions" => instructions::run().map(drop),
         "fuzz" => fuzz::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),

@@ -16,8 +16,10 @@ enum Sign {
 }
 
 /// Packages of Debian, and what shows that they are there.
-const PACKAGES: [(&str, Sign); 13] = [
+const PACKAGES: [(&str, Sign); 14] = [
     ("gcc", Sign::Program("cc")),
+    // Of the C API's tests, which are C++ programs, too.
+    ("g++", Sign::Program("g++")),
     ("iproute2", Sign::Program("ip")),
     ("valgrind", Sign::Program("valgrind")),
     ("libfabric-bin", Sign::Program("fi_info")),

@@ -36,14 +36,15 @@ pub(crate) fn build() -> Command {
 /// it was at the most
 ///
 /// - 3: `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `MatchYoungest`, `IgnoreSource`,
-///   `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `OvertakeWaiting`
+///   `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `OvertakeWaiting`, `SkipRange`, `ShiftPut`
 /// - 50: `DropRegrant`, `IgnoreRelease`, `ForgetWritable`, `LoseCreditNews`, `ForgetOffers`,
 ///   `RepeatNumber`, `AckUnhandled`, `ForgetLost`, `StealByProbe`, `BelieveAnyTag`,
 ///   `MoveUnasked`, `ReleaseUnacked`, `AckTooMuch`, `GrantsAsTheyCome`, `SkipSegmentSum`,
-///   `SkipChunkSum`, `LeakContents`, `KeepHeld`
+///   `SkipChunkSum`, `LeakContents`, `KeepHeld`, `FlushEarly`, `OvertakePulls`
 /// - 400: `ForgetReap`, `EarlyDelivered`, `DropPartial`, `LeakStaging`, `KeepReceivesOfDead`,
 ///   `LoseCredit`, `ForgetEpoch`, `SkipDeduplication`, `EndBeforeReap`, `RepeatFrames`,
-///   `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ForgetStreamAck`, `ShiftPart`
+///   `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ForgetStreamAck`, `ShiftPart`,
+///   `ForgetLent`
 /// - 2000: `LoseLimits`, for nearly all that is said of credit is soon said again
 const SEEDS_PER_BUG: &str = "5000";
 

@@ -106,6 +106,14 @@ pub(crate) mod simulated {
         ForgetLost,
         /// A flush is answered before the frames before it have come.
         FlushEarly,
+        /// A flush goes out while the peer still pulls puts before it.
+        OvertakePulls,
+        /// The range of a key is not looked at.
+        SkipRange,
+        /// A put is placed one byte late.
+        ShiftPut,
+        /// Memory of a revoked key counts as free while it is pulled into.
+        ForgetLent,
         /// A probe of a silent path takes a segment that is to go by TCP.
         StealByProbe,
         /// A datagram is believed whatever its tag says.
@@ -165,7 +173,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 57] = [
+    pub(crate) const BUGS: [Bug; 61] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -223,6 +231,10 @@ pub(crate) mod simulated {
         Bug::LoseNews,
         Bug::IgnoreFence,
         Bug::FlushEarly,
+        Bug::OvertakePulls,
+        Bug::SkipRange,
+        Bug::ShiftPut,
+        Bug::ForgetLent,
     ];
 
     thread_local! {

@@ -36,12 +36,14 @@ mod types;
 mod wire;
 
 pub use api::{
-    Atomic, Attached, ClaimedMessage, CompletionQueue, DatagramState, Detached, Domain,
-    DroppedDatagrams, Endpoint, EndpointOptions, EventQueue, KernelFeature, KeyOptions,
-    ListenOptions, Listener, NextEvent, Operation, Owned, ReceiveOptions, Region, RegionCounters,
-    RemoteAddress, RemoteKey, SendOptions, Shared, SharingCounters, kernel_features,
+    Atomic, Attached, ClaimedMessage, CompletionQueue, Counted, Counter, CounterReader,
+    DatagramState, Detached, Domain, DroppedDatagrams, Endpoint, EndpointOptions, EventQueue,
+    KernelFeature, KeyOptions, ListenOptions, Listener, NextEvent, Operation, Owned,
+    ReceiveOptions, Region, RegionCounters, RemoteAddress, RemoteKey, Rows, SendOptions, Shared,
+    SharingCounters, kernel_features,
 };
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
+pub use progress::counters::CounterEvents;
 pub use proto::effects::CompletionLevel;
 pub use secret::JobSecret;
 pub use telemetry::{Counters, Statistics, prometheus};

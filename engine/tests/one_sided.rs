@@ -7,7 +7,8 @@ use std::time::Duration;
 use common::{pair, pattern};
 use ringrail::{
     Access, Atomic, AtomicOp, CompletionLevel, Datatype, Endpoint, Envelope, Error, KeyOptions,
-    OperationKind, Owned, Peer, ReceiveOptions, Refusal, Region, RemoteKey, Selector, SendOptions,
+    OperationKind, Owned, Peer, ReceiveOptions, Refusal, Region, RemoteKey, Rows, Selector,
+    SendOptions,
 };
 
 /// In a datagram, by the stream, pulled, and their borders.
@@ -448,4 +449,123 @@ fn any_number_of_operations_may_be_posted_at_once() {
         };
         pair(&kind, target, origin);
     }
+}
+
+/// A block of a matrix, whose rows are nearer to each other on this side than there.
+#[test]
+fn rows_are_put_and_got_with_strides_on_both_sides() {
+    for kind in kinds() {
+        for (bytes, count) in [(16, 500), (3000, 100), (50_000, 5), (8, 0), (0, 3)] {
+            let (stride, remote_stride) = (bytes + 3, 2 * bytes + 40);
+            let rows = Rows { count, bytes, stride, remote_stride: remote_stride as u64 };
+            let (length, there) = (stride * count + bytes, remote_stride * count + bytes);
+            let target = move |endpoint: &Endpoint<Owned>, peer| {
+                let region = endpoint.allocate_region(there + GUARD).unwrap();
+                tell_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
+                serve(endpoint, peer);
+                let mut expected = vec![0; region.len()];
+                for row in 0..count {
+                    let from = &pattern(9, length)[row * stride..][..bytes];
+                    expected[GUARD + row * remote_stride..][..bytes].copy_from_slice(from);
+                }
+                assert!(bytes_of(&region) == expected, "{rows:?}");
+            };
+            let origin = move |endpoint: &Endpoint<Owned>, peer| {
+                let at = hear_key(endpoint, peer).at(GUARD as u64);
+                let whole = pattern(9, length);
+                endpoint.put_rows_blocking(peer, at, &whole, rows, DONE).unwrap();
+                let mut got = vec![0xee; length];
+                endpoint.get_rows_blocking(peer, at, &mut got, rows, DONE.fence()).unwrap();
+                for (at, byte) in got.into_iter().enumerate() {
+                    let is_in_row = at / stride < count && at % stride < bytes;
+                    assert_eq!(byte, if is_in_row { whole[at] } else { 0xee }, "{rows:?} {at}");
+                }
+                for wrong in [
+                    Rows { stride: usize::MAX / 2, ..rows },
+                    Rows { count: count + 2, ..rows },
+                    Rows { remote_stride: u64::MAX / 2, count: 4, stride: 0, ..rows },
+                ] {
+                    let put = endpoint.put_rows_blocking(peer, at, &whole[..length], wrong, DONE);
+                    let is_in = count < 2 && wrong.stride > length;
+                    assert!(is_in || matches!(put, Err(Error::Misuse(_))), "{put:?} {wrong:?}");
+                }
+                finish(endpoint, peer);
+            };
+            pair(&kind, target, origin);
+        }
+    }
+}
+
+/// RR-RMA-7
+#[test]
+fn a_put_may_take_its_key_back() {
+    for kind in kinds() {
+        for length in [0, 8, 40_000, 300_000] {
+            let target = move |endpoint: &Endpoint<Owned>, peer| {
+                let region = endpoint.allocate_region(LONGEST).unwrap();
+                let lasts = Access::REMOTE_READ | Access::REMOTE_WRITE;
+                let key = region.key(&KeyOptions::new(lasts | Access::REMOTE_INVALIDATE)).unwrap();
+                tell_key(endpoint, peer, key);
+                tell_key(endpoint, peer, region.key(&KeyOptions::new(lasts)).unwrap());
+                let told = next(endpoint);
+                assert_eq!(told.result.unwrap().data, Some(6));
+                let mut bytes = vec![0; length];
+                region.read(0, &mut bytes).unwrap();
+                assert!(bytes == pattern(2, length), "all of it is there");
+                assert!(matches!(region.revoke(key, None), Err(Error::Misuse(_))), "it is gone");
+                serve(endpoint, peer);
+            };
+            let origin = move |endpoint: &Endpoint<Owned>, peer| {
+                let (key, other) = (hear_key(endpoint, peer), hear_key(endpoint, peer));
+                let last = |key: RemoteKey| {
+                    let bytes = pattern(2, length);
+                    let options = DONE.data(6).fence();
+                    endpoint.post_put_invalidate(peer, key.at(0), bytes, options).unwrap();
+                    next(endpoint).result.map(drop)
+                };
+                assert_eq!(refusal(last(other).unwrap_err()), Refusal::Rights);
+                endpoint.put_blocking(peer, other.at(0), &[1], DONE).unwrap();
+                last(key).unwrap();
+                let put = endpoint.put_blocking(peer, key.at(0), &[1], DONE);
+                assert_eq!(refusal(put.unwrap_err()), Refusal::Key);
+                finish(endpoint, peer);
+            };
+            pair(&kind, target, origin);
+        }
+    }
+}
+
+/// Each of the peers is flushed, and what they refused is summed.
+///
+/// RR-RMA-5
+#[test]
+fn all_peers_are_flushed_at_once() {
+    let domain = common::domain(&[]);
+    let origin = domain.endpoint().unwrap().attach().unwrap();
+    let (is_over, served) = (std::sync::atomic::AtomicBool::new(false), 3);
+    origin.flush_all(SendOptions::new()).unwrap();
+    std::thread::scope(|scope| {
+        let targets: Vec<_> = (0..served).map(|_| domain.endpoint().unwrap()).collect();
+        let peers: Vec<_> =
+            targets.iter().map(|it| origin.insert(&it.address()).unwrap()).collect();
+        for target in targets {
+            scope.spawn(|| {
+                let target = target.attach().unwrap();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    target.progress().unwrap();
+                }
+            });
+        }
+        for (number, &peer) in peers.iter().enumerate() {
+            for _ in 0..=number {
+                let wrong = RemoteKey(5).at(0);
+                origin.inject_put(peer, wrong, b"x", SendOptions::new()).unwrap();
+            }
+        }
+        let flushed = origin.flush_all(SendOptions::new());
+        let again = origin.flush_all(SendOptions::new());
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(flushed, Err(Error::Unflushed(6))), "{flushed:?}");
+        again.unwrap();
+    });
 }

@@ -8,6 +8,7 @@ use super::receive::memory_of;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
 use crate::progress::completions::PostedTo;
+use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Refused};
 use crate::proto::table::Id;
 use crate::types::{Error, Failed, OperationId, OperationName, Selector, Status};
@@ -85,8 +86,9 @@ impl<M: Attached> Endpoint<M> {
         };
         let PostedTo { queue, user_data, silent } = self.received_to(options);
         let to = PostedTo { queue: M::Engine::number_of(queue), user_data, silent };
-        let posted =
-            open.engine.with(|engine| engine.receive_claimed(claim, memory, to.route()))?;
+        let number = open.number;
+        let post = |engine: &mut Engine| engine.receive_claimed(claim, number, memory, to.route());
+        let posted = open.engine.with(post)?;
         message.claim = None;
         Ok(OperationId(OperationName::Posted(posted)))
     }

@@ -21,6 +21,7 @@ use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
 use crate::progress::engine::{EngineState, LoopConfig};
+use crate::progress::shared_engine::Neighbours;
 use crate::progress::statistics::Publisher;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
@@ -53,6 +54,8 @@ struct Inner {
     process: Pid,
     /// Threads that were given a core so far.
     pinned: AtomicUsize,
+    /// Shared engines, which those who wait help.
+    neighbours: Arc<Neighbours>,
 }
 
 thread_local! {
@@ -93,7 +96,9 @@ impl Domain {
         let exporter = settings.prometheus_address().map(open_exporter).transpose()?;
         let pinned = AtomicUsize::new(0);
         let process = getpid();
-        Ok(Self(Arc::new(Inner { settings, arena, keys, id, exporter, process, pinned })))
+        let neighbours = Arc::default();
+        let inner = Inner { settings, arena, keys, id, exporter, process, pinned, neighbours };
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Whether this process made it, and did not inherit it by `fork`.
@@ -295,6 +300,10 @@ impl Domain {
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }
+    }
+
+    pub(crate) fn neighbours(&self) -> Arc<Neighbours> {
+        Arc::clone(&self.0.neighbours)
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {

@@ -193,7 +193,7 @@ impl Endpoint<Detached> {
             return Err(Error::misuse(text));
         }
         let driver = open_driver(&domain, DriverChoice::Sockets)?;
-        let mut engine = SharedEngine::new(mode.state, driver, mode.sockets)?;
+        let mut engine = SharedEngine::new(mode.state, driver, mode.sockets, domain.neighbours())?;
         prepare(&mut engine)?;
         let engine = Arc::new(engine);
         // It was opened with the engine.
@@ -386,6 +386,7 @@ impl Endpoint<Owned> {
             Ok((mut state, sockets)) => {
                 // What it was attached with is taken again by the next.
                 state.completions.close_queue(0);
+                state.completions.counting.unbind(0);
                 Ok(Endpoint { domain, mode: Detached { state, sockets } })
             }
             Err((engine, error)) => {

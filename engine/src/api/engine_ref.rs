@@ -53,6 +53,18 @@ pub trait EngineRef: Clone {
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error>;
 
+    /// Makes progress until `ready` says so, which looks at the counter of a number, without the
+    /// engine, or `deadline` passes (`Ok(None)` then).
+    fn wait_for_count<T>(
+        &self,
+        number: u32,
+        deadline: Option<Instant>,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Error>;
+
+    /// Those who wait for the counter of a number look again.
+    fn tell(&self, number: u32);
+
     /// Something to sleep by, for one thread.
     fn new_wait_object(&self) -> io::Result<Arc<WaitObject>>;
 

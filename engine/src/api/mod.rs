@@ -3,6 +3,7 @@
 mod blocking;
 mod claims;
 mod connections;
+mod counters;
 mod datagrams;
 mod domain;
 mod endpoint;
@@ -22,9 +23,11 @@ mod send;
 mod shared;
 mod sharing;
 mod statistics;
+mod strided;
 
 pub use claims::ClaimedMessage;
 pub use connections::{ListenOptions, Listener};
+pub use counters::{Counted, Counter, CounterReader};
 pub use datagrams::{DatagramState, DroppedDatagrams};
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, EndpointOptions};
@@ -37,3 +40,4 @@ pub use options::{ReceiveOptions, SendOptions};
 pub use queues::CompletionQueue;
 pub use region::{KeyOptions, Region, RegionCounters, RemoteAddress, RemoteKey};
 pub use sharing::SharingCounters;
+pub use strided::Rows;

@@ -169,6 +169,7 @@ impl<E: EngineRef> Drop for Guard<E> {
         let close = |engine: &mut Engine| {
             engine.state.completions.regions.set_queue(self.number, None);
             engine.close_endpoint(self.number);
+            engine.state.completions.counting.unbind(self.number);
         };
         if engine.with_to_let_go(close).is_some() {
             engine.close_queue(&self.queues.transmit);

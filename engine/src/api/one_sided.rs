@@ -96,7 +96,7 @@ impl<'a> Atomic<'a> {
 /// *Failures.* If the session with the peer fails, operations that have not completed end with
 /// [`Error::Peer`]: whether they were done is unknown. None is ever done twice.
 impl<M: Attached> Endpoint<M> {
-    fn one_sided(
+    pub(super) fn one_sided(
         &self,
         peer: Peer,
         verb: Verb,
@@ -149,7 +149,7 @@ impl<M: Attached> Endpoint<M> {
         PostedTo { queue: &self.open().queues.transmit, user_data, silent }
     }
 
-    fn start(
+    pub(super) fn start(
         &self,
         request: OneSidedRequest,
         memory: Memory,

@@ -121,7 +121,10 @@ impl<M: Attached> Operation<M> {
         self.wait_until(Some(deadline))
     }
 
-    fn wait_until(&mut self, deadline: Option<Instant>) -> Result<Option<Completed>, Failed> {
+    pub(super) fn wait_until(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Completed>, Failed> {
         let State::Pending { engine, handle, .. } = &self.state else { return self.test() };
         let outcome = engine.wait_for_outcome(handle, deadline).map_err(without_buffer)?;
         self.spend(outcome)

@@ -63,6 +63,19 @@ impl EngineRef for Rc<EngineCell> {
         answer
     }
 
+    fn wait_for_count<T>(
+        &self,
+        _number: u32,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        EngineRef::wait(self, deadline, |_| ready())
+    }
+
+    fn tell(&self, _number: u32) {
+        // The thread that counts is the one that waits.
+    }
+
     fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
         // One thread sleeps by one.
         self.wait_object()

@@ -56,6 +56,19 @@ impl EngineRef for Arc<SharedEngine> {
         (**self).wait(deadline, done)
     }
 
+    fn wait_for_count<T>(
+        &self,
+        number: u32,
+        deadline: Option<Instant>,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        self.wait_for(class_of(number), deadline, ready)
+    }
+
+    fn tell(&self, number: u32) {
+        (**self).tell(class_of(number));
+    }
+
     fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
         (**self).new_wait_object()
     }

@@ -15,6 +15,8 @@ pub struct SharingCounters {
     pub leftovers: u64,
     /// Times that a thread slept until the engine had something.
     pub sleeps: u64,
+    /// Turns in which a thread that waited for another engine of the domain did something here.
+    pub helped: u64,
 }
 
 impl Endpoint<Shared> {
@@ -26,6 +28,7 @@ impl Endpoint<Shared> {
             combined: counts.combined,
             leftovers: counts.leftovers,
             sleeps,
+            helped: self.open().engine.helped(),
         }
     }
 }

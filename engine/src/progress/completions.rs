@@ -6,6 +6,7 @@ use std::task::Waker;
 
 use super::clock::Clock;
 use super::copies::CopyMeter;
+use super::counters::{CounterEvents, Counting, UNCOUNTED};
 use super::events::EventQueues;
 use super::held::Held;
 use super::lent::LentRegions;
@@ -63,9 +64,28 @@ struct Slot {
     /// Where its memory lies in that of the multi-receive that it is of, in bytes; of an operation
     /// of a peer, the endpoint that it names.
     offset: u32,
+    /// The endpoint whose counters count its end; [`UNCOUNTED`]: none.
+    counts_for: u16,
 }
 
 impl Slot {
+    /// What its end is to counters.
+    #[cold]
+    fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
+        // The memory of an atomic operation is where it fetches to.
+        let fetched_bytes = self.shape.len();
+        match self.kind {
+            OperationKind::Send => Some(CounterEvents::SEND),
+            OperationKind::Receive => Some(CounterEvents::RECEIVE),
+            OperationKind::MultiReceive => (!is_ok).then_some(CounterEvents::RECEIVE),
+            OperationKind::Get => Some(CounterEvents::READ),
+            OperationKind::Put => Some(CounterEvents::WRITE),
+            OperationKind::Atomic if fetched_bytes > 0 => Some(CounterEvents::READ),
+            OperationKind::Atomic => Some(CounterEvents::WRITE),
+            OperationKind::Flush | OperationKind::RemotePut => None,
+        }
+    }
+
     /// What is known of an operation whose peer failed.
     #[cold]
     fn status_of_failed(&self) -> Status {
@@ -136,6 +156,7 @@ pub(crate) struct Completions {
     queues: Vec<Queue>,
     pub(crate) handles: Table<Handle>,
     pub(crate) events: EventQueues,
+    pub(crate) counting: Counting,
     copies: CopyMeter,
     news: News,
     /// Memory that peers may reach.
@@ -153,6 +174,7 @@ impl Completions {
             queues: Vec::new(),
             handles: Table::new(entries_max),
             events: EventQueues::new(),
+            counting: Counting::default(),
             copies: CopyMeter::new(Clock::start()),
             news: News::default(),
             regions: LentRegions::default(),
@@ -266,7 +288,9 @@ impl Completions {
             self.queues[queue as usize].reserved += 1;
         }
         let held = buffer.map_or(Held::Nothing, Held::Buffer);
-        self.slots[index] = Some(Slot { kind, route, held, shape, peer, envelope, offset: 0 });
+        let (offset, counts_for) = (0, UNCOUNTED);
+        self.slots[index] =
+            Some(Slot { kind, route, held, shape, peer, envelope, offset, counts_for });
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -274,6 +298,26 @@ impl Completions {
             if let Some(ticket) = &handle.ticket {
                 ticket.set_operation(id);
             }
+        }
+    }
+
+    /// The end of operation `id` is for the counters of `endpoint`.
+    #[inline]
+    pub(crate) fn count_for(&mut self, id: Id, endpoint: u16) {
+        if self.counting.is_used()
+            && let Some(Some(slot)) = self.slots.get_mut(id.index())
+        {
+            slot.counts_for = endpoint;
+        }
+    }
+
+    /// Counts the end of an operation of `endpoint`.
+    #[inline]
+    pub(crate) fn count(&mut self, endpoint: u16, event: CounterEvents, is_ok: bool) {
+        if self.counting.is_used()
+            && let Some(number) = self.counting.count(endpoint, event, is_ok)
+        {
+            self.news.classes |= class_of(number);
         }
     }
 
@@ -410,6 +454,20 @@ impl Completions {
     /// Reports the end of an operation, whose slot is given.
     #[inline]
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
+        if slot.counts_for == UNCOUNTED {
+            return self.report_end(slot, result);
+        }
+        // Behind the report: who sees it counted finds it.
+        let (endpoint, is_ok) = (slot.counts_for, result.is_ok());
+        let event = slot.counted_as(is_ok);
+        self.report_end(slot, result);
+        if let Some(event) = event {
+            self.count(endpoint, event, is_ok);
+        }
+    }
+
+    #[inline]
+    fn report_end(&mut self, slot: Slot, result: Result<Status, Error>) {
         let Slot { kind, route, held, offset, .. } = slot;
         let offset = u64::from(offset);
         let buffer = held.into_buffer();

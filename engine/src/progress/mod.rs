@@ -13,6 +13,7 @@ pub(crate) mod completions;
 mod connect;
 mod control;
 mod copies;
+pub(crate) mod counters;
 pub(crate) mod datagram;
 pub(crate) mod engine;
 pub(crate) mod events;

@@ -7,6 +7,7 @@ use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
 
 use super::completions::{PostedTo, Route};
+use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::lent::RegionCounts;
 use super::outside::Ticket;
@@ -57,7 +58,7 @@ impl Engine {
         }
         let peer = Some(Peer(request.peer));
         let kind = kind_of(request.verb);
-        let length = memory.shape.len() as u64;
+        let (length, endpoint) = (memory.shape.len() as u64, request.endpoint);
         let id = match self.state.core.new_one_sided(request, length) {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
@@ -65,6 +66,7 @@ impl Engine {
         let state = &mut *self.state;
         let Memory { buffer, shape } = memory;
         state.completions.insert(id, kind, route, buffer, shape, peer, Envelope::UNTAGGED);
+        state.completions.count_for(id, endpoint);
         state.core.enqueue_one_sided(id, state.now_ns);
         if !more {
             self.work();
@@ -137,6 +139,7 @@ impl Engine {
         room.copy_from_slice(bytes);
         self.state.core.sum_payload(|before| crc32c::crc32c_append(before, bytes));
         self.state.completions.copied_bytes += bytes.len() as u64;
+        self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
         self.flush_posted(session, request.hint, more);
         true
     }
@@ -166,6 +169,11 @@ impl Engine {
         peers.iter().map(engine_of).collect()
     }
 
+    /// A name of each peer with which this engine has operations on memory.
+    pub(crate) fn peers_operated_on(&self) -> Vec<Peer> {
+        self.state.core.peers_operated_on().map(Peer).collect()
+    }
+
     /// A new key to a region.
     pub(crate) fn add_key(&mut self, region: Id, request: KeyRequest) -> Result<u64, Error> {
         // The generators that a process has are the same in all of its children of `fork`.
@@ -192,6 +200,9 @@ impl Engine {
     /// A session whose operations have memory of a region: by a revoked key, or by any.
     pub(crate) fn user_of_region(&self, region: Id, by: Option<KeyName>) -> Option<u32> {
         let regions = self.state.core.regions();
+        if planted!(ForgetLent) {
+            return None;
+        }
         match by {
             Some(key) => regions.busy(key).next(),
             None => regions.busy_region(region).next(),

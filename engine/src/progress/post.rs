@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::completions::{Handle, PostedTo, Route};
+use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
 use crate::memory::{Buffer, Shape, Span};
@@ -179,6 +180,7 @@ impl Engine {
         match self.send_now(request, more, fill, sum, Some(bytes)) {
             Ok(true) => {
                 self.note_hint(request);
+                self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                 Ok(())
             }
             Ok(false) if self.state.core.needs_operation(request) => {
@@ -245,6 +247,7 @@ impl Engine {
             match sent {
                 Ok(true) => {
                     self.note_hint(request);
+                    self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
                     let length = request.length as usize;
                     let status = Status { peer, envelope, length, data: None };
                     return Ok(Posted::Sent(status, memory.buffer));
@@ -259,6 +262,7 @@ impl Engine {
                 let kind = OperationKind::Send;
                 let Memory { buffer, shape } = memory;
                 state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+                state.completions.count_for(id, request.endpoint);
                 state.core.enqueue(id, state.now_ns);
                 self.note_hint(request);
                 let waits = match request.hint {
@@ -358,6 +362,7 @@ impl Engine {
         };
         let Memory { buffer, shape } = memory;
         state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        state.completions.count_for(id, request.endpoint);
         if fast.is_none() {
             state.core.start_receive(id, &mut state.completions);
         }
@@ -385,6 +390,7 @@ impl Engine {
     pub(crate) fn receive_claimed(
         &mut self,
         claim: Id,
+        endpoint: u16,
         memory: Memory,
         route: Route,
     ) -> Result<Id, Refused> {
@@ -404,6 +410,7 @@ impl Engine {
         let Memory { buffer, shape } = memory;
         let (kind, envelope) = (OperationKind::Receive, Envelope::default());
         state.completions.insert(id, kind, route, buffer, shape, None, envelope);
+        state.completions.count_for(id, endpoint);
         state.core.start_claimed(id, claim, &mut state.completions);
         Ok(id)
     }

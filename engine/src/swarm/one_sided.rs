@@ -26,7 +26,8 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
-use crate::proto::regions::{Access, KeyRequest, Refusal};
+use crate::proto::regions::{Access, KeyName, KeyRequest, Refusal};
+use crate::proto::table::Id;
 use crate::types::{AtomicOp, Completion, Datatype, Error, OperationKind};
 use crate::wire::one_sided::FLAG_FETCH;
 
@@ -42,6 +43,11 @@ const SCRIBBLED: u8 = 0xee;
 const COUNTER: usize = GUARD + HOSTS * CELLS_BYTES;
 const REGION_BYTES: usize = COUNTER + 8 + GUARD;
 
+/// One of so many operations is beside what the key opens.
+const WRONG: usize = 12;
+/// Before one of so many operations a process takes its key back.
+const REVOCATIONS: usize = 40;
+
 /// Where in a region a cell is, and how long.
 fn range_of(host: usize, cell: usize) -> (usize, usize) {
     let before: usize = CELLS[..cell].iter().sum();
@@ -56,6 +62,8 @@ fn key_of(process: Process) -> u64 {
 /// What one operation was for.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
+    /// It is beside what the key opens, and to be refused.
+    is_wrong: bool,
     origin: Process,
     target: Process,
     host: usize,
@@ -108,6 +116,11 @@ fn content_of(name: u64, length: usize) -> Vec<u8> {
 #[derive(Debug)]
 struct Target {
     window: Arc<Window>,
+    region: Id,
+    /// The key is taken back.
+    revoked: Option<KeyName>,
+    /// What was there when nobody had the memory any more.
+    frozen: Option<Vec<u8>>,
     cells: Vec<[Cell; CELLS.len()]>,
     /// Additions that are done.
     added: u64,
@@ -115,6 +128,31 @@ struct Target {
     perhaps: u64,
     /// Values that were fetched.
     fetched: BTreeSet<u64>,
+}
+
+impl Asked {
+    /// An addition to the counter, or a put beside everything.
+    fn new(origin: Process, target: Process, host: usize) -> Self {
+        Self {
+            is_wrong: false,
+            origin,
+            target,
+            host,
+            cell: None,
+            kind: OperationKind::Put,
+            is_early: false,
+            is_over: false,
+            has_failed: false,
+        }
+    }
+}
+
+impl Target {
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![0; REGION_BYTES];
+        self.window.load(0, &mut bytes).map_err(|error| error.to_string())?;
+        Ok(bytes)
+    }
 }
 
 /// See the module.
@@ -156,7 +194,8 @@ impl Run {
         engine.add_key(region, request).map_err(|error| error.to_string())?;
         let cells = vec![<[Cell; CELLS.len()]>::default(); HOSTS];
         let (added, perhaps, fetched) = (0, 0, BTreeSet::new());
-        let target = Target { window, cells, added, perhaps, fetched };
+        let (revoked, frozen) = (None, None);
+        let target = Target { window, region, revoked, frozen, cells, added, perhaps, fetched };
         self.one_sided.targets.insert(process, target);
         Ok(())
     }
@@ -170,6 +209,13 @@ impl Run {
         let room = self.one_sided.outstanding(origin) < self.plan.backlog_max;
         if !is_known || !hosts || !room || !self.leaves_room_to_receive(host) {
             return Ok(());
+        }
+        self.freeze_memory()?;
+        if self.one_sided.random.one_in(REVOCATIONS) {
+            self.revoke_own_key(host)?;
+        }
+        if self.one_sided.random.one_in(WRONG) {
+            return self.put_beside(host, (origin, target));
         }
         let cell = self.one_sided.random.below(CELLS.len() + 1);
         if cell == CELLS.len() {
@@ -194,8 +240,7 @@ impl Run {
             return Ok(());
         }
         let (is_early, cell) = (is_flushed, Some(cell));
-        let asked =
-            Asked { origin, target, host, cell, kind, is_early, is_over: false, has_failed: false };
+        let asked = Asked { cell, kind, is_early, ..Asked::new(origin, target, host) };
         self.one_sided.asked.push(asked);
         if let Some(known) = self.one_sided.targets.get_mut(&target) {
             let known = &mut known.cells[host][number];
@@ -226,16 +271,47 @@ impl Run {
         let what = (verb, at, CompletionLevel::Delivery);
         if self.ask(host, target, what, Some(vec![0; 8]), &1u64.to_ne_bytes())? {
             let kind = OperationKind::Atomic;
-            self.one_sided.asked.push(Asked {
-                origin,
-                target,
-                host,
-                cell: None,
-                kind,
-                is_early: false,
-                is_over: false,
-                has_failed: false,
-            });
+            self.one_sided.asked.push(Asked { kind, ..Asked::new(origin, target, host) });
+        }
+        Ok(())
+    }
+
+    /// Puts a word behind what the key opens.
+    fn put_beside(
+        &mut self,
+        host: usize,
+        (origin, target): (Process, Process),
+    ) -> Result<(), String> {
+        let offset = (COUNTER + 8 - GUARD + self.one_sided.random.below(GUARD - 8)) as u64;
+        let what = (Verb::Put, (key_of(target), offset, 8), CompletionLevel::Delivery);
+        if self.ask(host, target, what, Some(vec![1; 8]), &[])? {
+            let asked = Asked { is_wrong: true, ..Asked::new(origin, target, host) };
+            self.one_sided.asked.push(asked);
+        }
+        Ok(())
+    }
+
+    /// A process takes the key to its memory back.
+    fn revoke_own_key(&mut self, host: usize) -> Result<(), String> {
+        let process = self.residents[host].process;
+        let Some(engine) = self.world.engine(host) else { return Ok(()) };
+        let Some(target) = self.one_sided.targets.get_mut(&process) else { return Ok(()) };
+        if target.revoked.is_none() {
+            let name = engine.revoke_key(target.region, key_of(process));
+            target.revoked = Some(name.map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    /// Memory whose key is taken back, and that nobody has any more, is as it stays.
+    fn freeze_memory(&mut self) -> Result<(), String> {
+        for (host, resident) in self.residents.iter().enumerate() {
+            let Some(target) = self.one_sided.targets.get_mut(&resident.process) else { continue };
+            let (Some(name), None) = (target.revoked, &target.frozen) else { continue };
+            let Some(engine) = self.world.engine(host) else { continue };
+            if engine.user_of_region(target.region, Some(name)).is_none() {
+                target.frozen = Some(target.bytes()?);
+            }
         }
         Ok(())
     }
@@ -298,14 +374,23 @@ impl Run {
             return Err(format!("{completion:?} of {asked:?}"));
         }
         asked.is_over = true;
+        if asked.is_wrong && completion.result.is_ok() {
+            return Err(format!("{asked:?} was not refused"));
+        }
         asked.has_failed = completion.result.is_err();
         let (asked, garbles) = (*asked, self.plan.garble.chunks_ns.is_some());
         // A flush says nothing of a put that has failed by itself.
         let of_flush = asked.kind == OperationKind::Flush;
         let has_put_failed = of_flush && self.one_sided.asked[index - 1].has_failed;
-        let is_done = completion.result.is_ok() && !has_put_failed;
+        // It says nothing of what it was told by another one: that a put was refused.
+        let may_be_refused = of_flush && self.is_revoked(asked.target);
+        let is_done = completion.result.is_ok() && !has_put_failed && !may_be_refused;
         if let Err(error) = &completion.result {
             self.check_refusal(&asked, error)?;
+        }
+        self.freeze_memory()?;
+        if asked.is_wrong {
+            return Ok(true);
         }
         let is_flushed = self.one_sided.asked.get(index + 1).is_some_and(|next| {
             asked.kind == OperationKind::Put && next.kind == OperationKind::Flush && !next.is_over
@@ -369,9 +454,19 @@ impl Run {
             Error::Refused { cause: Refusal::Busy | Refusal::Endpoint, .. }
             | Error::Unflushed(_)
             | Error::Cancelled => Ok(()),
+            Error::Refused { cause: Refusal::Range, .. } if asked.is_wrong => Ok(()),
+            Error::Refused { cause: Refusal::Key | Refusal::Throttled, .. }
+                if self.is_revoked(asked.target) =>
+            {
+                Ok(())
+            }
             Error::Refused { cause, .. } => Err(format!("{asked:?} was refused: {cause}")),
             other => self.oracle.check_error(asked.origin, other),
         }
+    }
+
+    fn is_revoked(&self, target: Process) -> bool {
+        self.one_sided.targets.get(&target).is_some_and(|it| it.revoked.is_some())
     }
 
     /// Whether a process that lives waits for an operation on memory.
@@ -387,8 +482,10 @@ impl Run {
             if !self.is_alive(*process) {
                 continue;
             }
-            let mut bytes = vec![0; REGION_BYTES];
-            target.window.load(0, &mut bytes).map_err(|error| error.to_string())?;
+            let bytes = target.bytes()?;
+            if target.frozen.as_ref().is_some_and(|frozen| *frozen != bytes) {
+                return Err(format!("memory of {process:#x} was written without a key"));
+            }
             let guards = [&bytes[..GUARD], &bytes[COUNTER + 8..]];
             if guards.iter().any(|guard| guard.iter().any(|&byte| byte != GUARDED)) {
                 return Err(format!("something was written beside the memory of {process:#x}"));
@@ -416,7 +513,9 @@ impl Run {
     /// Additions of processes that were killed meanwhile.
     fn lost_additions(&self, target: Process) -> u64 {
         let asked = self.one_sided.asked.iter();
-        asked.filter(|it| it.target == target && it.cell.is_none() && !it.is_over).count() as u64
+        asked
+            .filter(|it| it.target == target && it.cell.is_none() && !it.is_over && !it.is_wrong)
+            .count() as u64
     }
 }
 

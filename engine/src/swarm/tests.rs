@@ -77,6 +77,28 @@ fn what_threads_may_break_is_found() {
     }
 }
 
+/// What may be wrong with operations on memory is found: what flushes tell, ranges, places, and
+/// what a revoked key leaves.
+#[test]
+fn what_may_break_memory_of_peers_is_found() {
+    use crate::hooks::simulated::Bug;
+    // With the seed that found it when this was written.
+    let of_memory = [
+        (Bug::FlushEarly, 17),
+        (Bug::OvertakePulls, 5),
+        (Bug::SkipRange, 1),
+        (Bug::ShiftPut, 1),
+        (Bug::ForgetLent, 119),
+    ];
+    for (bug, first) in of_memory {
+        let at = simulated::BUGS.iter().position(|&known| known == bug).unwrap();
+        let finds = |seed: u64| run_planted(seed, at).1.err().map(|what| (seed, what));
+        let found = (first..first + 300).find_map(finds);
+        let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
+        println!("{bug:?}, seed {seed}: {}", what.lines().next().unwrap_or_default());
+    }
+}
+
 /// A fenced send that waits for nothing is found, and by what fences promise.
 #[test]
 fn a_fence_that_holds_nothing_back_is_found() {

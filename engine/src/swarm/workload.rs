@@ -334,7 +334,7 @@ impl Run {
         };
         let route = route(index as u64, false);
         let posted = match claim.map_err(|error| error.to_string())? {
-            Some((claim, _)) => engine.receive_claimed(claim, memory, route),
+            Some((claim, _)) => engine.receive_claimed(claim, at.1, memory, route),
             None => engine.post_receive(&request, memory, route),
         };
         match posted {

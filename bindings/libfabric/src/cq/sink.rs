@@ -24,6 +24,8 @@ pub(crate) struct Sink {
     /// Entries are for somebody; else they are only counted.
     is_read: bool,
     is_signaled: AtomicBool,
+    /// Where the engine lives: a child of `fork` takes nothing off the parent's.
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -37,11 +39,17 @@ struct Read {
 impl Sink {
     pub(crate) fn new(queue: CompletionQueue<Shared>, is_read: bool) -> Self {
         let read = Mutex::new(Read { taken: Vec::with_capacity(BATCH), ..Read::default() });
-        Self { queue, read, is_read, is_signaled: AtomicBool::new(false) }
+        let (is_signaled, process) = (AtomicBool::new(false), std::process::id());
+        Self { queue, read, is_read, is_signaled, process }
     }
 
     pub(crate) const fn queue(&self) -> &CompletionQueue<Shared> {
         &self.queue
+    }
+
+    /// Whether it is the copy of a child of `fork`.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
     }
 
     fn lock(&self) -> MutexGuard<'_, Read> {
@@ -198,6 +206,9 @@ impl Read {
 impl Drop for Sink {
     /// Nothing is posted to it any more: what is left has records to be freed.
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         if let Err(errno) = self.drain() {
             tracing::debug!(errno = errno.number(), "what a queue was told before it was closed");
         }

@@ -164,6 +164,10 @@ impl Drop for Ep {
         let Some(open) = self.open.get_mut() else { return };
         let Some(endpoint) = open.endpoint.take() else { return };
         let sinks = [&open.transmit.sink, &open.receive.sink];
+        if sinks[0].is_inherited() {
+            // All that a child of `fork` can do with it is to let go.
+            return;
+        }
         let mut dropped = HashMap::<u64, usize>::new();
         let drained = sinks.iter().try_for_each(|sink| sink.drain().map(drop));
         for user_data in endpoint.outstanding() {

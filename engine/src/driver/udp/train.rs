@@ -84,6 +84,8 @@ impl Report {
 struct Segment {
     header: libc::cmsghdr,
     bytes: u16,
+    /// Zero bytes, for the kernel takes these, too, and checkers of memory look at what it takes.
+    padding: [u16; 3],
 }
 
 /// Bytes of the control messages of one message at most.
@@ -119,7 +121,11 @@ impl Control {
         // SAFETY: a control message of an address has at most 40 bytes, a multiple of 8, so that
         // this one is aligned and within.
         unsafe {
-            self.0.as_mut_ptr().add(length).cast::<Segment>().write(Segment { header, bytes });
+            self.0.as_mut_ptr().add(length).cast::<Segment>().write(Segment {
+                header,
+                bytes,
+                padding: [0; 3],
+            });
         }
         length += size_of::<Segment>();
         (self.0.as_ptr(), length)

@@ -1,5 +1,6 @@
 //! What the protocol does to user memory and to users.
 
+use super::super::counters::{CounterEvents, UNCOUNTED};
 use super::super::held::Held;
 use super::{Completions, Queue, Route, Slot, span_of};
 use crate::memory::{Buffer, Shape};
@@ -111,6 +112,7 @@ impl Effects for Completions {
 
     fn accessed(&mut self, region: Id, access: Access, target: u16, arrival: &Arrival) {
         self.regions.count(region, access, arrival.length);
+        self.count_access(access, target);
         if arrival.data.is_some() {
             self.tell_of_put(target, arrival);
         }
@@ -124,10 +126,10 @@ impl Effects for Completions {
         let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
         let shape = whole.shape.part(offset as usize, length as usize);
         let (kind, route, buffer) = (OperationKind::Receive, whole.route, None);
-        let (peer, envelope) = (whole.peer, whole.envelope);
+        let (peer, envelope, counts_for) = (whole.peer, whole.envelope, whole.counts_for);
         self.insert(slice, kind, route, buffer, shape, peer, envelope);
         if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
-            slot.offset = offset as u32;
+            (slot.offset, slot.counts_for) = (offset as u32, counts_for);
         }
     }
 
@@ -159,6 +161,7 @@ impl Effects for Completions {
             && !planted!(DuplicateCompletion)
         {
             let (kind, buffer) = (slot.kind, slot.held.take_buffer());
+            let counts_for = slot.counts_for;
             // Mostly it fits, and nothing is left in its slot that is to be dropped.
             std::mem::forget(place.take());
             self.finished += 1;
@@ -167,6 +170,9 @@ impl Effects for Completions {
             let result = Ok(Status { peer, envelope, length, data: None });
             let completion = Completion { user_data, kind, result, buffer, offset: 0 };
             self.report(queue, completion);
+            if counts_for != UNCOUNTED {
+                self.count(counts_for, CounterEvents::RECEIVE, true);
+            }
             return;
         }
         let result = Self::status_of(slot, &arrival);
@@ -217,9 +223,20 @@ impl Completions {
             }
             Ended::Sent { accepted } if !is_write => {
                 self.regions.count(region, Access::REMOTE_READ, *accepted);
+                self.count_access(Access::REMOTE_READ, target);
             }
             _ => {}
         }
+    }
+
+    /// Counts what a peer has done to memory, for the endpoint that it named.
+    #[inline]
+    fn count_access(&mut self, access: Access, target: u16) {
+        let event = match access {
+            Access::REMOTE_READ => CounterEvents::REMOTE_READ,
+            _ => CounterEvents::REMOTE_WRITE,
+        };
+        self.count(target, event, true);
     }
 
     /// The owner of an endpoint learns of a put with remote data.

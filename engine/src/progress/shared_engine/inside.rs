@@ -8,6 +8,7 @@ use super::nanoseconds;
 use super::place::{Place, Told};
 use crate::progress::caretaker::SendEngine;
 use crate::progress::completions::PostedTo;
+use crate::progress::counters::CounterEvents;
 use crate::progress::engine::Engine;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, Posted, Refused, kind_of};
@@ -99,11 +100,15 @@ impl Inside {
             Request::Send { request, memory, end, more } => {
                 if let Err(refused) = self.post_send(&request, memory, &end, more) {
                     self.report_refused(OperationKind::Send, end, refused);
+                    let completions = &mut self.engine().state.completions;
+                    completions.count(request.endpoint, CounterEvents::SEND, false);
                 }
             }
             Request::Receive { request, memory, end } => {
                 if let Err(refused) = self.post_receive(&request, memory, &end) {
                     self.report_refused(kind_of(&request), end, refused);
+                    let completions = &mut self.engine().state.completions;
+                    completions.count(request.endpoint, CounterEvents::RECEIVE, false);
                 }
             }
         }

@@ -20,6 +20,9 @@ use crate::progress::wait_object::WaitObject;
 use crate::progress::wakers::survive;
 use crate::types::Error;
 
+/// Busy turns of a leader between two for its neighbours.
+const TURNS: u32 = 64;
+
 /// Between two looks at what can be seen under the lock alone.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -123,6 +126,8 @@ pub(super) struct Leading<'a> {
     turns: u32,
     idle_since: Option<Instant>,
     backoff: Backoff,
+    /// Of all turns, those in which something happened included.
+    all_turns: u32,
     /// It has made a turn.
     has_led: bool,
     /// On a thread that does nothing else.
@@ -133,7 +138,17 @@ impl<'a> Leading<'a> {
     pub(super) fn new(place: &'a Place, caretaker: Option<&'a Membership>) -> Self {
         let (news, backoff) = (RefCell::default(), Backoff::new());
         let (has_led, is_for_ever) = (false, false);
-        Self { place, caretaker, news, turns: 0, idle_since: None, backoff, has_led, is_for_ever }
+        Self {
+            place,
+            caretaker,
+            news,
+            turns: 0,
+            idle_since: None,
+            backoff,
+            all_turns: 0,
+            has_led,
+            is_for_ever,
+        }
     }
 
     /// Of a thread that does nothing else, and on which all others rely.
@@ -194,6 +209,11 @@ impl Progress<Inside, Request> for Leading<'_> {
             survive(|| self.place.after_call(None, news));
         } else {
             self.place.after_call(self.caretaker, news);
+        }
+        self.all_turns = self.all_turns.wrapping_add(1);
+        let is_turn_of_others = self.turns > 0 || self.all_turns.is_multiple_of(TURNS);
+        if is_turn_of_others && self.caretaker.is_some() {
+            self.place.help(self.caretaker);
         }
         if self.idle_since.is_some() {
             // Where threads outnumber cores, the one that is waited for gets a turn.

@@ -11,6 +11,7 @@
 mod dedicated;
 mod inside;
 mod lead;
+mod neighbours;
 mod place;
 #[cfg(any(test, feature = "sim"))]
 mod simulated;
@@ -26,9 +27,10 @@ use rustix::process::{Pid, getpid};
 
 use self::dedicated::Dedicated;
 use self::inside::{End, Inside, NAMELESS, Request};
+pub(crate) use self::neighbours::Neighbours;
 use self::place::{Place, Told};
 use super::caretaker::{Cared, Membership, SendEngine};
-use super::completions::PostedTo;
+use super::completions::{News, PostedTo};
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::post::{Memory, Posted, Refused};
@@ -63,12 +65,14 @@ impl SharedEngine {
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
         sockets: Vec<(LaneKey, OwnedFd)>,
+        neighbours: Arc<Neighbours>,
     ) -> Result<Self, Error> {
         let engine = SendEngine::attach(state, driver, sockets)?;
         let limit = engine.state.core.config().inject_limit;
-        let place = Place::new(engine);
+        let place = Place::new(engine, neighbours);
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);
+        place.neighbours.join(&place);
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
@@ -92,6 +96,11 @@ impl SharedEngine {
     /// What the combiner counted, and how often a leader slept.
     pub(crate) fn counts(&self) -> (CombinerCounts, u64) {
         (self.place.shared.combiner().counts(), self.place.sleeps.load(Ordering::Relaxed))
+    }
+
+    /// Turns in which something happened by who waits for another engine of its domain.
+    pub(crate) fn helped(&self) -> u64 {
+        self.place.helped.load(Ordering::Relaxed)
     }
 
     fn after_call(&self, told: RefCell<Told>) {
@@ -156,6 +165,12 @@ impl SharedEngine {
             Some(turn) => turn,
             None => Ok(false),
         }
+    }
+
+    /// Those who wait for one of `classes` look again.
+    pub(crate) fn tell(&self, classes: u32) {
+        let news = News { classes, wakers: Vec::new() };
+        self.place.tell(RefCell::new(Told { news, is_sooner: false }));
     }
 
     /// Cancels an operation of a queue; `false`: too late.
@@ -340,6 +355,7 @@ impl Drop for SharedEngine {
             std::mem::forget((self.membership.take(), thread, Arc::clone(&self.place)));
             return;
         }
+        self.place.neighbours.leave(&self.place);
         // Ends when the caretaker knows the place no more, and the thread has ended.
         self.membership = None;
         self.thread = None;

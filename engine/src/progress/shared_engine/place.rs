@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::inside::{Inside, Request};
+use super::neighbours::Neighbours;
 use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
 use crate::progress::completions::News;
 use crate::progress::engine::Engine;
@@ -70,6 +71,10 @@ pub(super) struct Place {
     /// Sleeps of leaders. Stored by the leader.
     pub(super) sleeps: AtomicU64,
     pub(super) spin: Duration,
+    /// The other engines of its domain.
+    pub(super) neighbours: Arc<Neighbours>,
+    /// Turns in which something happened by who waits for a neighbour. Stored by the holder.
+    pub(super) helped: AtomicU64,
 }
 
 impl Cared for Place {
@@ -120,7 +125,7 @@ impl Cared for Place {
 }
 
 impl Place {
-    pub(super) fn new(engine: SendEngine) -> io::Result<Self> {
+    pub(super) fn new(engine: SendEngine, neighbours: Arc<Neighbours>) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let wake_fd = engine.wake_fd()?;
         let wake_fds = Arc::new([wake_fd.try_clone()?]);
@@ -138,6 +143,8 @@ impl Place {
             failure: OnceLock::new(),
             sleeps: AtomicU64::new(0),
             spin,
+            neighbours,
+            helped: AtomicU64::new(0),
         })
     }
 

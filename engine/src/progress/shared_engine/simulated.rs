@@ -11,7 +11,7 @@ impl SharedEngine {
     /// `requests_max` requests.
     pub(crate) fn of_world(engine: Engine, requests_max: usize) -> Result<Self, Error> {
         let inject_limit = engine.state.core.config().inject_limit as usize;
-        let place = Place::new(SendEngine::of_world(engine));
+        let place = Place::new(SendEngine::of_world(engine), Arc::default());
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         Ok(Self {
             place: Arc::new(place),

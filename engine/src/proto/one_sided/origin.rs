@@ -158,6 +158,15 @@ impl Core {
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
+    /// A remote endpoint of each session with operations on memory.
+    pub(crate) fn peers_operated_on(&self) -> impl Iterator<Item = Id> {
+        let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_some());
+        sessions.filter_map(|(_, session)| {
+            let mut remotes = session.remotes.iter().filter(|&&remote| remote != u32::MAX);
+            remotes.find_map(|&remote| self.remotes.id_at(remote as usize))
+        })
+    }
+
     /// Puts a new operation on memory in line, and connects if need be.
     pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
         let Some(operation) = self.operations.get(id) else { return };
@@ -269,7 +278,8 @@ impl Core {
         let most = if operation.fence { 1 } else { REQUESTS_MAX };
         let waits = operation.fence || reply_bytes.is_some();
         let is_full = waits && one_sided.outstanding >= most;
-        let waits_for_pulls = asking.verb == Verb::Flush && one_sided.long_puts > 0;
+        let waits_for_pulls =
+            asking.verb == Verb::Flush && one_sided.long_puts > 0 && !planted!(OvertakePulls);
         if is_full || waits_for_pulls {
             if let Some(it) =
                 self.sessions.at_mut(slot as usize).and_then(|it| it.one_sided.as_mut())

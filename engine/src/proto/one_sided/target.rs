@@ -82,15 +82,18 @@ impl Core {
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let arrival = Arrival { peer, context: 0, tag: key, length, data };
         match header.kind {
-            frame::KIND_PUT => match effects.put(granted.region, granted.start, operands) {
-                Ok(()) => {
-                    self.invalidate(header);
-                    let access = Access::REMOTE_WRITE;
-                    effects.accessed(granted.region, access, target, &arrival);
-                    self.answer(slot, header, &[], effects);
+            frame::KIND_PUT => {
+                let start = granted.start + u64::from(planted!(ShiftPut));
+                match effects.put(granted.region, start, operands) {
+                    Ok(()) => {
+                        self.invalidate(header);
+                        let access = Access::REMOTE_WRITE;
+                        effects.accessed(granted.region, access, target, &arrival);
+                        self.answer(slot, header, &[], effects);
+                    }
+                    Err(refusal) => self.refuse((slot, number), header, refusal),
                 }
-                Err(refusal) => self.refuse((slot, number), header, refusal),
-            },
+            }
             frame::KIND_ATOMIC => {
                 self.apply_atomic((slot, number), header, granted, &arrival, operands, effects)
             }

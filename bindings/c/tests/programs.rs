@@ -1,0 +1,220 @@
+//! Programs in C and C++ against what `cargo xtask install` puts into a folder.
+//!
+//! Goal: what a user builds with the installed header, library and pkg-config file runs, and
+//! leaves memory as valgrind wants it. Method: the examples and a program of misuses, as C11 and
+//! C++17 with all warnings as errors, over the loopback device.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Lines that a program of its own has in its environment, whatever this one has.
+const CLEAN: [&str; 6] =
+    ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RINGRAIL_BOOTSTRAP", "RINGRAIL_CONFIG"];
+
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}\n{said}", output.status);
+    out
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder that everything was installed into once.
+fn installed() -> &'static Path {
+    static STAGE: OnceLock<PathBuf> = OnceLock::new();
+    STAGE.get_or_init(|| {
+        // What tests are linked with is where they are.
+        let deps = std::env::current_exe().unwrap();
+        let deps = deps.parent().unwrap();
+        let stage = deps.join("ringrail-c-stage");
+        let _ = std::fs::remove_dir_all(&stage);
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.current_dir(Path::new(HERE).join("../..")).env_remove("DESTDIR");
+        command.args(["run", "--quiet", "-p", "xtask", "--", "install", "--prefix", "/usr"]);
+        command.args(["--libdir", "/usr/lib", "--profile", "dev"]);
+        // Valgrind reads what there is of it, at each start.
+        command.env("LDFLAGS", "-Wl,--strip-debug");
+        succeed(command.arg("--destdir").arg(&stage).arg("--from").arg(deps));
+        stage
+    })
+}
+
+/// What pkg-config says for this stage.
+fn pkg_config(arguments: &[&str]) -> Vec<String> {
+    let stage = installed();
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", stage.join("usr/lib/pkgconfig"));
+    command.env("PKG_CONFIG_SYSROOT_DIR", stage).env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
+    command.env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1");
+    succeed(command.args(arguments).arg("ringrail")).split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles a program as C11 or as C++17, and says where it is.
+fn compile(source: &str, language: &str) -> PathBuf {
+    let name = Path::new(source).file_stem().and_then(OsStr::to_str).unwrap();
+    let program = installed().join(format!("{name}.{language}"));
+    let mut command = match language {
+        "c11" => Command::new("cc"),
+        _ => Command::new("g++"),
+    };
+    if language != "c11" {
+        command.args(["-x", "c++"]);
+    }
+    command.arg(format!("-std={language}"));
+    command.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+    command.args(pkg_config(&["--cflags"])).arg(Path::new(HERE).join(source));
+    command.args(["-x", "none", "-o"]).arg(&program).args(pkg_config(&["--libs"]));
+    succeed(command.arg("-lpthread"));
+    program
+}
+
+/// A program in an environment of its own, with a secret that is no secret.
+fn command(program: &Path, prefix: &[&str]) -> Command {
+    let mut command = match prefix.split_first() {
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    for name in CLEAN {
+        command.env_remove(name);
+    }
+    let secret = format!("{:064x}", 0x1234_5678_9abc_u64);
+    command.env("RINGRAIL_JOB_SECRET", secret).env("RINGRAIL_LISTEN_ADDRESS", "127.0.0.1");
+    // Under valgrind, on hosts that do much else, an answer takes its time.
+    command.env("RINGRAIL_PEER_TIMEOUT", "60s");
+    command.env("LD_LIBRARY_PATH", installed().join("usr/lib"));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn end(mut child: Child, name: &str) -> Output {
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let output = child.wait_with_output().unwrap();
+            panic!("{name} does not end: {}{}", text(&output.stdout), text(&output.stderr));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Runs as many ranks of a program, all of which succeed, and gives what rank 0 said.
+fn run(program: &Path, prefix: &[&str], arguments: &[&str], ranks: usize) -> String {
+    let meeting = tempfile::tempdir().unwrap();
+    let children: Vec<Child> = (0..ranks)
+        .map(|rank| {
+            let mut command = command(program, prefix);
+            command.args(arguments).env("RANK", rank.to_string());
+            command.env("WORLD_SIZE", ranks.to_string());
+            let directory = format!("dir:{}", meeting.path().display());
+            command.env("RINGRAIL_BOOTSTRAP", directory).spawn().unwrap()
+        })
+        .collect();
+    let name = program.display().to_string();
+    let outputs: Vec<Output> = children.into_iter().map(|child| end(child, &name)).collect();
+    for (rank, output) in outputs.iter().enumerate() {
+        let (out, said) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{name}, rank {rank}: {}\n{out}{said}", output.status);
+    }
+    text(&outputs[0].stdout)
+}
+
+const VALGRIND: [&str; 7] = [
+    "valgrind",
+    // A thread that looks for news keeps others from running else.
+    "--fair-sched=try",
+    "--quiet",
+    "--error-exitcode=9",
+    "--leak-check=full",
+    "--show-leak-kinds=definite",
+    "--errors-for-leak-kinds=definite",
+];
+
+/// As built, in both languages, and under valgrind.
+fn play(source: &str, arguments: &[&str], few: &[&str], ranks: usize, said: &str) {
+    let plain = compile(source, "c11");
+    for program in [&plain, &compile(source, "c++17")] {
+        let out = run(program, &[], arguments, ranks);
+        assert!(out.contains(said), "{out}");
+    }
+    let supp = format!("--suppressions={HERE}/tests/valgrind.supp");
+    let prefix: Vec<&str> = VALGRIND.into_iter().chain([&*supp]).collect();
+    let out = run(&plain, &prefix, few, ranks);
+    assert!(out.contains(said), "{out}");
+}
+
+#[test]
+fn pingpong_runs() {
+    play("examples/pingpong.c", &["500", "8"], &["3", "20000"], 2, "half a round trip");
+}
+
+#[test]
+fn one_sided_runs() {
+    play("examples/one_sided.c", &[], &[], 2, "2 ranks counted to 100");
+}
+
+#[test]
+fn threads_run() {
+    play("examples/threads.c", &["200"], &["4"], 1, "8 threads sent");
+}
+
+#[test]
+fn misuse_gives_the_errors_that_the_header_names() {
+    let program = compile("tests/misuse.c", "c11");
+    compile("tests/misuse.c", "c++17");
+    let output = end(command(&program, &[]).spawn().unwrap(), "misuse");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_installed_tree_is_whole() {
+    let usr = installed().join("usr");
+    let link = |name: &str| std::fs::read_link(usr.join("lib").join(name)).unwrap();
+    assert_eq!(link("libringrail.so"), Path::new("libringrail.so.0"));
+    assert_eq!(link("libringrail.so.0"), Path::new("libringrail.so.0.1.0"));
+    assert_eq!(pkg_config(&["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+
+    // Nothing but calls of the header, each with its version, and each call of the header.
+    let shared = usr.join("lib/libringrail.so.0.1.0");
+    let symbols = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(&shared));
+    let exported: Vec<&str> = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert!(exported.contains(&"rr_post_send@@RINGRAIL_0.1"), "{exported:?}");
+    for name in &exported {
+        let is_call = name.starts_with("rr_") && name.ends_with("@@RINGRAIL_0.1");
+        assert!(is_call || *name == "RINGRAIL_0.1", "{name} is exported");
+    }
+    let manual: Vec<_> = std::fs::read_dir(usr.join("share/man/man3")).unwrap().collect();
+    // One for each call (of the symbols one is the version), and one for all.
+    assert_eq!(manual.len(), exported.len(), "a call without a page, or the other way round");
+    let dynamic = succeed(Command::new("readelf").arg("-d").arg(&shared));
+    assert!(dynamic.contains("[libringrail.so.0]"), "{dynamic}");
+}
+
+#[test]
+fn the_archive_links_by_what_pkg_config_says() {
+    let program = installed().join("threads.static");
+    let mut command = Command::new("cc");
+    command.args(pkg_config(&["--cflags"])).arg(Path::new(HERE).join("examples/threads.c"));
+    command.arg("-o").arg(&program).arg(installed().join("usr/lib/libringrail.a"));
+    let private = pkg_config(&["--libs", "--static"]);
+    command.args(private.iter().filter(|it| *it != "-lringrail")).arg("-lgcc_s");
+    succeed(&mut command);
+    assert!(run(&program, &[], &["10"], 1).contains("8 threads sent"));
+}

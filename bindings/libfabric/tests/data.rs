@@ -1,0 +1,41 @@
+//! The data path as programs in C use it: both sides of a conversation in one process.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Provider, run, text};
+
+/// Compiles `tests/c/NAME.c` with every warning an error, and runs it.
+fn compile_and_run(name: &str) {
+    let provider = Provider::new();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let program = provider.library().with_file_name(name);
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
+        .arg(&program)
+        .arg(sources.join(name).with_extension("c"))
+        .arg("-lfabric");
+    let output = run(&mut compiler);
+    assert!(output.status.success(), "{}", text(&output));
+    let mut command = provider.command(program.to_str().expect("a path of this test"));
+    let output = run(command.env("RINGRAIL_INSECURE", "true"));
+    assert!(output.status.success(), "{name}: {:?}: {}", output.status, text(&output));
+}
+
+#[test]
+fn messages() {
+    compile_and_run("messages");
+}
+
+#[test]
+fn memory_of_peers() {
+    compile_and_run("memory");
+}
+
+#[test]
+fn objects_end_in_any_order_with_operations_outstanding_and_across_forks() {
+    compile_and_run("ends");
+}

@@ -1,0 +1,104 @@
+//! The shared engines of one domain: whoever waits for one helps those that nobody leads.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+
+use super::place::Place;
+use crate::progress::caretaker::Membership;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Neighbours {
+    /// Engines, those included that are gone and not forgotten yet.
+    count: AtomicUsize,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    places: Vec<Weak<Place>>,
+    /// Whose turn it is.
+    next: usize,
+}
+
+impl std::fmt::Debug for Neighbours {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Neighbours").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+impl Neighbours {
+    pub(super) fn join(&self, place: &Arc<Place>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.places.retain(|it| it.strong_count() > 0);
+        known.places.push(Arc::downgrade(place));
+        self.count.store(known.places.len(), Ordering::Relaxed);
+    }
+
+    pub(super) fn leave(&self, place: &Arc<Place>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.places.retain(|it| it.strong_count() > 0 && it.as_ptr() != Arc::as_ptr(place));
+        self.count.store(known.places.len(), Ordering::Relaxed);
+    }
+
+    /// The next neighbour of `place` that nobody leads. Waits for nobody: another thread that looks
+    /// helps.
+    fn next_idle(&self, place: &Place) -> Option<Arc<Place>> {
+        if self.count.load(Ordering::Relaxed) < 2 {
+            return None;
+        }
+        let mut known = match self.known.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let count = known.places.len();
+        for _ in 0..count {
+            known.next = (known.next + 1) % count;
+            let next = known.places[known.next].upgrade();
+            let is_idle = |it: &Arc<Place>| !it.shared.has_leader();
+            if let Some(next) = next.filter(|it| !std::ptr::eq(&**it, place) && is_idle(it)) {
+                return Some(next);
+            }
+        }
+        None
+    }
+}
+
+impl Place {
+    /// A turn for a neighbour that nobody leads, unless some thread is at it.
+    #[inline]
+    pub(super) fn help(&self, caretaker: Option<&Membership>) {
+        if let Some(neighbour) = self.neighbours.next_idle(self) {
+            neighbour.be_helped(caretaker);
+        }
+    }
+
+    fn be_helped(&self, caretaker: Option<&Membership>) {
+        if self.failure.get().is_some() {
+            return;
+        }
+        let news = RefCell::default();
+        let turn = self.shared.try_enter(
+            |inside| {
+                let turn = inside.engine.as_mut().map(|engine| engine.progress());
+                if matches!(turn, Some(Ok(true))) {
+                    self.helped.store(self.helped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
+                self.activity.count();
+                inside.after(self, &news);
+                turn
+            },
+            |inside, request| self.apply(inside, request, &news),
+        );
+        // All engines of a process have one caretaker.
+        self.after_call(caretaker, news);
+        match turn.flatten() {
+            // It may have taken what others sleep for.
+            Some(Ok(true)) => self.ring(),
+            Some(Err(error)) => self.fail(error),
+            Some(Ok(false)) | None => {}
+        }
+    }
+}
