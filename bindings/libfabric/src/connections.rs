@@ -60,9 +60,9 @@ impl Connections {
         Ok(connection)
     }
 
-    /// Nothing is to be heard of it any more.
-    pub(crate) fn forget(&self, connection: ConnectionId) {
-        self.known().remove(&connection);
+    /// This side has shut it down, which is an event like the other side's.
+    pub(crate) fn shut_down(&self, connection: ConnectionId) {
+        self.end(connection, Errno::CANCELED, &[]);
     }
 
     fn tell(&self, event: Event) {

@@ -69,11 +69,27 @@ impl Request {
         self.place.listener.get().expect("a request comes to one that listens")
     }
 
+    /// What the application calls it by.
+    pub(crate) const fn handle(&self) -> *mut fid {
+        self.header.as_ptr()
+    }
+
     pub(crate) const fn id(&self) -> RequestId {
         self.id
     }
 
-    /// The request in an info's handle, taken from the application.
+    /// The request in an info's handle, if it has one. The application keeps its count: it may
+    /// reject the request after it has opened an endpoint for it.
+    ///
+    /// # Safety
+    ///
+    /// `handle` is null, or of an object of this provider that was neither accepted nor rejected.
+    pub(crate) unsafe fn of(handle: *mut fid) -> Option<Arc<Self>> {
+        // SAFETY: as the caller promises.
+        unsafe { share(handle) }
+    }
+
+    /// The request in an info's handle, taken from the application: it is answered.
     ///
     /// # Safety
     ///

@@ -126,6 +126,8 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize)
             let mut connection = ep.connection().lock().unwrap_or_else(PoisonError::into_inner);
             connection.request.take().ok_or(Errno::INVAL)?
         };
+        // SAFETY: it is the handle that the endpoint was opened with, and this answers it.
+        drop(unsafe { Request::take(request.handle()) });
         ep.enable()?;
         ep.begin(|| match ep.engine() {
             Ok(engine) => engine.accept(request.listener(), request.id(), data),
@@ -140,11 +142,11 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, _flags: u64) -> c_int {
         let ep = unsafe { find::<Ep>(ep.cast()) }.ok_or(Errno::INVAL)?;
         let id = ep.connection().lock().unwrap_or_else(PoisonError::into_inner).id.take();
         let id = id.ok_or(Errno::NOTCONN)?;
-        ep.domain.connections().forget(id);
         if let Err(error) = ep.engine()?.shut_down(id) {
             // The other side was faster.
             tracing::debug!("a connection is over already: {error}");
         }
+        ep.domain.connections().shut_down(id);
         Ok(())
     })
 }

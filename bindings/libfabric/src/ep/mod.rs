@@ -127,10 +127,10 @@ impl Ep {
             FI_TC_BULK_DATA | FI_TC_SCAVENGER => Some(Hint::Bulk),
             _ => None,
         };
-        // SAFETY: the same; a handle is used once, for the endpoint of its request.
+        // SAFETY: the same; a handle is of a request that waits for its answer.
         let (destination, request) = unsafe {
             let given = Given::read(info, domain.fabric().api_version).ok_or(Errno::INVAL)?;
-            let request = if is_connected_kind { Request::take(info.handle) } else { None };
+            let request = if is_connected_kind { Request::of(info.handle) } else { None };
             (given.destination()?, request)
         };
         let connection = cm::Connection::new(destination, request);
