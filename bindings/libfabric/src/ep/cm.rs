@@ -126,13 +126,15 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize)
             let mut connection = ep.connection().lock().unwrap_or_else(PoisonError::into_inner);
             connection.request.take().ok_or(Errno::INVAL)?
         };
-        // SAFETY: it is the handle that the endpoint was opened with, and this answers it.
-        drop(unsafe { Request::take(request.handle()) });
         ep.enable()?;
         ep.begin(|| match ep.engine() {
             Ok(engine) => engine.accept(request.listener(), request.id(), data),
             Err(_) => Err(ringrail::Error::Cancelled),
-        })
+        })?;
+        // SAFETY: it is the handle that the endpoint was opened with, and it is answered: one that
+        // could not be accepted is rejected by the application.
+        drop(unsafe { Request::take(request.handle()) });
+        Ok(())
     })
 }
 
