@@ -1,7 +1,7 @@
 //! `fi_domain`: an engine that all threads share, and its endpoints.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringrail::{CompletionQueue, Endpoint, EndpointOptions, Shared};
 
@@ -11,6 +11,7 @@ use crate::abi::ops::{fi_ops, fi_ops_domain};
 use crate::address::Format;
 use crate::av::{self, Peers};
 use crate::cntr::RemoteCounts;
+use crate::connections::Connections;
 use crate::errno::Errno;
 use crate::fabric::Fabric;
 use crate::fid::{Header, Object, border_unit, close, share};
@@ -34,6 +35,8 @@ pub(crate) struct Domain {
     fabric: Arc<Fabric>,
     /// How the addresses of its peers are written.
     format: Format,
+    /// Of endpoints that are connected.
+    connections: OnceLock<Arc<Connections>>,
 }
 
 // SAFETY: it is `repr(C)`, and begins with its header.
@@ -85,6 +88,7 @@ pub(crate) fn open(
         eq: Mutex::default(),
         fabric,
         format,
+        connections: OnceLock::new(),
     }))
 }
 
@@ -97,6 +101,12 @@ impl Domain {
     /// How the addresses of its peers are written.
     pub(crate) const fn format(&self) -> Format {
         self.format
+    }
+
+    /// Of endpoints that are connected.
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        let of_engine = || Arc::new(Connections::new(self.engine.event_queue()));
+        self.connections.get_or_init(of_engine)
     }
 
     pub(crate) fn fabric(&self) -> &Fabric {

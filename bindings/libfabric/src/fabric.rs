@@ -9,12 +9,12 @@ use crate::abi::info::{fi_fabric_attr, fi_info};
 use crate::abi::ops::{fi_ops, fi_ops_fabric};
 use crate::cntr::Cntr;
 use crate::cq::Cq;
-use crate::domain;
 use crate::eq::{self, Eq};
 use crate::errno::Errno;
 use crate::fid::{Header, Object, border_unit, close, find, hand_out, share};
 use crate::info::Given;
 use crate::info::offer::FABRIC_NAME;
+use crate::{domain, pep};
 
 /// A fabric.
 #[repr(C)]
@@ -34,6 +34,7 @@ static FID_OPS: fi_ops = fi_ops { close: close_fabric, ..fi_ops::ENOSYS };
 static OPS: fi_ops_fabric = fi_ops_fabric {
     domain: open_domain,
     domain2: open_domain2,
+    passive_ep: pep::passive_ep,
     eq_open: eq::eq_open,
     trywait,
     ..fi_ops_fabric::ENOSYS

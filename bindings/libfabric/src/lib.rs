@@ -6,6 +6,7 @@ mod abi;
 mod address;
 mod av;
 mod cntr;
+mod connections;
 mod cq;
 mod domain;
 mod ep;
@@ -17,6 +18,7 @@ mod info;
 mod log;
 mod mr;
 mod params;
+mod pep;
 mod secret;
 mod symbols;
 

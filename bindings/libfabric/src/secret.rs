@@ -1,13 +1,11 @@
 //! The job's secret, where the user has not said one: what a launcher hands to every process of a
 //! job and to nobody else.
 //!
-//! | launcher | what every rank gets | secret? |
-//! |---|---|---|
-//! | Open MPI 4 (ORTE) | `OMPI_MCA_orte_precondition_transports`: 128 random bits | yes: taken |
-//! | Open MPI 5 (PRRTE) | the same variable, where its launcher still sets it | yes: taken |
-//! | PMIx (a server's own ranks) | `PMIX_NAMESPACE`, `PMIX_RANK`, `PMIX_SERVER_URI*`: names, and a place on the host | no |
-//! | Hydra (MPICH, Intel MPI) | `PMI_RANK`, `PMI_SIZE`, `PMI_FD` or `PMI_PORT`, `HYDI_CONTROL_FD`: numbers | no |
-//! | PMI2 under Slurm | `PMI_FD`, `PMI_JOBID`, `SLURM_JOB_ID`, `SLURM_STEP_ID`: numbers that anybody sees | no |
+//! * *Open MPI 4* (ORTE): `OMPI_MCA_orte_precondition_transports`, 128 random bits: taken. So it is
+//!   where the launcher of *Open MPI 5* (PRRTE) sets it.
+//! * *PMIx*: `PMIX_NAMESPACE`, `PMIX_RANK`, `PMIX_SERVER_URI*`: names, and a place on the host.
+//! * *Hydra* (MPICH, Intel MPI): `PMI_RANK`, `PMI_SIZE`, `PMI_FD` or `PMI_PORT`: numbers.
+//! * *PMI2* under *Slurm*: `PMI_FD`, `PMI_JOBID`, `SLURM_JOB_ID`: numbers that anybody sees.
 //!
 //! All of them hand the user's own environment on, by ways that they keep to the user: so with the
 //! last three `RINGRAIL_JOB_SECRET` in the environment of `mpiexec` or `srun` does.

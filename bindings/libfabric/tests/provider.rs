@@ -105,15 +105,33 @@ fn the_library_exports_one_symbol_and_stays_loaded() {
     assert!(!dynamic.contains("libfabric"), "any libfabric may load it: {dynamic}");
 }
 
+#[test]
+fn who_asks_for_connected_endpoints_gets_them() {
+    let provider = Provider::new();
+    let of = |kind| text(&run(provider.command("fi_info").args(["-p", "ringrail", "-t", kind])));
+    let said = of("FI_EP_MSG");
+    assert_eq!(said.matches("type: FI_EP_MSG").count(), 1, "{said}");
+    assert!(!said.contains("FI_EP_RDM") && !of("FI_EP_RDM").contains("FI_EP_MSG"), "{said}");
+}
+
 /// A server of `fi_pingpong` at a port that is free, and its client.
 fn pingpong(provider: &Provider, variables: &[(&str, &str)], arguments: &[&str]) -> [String; 2] {
+    pingpong_of("rdm", provider, variables, arguments)
+}
+
+fn pingpong_of(
+    kind: &str,
+    provider: &Provider,
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+) -> [String; 2] {
     let free = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let port = free.local_addr().expect("it is bound").port().to_string();
     drop(free);
     let command = |is_server: bool| {
         let mut command = provider.command("fi_pingpong");
         let place = if is_server { "-B" } else { "-P" };
-        command.args(["-p", "ringrail", "-e", "rdm", "-c", place, &port]).args(arguments);
+        command.args(["-p", "ringrail", "-e", kind, "-c", place, &port]).args(arguments);
         command.envs(variables.iter().copied());
         command
     };
@@ -134,8 +152,10 @@ fn pingpong(provider: &Provider, variables: &[(&str, &str)], arguments: &[&str])
 #[test]
 fn fi_pingpong_checks_every_size() {
     let provider = Provider::new();
-    let both = pingpong(&provider, &[("RINGRAIL_JOB_SECRET", SECRET)], &["-I", "5", "-S", "all"]);
-    for said in both {
+    let (secret, all) = ([("RINGRAIL_JOB_SECRET", SECRET)], ["-I", "5", "-S", "all"]);
+    let rdm = pingpong_of("rdm", &provider, &secret, &all);
+    let msg = pingpong_of("msg", &provider, &secret, &all);
+    for said in rdm.into_iter().chain(msg) {
         for size in ["64 ", "4k", "64k", "1m"] {
             assert!(said.lines().any(|line| line.starts_with(size)), "{size}: {said}");
         }

@@ -87,7 +87,6 @@ impl Ep {
     }
 
     /// The event queue that it is bound to.
-    #[allow(dead_code, reason = "for connections")]
     pub(crate) fn event_queue(&self) -> Option<Arc<Eq>> {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner).eq.clone()
     }

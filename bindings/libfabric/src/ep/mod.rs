@@ -2,6 +2,7 @@
 
 mod atomic;
 mod bind;
+mod cm;
 mod msg;
 mod options;
 mod peek;
@@ -25,7 +26,7 @@ use crate::abi::consts::{
 use crate::abi::fids::{fid, fid_domain, fid_ep};
 use crate::abi::info::fi_info;
 use crate::abi::messages::fi_addr_t;
-use crate::abi::ops::{fi_ops, fi_ops_cm, fi_ops_collective};
+use crate::abi::ops::{fi_ops, fi_ops_collective};
 use crate::address::{self, Format};
 use crate::av::Av;
 use crate::cntr::{Cntr, Count};
@@ -33,6 +34,8 @@ use crate::cq::{Cq, Sink};
 use crate::domain::Domain;
 use crate::errno::Errno;
 use crate::fid::{Header, Object, border_unit, find, hand_out, share};
+use crate::info::Given;
+use crate::pep::Request;
 
 /// Most pieces of memory that one operation is on.
 pub(crate) const IOV_LIMIT: usize = 16;
@@ -54,6 +57,7 @@ pub(crate) struct Ep {
     min_multi_recv: AtomicUsize,
     /// The peer of an endpoint that is connected; 0: none.
     connected: AtomicU64,
+    connection: Mutex<cm::Connection>,
     /// Before it is enabled.
     bound: Mutex<Bound>,
     open: OnceLock<Open>,
@@ -99,7 +103,6 @@ unsafe impl Object for Ep {
 
 static FID_OPS: fi_ops =
     fi_ops { close: bind::close_ep, bind: bind::bind, control: bind::control, ..fi_ops::ENOSYS };
-static CM: fi_ops_cm = fi_ops_cm { getname, ..fi_ops_cm::ENOSYS };
 static COLLECTIVE: fi_ops_collective = fi_ops_collective::ENOSYS;
 
 impl Ep {
@@ -124,11 +127,18 @@ impl Ep {
             FI_TC_BULK_DATA | FI_TC_SCAVENGER => Some(Hint::Bulk),
             _ => None,
         };
+        // SAFETY: the same; a handle is of a request that waits for its answer.
+        let (destination, request) = unsafe {
+            let given = Given::read(info, domain.fabric().api_version).ok_or(Errno::INVAL)?;
+            let request = if is_connected_kind { Request::of(info.handle) } else { None };
+            (given.destination()?, request)
+        };
+        let connection = cm::Connection::new(destination, request);
         let fid = fid { fclass: FI_CLASS_EP, context, ops: &FID_OPS };
         let header = Header::new(fid_ep {
             fid,
             ops: &options::OPS,
-            cm: &CM,
+            cm: &cm::CM,
             msg: &msg::OPS,
             rma: &rma::OPS,
             tagged: &tagged::OPS,
@@ -145,6 +155,7 @@ impl Ep {
             receive_flags: AtomicU64::new(rx.map_or(0, |rx| rx.op_flags)),
             min_multi_recv: AtomicUsize::new(MIN_MULTI_RECV),
             connected: AtomicU64::new(0),
+            connection: Mutex::new(connection),
             bound: Mutex::default(),
             open: OnceLock::new(),
             claims: Mutex::default(),
@@ -168,7 +179,6 @@ impl Ep {
     }
 
     /// It is connected with `peer` from now on: what it posts goes there.
-    #[allow(dead_code, reason = "for connections")]
     pub(crate) fn connect_to(&self, peer: Option<Peer>) {
         self.connected.store(peer.map_or(0, Peer::to_bits), Ordering::Release);
     }
@@ -195,7 +205,8 @@ impl Ep {
     #[inline]
     fn source(&self, open: &Open, addr: fi_addr_t) -> Result<Option<Peer>, Errno> {
         if self.is_connected_kind {
-            return self.connected_peer().map(Some);
+            // Receives are posted before the connection is there; nobody else knows its address.
+            return Ok(None);
         }
         if addr == crate::abi::consts::FI_ADDR_UNSPEC || self.caps & FI_DIRECTED_RECV == 0 {
             return Ok(None);

@@ -1,9 +1,11 @@
 //! Event queues as C calls them.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
 use super::entry::Entry;
+use super::source::Sources;
 use super::{Entries, Eq};
 use crate::abi::consts::{
     FI_CLASS_EQ, FI_GETWAIT, FI_GETWAITOBJ, FI_PEEK, FI_WAIT_FD, FI_WAIT_NONE, FI_WAIT_POLLFD,
@@ -43,13 +45,16 @@ pub(crate) unsafe extern "C" fn eq_open(
             }
             let fid = fid { fclass: FI_CLASS_EQ, context, ops: &raw const FID_OPS };
             let header = Header::new(fid_eq { fid, ops: &raw const OPS });
+            let bell = Eq::new_bell()?;
+            let sources = Sources::new(bell.as_fd())?;
             *into = hand_out(Arc::new(Eq {
                 header,
                 fabric,
                 wait_obj,
                 is_writable: flags & FI_WRITE != 0,
                 entries: Mutex::new(Entries::default()),
-                bell: Eq::new_bell()?,
+                bell,
+                sources,
             }));
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use crate::abi::consts::{FI_CONNECTED, FI_CONNREQ};
 use crate::abi::fids::fid;
+use crate::abi::info::fi_info;
 use crate::abi::messages::{fi_eq_cm_entry, fi_eq_entry};
 use crate::errno::Errno;
 
@@ -33,6 +34,11 @@ pub(super) fn bytes_of(entry: &fi_eq_entry) -> Vec<u8> {
     let fi_eq_entry { fid, context, data } = *entry;
     let words = [fid as usize, context as usize, data as usize];
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// The bytes of a `fi_eq_cm_entry`, without its data.
+pub(super) fn bytes_of_connection(fid: *mut fid, info: *mut fi_info) -> Vec<u8> {
+    [fid as usize, info as usize].iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 /// How much room a reader has to have for an event of `length` bytes: private data may be cut.

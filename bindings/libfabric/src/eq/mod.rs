@@ -6,9 +6,10 @@
 
 mod calls;
 mod entry;
+mod source;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,12 @@ pub(crate) use calls::eq_open;
 use entry::Entry;
 pub(crate) use entry::ErrorEntry;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+pub(crate) use source::Source;
+use source::Sources;
 
 use crate::abi::consts::FI_CLASS_EQ;
-use crate::abi::fids::fid_eq;
+use crate::abi::fids::{fid, fid_eq};
+use crate::abi::info::fi_info;
 use crate::abi::messages::fi_eq_entry;
 use crate::errno::Errno;
 use crate::fabric::Fabric;
@@ -43,6 +47,7 @@ pub(crate) struct Eq {
     entries: Mutex<Entries>,
     /// Readable while there are entries.
     bell: OwnedFd,
+    sources: Sources,
 }
 
 // SAFETY: it is `repr(C)`, and begins with its header.
@@ -53,10 +58,7 @@ unsafe impl Object for Eq {
 
 impl Eq {
     fn new_bell() -> Result<OwnedFd, Errno> {
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
-            tracing::warn!("an event queue cannot be opened: no descriptor: {error}");
-            Errno::NOMEM
-        })
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(source::no_descriptor)
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -85,6 +87,24 @@ impl Eq {
         self.put(Entry::Event { event, bytes: entry::bytes_of(&entry) });
     }
 
+    /// An event of a connection, with the private data of the other side; `info` is the reader's.
+    pub(crate) fn push_connection(
+        &self,
+        event: u32,
+        fid: *mut fid,
+        info: *mut fi_info,
+        data: &[u8],
+    ) {
+        let mut bytes = entry::bytes_of_connection(fid, info);
+        bytes.extend_from_slice(data);
+        self.put(Entry::Event { event, bytes });
+    }
+
+    /// Takes events from `source`, too.
+    pub(crate) fn add_source(&self, source: &Arc<dyn Source>) -> Result<(), Errno> {
+        self.sources.add(source)
+    }
+
     /// An error, read by `fi_eq_readerr`.
     pub(crate) fn push_error(&self, entry: ErrorEntry) {
         self.put(Entry::Error(entry));
@@ -92,11 +112,14 @@ impl Eq {
 
     /// Whether a thread may sleep by the descriptor now (`fi_trywait`).
     pub(crate) fn trywait(&self) -> Result<(), Errno> {
-        if self.entries().list.is_empty() { Ok(()) } else { Err(Errno::AGAIN) }
+        self.sources.pump();
+        let is_idle = self.sources.arm() && self.entries().list.is_empty();
+        if is_idle { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     /// The oldest event, up to `into.len()` bytes of it; left where it is with `is_peek`.
     fn read(&self, into: &mut [u8], is_peek: bool) -> Result<(u32, usize), Errno> {
+        self.sources.pump();
         let mut entries = self.entries();
         let (event, length) = match entries.list.front() {
             None => return Err(Errno::AGAIN),
@@ -140,13 +163,17 @@ impl Eq {
         }
     }
 
-    /// Until the bell is rung, `left` has passed, or a signal came.
+    /// Until something may have come, `left` has passed, or a signal came.
     fn sleep(&self, left: Option<Duration>) -> Result<(), Errno> {
+        if !self.sources.arm() {
+            return Ok(());
+        }
         let left = left.map(|left| rustix::event::Timespec {
             tv_sec: left.as_secs() as i64,
             tv_nsec: left.subsec_nanos().into(),
         });
-        let mut descriptors = [PollFd::new(&self.bell, PollFlags::IN)];
+        let fd = self.sources.wait_fd();
+        let mut descriptors = [PollFd::new(&fd, PollFlags::IN)];
         match poll(&mut descriptors, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => {
@@ -156,11 +183,7 @@ impl Eq {
         }
     }
 
-    fn wait_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
     fn raw_wait_fd(&self) -> std::ffi::c_int {
-        self.wait_fd().as_raw_fd()
+        self.sources.wait_fd().as_raw_fd()
     }
 }

@@ -27,7 +27,7 @@ impl Drop for Growing {
 ///
 /// # Safety
 ///
-/// It came from [`write`], and nobody uses it any more.
+/// It came from [`write()`], and nobody uses it any more.
 pub(super) unsafe fn free(mut info: *mut fi_info) {
     while !info.is_null() {
         // SAFETY: as the caller promises.

@@ -21,6 +21,7 @@ pub(crate) use given::{Given, text};
 use offer::Offer;
 
 use crate::abi::consts::*;
+use crate::abi::fids::fid;
 use crate::abi::info::fi_info;
 use crate::address::{Encoded, Format, Location};
 use crate::errno::Errno;
@@ -36,7 +37,7 @@ pub(crate) struct Question<'a> {
 }
 
 /// The kinds of endpoints that there are, the usual one first.
-const KINDS: [c_int; 1] = [FI_EP_RDM];
+const KINDS: [c_int; 2] = [FI_EP_RDM, FI_EP_MSG];
 
 impl Question<'_> {
     /// The infos that answer it.
@@ -49,6 +50,11 @@ impl Question<'_> {
         let (format, source, destination) = self.addresses(&settings)?;
         let mut answers = Vec::new();
         for kind in KINDS {
+            let asked = self.hints.and_then(|hints| hints.ep.as_ref()).map_or(0, |ep| ep.r#type);
+            if kind != FI_EP_RDM && asked != kind {
+                // Who asks for nothing wants one info.
+                continue;
+            }
             let inject_size = settings.inject_limit_bytes();
             let mut offer = Offer::whole(kind, self.api_version, format, inject_size);
             offer.src_addr = Some(source);
@@ -136,6 +142,23 @@ fn local(place: SocketAddr, settings: &Settings) -> Result<SocketAddr, Errno> {
         return Err(Errno::NODATA);
     }
     Ok(place)
+}
+
+/// An info by which an endpoint for a request is opened: as the passive endpoint's. The caller
+/// owns it.
+pub(crate) fn of_request(
+    given: &Given,
+    api_version: u32,
+    handle: *mut fid,
+    source: Encoded,
+    destination: Encoded,
+) -> Result<*mut fi_info, Errno> {
+    let inject_size = params::settings(None)?.inject_limit_bytes();
+    let mut offer = Offer::whole(FI_EP_MSG, api_version, given.format()?, inject_size);
+    alter::alter(&mut offer, Some(given), api_version);
+    offer.handle = handle;
+    (offer.src_addr, offer.dest_addr) = (Some(source), Some(destination));
+    memory::write(&offer, api_version)
 }
 
 /// What libfabric calls.
