@@ -125,7 +125,8 @@ fn sends_puts_and_gets_share_what_there_is() {
             for flow in 0..3 {
                 let share = together[flow] / alone[flow];
                 eprintln!(
-                    "{lane} {size:>8} B {:>5}: alone {:7.1} MB/s, together {:7.1} MB/s, {share:.2} of it",
+                    "{lane} {size:>8} B {:>5}: alone {:7.1} MB/s, together {:7.1} MB/s, \
+                     {share:.2} of it",
                     NAMES[flow],
                     alone[flow] / 1e6,
                     together[flow] / 1e6
