@@ -182,8 +182,7 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
     });
     let key = told.recv().unwrap();
     let flooding = thread::spawn({
-        let (is_over, flooded, to) =
-            (Arc::clone(&is_over), Arc::clone(&flooded), addresses[0]);
+        let (is_over, flooded, to) = (Arc::clone(&is_over), Arc::clone(&flooded), addresses[0]);
         move || {
             let endpoint = flooder.attach().unwrap();
             let peer = endpoint.insert(&to).unwrap();
