@@ -1,8 +1,8 @@
 //! The C API of ringrail: the calls of `ringrail.h`, which cbindgen makes of this crate.
 //!
-//! Nothing is decided here: each call checks its pointers and lengths ([`check`]), finds its
-//! objects ([`handles`]), calls the engine, and turns what comes back into a code and a text
-//! ([`fault`]). A panic does not cross the border.
+//! Nothing is decided here: each call checks its pointers and lengths (`check`), finds its
+//! objects (`handles`), calls the engine, and turns what comes back into a code and a text
+//! (`fault`). A panic does not cross the border.
 //!
 //! Objects are named by handles that are no addresses: one that was closed, or never was one, is an
 //! error and not a crash. What C cannot promise by types each call asks for under *Safety*.
