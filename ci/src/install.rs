@@ -103,7 +103,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let shared = libraries.join(SHARED);
     let fresh = libraries.join(format!(".{SHARED}.new"));
     let private = private_libraries(&archive)?;
-    link(&archive, &fresh, private)?;
+    let header = fs::read_to_string(root().join(HEADER)).map_err(|error| error.to_string())?;
+    link(&archive, &fresh, &header, private)?;
     fs::rename(&fresh, &shared).map_err(|error| format!("{}: {error}", shared.display()))?;
     told(&shared);
     point(&libraries.join(SONAME), SHARED)?;
@@ -112,7 +113,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let include = plan.place(&format!("{}/include", plan.prefix));
     copy(&root().join(HEADER), &include.join("ringrail.h"), 0o644)?;
     write(&libraries.join("pkgconfig/ringrail.pc"), &package(&plan, private))?;
-    let header = fs::read_to_string(root().join(HEADER)).map_err(|error| error.to_string())?;
     let manual = plan.place(&format!("{}/share/man/man3", plan.prefix));
     for (name, text) in man::pages(&header) {
         write(&manual.join(name), &text)?;
@@ -173,15 +173,16 @@ fn private_libraries(archive: &Path) -> Result<&'static [&'static str], String> 
 }
 
 /// Links the shared library of the archive: rustc takes no script with versions for its own.
-fn link(archive: &Path, into: &Path, private: &[&str]) -> Result<(), String> {
+fn link(archive: &Path, into: &Path, header: &str, private: &[&str]) -> Result<(), String> {
     let versions = root().join(VERSIONS);
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(["-shared", "-Wl,-soname", &format!("-Wl,{SONAME}")]);
     command.arg(format!("-Wl,--version-script={}", versions.display()));
     // Threads of it may run when a program lets go of it.
     command.args(["-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,defs", "-Wl,--gc-sections"]);
-    command.args(["-Wl,--whole-archive".as_ref(), archive.as_os_str()]);
-    command.args(["-Wl,--no-whole-archive", "-Wl,--as-needed"]).args(private).arg("-lgcc_s");
+    // Not the whole archive: with AF_XDP it has two copies of libbpf, as rustc links them, too.
+    command.args(man::calls(header).map(|call| format!("-Wl,-u,{call}"))).arg(archive);
+    command.arg("-Wl,--as-needed").args(private).arg("-lgcc_s");
     // As packagers have it.
     let flags = std::env::var("LDFLAGS").unwrap_or_default();
     execute(command.args(flags.split_whitespace()).arg("-o").arg(into))

@@ -17,6 +17,11 @@ pub(crate) fn pages(header: &str) -> Vec<Page> {
     pages
 }
 
+/// The names of the calls of a header.
+pub(crate) fn calls(header: &str) -> impl Iterator<Item = &str> {
+    commented(header).filter_map(|(_, code)| function(code))
+}
+
 /// Each comment of the header with the code behind it, up to its end.
 fn commented(header: &str) -> impl Iterator<Item = (String, &str)> {
     let mut rest = header;

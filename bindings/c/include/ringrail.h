@@ -1086,8 +1086,9 @@ int rr_address_to_text(const rr_address *address, char *buffer, size_t capacity)
 int rr_address_describe(const rr_address *address, char *buffer, size_t capacity);
 
 /*
- Reads what rr_address_to_text wrote; or IP:PORT, [IP]:PORT: the first endpoint of whoever
- listens there, for peers that know no more of each other (rr_endpoint_options.port).
+ Reads what rr_address_to_text wrote, or `IP:PORT` (IPv6 in brackets), which names the first
+ endpoint of the process that listens there: for peers that know no more of each other
+ (rr_endpoint_options.port).
 
  # Errors
 
