@@ -129,10 +129,13 @@ fn run(program: &Path, prefix: &[&str], arguments: &[&str], ranks: usize) -> Str
         .collect();
     let name = program.display().to_string();
     let outputs: Vec<Output> = children.into_iter().map(|child| end(child, &name)).collect();
-    for (rank, output) in outputs.iter().enumerate() {
-        let (out, said) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "{name}, rank {rank}: {}\n{out}{said}", output.status);
-    }
+    // One that fails takes the others with it: all are told.
+    let failed = outputs.iter().enumerate().filter(|(_, output)| !output.status.success());
+    let told = failed.map(|(rank, Output { status, stdout, stderr })| {
+        format!("{name}, rank {rank}: {status}\n{}{}", text(stdout), text(stderr))
+    });
+    let told: Vec<String> = told.collect();
+    assert!(told.is_empty(), "{}", told.join("\n"));
     text(&outputs[0].stdout)
 }
 
