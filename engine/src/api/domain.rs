@@ -28,7 +28,9 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::keys::JobKeys;
-use crate::settings::{BulkLane, ControlLane, EagerLane, PortRange, Settings, ZeroCopy};
+use crate::settings::{
+    BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
+};
 use crate::telemetry::exporter::Exporter;
 use crate::topology;
 use crate::types::Error;
@@ -297,6 +299,7 @@ impl Domain {
             },
             busy_poll_us: clamp_u32(settings.busy_poll_us()),
             xdpd_socket: settings.xdpd_socket().map(Into::into),
+            shared_memory: settings.shared_memory() == SharedMemory::Auto,
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }
