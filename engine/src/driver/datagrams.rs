@@ -140,6 +140,9 @@ impl Datagrams {
     /// any more.
     pub(super) fn close(&mut self) {
         self.flush_datagrams();
+        if let (Some(shm), Some(socket)) = (&mut self.shm, &mut self.socket) {
+            spill(shm, socket, &mut self.counters);
+        }
         (self.socket, self.frames, self.shm) = (None, None, None);
     }
 
@@ -315,6 +318,9 @@ impl Datagrams {
     pub(super) fn part(&mut self, session: u64) {
         if let Some(shm) = &mut self.shm {
             shm.flush(&mut self.counters);
+            if let Some(socket) = &mut self.socket {
+                spill(shm, socket, &mut self.counters);
+            }
             shm.part(session);
         }
     }
@@ -355,6 +361,9 @@ impl Datagrams {
             shm.serve(sleeps);
             if shm.is_behind() {
                 shm.flush(&mut self.counters);
+                if shm.is_behind() && shm.is_idle(sleeps) {
+                    spill(shm, socket, &mut self.counters);
+                }
             }
             if socket.is_watched() && shm.has_received() {
                 socket.announced(READABLE, &mut self.counters, events);
@@ -419,5 +428,19 @@ impl Datagrams {
     }
 }
 
+/// What waits for room in rings goes by the socket, as far as that takes it.
+fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounters) {
+    shm.spill(|to, datagram| {
+        let Ok(room) = socket.room(counters) else { return false };
+        room[..datagram.len()].copy_from_slice(datagram);
+        counters.datagrams_sent -= 1;
+        socket.send(to, 0, datagram.len(), BY_ANY_WAY, counters);
+        true
+    });
+    socket.flush(counters);
+}
+
+/// As any receiver takes it.
+const BY_ANY_WAY: Handling = Handling { is_alone: true, is_summed: true };
 /// Something can be received.
 const READABLE: Wants = Wants { readable: true, writable: false };

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use super::backlog::Backlog;
 use super::ring::{Broken, LONGEST, Reader, Writer};
 use super::segment::Segment;
 use super::socket;
@@ -23,6 +24,8 @@ pub(super) struct Channel {
     writes: usize,
     writer: Writer,
     reader: Reader,
+    /// What waits for room in the ring.
+    backlog: Backlog,
     /// Something was written since the other side was last woken, or found awake.
     is_behind: bool,
     /// Nothing is written any more: what is there is read, and it ends.
@@ -39,31 +42,62 @@ impl Channel {
         writes: usize,
     ) -> Self {
         let (writer, reader) = (Writer::new(), Reader::new());
-        let (is_behind, is_ending) = (false, false);
-        Self { socket, session, address, segment, writes, writer, reader, is_behind, is_ending }
+        Self {
+            socket,
+            session,
+            address,
+            segment,
+            writes,
+            writer,
+            reader,
+            backlog: Backlog::default(),
+            is_behind: false,
+            is_ending: false,
+        }
     }
 
-    /// Writes a datagram. `false`: there is no room, or no more is written.
+    /// Writes a datagram, or keeps it until there is room. `false`: too many are kept, or no more
+    /// is written.
     #[inline]
     pub(super) fn send(&mut self, datagram: &[u8]) -> Result<bool, Broken> {
         if self.is_ending {
             return Ok(false);
         }
+        self.is_behind = true;
+        if !self.backlog.is_empty() {
+            return Ok(self.backlog.push(datagram));
+        }
         let is_written = self.writer.write(&self.segment.ring(self.writes), datagram)?;
-        self.is_behind |= is_written;
-        Ok(is_written)
+        Ok(is_written || self.backlog.push(datagram))
     }
 
-    /// Wakes the other side if it sleeps; how many system calls that took.
+    /// Writes what is kept, as far as there is room, and wakes the other side if it sleeps; whether
+    /// it did.
     #[inline]
-    pub(super) fn flush(&mut self) -> u64 {
-        if !std::mem::take(&mut self.is_behind)
-            || !self.writer.must_wake(&self.segment.ring(self.writes))
-        {
-            return 0;
+    pub(super) fn flush(&mut self) -> Result<bool, Broken> {
+        let ring = self.segment.ring(self.writes);
+        while let Some(datagram) = self.backlog.first() {
+            if !self.writer.write(&ring, datagram)? {
+                break;
+            }
+            self.backlog.pop();
         }
-        socket::wake(&self.socket);
-        1
+        self.is_behind = !self.backlog.is_empty();
+        let wakes = self.writer.must_wake(&ring);
+        if wakes {
+            socket::wake(&self.socket);
+        }
+        Ok(wakes)
+    }
+
+    /// The first datagram that waits for room.
+    pub(super) fn kept(&self) -> Option<&[u8]> {
+        self.backlog.first()
+    }
+
+    /// It has gone another way.
+    pub(super) fn forget_kept(&mut self) {
+        self.backlog.pop();
     }
 
     /// Copies the next datagram into the first of `into`, and says how long it is.
@@ -99,6 +133,7 @@ impl Channel {
         self.is_ending = true;
     }
 
+    /// Whether [`Self::flush`] has anything to do.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind

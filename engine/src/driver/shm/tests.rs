@@ -1,12 +1,14 @@
 //! Two engines' sides of it, and somebody who only pretends to be one.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
+use super::neighbours::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::segment::{SEGMENT_BYTES, Segment};
 use super::*;
 use crate::wire::neighbour::{
@@ -188,18 +190,50 @@ fn a_neighbour_that_comes_back_is_asked_again() {
 }
 
 #[test]
-fn a_full_ring_refuses_and_an_ended_session_shares_nothing() {
+fn what_finds_no_room_waits_for_it_in_order_and_at_last_goes_another_way() {
     let mut both = shared(5);
-    let text = datagram(5, &[3; 1000]);
-    let mut written = 0;
-    while send(&mut both[0], &text) {
-        written += 1;
-        assert!(written < 1000);
+    let mut counters = DriverCounters::default();
+    let text = |number: u32| datagram(5, &[&number.to_le_bytes()[..], &[3; 1000]].concat());
+    let (mut sent, mut due) = (0, 0);
+    while send(&mut both[0], &text(sent)) {
+        sent += 1;
+        assert!(sent < 10_000);
     }
-    assert!(written > 10 && both[0].figures().full == 1);
-    for _ in 0..written {
-        assert_eq!(take(&mut both[1]).map(|(_, text)| text), Some(text.clone()));
+    assert!(sent > 100 && both[0].figures().full == 1);
+    // Some of them come, and others behind them.
+    for _ in 0..10 {
+        while let Some((_, got)) = take(&mut both[1]) {
+            assert_eq!(got, text(due));
+            due += 1;
+        }
+        both[0].flush(&mut counters);
+        assert!(both[0].is_behind());
+        assert!(send(&mut both[0], &text(sent)));
+        sent += 1;
     }
+    let mut spilled = Vec::new();
+    both[0].spill(|to, datagram| {
+        assert_eq!(to, address(5));
+        spilled.push(datagram.to_vec());
+        true
+    });
+    while let Some((_, got)) = take(&mut both[1]) {
+        assert_eq!(got, text(due));
+        due += 1;
+    }
+    for got in spilled {
+        assert_eq!(got, text(due));
+        due += 1;
+    }
+    assert_eq!(due, sent);
+    both[0].flush(&mut counters);
+    assert!(!both[0].is_behind());
+}
+
+#[test]
+fn a_session_that_has_ended_shares_nothing() {
+    let mut both = shared(5);
+    let text = datagram(5, b"goodbye");
     assert!(send(&mut both[0], &text));
     both[0].part(5);
     assert!(!both[0].is_up() && !send(&mut both[0], &text));
