@@ -50,7 +50,7 @@ pub(crate) fn run(cli: &Cli, link: &mut Link, two_sided: TestName) -> Result<(),
                 progress.begin(job.test, job.size);
                 let round = test::run(link, &job, false, &progress)?;
                 if job.lanes.wants_datagrams() {
-                    round.iter().try_for_each(Report::check_datagrams)?;
+                    round.iter().try_for_each(|round| round.check_datagrams(job.lanes))?;
                 }
                 into.extend(round);
             }

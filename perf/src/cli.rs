@@ -200,6 +200,8 @@ pub(crate) enum FloorName {
     Syscall,
     /// Waking a thread on another core.
     Wake,
+    /// A line of the cache that two threads pass to and fro, on the first two cores.
+    ShmLatency,
 }
 
 /// What messages are for.
@@ -315,6 +317,9 @@ pub(crate) enum Lanes {
     XdpOnly,
     /// Everything in datagrams by UDP, bulk too: no bulk lane.
     UdpOnly,
+    /// Datagrams by shared memory as control lane, an error where both sides are not on one host;
+    /// bulk by io_uring.
+    Shm,
 }
 
 impl Lanes {
@@ -330,12 +335,13 @@ impl Lanes {
             Self::Hybrid => &[("lanes", "uring"), ("control_lane", "auto")],
             Self::XdpOnly => &[("control_lane", "xdp"), ("bulk_lane", "datagram")],
             Self::UdpOnly => &[("control_lane", "udp"), ("bulk_lane", "datagram")],
+            Self::Shm => &[("lanes", "uring"), ("control_lane", "udp"), ("shared_memory", "auto")],
         }
     }
 
     /// Whether a measurement without datagrams is none of these lanes.
     pub(crate) fn wants_datagrams(self) -> bool {
-        matches!(self, Self::Udp | Self::UdpSockets | Self::Xdp | Self::Hybrid)
+        matches!(self, Self::Udp | Self::UdpSockets | Self::Xdp | Self::Hybrid | Self::Shm)
             || self.is_datagrams_only()
     }
 

@@ -51,7 +51,10 @@ fn ping_pong<W, E>(
 
 /// Whether a floor needs no other side.
 pub(crate) fn is_local(floor: FloorName) -> bool {
-    matches!(floor, FloorName::Memcpy | FloorName::Syscall | FloorName::Wake)
+    matches!(
+        floor,
+        FloorName::Memcpy | FloorName::Syscall | FloorName::Wake | FloorName::ShmLatency
+    )
 }
 
 /// Whether a floor measures bandwidth.

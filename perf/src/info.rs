@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs as _};
 
 use ringrail::settings::Settings;
-use ringrail::{DatagramState, Domain, FrameState, kernel_features, topology};
+use ringrail::{DatagramState, Domain, FrameState, SharedMemoryState, kernel_features, topology};
 use ringrail_xdp::{Missing, memlock_bytes};
 use serde::Serialize;
 
@@ -296,7 +296,8 @@ fn endpoint(cli: &Cli) -> Result<EndpointInfo, String> {
     };
     let (at, driver, state) =
         (endpoint.address().locator(), endpoint.driver(), endpoint.datagrams());
-    let text = format!("{at}, by {driver}: {}", datagrams(&state));
+    let shared_memory = shared_memory_text(&endpoint.shared_memory());
+    let text = format!("{at}, by {driver}: {}; {shared_memory}", datagrams(&state));
     let (datagram_port, frames) = match &state {
         DatagramState::Taken { port, frames, .. } => (Some(*port), frames_word(frames)),
         _ => (None, None),
@@ -351,6 +352,23 @@ fn datagrams(state: &DatagramState) -> String {
             .to_owned(),
         DatagramState::Refused { cause, .. } => {
             format!("no datagrams, for {cause}; messages go by TCP")
+        }
+        // A state that this program does not know yet.
+        other => format!("{other:?}"),
+    }
+}
+
+/// Shared memory in words.
+fn shared_memory_text(state: &SharedMemoryState) -> String {
+    match state {
+        SharedMemoryState::Off => "no memory is shared with engines of this host (--lanes shm, or \
+                                   shared_memory = auto on both sides, has it)"
+            .to_owned(),
+        SharedMemoryState::On { .. } => "memory is shared with engines of this host that are in \
+                                         this network namespace and have shared_memory = auto"
+            .to_owned(),
+        SharedMemoryState::Refused { cause, .. } => {
+            format!("no memory can be shared with engines of this host: {cause}")
         }
         // A state that this program does not know yet.
         other => format!("{other:?}"),

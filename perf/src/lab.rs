@@ -412,7 +412,7 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         // A floor has none; those of incast are those of several engines, and not added up.
         let is_counted = !matches!(job.test, TestName::Floor | TestName::Incast);
         if job.lanes.wants_datagrams() && is_counted {
-            rounds.iter().try_for_each(Report::check_datagrams)?;
+            rounds.iter().try_for_each(|round| round.check_datagrams(job.lanes))?;
         }
         let report = median(rounds).ok_or("no round was measured")?;
         progress.suspend(|| printer.print(&report));

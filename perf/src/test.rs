@@ -17,7 +17,7 @@ use std::time::Instant;
 use ringrail::settings::Settings;
 use ringrail::{
     Address, Attached, Buffer, Completion, Counters, DatagramState, Domain, Endpoint, Envelope,
-    Error, FrameState, Owned, Peer, ReceiveOptions, Selector, topology,
+    Error, FrameState, Owned, Peer, ReceiveOptions, Selector, SharedMemoryState, topology,
 };
 use serde::de::DeserializeOwned;
 
@@ -53,7 +53,7 @@ pub(crate) struct Side<'a, M: Attached = Owned> {
     is_crowded: bool,
     completions: Vec<Completion>,
     /// [`Self::frames`] when this round began.
-    frames_before: u64,
+    frames_before: (u64, u64),
     /// The paths when this round began.
     paths_before: PathsUsed,
 }
@@ -194,7 +194,7 @@ impl<'a, M: Attached> Side<'a, M> {
             histogram: None,
             is_crowded: job.threads > cores,
             completions: Vec::with_capacity(4096),
-            frames_before: 0,
+            frames_before: (0, 0),
             paths_before: PathsUsed::default(),
         };
         side.endpoint.connect(side.peer, None).map_err(message)?;
@@ -284,15 +284,20 @@ impl<M: Attached> Side<'_, M> {
         self.link.get()
     }
 
-    /// Datagrams that went or came as AF_XDP frames so far.
-    fn frames(&self) -> u64 {
-        match self.endpoint.datagrams() {
+    /// Datagrams that went or came as AF_XDP frames so far, and those by shared memory.
+    fn frames(&self) -> (u64, u64) {
+        let by_frame = match self.endpoint.datagrams() {
             DatagramState::Taken { frames: FrameState::Up { figures, .. }, .. }
             | DatagramState::Taken { frames: FrameState::Down { figures, .. }, .. } => {
                 figures.sent + figures.received
             }
             _ => 0,
-        }
+        };
+        let by_ring = match self.endpoint.shared_memory() {
+            SharedMemoryState::On { figures, .. } => figures.sent + figures.received,
+            _ => 0,
+        };
+        (by_frame, by_ring)
     }
 
     /// Both sides are here.
@@ -331,7 +336,9 @@ impl<M: Attached> Side<'_, M> {
         // A shared engine counts what all threads do.
         let messages =
             if self.job.is_shared { messages * self.job.threads as u64 } else { messages };
-        let ours = Counted::between(before, &after, self.frames() - self.frames_before, messages);
+        let (frames, rings) = self.frames();
+        let by = (frames - self.frames_before.0, rings - self.frames_before.1);
+        let ours = Counted::between(before, &after, by, messages);
         self.link.put(&(ours, verified))?;
         let (theirs, their_verified): (Counted, bool) = self.get()?;
         report.syscalls_per_message = Some(ours.syscalls_per_message);

@@ -106,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "wire::chunk",
             "wire::packet",
             "wire::hello",
+            "wire::neighbour",
             "wire::proof",
         ],
     ),

@@ -6,7 +6,7 @@ use super::mode::Attached;
 use crate::driver::udp;
 use crate::progress::engine::Engine;
 use crate::proto::paths::Dropped;
-use crate::types::FrameState;
+use crate::types::{FrameState, SharedMemoryState};
 
 /// Whether short messages can go by datagrams, as far as this side is concerned.
 ///
@@ -69,6 +69,12 @@ impl<M: Attached> Endpoint<M> {
     /// Whether it takes datagrams. Endpoints of the same engine share one socket.
     pub fn datagrams(&self) -> DatagramState {
         self.open().engine.with(|engine| state_of(engine))
+    }
+
+    /// Whether memory is shared with engines of this host, and what became of it. Endpoints of the
+    /// same engine share it.
+    pub fn shared_memory(&self) -> SharedMemoryState {
+        self.open().engine.with(|engine| engine.shared_memory())
     }
 }
 

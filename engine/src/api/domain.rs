@@ -28,7 +28,9 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::keys::JobKeys;
-use crate::settings::{BulkLane, ControlLane, EagerLane, PortRange, Settings, ZeroCopy};
+use crate::settings::{
+    BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
+};
 use crate::telemetry::exporter::Exporter;
 use crate::topology;
 use crate::types::Error;
@@ -195,10 +197,11 @@ impl Domain {
             v6.set_scope_id(nic.index);
         }
         let bound_to = if has_several { listening } else { locator };
+        let is_shared = settings.shared_memory() == SharedMemory::Auto;
         let longest = selection
             .rails
             .iter()
-            .map(|rail| longest_datagram(rail.mtu, rail.address))
+            .map(|rail| longest_datagram(rail.mtu, rail.address, is_shared))
             .max()
             .unwrap_or(DATAGRAM_BYTES_USUAL);
         // Where the user names no address, routes decide which one connections leave from.
@@ -297,6 +300,7 @@ impl Domain {
             },
             busy_poll_us: clamp_u32(settings.busy_poll_us()),
             xdpd_socket: settings.xdpd_socket().map(Into::into),
+            shared_memory: settings.shared_memory() == SharedMemory::Auto,
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }
@@ -339,10 +343,12 @@ fn clamp_u32(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX).min(1 << 30)
 }
 
-/// Longest datagram that a NIC carries from `local`, as far as that is known.
-fn longest_datagram(mtu: Option<u32>, local: IpAddr) -> usize {
+/// Longest datagram that a NIC carries from `local`, as far as that is known. `is_shared`: there
+/// may be rings beside it, for which long ones are better.
+fn longest_datagram(mtu: Option<u32>, local: IpAddr, is_shared: bool) -> usize {
     let headers = if local.is_ipv4() { 28 } else { 48 };
     match mtu {
+        _ if local.is_loopback() && is_shared => DATAGRAM_BYTES_MAX,
         // The loopback carries more than anybody has cache for.
         Some(mtu) if !local.is_loopback() => {
             (mtu as usize).saturating_sub(headers).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)

@@ -3,24 +3,29 @@
 //! Both drivers have one of these and watch the descriptors that it names. What comes in a frame
 //! costs no system call to find, so the ring is looked at first; the socket of the same port has
 //! what no frame brought, and is asked less often while that is nothing. Frames are those of rail
-//! 0: datagrams of other rails go by the socket.
+//! 0: datagrams of other rails go by the socket. Rings that are shared with engines of this host
+//! ([`super::shm`]) are looked at before both.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::time::Instant;
 
+use super::shm::Shm;
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::lanes::Rail;
 use crate::driver::lanes::{
-    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling,
+    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, Neighbour,
+    SharedMemoryState,
 };
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
 const SOCKET_EVERY: u32 = 64;
+/// The same where rings are shared with engines of this host: others may come by the socket alone.
+const SOCKET_EVERY_WITH_RINGS: u32 = 16;
 /// Polls between two looks at the clock, for the sake of what [`Frames::tend`] does now and then.
 const TEND_EVERY: u32 = 64;
 
@@ -31,11 +36,13 @@ pub(super) enum Source {
     Socket,
     /// The queue of frames.
     Frames,
+    /// The unix sockets of engines of this host.
+    Neighbours,
 }
 
 impl Source {
-    /// Both.
-    pub(super) const ALL: [Self; 2] = [Self::Socket, Self::Frames];
+    /// All.
+    pub(super) const ALL: [Self; 3] = [Self::Socket, Self::Frames, Self::Neighbours];
 }
 
 /// The datagram side of a driver.
@@ -45,6 +52,11 @@ impl Source {
 pub(super) struct Datagrams {
     socket: Option<udp::Datagrams>,
     frames: Option<Frames>,
+    /// Memory that is shared with engines of this host, if it is.
+    shm: Option<Box<Shm>>,
+    /// Whether it is to be, and why it is not.
+    shm_wanted: bool,
+    shm_refusal: Option<String>,
     /// What frames to ask for; none of them: none.
     frames_wanted: FrameSource,
     /// Why there are none.
@@ -65,6 +77,9 @@ impl Datagrams {
         Self {
             socket: None,
             frames: None,
+            shm: None,
+            shm_wanted: config.shared_memory,
+            shm_refusal: None,
             frames_wanted: FrameSource {
                 frames: config.xdp_frames,
                 busy_poll_us: config.busy_poll_us,
@@ -125,7 +140,10 @@ impl Datagrams {
     /// any more.
     pub(super) fn close(&mut self) {
         self.flush_datagrams();
-        (self.socket, self.frames) = (None, None);
+        if let (Some(shm), Some(socket)) = (&mut self.shm, &mut self.socket) {
+            spill(shm, socket, &mut self.counters);
+        }
+        (self.socket, self.frames, self.shm) = (None, None, None);
     }
 
     /// What is to be watched for a source, if there is one.
@@ -133,6 +151,7 @@ impl Datagrams {
         match source {
             Source::Socket => self.socket.as_ref().map(udp::Datagrams::fd),
             Source::Frames => self.frames.as_ref().and_then(Frames::fd),
+            Source::Neighbours => self.shm.as_ref().map(|shm| shm.fd()),
         }
     }
 
@@ -175,6 +194,17 @@ impl Datagrams {
         handling: Handling,
     ) {
         let Some(socket) = &mut self.socket else { return };
+        if let Some(shm) = &mut self.shm
+            && shm.is_up()
+        {
+            let written = match &mut self.frames {
+                Some(frames) if self.is_in_frame => frames.written(),
+                _ => socket.room(&mut self.counters).ok(),
+            };
+            if written.is_some_and(|written| shm.send(&written[..length], &mut self.counters)) {
+                return;
+            }
+        }
         if self.is_in_frame
             && let Some(frames) = &mut self.frames
         {
@@ -196,7 +226,8 @@ impl Datagrams {
     /// See [`crate::driver::lanes::DatagramPort::flush_datagrams`].
     #[inline(always)]
     pub(super) fn flush_datagrams(&mut self) {
-        let is_behind = self.frames.as_ref().is_some_and(Frames::is_behind)
+        let is_behind = self.shm.as_ref().is_some_and(|shm| shm.is_behind())
+            || self.frames.as_ref().is_some_and(Frames::is_behind)
             || self.socket.as_ref().is_some_and(|socket| !socket.is_empty());
         if is_behind {
             self.flush_queued();
@@ -205,6 +236,9 @@ impl Datagrams {
 
     #[inline(never)]
     fn flush_queued(&mut self) {
+        if let Some(shm) = &mut self.shm {
+            shm.flush(&mut self.counters);
+        }
         if let Some(frames) = &mut self.frames {
             frames.flush(&mut self.counters);
         }
@@ -217,6 +251,19 @@ impl Datagrams {
     #[inline(always)]
     pub(super) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         let Some(socket) = &mut self.socket else { return Ok(None) };
+        let mut socket_every = SOCKET_EVERY;
+        if let Some(shm) = &mut self.shm
+            && shm.is_up()
+        {
+            if let Some(from) = shm.receive(&mut self.counters) {
+                return Ok(Some((from, shm.payload())));
+            }
+            if self.socket_rests > 0 && self.frames.is_none() {
+                self.socket_rests -= 1;
+                return Ok(None);
+            }
+            socket_every = SOCKET_EVERY_WITH_RINGS;
+        }
         if let Some(frames) = &mut self.frames {
             if let Some(from) = frames.receive(&mut self.counters) {
                 return Ok(Some((from, frames.payload())));
@@ -228,7 +275,7 @@ impl Datagrams {
         }
         match socket.receive(&mut self.counters) {
             Ok(None) => {
-                self.socket_rests = SOCKET_EVERY;
+                self.socket_rests = socket_every;
                 Ok(None)
             }
             received => received,
@@ -241,10 +288,87 @@ impl Datagrams {
         Ok(())
     }
 
+    /// See [`crate::driver::lanes::DatagramPort::listen_to_neighbours`].
+    pub(super) fn listen_to_neighbours(&mut self, engine: u64) {
+        if !self.shm_wanted || self.socket.is_none() {
+            return;
+        }
+        match Shm::open(engine) {
+            Ok(shm) => self.shm = Some(Box::new(shm)),
+            Err(error) => {
+                tracing::warn!("no shared memory with engines of this host: {error}");
+                self.shm_refusal = Some(error.to_string());
+            }
+        }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::takes_neighbours`].
+    pub(super) fn takes_neighbours(&self) -> bool {
+        self.shm.is_some()
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::meet`].
+    pub(super) fn meet(&mut self, neighbour: Neighbour) {
+        if let Some(shm) = &mut self.shm {
+            shm.meet(neighbour);
+        }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::part`].
+    pub(super) fn part(&mut self, session: u64) {
+        if let Some(shm) = &mut self.shm {
+            shm.flush(&mut self.counters);
+            if let Some(socket) = &mut self.socket {
+                spill(shm, socket, &mut self.counters);
+            }
+            shm.part(session);
+        }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::shared_memory`].
+    pub(super) fn shared_memory(&self) -> SharedMemoryState {
+        match (&self.shm, &self.shm_refusal) {
+            (Some(shm), _) => SharedMemoryState::On { figures: shm.figures() },
+            (None, Some(cause)) => SharedMemoryState::Refused { cause: cause.clone() },
+            (None, None) => SharedMemoryState::Off,
+        }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::neighbours_fd`].
+    pub(super) fn neighbours_fd(&self) -> Option<io::Result<OwnedFd>> {
+        self.shm.as_ref().map(|shm| shm.copy_of_fd())
+    }
+
+    /// See [`crate::driver::lanes::Driver::begin_absence`].
+    pub(super) fn begin_absence(&mut self) {
+        if let Some(shm) = &mut self.shm {
+            shm.begin_absence();
+        }
+    }
+
+    /// See [`crate::driver::lanes::Driver::end_absence`].
+    pub(super) fn end_absence(&mut self) {
+        if let Some(shm) = &mut self.shm {
+            shm.end_absence();
+        }
+    }
+
     /// Reports what needs no kernel, and cares for the frames. `sleeps`: the driver is about to
     /// sleep. `is_armed`: the kernel has been asked about [`Source::Frames`] and has not answered.
     pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<DriverEvent>) {
         let Some(socket) = &mut self.socket else { return };
+        if let Some(shm) = &mut self.shm {
+            shm.serve(sleeps);
+            if shm.is_behind() {
+                shm.flush(&mut self.counters);
+                if shm.is_behind() && shm.is_idle(sleeps) {
+                    spill(shm, socket, &mut self.counters);
+                }
+            }
+            if socket.is_watched() && shm.has_received() {
+                socket.announced(READABLE, &mut self.counters, events);
+            }
+        }
         socket.serve(sleeps, events);
         let Some(frames) = &mut self.frames else { return };
         self.untended += 1;
@@ -270,13 +394,15 @@ impl Datagrams {
                 Wants { readable: sleeps && socket.is_watched(), writable: false }
             }
             Source::Frames => Wants::default(),
+            Source::Neighbours => Wants { readable: self.shm.is_some(), writable: false },
         }
     }
 
     /// Whether the kernel is to be asked for anything.
     #[inline]
     pub(super) fn has_wants(&self) -> bool {
-        self.socket.as_ref().is_some_and(|socket| socket.wants() != Wants::default())
+        self.shm.is_some()
+            || self.socket.as_ref().is_some_and(|socket| socket.wants() != Wants::default())
     }
 
     /// Whether nothing comes by a source any more, so that a question about it is to be taken back.
@@ -286,6 +412,14 @@ impl Datagrams {
 
     /// The kernel announced something of one source.
     pub(super) fn announced(&mut self, source: Source, what: Wants, events: &mut Vec<DriverEvent>) {
+        if source == Source::Neighbours {
+            if let Some(shm) = &mut self.shm {
+                shm.called();
+            }
+            // What comes with a wake-up is found in the next poll, or told now.
+            self.serve(false, false, events);
+            return;
+        }
         let Some(socket) = &mut self.socket else { return };
         if source == Source::Socket && what.readable {
             self.socket_rests = 0;
@@ -294,5 +428,19 @@ impl Datagrams {
     }
 }
 
+/// What waits for room in rings goes by the socket, as far as that takes it.
+fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounters) {
+    shm.spill(|to, datagram| {
+        let Ok(room) = socket.room(counters) else { return false };
+        room[..datagram.len()].copy_from_slice(datagram);
+        counters.datagrams_sent -= 1;
+        socket.send(to, 0, datagram.len(), BY_ANY_WAY, counters);
+        true
+    });
+    socket.flush(counters);
+}
+
+/// As any receiver takes it.
+const BY_ANY_WAY: Handling = Handling { is_alone: true, is_summed: true };
 /// Something can be received.
 const READABLE: Wants = Wants { readable: true, writable: false };

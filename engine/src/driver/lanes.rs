@@ -34,6 +34,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
@@ -42,7 +44,7 @@ pub(crate) use crate::proto::silence::Owed;
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
-pub(crate) use crate::types::{FrameDrops, FrameState};
+pub(crate) use crate::types::{FrameDrops, FrameState, SharedMemoryFigures, SharedMemoryState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
@@ -360,6 +362,21 @@ impl Handling {
     pub(crate) const PLAIN: Self = Self { is_alone: false, is_summed: true };
 }
 
+/// The other side of a session, which may be an engine of this host.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    /// The session, as its packets name it.
+    pub(crate) session: u64,
+    /// The other engine.
+    pub(crate) engine: u64,
+    /// Where its datagrams are sent to without shared memory, and are said to come from with it.
+    pub(crate) address: SocketAddr,
+    /// What both sides of the session know and nobody else.
+    pub(crate) key: Zeroizing<[u8; 32]>,
+    /// This side opened the session, and asks for memory to share.
+    pub(crate) is_initiator: bool,
+}
+
 /// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
 /// of this.
 pub(crate) trait DatagramPort {
@@ -415,6 +432,40 @@ pub(crate) trait DatagramPort {
     /// Whether datagrams go as AF_XDP frames, and how these fare.
     fn frame_state(&self) -> FrameState {
         FrameState::Off
+    }
+
+    /// Engines of this host may share memory with this one from now on, whose id is `engine`. Comes
+    /// behind [`Self::open_datagrams`]; without the setting nothing happens.
+    fn listen_to_neighbours(&mut self, engine: u64) {
+        let _ = engine;
+    }
+
+    /// Whether [`Self::meet`] may come to anything.
+    fn takes_neighbours(&self) -> bool {
+        false
+    }
+
+    /// A session has begun. If its other side is on this host its first path's datagrams go by
+    /// shared memory, both ways, as soon as both sides agree; until then and if not, nothing is
+    /// different. Those that are on their way may be overtaken.
+    fn meet(&mut self, neighbour: Neighbour) {
+        let _ = neighbour;
+    }
+
+    /// A session that [`Self::meet`] told of has ended.
+    fn part(&mut self, session: u64) {
+        let _ = session;
+    }
+
+    /// Whether memory is shared with engines of this host, and how that fares.
+    fn shared_memory(&self) -> SharedMemoryState {
+        SharedMemoryState::Off
+    }
+
+    /// A copy of what becomes readable when something comes by shared memory in the owner's absence
+    /// or sleep; `None`: nothing does.
+    fn neighbours_fd(&self) -> Option<io::Result<OwnedFd>> {
+        None
     }
 
     /// What the kernel dropped of frames; `None`: there never were any. One system call: for

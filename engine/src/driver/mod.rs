@@ -18,6 +18,7 @@ mod middleware;
 mod options;
 mod pieces;
 mod rails;
+mod shm;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod sockets;
@@ -88,6 +89,8 @@ pub(crate) struct DriverConfig {
     pub(crate) busy_poll_us: u32,
     /// Where `ringrail-xdpd` listens. Default: nowhere.
     pub(crate) xdpd_socket: Option<PathBuf>,
+    /// Memory is shared with engines of this host. Default: not.
+    pub(crate) shared_memory: bool,
     /// What the driver does wrong on purpose. Default: nothing.
     pub(crate) inject_faults: Option<Faults>,
     /// The file for what the lanes carry. Default: none.
@@ -105,6 +108,7 @@ impl Default for DriverConfig {
             xdp_frames: 0,
             busy_poll_us: 0,
             xdpd_socket: None,
+            shared_memory: false,
             inject_faults: None,
             pcap_file: None,
         }

@@ -65,6 +65,16 @@ macro_rules! pass_on {
     (@frame_state $to:ident) => { pass_on!(# $to frame_state(&self) -> FrameState); };
     (@frame_drops $to:ident) => { pass_on!(# $to frame_drops(&mut self) -> Option<FrameDrops>); };
 
+    // All that concerns engines of the same host.
+    (@neighbours $to:ident) => {
+        pass_on!(# $to listen_to_neighbours(&mut self, engine: u64));
+        pass_on!(# $to takes_neighbours(&self) -> bool);
+        pass_on!(# $to meet(&mut self, neighbour: crate::driver::lanes::Neighbour));
+        pass_on!(# $to part(&mut self, session: u64));
+        pass_on!(# $to shared_memory(&self) -> crate::types::SharedMemoryState);
+        pass_on!(# $to neighbours_fd(&self) -> Option<io::Result<OwnedFd>>);
+    };
+
     (# $to:ident $method:ident(&$self:ident $(, $name:ident: $of:ty)*) $(-> $result:ty)?) => {
         fn $method(&$self $(, $name: $of)*) $(-> $result)? {
             $self.$to.$method($($name),*)

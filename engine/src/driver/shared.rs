@@ -82,7 +82,7 @@ macro_rules! shared {
     };
     (datagram_port) => {
         pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
-        pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops);
+        pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops neighbours);
 
         fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
             if self.is_stopped {

@@ -14,8 +14,9 @@ use crate::types::Error;
 /// that did not send everything: nothing wakes the caretaker for these.
 const SOON: Duration = Duration::from_millis(1);
 
-/// By what something comes that nobody asked for: copies of the socket of datagrams and of the
-/// listeners. The engine replaces them, the caretaker sleeps by those that are current then.
+/// By what something comes that nobody asked for: copies of the socket of datagrams, of the
+/// listeners, and of what engines of this host wake it by. The engine replaces them, the caretaker
+/// sleeps by those that are current then.
 #[derive(Clone, Default)]
 pub(super) struct WakeFds(Arc<Mutex<Arc<[OwnedFd]>>>);
 
@@ -37,7 +38,7 @@ impl Engine {
     /// The descriptors that wake the caretaker, for it to keep; none if the engine takes no
     /// datagrams, or no copies can be had.
     pub(super) fn share_wake_fds(&mut self) -> WakeFds {
-        match self.state.copies_of_wake_fds() {
+        match self.copies_of_wake_fds() {
             Ok(fds) => self.wake_fds.replace(fds),
             Err(error) => tracing::warn!("nobody looks after an engine: {error}"),
         }
@@ -50,10 +51,16 @@ impl Engine {
         if self.wake_fds.current().is_empty() {
             return;
         }
-        match self.state.copies_of_wake_fds() {
+        match self.copies_of_wake_fds() {
             Ok(fds) => self.wake_fds.replace(fds),
             Err(error) => tracing::warn!("a new listener does not wake the caretaker: {error}"),
         }
+    }
+
+    fn copies_of_wake_fds(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut fds = self.state.copies_of_wake_fds()?;
+        fds.extend(self.driver.neighbours_fd().transpose()?);
+        Ok(fds)
     }
 
     /// One turn while the owner is absent. Datagrams are read, acknowledged and sent again,

@@ -24,7 +24,7 @@ use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
 use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
-use crate::types::{Address, Error, FrameState, Rail, RailRole};
+use crate::types::{Address, Error, FrameState, Rail, RailRole, SharedMemoryState};
 use crate::wire::locators::Locators;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
@@ -266,6 +266,7 @@ impl Engine {
         state.core.set_rails(told);
         listeners.into_iter().try_for_each(|it| driver.listen(it)).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
+        driver.listen_to_neighbours(state.core.engine());
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -327,6 +328,11 @@ impl Engine {
     /// Whether datagrams go as AF_XDP frames.
     pub(crate) fn frame_state(&self) -> FrameState {
         self.driver.frame_state()
+    }
+
+    /// Whether memory is shared with engines of this host.
+    pub(crate) fn shared_memory(&self) -> SharedMemoryState {
+        self.driver.shared_memory()
     }
 
     /// Which driver runs it.

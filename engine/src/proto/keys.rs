@@ -6,7 +6,8 @@
 //!  everybody    └── session root ──┐
 //!  knows)                          v
 //!        both nonces, both engine ids, session id, epoch
-//!                                  ├── join key         tags joins of bulk lanes and their replies
+//!                                  ├── join key ──┬──── tags joins of bulk lanes and their replies
+//!                                  │              └──── proofs of who shares memory
 //!                                  ├── forward key  ──┐
 //!                                  └── backward key ──┤
 //!                                                     ├── lane number ── chunk key
@@ -157,6 +158,16 @@ impl SessionKeys {
             session: 5,
             epoch: 6,
         })
+    }
+
+    /// What both sides prove to each other before they share memory.
+    ///
+    /// RR-SHM-2.
+    pub(crate) fn shared_memory(&self) -> Zeroizing<[u8; KEY_BYTES]> {
+        Zeroizing::new(blake3::derive_key(
+            "ringrail wire 8: shared memory of a session",
+            &self.join.0,
+        ))
     }
 
     /// The keys of bulk lane `number`, for the side that connected the session or the other one.

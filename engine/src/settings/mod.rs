@@ -72,7 +72,9 @@ use zeroize::{Zeroize, Zeroizing};
 pub use error::{Origin, SettingsError};
 pub use faults::Faults;
 pub use nics::NicPattern;
-pub use types::{BulkLane, ControlLane, EagerLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
+pub use types::{
+    BulkLane, ControlLane, EagerLane, Lanes, PortRange, SharedMemory, TcpCongestion, ZeroCopy,
+};
 
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};

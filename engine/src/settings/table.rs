@@ -10,7 +10,9 @@ use super::exporter::ExportAddress;
 use super::faults::{FaultSet, Faults};
 use super::nics::NicPattern;
 use super::secret::{FilePath, Secret};
-use super::types::{BulkLane, ControlLane, EagerLane, Lanes, PortRange, TcpCongestion, ZeroCopy};
+use super::types::{
+    BulkLane, ControlLane, EagerLane, Lanes, PortRange, SharedMemory, TcpCongestion, ZeroCopy,
+};
 use super::value::{
     Address, AnyPath, AutoBytes, Bytes, Cores, Count, Kind, Names, Nics, OneOf, Ports, Range, Time,
 };
@@ -142,6 +144,9 @@ settings_table! {
     busy_poll_us -> usize: Count = 0, Range::Numbers(0..=10_000);
     /// Where `ringrail-xdpd` listens, which lends AF_XDP sockets to users without privileges.
     xdpd_socket -> Option<&Path>: FilePath = Some("/run/ringrail/xdpd.sock".into()), Range::Any;
+    /// Memory shared with engines of the same host, for datagrams: off, or auto (where both sides
+    /// have auto, on one kernel and in one network namespace).
+    shared_memory -> SharedMemory: OneOf<SharedMemory> = SharedMemory::Off, Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of

@@ -86,6 +86,26 @@ impl fmt::Display for ControlLane {
     }
 }
 
+/// Whether memory is shared with engines of the same host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SharedMemory {
+    /// Not: their datagrams go by the UDP socket, as those of other hosts.
+    Off,
+    /// Where both sides have it, run on one kernel and are in one network namespace.
+    Auto,
+}
+
+impl NameSet for SharedMemory {
+    const NAMES: &'static [(&'static str, Self)] = &[("off", Self::Off), ("auto", Self::Auto)];
+}
+
+impl fmt::Display for SharedMemory {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
 /// What carries the data of long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

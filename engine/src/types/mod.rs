@@ -12,6 +12,7 @@ pub(crate) mod hint;
 pub(crate) mod kind;
 pub(crate) mod rail;
 pub(crate) mod region;
+pub(crate) mod shared_memory;
 pub(crate) mod statistics;
 
 pub use address::Address;
@@ -27,4 +28,5 @@ pub use frames::{FrameDrops, FrameFigures, FrameState};
 pub use hint::Hint;
 pub use rail::{PathCause, PathState, RAILS_MAX, Rail, RailRole};
 pub use region::{Access, KeyError, Refusal};
+pub use shared_memory::{SharedMemoryFigures, SharedMemoryState};
 pub use statistics::{LaneStatistics, NicCounters, PathChange, PathStatistics, PauseCounters};

@@ -24,6 +24,7 @@ pub(crate) mod lanes;
 pub(crate) mod locators;
 pub(crate) mod lost;
 pub(crate) mod matched;
+pub(crate) mod neighbour;
 pub(crate) mod one_sided;
 pub(crate) mod packet;
 pub(crate) mod part;

@@ -94,6 +94,16 @@ pub(crate) struct Packet<'a> {
     pub(crate) payload: &'a [u8],
 }
 
+/// `path` of the first path of a session.
+pub(crate) const FIRST_PATH: u16 = 0;
+
+/// Which path and session a datagram names, if it has room for them.
+#[inline]
+pub(crate) fn path_and_session(datagram: &[u8]) -> Option<(u16, u64)> {
+    let (header, _) = PacketHeader::ref_from_prefix(datagram).ok()?;
+    Some((header.path.get(), header.session.get()))
+}
+
 impl<'a> Packet<'a> {
     /// Takes the headers apart. `bytes` is the datagram without its tag.
     ///

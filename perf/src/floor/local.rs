@@ -17,6 +17,7 @@ pub(super) fn measurements(floor: FloorName) -> Vec<(usize, Measurement)> {
             .map(|size| (size, Box::new(move || Ok(memcpy(size))) as Measurement))
             .into(),
         FloorName::Syscall => vec![(0, Box::new(|| Ok(syscall())))],
+        FloorName::ShmLatency => vec![(8, Box::new(line))],
         _ => vec![(0, Box::new(wake))],
     }
 }
@@ -60,6 +61,52 @@ fn syscall() -> Report {
     let mut report = named("syscall", 0, iterations);
     report.latencies(&histogram);
     report
+}
+
+/// Pins the calling thread, where the host says how.
+fn pin(core: Option<core_affinity::CoreId>) {
+    if let Some(core) = core {
+        core_affinity::set_for_current(core);
+    }
+}
+
+/// A line with a number of eight bytes, passed to and fro: half of a round trip. Lines come in
+/// pairs, which a core may fetch together, so the two are apart.
+fn line() -> Result<Report, String> {
+    const BATCH: u64 = 64;
+    #[repr(align(128))]
+    struct Line(AtomicU64);
+    let iterations = 200_000_u64;
+    let lines = Arc::new([Line(AtomicU64::new(0)), Line(AtomicU64::new(0))]);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let (theirs, other) = (Arc::clone(&lines), cores.get(1).copied());
+    let echo = std::thread::spawn(move || {
+        pin(other);
+        for number in 1..=iterations {
+            while theirs[0].0.load(Ordering::Acquire) != number {
+                std::hint::spin_loop();
+            }
+            theirs[1].0.store(number, Ordering::Release);
+        }
+    });
+    pin(cores.first().copied());
+    let mut histogram = histogram();
+    let mut number = 0;
+    for _ in 0..iterations / BATCH {
+        let start = Instant::now();
+        for _ in 0..BATCH {
+            number += 1;
+            lines[0].0.store(number, Ordering::Release);
+            while lines[1].0.load(Ordering::Acquire) != number {
+                std::hint::spin_loop();
+            }
+        }
+        histogram.saturating_record((start.elapsed().as_nanos() as u64 / (2 * BATCH)).max(1));
+    }
+    echo.join().map_err(|_| "the echo panicked".to_owned())?;
+    let mut report = named("shm-latency", 8, iterations);
+    report.latencies(&histogram);
+    Ok(report)
 }
 
 /// From the call that wakes a sleeping thread on another core until that thread runs.

@@ -6,6 +6,7 @@ use ringrail::Counters;
 use ringrail::settings::ControlLane;
 use serde::{Deserialize, Serialize};
 
+use crate::cli::Lanes;
 use crate::output::Report;
 
 /// What one side counted.
@@ -17,6 +18,8 @@ pub(super) struct Counted {
     segments_by_datagram: u64,
     /// Datagrams that went or came as AF_XDP frames.
     by_frame: u64,
+    /// Datagrams that went or came by shared memory.
+    by_ring: u64,
     sent: u64,
     lost: u64,
     dropped: u64,
@@ -26,7 +29,7 @@ impl Counted {
     pub(super) fn between(
         before: &Counters,
         after: &Counters,
-        by_frame: u64,
+        (by_frame, by_ring): (u64, u64),
         messages: u64,
     ) -> Self {
         let syscalls = after.syscalls - before.syscalls;
@@ -35,6 +38,7 @@ impl Counted {
             segments: after.segments_received - before.segments_received,
             segments_by_datagram: after.segments_by_datagram - before.segments_by_datagram,
             by_frame,
+            by_ring,
             sent: after.datagrams_sent - before.datagrams_sent,
             lost: after.datagrams_lost - before.datagrams_lost,
             dropped: after.datagrams_dropped - before.datagrams_dropped,
@@ -54,8 +58,11 @@ pub(super) fn control_lane(
     let segments = ours.segments + theirs.segments;
     let by_datagram = ours.segments_by_datagram + theirs.segments_by_datagram;
     let are_frames = ours.by_frame + theirs.by_frame >= by_datagram;
+    let are_in_rings = ours.by_ring + theirs.by_ring >= by_datagram;
     let used = match (by_datagram, are_frames) {
         (0, _) => "tcp",
+        (all, _) if are_in_rings && all == segments => "shm",
+        (_, _) if are_in_rings => "shm+tcp",
         (all, true) if all == segments => "xdp",
         (all, false) if all == segments => "udp",
         (_, true) => "xdp+tcp",
@@ -80,7 +87,16 @@ const BY_STREAM: RangeInclusive<usize> = 1025..=64 << 10;
 impl Report {
     /// Refuses a round whose control lane was to be datagrams and in which none carried anything,
     /// unless its messages go by TCP for their length.
-    pub(crate) fn check_datagrams(&self) -> Result<(), String> {
+    pub(crate) fn check_datagrams(&self, lanes: Lanes) -> Result<(), String> {
+        let is_shared = self.control_lane.as_deref().is_some_and(|used| used.starts_with("shm"));
+        if lanes == Lanes::Shm && !is_shared {
+            return Err(format!(
+                "{} at {} bytes: no memory was shared, so that this is no figure of it; are both \
+                 sides on one host and in one network namespace? `ringrail-perf info --lanes shm` \
+                 says whether this host has it",
+                self.test, self.size_bytes
+            ));
+        }
         if BY_STREAM.contains(&self.size_bytes)
             || self.datagram_share.is_some_and(|share| share > 0.0)
         {
@@ -154,16 +170,29 @@ mod tests {
     }
 
     #[test]
+    fn shared_memory_is_named_and_nothing_else_is_a_figure_of_it() {
+        for (by_ring, lane, is_right) in [(10, "shm", true), (9, "udp", false)] {
+            let counted =
+                Counted { segments: 10, segments_by_datagram: 10, by_ring, ..Counted::default() };
+            let mut report = Report::default();
+            control_lane(&mut report, ControlLane::Udp, &counted, &counted, "lo");
+            assert_eq!(report.control_lane.as_deref(), Some(lane));
+            assert_eq!(report.check_datagrams(Lanes::Shm).is_ok(), is_right);
+        }
+    }
+
+    #[test]
     fn tcp_is_no_figure_of_datagrams() {
-        let check = |by, sent| report(ControlLane::Udp, (9, by), (9, 0), sent).check_datagrams();
+        let check =
+            |by, sent| report(ControlLane::Udp, (9, by), (9, 0), sent).check_datagrams(Lanes::Udp);
         assert!(check(1, 1).is_ok());
         // Probes that nobody answers are datagrams, too.
         assert!(check(0, 5).unwrap_err().contains("firewall"));
         assert!(check(0, 0).unwrap_err().contains("no datagram was sent"));
         let by_tcp = report(ControlLane::Tcp, (9, 0), (9, 0), 0);
-        assert!(by_tcp.check_datagrams().unwrap_err().contains("control_lane in --set"));
+        assert!(by_tcp.check_datagrams(Lanes::Udp).unwrap_err().contains("control_lane in --set"));
         let with_size = |size_bytes| Report { size_bytes, ..by_tcp.clone() };
-        assert!(with_size(4096).check_datagrams().is_ok());
-        assert!(with_size(1 << 20).check_datagrams().is_err());
+        assert!(with_size(4096).check_datagrams(Lanes::Udp).is_ok());
+        assert!(with_size(1 << 20).check_datagrams(Lanes::Udp).is_err());
     }
 }

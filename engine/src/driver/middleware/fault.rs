@@ -490,7 +490,7 @@ impl BulkLanes for Fault {
 }
 
 impl DatagramPort for Fault {
-    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops neighbours);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         self.inner.open_datagrams(socket)?;

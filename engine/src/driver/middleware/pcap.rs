@@ -309,6 +309,7 @@ impl BulkLanes for Pcap {
 
 impl DatagramPort for Pcap {
     pass_on!(inner: flush_datagrams watch_datagrams datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: neighbours);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr()?;

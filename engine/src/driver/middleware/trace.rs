@@ -273,7 +273,7 @@ impl BulkLanes for Trace {
 }
 
 impl DatagramPort for Trace {
-    pass_on!(inner: datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: datagram_bytes_max frame_state frame_drops neighbours);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr();

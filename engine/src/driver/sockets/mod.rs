@@ -37,7 +37,7 @@ use crate::proto::table::Table;
 const LISTENER: u64 = 1 << 31;
 
 /// The epoll name of news of links: no lane has it, and no listener.
-const LINKS: u64 = u64::MAX - 2;
+const LINKS: u64 = u64::MAX - 3;
 
 const READ: usize = 0;
 const WRITE: usize = 1;
@@ -55,7 +55,7 @@ pub(crate) struct SocketsDriver {
     rails: Rails,
     runnable: VecDeque<LaneKey>,
     datagrams: Datagrams,
-    datagrams_armed: [Wants; 2],
+    datagrams_armed: [Wants; 3],
     ready: Vec<DriverEvent>,
     counters: DriverCounters,
     is_stopped: bool,
@@ -330,6 +330,15 @@ impl Driver for SocketsDriver {
 
     fn wake_fd(&self) -> io::Result<OwnedFd> {
         self.epoll.copy()
+    }
+
+    fn begin_absence(&mut self) -> bool {
+        self.datagrams.begin_absence();
+        true
+    }
+
+    fn end_absence(&mut self) {
+        self.datagrams.end_absence();
     }
 
     fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {

@@ -69,7 +69,7 @@ pub(crate) struct UringDriver {
     has_resting: bool,
     rails: Rails,
     datagrams: Datagrams,
-    datagrams_armed: [Wants; 2],
+    datagrams_armed: [Wants; 3],
     slots: Slots,
     chunks: Chunks,
     staged: u32,
@@ -332,12 +332,14 @@ impl Driver for UringDriver {
 
     fn begin_absence(&mut self) -> bool {
         self.absence.begin();
+        self.datagrams.begin_absence();
         self.end_streams();
         // Requests would wait for the owner.
         false
     }
 
     fn end_absence(&mut self) {
+        self.datagrams.end_absence();
         self.absence.end();
     }
 

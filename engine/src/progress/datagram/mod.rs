@@ -21,7 +21,7 @@ use std::net::{SocketAddr, UdpSocket};
 
 pub(crate) use self::announced::Announced;
 use super::engine::{Engine, EngineState};
-use super::lanes::{DATAGRAM_BYTES_MAX, Driver};
+use super::lanes::{DATAGRAM_BYTES_MAX, Driver, Neighbour};
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
 use crate::types::{Error, FrameState};
@@ -179,9 +179,29 @@ impl Engine {
         state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
         self.control(session).has_datagram_mode = true;
         self.state.core.announce_rails(session);
+        self.meet(session);
         self.state.datagrams.poll();
         self.transmit(session, CARRIER, false);
         self.driver.flush_datagrams();
+    }
+
+    /// The other side of a session may be on this host.
+    ///
+    /// RR-SHM-1.
+    fn meet(&mut self, session: u32) {
+        if !self.driver.takes_neighbours() {
+            return;
+        }
+        let Some(known) = self.state.core.session(session) else { return };
+        let Some((name, address)) = self.state.paths.first_path(session) else { return };
+        let Some(keys) = known.keys.as_ref().filter(|_| known.is_connected()) else { return };
+        self.driver.meet(Neighbour {
+            session: name,
+            engine: known.engine,
+            address,
+            key: keys.shared_memory(),
+            is_initiator: known.connection.is_initiator(),
+        });
     }
 
     /// Bulk data is to go in datagrams, and one side has none. The other side finds that out, too.
@@ -213,6 +233,7 @@ impl Engine {
         let bytes_max = state.datagrams.is_open().then_some(bytes_max);
         state.paths.resume(&mut state.core, bytes_max);
         for session in 0..self.state.controls.len() {
+            self.meet(session as u32);
             self.state.controls[session].awaits_room = false;
             self.transmit_all(session as u32);
         }
@@ -226,6 +247,11 @@ impl Engine {
         if self.state.paths.hasten_last_ack(session) {
             self.transmit(session, CARRIER, false);
             self.driver.flush_datagrams();
+        }
+        if self.driver.takes_neighbours()
+            && let Some((name, _)) = self.state.paths.first_path(session)
+        {
+            self.driver.part(name);
         }
         self.state.paths.close(session);
     }

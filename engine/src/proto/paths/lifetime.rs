@@ -8,10 +8,7 @@ use super::super::rails::health::Health as RailHealth;
 use super::super::rails::rails_of;
 use super::path::{Health, SessionPath};
 use super::{Index, PathTable, Paths};
-use crate::wire::packet::PACKET_TAG_BYTES;
-
-/// The first path of a session.
-const FIRST: u16 = 0;
+use crate::wire::packet::{FIRST_PATH as FIRST, PACKET_TAG_BYTES};
 
 impl PathTable {
     /// Opens a path besides the first one. It carries nothing before it has answered.
@@ -184,6 +181,13 @@ impl PathTable {
         carrier.packets.hasten_ack();
         carrier.health = Health::Untried;
         true
+    }
+
+    /// The session's name in packets, and where those of its first path go.
+    pub(crate) fn first_path(&self, session: u32) -> Option<(u64, SocketAddr)> {
+        let all = self.of(session)?;
+        let first = all.carrier.iter().chain(&all.standby).find(|path| path.number == FIRST)?;
+        Some((first.session_id, first.remote))
     }
 
     /// The paths of a session that is over are no more.

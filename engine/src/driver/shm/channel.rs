@@ -1,0 +1,145 @@
+//! Memory that is shared with one neighbour.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use super::backlog::Backlog;
+use super::ring::{Broken, LONGEST, Reader, Writer};
+use super::segment::Segment;
+use super::socket;
+use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+
+const _: () = assert!(DATAGRAM_BYTES_MAX <= LONGEST, "every datagram fits into a ring");
+
+/// Two rings, one for each direction, and the socket by which neighbours wake each other and see
+/// each other's end.
+pub(super) struct Channel {
+    pub(super) socket: OwnedFd,
+    /// Whose datagrams it carries, and no others.
+    pub(super) session: u64,
+    /// Where they seem to come from: the place that the session's datagrams go to without it.
+    pub(super) address: SocketAddr,
+    segment: Segment,
+    /// The ring that is written; the other one is read.
+    writes: usize,
+    writer: Writer,
+    reader: Reader,
+    /// What waits for room in the ring.
+    backlog: Backlog,
+    /// Something was written since the other side was last woken, or found awake.
+    is_behind: bool,
+    /// Nothing is written any more: what is there is read, and it ends.
+    is_ending: bool,
+}
+
+impl Channel {
+    /// `writes`: which ring this side writes, 0 if it made the memory.
+    pub(super) fn new(
+        socket: OwnedFd,
+        session: u64,
+        address: SocketAddr,
+        segment: Segment,
+        writes: usize,
+    ) -> Self {
+        let (writer, reader) = (Writer::new(), Reader::new());
+        Self {
+            socket,
+            session,
+            address,
+            segment,
+            writes,
+            writer,
+            reader,
+            backlog: Backlog::default(),
+            is_behind: false,
+            is_ending: false,
+        }
+    }
+
+    /// Writes a datagram, or keeps it until there is room. `false`: too many are kept, or no more
+    /// is written.
+    #[inline]
+    pub(super) fn send(&mut self, datagram: &[u8]) -> Result<bool, Broken> {
+        if self.is_ending {
+            return Ok(false);
+        }
+        self.is_behind = true;
+        if !self.backlog.is_empty() {
+            return Ok(self.backlog.push(datagram));
+        }
+        let is_written = self.writer.write(&self.segment.ring(self.writes), datagram)?;
+        Ok(is_written || self.backlog.push(datagram))
+    }
+
+    /// Writes what is kept, as far as there is room, and wakes the other side if it sleeps; whether
+    /// it did.
+    #[inline]
+    pub(super) fn flush(&mut self) -> Result<bool, Broken> {
+        let ring = self.segment.ring(self.writes);
+        while let Some(datagram) = self.backlog.first() {
+            if !self.writer.write(&ring, datagram)? {
+                break;
+            }
+            self.backlog.pop();
+        }
+        self.is_behind = !self.backlog.is_empty();
+        let wakes = self.writer.must_wake(&ring);
+        if wakes {
+            socket::wake(&self.socket);
+        }
+        Ok(wakes)
+    }
+
+    /// The first datagram that waits for room.
+    pub(super) fn kept(&self) -> Option<&[u8]> {
+        self.backlog.first()
+    }
+
+    /// It has gone another way.
+    pub(super) fn forget_kept(&mut self) {
+        self.backlog.pop();
+    }
+
+    /// Copies the next datagram into the first of `into`, and says how long it is.
+    #[inline]
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+        self.reader.read(&self.segment.ring(1 - self.writes), into)
+    }
+
+    /// Whether a datagram is there.
+    #[inline]
+    pub(super) fn has_received(&self) -> bool {
+        self.reader.has_some(&self.segment.ring(1 - self.writes))
+    }
+
+    /// Has the neighbour wake this engine with what comes next. `false`: something is there.
+    pub(super) fn fall_asleep(&self) -> bool {
+        self.reader.fall_asleep(&self.segment.ring(1 - self.writes))
+    }
+
+    /// The opposite.
+    pub(super) fn wake_up(&self) {
+        self.reader.wake_up(&self.segment.ring(1 - self.writes));
+    }
+
+    /// Another mapping of its memory.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> Segment {
+        self.segment.again()
+    }
+
+    /// The other side is gone.
+    pub(super) fn end(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// Whether [`Self::flush`] has anything to do.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+}

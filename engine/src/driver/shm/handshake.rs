@@ -1,0 +1,207 @@
+//! What is said before two engines share memory; see [`crate::wire::neighbour`].
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use subtle::ConstantTimeEq;
+use zerocopy::IntoBytes;
+
+use super::segment::Segment;
+use super::socket;
+use crate::driver::lanes::Neighbour;
+use crate::wire::neighbour::{
+    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage,
+};
+
+/// A random number that is used once.
+type Nonce = [u8; 16];
+
+/// How far an exchange is.
+enum Phase {
+    /// Who connected has said which session, and waits for a proof.
+    Asked { nonce: Nonce },
+    /// Its memory is on its way.
+    Offered { segment: Box<Segment> },
+    /// Who listens does not know yet who has connected.
+    Accepted,
+    /// It does not know the session yet: that is just being established.
+    Waiting { nonce: Nonce },
+    /// It waits for the other side's proof, and memory.
+    Challenged { nonces: [Nonce; 2] },
+}
+
+/// A connection that has not brought a channel yet.
+pub(super) struct Exchange {
+    pub(super) socket: OwnedFd,
+    /// The session, once one is named.
+    pub(super) session: Option<u64>,
+    phase: Phase,
+    pub(super) since: Instant,
+}
+
+/// What came of a packet.
+pub(super) enum Outcome {
+    /// It goes on.
+    Going,
+    /// The memory is shared; this side writes the ring of that number.
+    Done { segment: Box<Segment>, writes: usize },
+    /// It has failed.
+    Failed(&'static str),
+}
+
+/// Which side proves.
+#[derive(Clone, Copy)]
+enum Side {
+    Connected,
+    Listening,
+}
+
+/// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
+fn proof(neighbour: &Neighbour, side: Side, nonces: [&Nonce; 2]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_keyed(&neighbour.key);
+    hasher.update(match side {
+        Side::Connected => b"connected",
+        Side::Listening => b"listening",
+    });
+    hasher.update(&neighbour.session.to_le_bytes()).update(nonces[0]).update(nonces[1]);
+    let mut proof = [0; 16];
+    proof.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    proof
+}
+
+/// The proof of who connects.
+#[cfg(test)]
+pub(super) fn proof_of_connected(neighbour: &Neighbour, nonces: [&Nonce; 2]) -> [u8; 16] {
+    proof(neighbour, Side::Connected, nonces)
+}
+
+fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
+    given.ct_eq(&right).into()
+}
+
+impl Exchange {
+    /// One that a neighbour has begun.
+    pub(super) fn accepted(socket: OwnedFd, now: Instant) -> Self {
+        Self { socket, session: None, phase: Phase::Accepted, since: now }
+    }
+
+    /// Begins one.
+    pub(super) fn begin(neighbour: &Neighbour, now: Instant) -> std::io::Result<Self> {
+        let socket = socket::connect(neighbour.engine)?;
+        let nonce = rand::random();
+        let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, neighbour.session, nonce, [0; 16]);
+        send(&socket, &hello, None)?;
+        let phase = Phase::Asked { nonce };
+        Ok(Self { socket, session: Some(neighbour.session), phase, since: now })
+    }
+
+    /// Takes a packet. `find`: the session of that number, if there is one.
+    pub(super) fn handle<'a>(
+        &mut self,
+        packet: socket::Packet,
+        find: impl FnOnce(u64) -> Option<&'a Neighbour>,
+    ) -> Outcome {
+        if matches!(self.phase, Phase::Accepted) {
+            let hello = NeighbourMessage::parse(packet.bytes(), KIND_NEIGHBOUR_HELLO);
+            let Some(hello) = hello.filter(|_| packet.descriptor.is_none()) else {
+                return Outcome::Failed("a stranger");
+            };
+            self.session = Some(hello.session.get());
+            self.phase = Phase::Waiting { nonce: hello.nonce };
+            return match find(hello.session.get()) {
+                Some(neighbour) => self.challenge(neighbour),
+                None => Outcome::Going,
+            };
+        }
+        let Some(neighbour) = self.session.and_then(find) else {
+            return Outcome::Failed("the session has ended");
+        };
+        match std::mem::replace(&mut self.phase, Phase::Accepted) {
+            Phase::Asked { nonce } => self.offer(&packet, neighbour, nonce),
+            Phase::Offered { segment } => {
+                if NeighbourMessage::parse(packet.bytes(), KIND_READY).is_none() {
+                    return Outcome::Failed("it refused the memory");
+                }
+                Outcome::Done { segment, writes: 0 }
+            }
+            Phase::Challenged { nonces } => self.take(&packet, neighbour, &nonces),
+            Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
+        }
+    }
+
+    /// The session that its other side has named is known now.
+    pub(super) fn resume(&mut self, neighbour: &Neighbour) -> Outcome {
+        match self.phase {
+            Phase::Waiting { .. } => self.challenge(neighbour),
+            _ => Outcome::Going,
+        }
+    }
+
+    fn challenge(&mut self, neighbour: &Neighbour) -> Outcome {
+        let Phase::Waiting { nonce } = self.phase else { return Outcome::Going };
+        if neighbour.is_initiator {
+            // Who opened the session connects, nobody else.
+            return Outcome::Failed("it is not the side that connects");
+        }
+        let own = rand::random();
+        let proof = proof(neighbour, Side::Listening, [&nonce, &own]);
+        let challenge = NeighbourMessage::new(KIND_CHALLENGE, neighbour.session, own, proof);
+        self.phase = Phase::Challenged { nonces: [nonce, own] };
+        match send(&self.socket, &challenge, None) {
+            Ok(()) => Outcome::Going,
+            Err(_) => Outcome::Failed("it is gone"),
+        }
+    }
+
+    fn offer(&mut self, packet: &socket::Packet, neighbour: &Neighbour, nonce: Nonce) -> Outcome {
+        let Some(challenge) = NeighbourMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
+            return Outcome::Failed("no challenge came");
+        };
+        let nonces = [&nonce, &challenge.nonce];
+        if !fits(&challenge.proof, proof(neighbour, Side::Listening, nonces)) {
+            return Outcome::Failed("its proof does not fit the session");
+        }
+        let Ok((segment, memory)) = Segment::create() else {
+            return Outcome::Failed("this host gives no memory to share");
+        };
+        let own = proof(neighbour, Side::Connected, nonces);
+        let offer = NeighbourMessage::new(KIND_MEMORY, neighbour.session, [0; 16], own);
+        self.phase = Phase::Offered { segment: Box::new(segment) };
+        match send(&self.socket, &offer, Some(&memory)) {
+            Ok(()) => Outcome::Going,
+            Err(_) => Outcome::Failed("it is gone"),
+        }
+    }
+
+    fn take(
+        &mut self,
+        packet: &socket::Packet,
+        neighbour: &Neighbour,
+        nonces: &[Nonce; 2],
+    ) -> Outcome {
+        let Some(offer) = NeighbourMessage::parse(packet.bytes(), KIND_MEMORY) else {
+            return Outcome::Failed("no memory came");
+        };
+        if !fits(&offer.proof, proof(neighbour, Side::Connected, [&nonces[0], &nonces[1]])) {
+            return Outcome::Failed("its proof does not fit the session");
+        }
+        // Not touched before the proof.
+        let segment = packet.descriptor.as_ref().map(|memory| Segment::open(memory.as_fd()));
+        let Some(Ok(segment)) = segment else {
+            return Outcome::Failed("its memory is not what is shared");
+        };
+        let ready = NeighbourMessage::new(KIND_READY, neighbour.session, [0; 16], [0; 16]);
+        if send(&self.socket, &ready, None).is_err() {
+            return Outcome::Failed("it is gone");
+        }
+        Outcome::Done { segment: Box::new(segment), writes: 1 }
+    }
+}
+
+fn send(
+    socket: &OwnedFd,
+    message: &NeighbourMessage,
+    memory: Option<&OwnedFd>,
+) -> std::io::Result<()> {
+    socket::send(socket.as_fd(), message.as_bytes(), memory.map(AsFd::as_fd))
+}

@@ -1,0 +1,379 @@
+//! Datagrams between engines of one host, by memory that both have mapped.
+//!
+//! Two engines that have a session, run on one kernel and in one network namespace, and both have
+//! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
+//! name space that belongs to the network namespace. Both prove that they have the session's keys;
+//! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The datagrams of
+//! the session's first path go by these from then on, and by the UDP socket again when a ring is
+//! full or the unix socket has ended: whose process is gone is known at once. So a channel is no
+//! lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what they are.
+//!
+//! ```text
+//!  send : the session of the packet has a channel? copied into its ring, or kept for it
+//!  flush: does the neighbour sleep? one byte by the unix socket
+//!  recv : rings first, no call; the UDP socket every few times that they are empty
+//!  sleep: announced in all rings, then the unix sockets are watched
+//! ```
+//!
+//! Neighbours know the secret of the job, and may still be hostile. A wake-up goes by a packet and
+//! not by a shared eventfd: whoever has that can make it block, for flags belong to the open file.
+
+mod backlog;
+mod channel;
+mod handshake;
+mod neighbours;
+mod ring;
+mod segment;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use foldhash::fast::RandomState;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use self::channel::Channel;
+use self::handshake::Exchange;
+use self::ring::LONGEST;
+use crate::driver::lanes::{DriverCounters, Neighbour, SharedMemoryFigures};
+use crate::wire::packet;
+
+/// Channels that are looked at in each call for a datagram: those that something came by lately.
+const HOT: usize = 8;
+/// Of the others, how many more are.
+const COLD_AT_ONCE: usize = 2;
+/// Datagrams of one channel in a row.
+const STREAK: u32 = 16;
+/// Polls between two looks at the clock while a neighbour is to be asked again.
+const TEND_EVERY: u32 = 64;
+
+/// Epoll's names of what is no connection.
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+/// The first name of a connection.
+const FIRST_NAME: u64 = 2;
+
+/// A session whose other side may be on this host.
+struct Known {
+    neighbour: Neighbour,
+    /// When to ask for a channel again, and how often that has been done.
+    again: Option<Instant>,
+    tries: u32,
+}
+
+/// All neighbours of an engine.
+pub(super) struct Shm {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Makes [`Self::fd`] readable, for who sleeps by it.
+    bell: OwnedFd,
+    /// By session.
+    known: HashMap<u64, Known, RandomState>,
+    /// By epoll's name.
+    exchanges: Vec<(u64, Exchange)>,
+    channels: Vec<Option<Channel>>,
+    names: Vec<u64>,
+    next_name: u64,
+    by_session: HashMap<u64, u32, RandomState>,
+    /// The session that was sent to last, and its channel.
+    last: (u64, u32),
+    /// Channels in the order in which they are looked at.
+    order: Vec<u32>,
+    /// Where in that order to look first.
+    next: usize,
+    streak: u32,
+    cold: usize,
+    /// Channels with something that their neighbour may sleep over.
+    behind: Vec<u32>,
+    /// What came last.
+    datagram: Box<[u8]>,
+    length: usize,
+    /// The kernel has news of a socket.
+    is_called: bool,
+    /// Some session may be due for another try.
+    has_retries: bool,
+    /// Polls since the kernel was asked.
+    untended: u32,
+    /// Neighbours wake this engine.
+    is_asleep: bool,
+    owner_is_absent: bool,
+    figures: SharedMemoryFigures,
+}
+
+impl Shm {
+    /// For the engine of this id.
+    pub(super) fn open(engine: u64) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let listener = socket::listen(engine)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        for (fd, name) in [(&listener, LISTENER), (&bell, BELL)] {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
+        }
+        Ok(Self {
+            epoll,
+            listener,
+            bell,
+            known: HashMap::default(),
+            exchanges: Vec::new(),
+            channels: Vec::new(),
+            names: Vec::new(),
+            next_name: FIRST_NAME,
+            by_session: HashMap::default(),
+            last: (0, 0),
+            order: Vec::new(),
+            next: 0,
+            streak: 0,
+            cold: 0,
+            behind: Vec::new(),
+            datagram: vec![0; LONGEST].into(),
+            length: 0,
+            is_called: false,
+            has_retries: false,
+            untended: 0,
+            is_asleep: false,
+            owner_is_absent: false,
+            figures: SharedMemoryFigures::default(),
+        })
+    }
+
+    /// What is to be watched, always: connections, ends, wake-ups.
+    pub(super) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// A copy of [`Self::fd`].
+    pub(super) fn copy_of_fd(&self) -> io::Result<OwnedFd> {
+        self.epoll.try_clone()
+    }
+
+    /// The kernel announced something of [`Self::fd`].
+    pub(super) fn called(&mut self) {
+        self.is_called = true;
+    }
+
+    pub(super) fn figures(&self) -> SharedMemoryFigures {
+        SharedMemoryFigures { neighbours: self.by_session.len(), ..self.figures }
+    }
+
+    // ---- Sending ----
+
+    /// Writes a packet into the ring of its session. `false`: there is none, or no room.
+    #[inline]
+    pub(super) fn send(&mut self, datagram: &[u8], counters: &mut DriverCounters) -> bool {
+        let Some((packet::FIRST_PATH, session)) = packet::path_and_session(datagram) else {
+            return false;
+        };
+        if session != self.last.0 {
+            let Some(&index) = self.by_session.get(&session) else { return false };
+            self.last = (session, index);
+        }
+        let index = self.last.1;
+        let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return false };
+        let was_behind = channel.is_behind();
+        match channel.send(datagram) {
+            Ok(is_taken) => {
+                if !was_behind && channel.is_behind() {
+                    self.behind.push(index);
+                }
+                self.figures.sent += u64::from(is_taken);
+                self.figures.full += u64::from(!is_taken);
+                counters.datagrams_sent += u64::from(is_taken);
+                is_taken
+            }
+            Err(_) => {
+                self.give_up(index, "it says that it read what was never written");
+                false
+            }
+        }
+    }
+
+    /// Whether [`Self::flush`] has anything to do.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Writes what waits for room in rings, and wakes neighbours that sleep over what was sent.
+    #[inline]
+    pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
+        let mut at = 0;
+        while let Some(&index) = self.behind.get(at) {
+            let Some(Some(channel)) = self.channels.get_mut(index as usize) else {
+                self.behind.swap_remove(at);
+                continue;
+            };
+            match channel.flush() {
+                Ok(is_woken) => {
+                    counters.syscalls += u64::from(is_woken);
+                    self.figures.wakes += u64::from(is_woken);
+                    if channel.is_behind() {
+                        at += 1;
+                    } else {
+                        self.behind.swap_remove(at);
+                    }
+                }
+                Err(_) => self.give_up(index, "it says that it read what was never written"),
+            }
+        }
+    }
+
+    /// Gives `other`, a way to an address, what waits for room in rings, as far as that takes it:
+    /// nobody says when there is some to an engine that sleeps.
+    pub(super) fn spill(&mut self, mut other: impl FnMut(SocketAddr, &[u8]) -> bool) {
+        for &index in &self.behind {
+            let Some(Some(channel)) = self.channels.get_mut(index as usize) else { continue };
+            while let Some(datagram) = channel.kept() {
+                if !other(channel.address, datagram) {
+                    return;
+                }
+                self.figures.sent -= 1;
+                self.figures.full += 1;
+                channel.forget_kept();
+            }
+        }
+    }
+
+    // ---- Receiving ----
+
+    /// Whether there are channels.
+    #[inline]
+    pub(super) fn is_up(&self) -> bool {
+        !self.order.is_empty()
+    }
+
+    /// Where the next datagram seems to come from; [`Self::payload`] has it.
+    #[inline]
+    pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
+        let hot = self.order.len().min(HOT);
+        for _ in 0..hot {
+            if self.next >= hot {
+                self.next = 0;
+            }
+            if let Some(from) = self.receive_from(self.next, counters) {
+                self.streak += 1;
+                if self.streak >= STREAK {
+                    (self.next, self.streak) = (self.next + 1, 0);
+                }
+                return Some(from);
+            }
+            (self.next, self.streak) = (self.next + 1, 0);
+        }
+        if self.order.len() > hot { self.receive_cold(hot, counters) } else { None }
+    }
+
+    /// The same of channels that nothing came by lately, some at a time.
+    fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<SocketAddr> {
+        for _ in 0..COLD_AT_ONCE {
+            let count = self.order.len().checked_sub(hot).filter(|&count| count > 0)?;
+            self.cold = (self.cold + 1) % count;
+            let at = hot + self.cold;
+            if let Some(from) = self.receive_from(at, counters) {
+                // The hot one whose turn is the farthest makes room.
+                let victim = (self.next + hot - 1) % hot;
+                self.order.swap(at, victim);
+                return Some(from);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn receive_from(&mut self, at: usize, counters: &mut DriverCounters) -> Option<SocketAddr> {
+        let index = *self.order.get(at)?;
+        let channel = self.channels.get_mut(index as usize)?.as_mut()?;
+        match channel.receive(&mut self.datagram) {
+            Ok(Some(length)) => {
+                // RR-SHM-4: nobody speaks for another session.
+                let is_its = packet::path_and_session(&self.datagram[..length])
+                    == Some((packet::FIRST_PATH, channel.session));
+                if !is_its {
+                    self.figures.strays += 1;
+                    return None;
+                }
+                self.length = length;
+                self.figures.received += 1;
+                counters.datagrams_received += 1;
+                Some(channel.address)
+            }
+            Ok(None) => {
+                if channel.is_ending() {
+                    self.remove(index);
+                }
+                None
+            }
+            Err(_) => {
+                self.give_up(index, "it wrote a length that cannot be");
+                None
+            }
+        }
+    }
+
+    /// The datagram that [`Self::receive`] found.
+    #[inline]
+    pub(super) fn payload(&mut self) -> &mut [u8] {
+        &mut self.datagram[..self.length]
+    }
+
+    /// Whether a datagram is in some ring.
+    pub(super) fn has_received(&self) -> bool {
+        self.channels.iter().flatten().any(Channel::has_received)
+    }
+
+    // ---- Sleep ----
+
+    /// Comes in each poll. `sleeps`: the driver is about to.
+    #[inline]
+    pub(super) fn serve(&mut self, sleeps: bool) {
+        self.untended += 1;
+        let is_due = self.has_retries && self.untended >= TEND_EVERY;
+        if self.is_called || sleeps || self.owner_is_absent || is_due {
+            self.untended = 0;
+            self.tend(Instant::now());
+        }
+        if sleeps {
+            self.fall_asleep();
+        } else if self.is_asleep && !self.owner_is_absent {
+            self.wake_up();
+        }
+    }
+
+    /// Whether nobody looks whether there is room.
+    pub(super) fn is_idle(&self, sleeps: bool) -> bool {
+        sleeps || self.owner_is_absent
+    }
+
+    /// Neighbours wake this engine from now on.
+    fn fall_asleep(&mut self) {
+        self.is_asleep = true;
+        for channel in self.channels.iter().flatten() {
+            channel.fall_asleep();
+        }
+    }
+
+    fn wake_up(&mut self) {
+        self.is_asleep = false;
+        for channel in self.channels.iter().flatten() {
+            channel.wake_up();
+        }
+    }
+
+    /// See [`crate::driver::lanes::Driver::begin_absence`]. Whoever acts for the owner sleeps by
+    /// [`Self::fd`], and what comes while it looks wakes it once more.
+    pub(super) fn begin_absence(&mut self) {
+        self.owner_is_absent = true;
+        self.fall_asleep();
+    }
+
+    /// What was not taken has no wake-up of its own any more.
+    pub(super) fn end_absence(&mut self) {
+        self.owner_is_absent = false;
+        if self.has_received() {
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Engines of this host come and go.
+
+use std::io;
+use std::mem;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+
+use super::channel::Channel;
+use super::handshake::{Exchange, Outcome};
+use super::{BELL, Known, LISTENER, Shm, socket};
+use crate::driver::lanes::Neighbour;
+
+/// Exchanges under way; of more, the oldest ends.
+pub(super) const EXCHANGES_MAX: usize = 64;
+/// How long one may take.
+pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
+/// Times that a neighbour whose channel has ended is asked for another one.
+const RETRIES: u32 = 6;
+/// The pause before the first of these; it doubles.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// Events that are taken at once.
+const BATCH: usize = 64;
+/// Packets that are taken of one socket at once.
+const PACKETS_AT_ONCE: usize = 64;
+
+impl Shm {
+    /// See [`crate::driver::lanes::DatagramPort::meet`].
+    pub(in crate::driver) fn meet(&mut self, neighbour: Neighbour) {
+        let (session, now) = (neighbour.session, Instant::now());
+        if self.known.contains_key(&session) {
+            return;
+        }
+        let is_initiator = neighbour.is_initiator;
+        self.known.insert(session, Known { neighbour, again: None, tries: 0 });
+        if is_initiator {
+            self.begin(session, now);
+            return;
+        }
+        // Its side may have been faster than the connection that the session is set up by.
+        let waiting = self.exchanges.iter_mut().find(|(_, it)| it.session == Some(session));
+        if let (Some((name, exchange)), Some(known)) = (waiting, self.known.get(&session)) {
+            let (name, outcome) = (*name, exchange.resume(&known.neighbour));
+            self.finish(name, outcome);
+        }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::part`].
+    pub(in crate::driver) fn part(&mut self, session: u64) {
+        self.known.remove(&session);
+        self.exchanges.retain(|(_, exchange)| exchange.session != Some(session));
+        if let Some(&index) = self.by_session.get(&session) {
+            self.remove(index);
+        }
+    }
+
+    /// Asks a neighbour for a channel.
+    fn begin(&mut self, session: u64, now: Instant) {
+        let Some(known) = self.known.get_mut(&session) else { return };
+        known.again = None;
+        match Exchange::begin(&known.neighbour, now) {
+            Ok(exchange) => self.watch(exchange),
+            // Another host's, or without the setting: most are.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && known.tries == 0 => {}
+            Err(error) => {
+                tracing::debug!(session, "no shared memory with a neighbour: {error}");
+                self.retry(session, now);
+            }
+        }
+    }
+
+    /// Tries again later, where this side is the one that connects.
+    fn retry(&mut self, session: u64, now: Instant) {
+        let Some(known) = self.known.get_mut(&session) else { return };
+        if known.neighbour.is_initiator && known.tries < RETRIES {
+            known.again = Some(now + RETRY_AFTER * (1 << known.tries));
+            known.tries += 1;
+            self.has_retries = true;
+        }
+    }
+
+    fn watch(&mut self, exchange: Exchange) {
+        if self.exchanges.len() >= EXCHANGES_MAX {
+            self.exchanges.remove(0);
+        }
+        let name = self.next_name;
+        self.next_name += 1;
+        let data = epoll::EventData::new_u64(name);
+        if epoll::add(&self.epoll, &exchange.socket, data, epoll::EventFlags::IN).is_ok() {
+            self.exchanges.push((name, exchange));
+        }
+    }
+
+    /// Asks the kernel for news of sockets, and does what they ask for.
+    pub(super) fn tend(&mut self, now: Instant) {
+        self.is_called = false;
+        let mut events = Vec::with_capacity(BATCH);
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        if epoll::wait(&self.epoll, spare, Some(&none)).is_err() {
+            self.is_called = true;
+            return;
+        }
+        // There may be more.
+        self.is_called = events.len() == BATCH;
+        for event in events {
+            match event.data.u64() {
+                LISTENER => self.accept(now),
+                BELL => {
+                    let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+                }
+                name => self.hear(name, now),
+            }
+        }
+        let is_late = |exchange: &Exchange| now > exchange.since + EXCHANGE_LIMIT;
+        self.exchanges.retain(|(_, exchange)| !is_late(exchange));
+        if mem::take(&mut self.has_retries) {
+            let is_waiting = |known: &Known| known.again.is_some();
+            let due = |known: &Known| known.again.is_some_and(|again| now >= again);
+            let now_due = self.known.iter().filter(|(_, known)| due(known)).map(|(&it, _)| it);
+            for session in now_due.collect::<Vec<_>>() {
+                self.begin(session, now);
+            }
+            self.has_retries = self.known.values().any(is_waiting);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..EXCHANGES_MAX / 4 {
+            let Some(socket) = socket::accept(self.listener.as_fd()) else { return };
+            self.watch(Exchange::accepted(socket, now));
+        }
+    }
+
+    /// There is news of a connection.
+    fn hear(&mut self, name: u64, now: Instant) {
+        if let Some(index) = self.names.iter().position(|&it| it == name) {
+            self.hear_of_channel(index as u32, now);
+            return;
+        }
+        let Some(at) = self.exchanges.iter().position(|&(it, _)| it == name) else { return };
+        let exchange = &mut self.exchanges[at].1;
+        let outcome = match socket::receive(exchange.socket.as_fd()) {
+            Ok(packet) => {
+                let known = &self.known;
+                exchange.handle(packet, |session| known.get(&session).map(|it| &it.neighbour))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Going,
+            Err(_) => Outcome::Failed("it is gone"),
+        };
+        self.finish(name, outcome);
+    }
+
+    /// Wake-ups have done what they are for; anything else ends a channel.
+    fn hear_of_channel(&mut self, index: u32, now: Instant) {
+        for _ in 0..PACKETS_AT_ONCE {
+            let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
+            match socket::receive(channel.socket.as_fd()) {
+                Ok(packet) if packet.bytes().len() == 1 && packet.descriptor.is_none() => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                _ => {
+                    tracing::debug!(session = channel.session, "a neighbour's memory ends");
+                    let session = channel.session;
+                    channel.end();
+                    // The end is not told twice.
+                    let _ = epoll::delete(&self.epoll, &channel.socket);
+                    if !channel.has_received() {
+                        self.remove(index);
+                    }
+                    self.retry(session, now);
+                    return;
+                }
+            }
+        }
+        self.is_called = true;
+    }
+
+    /// An exchange went on.
+    fn finish(&mut self, name: u64, outcome: Outcome) {
+        if matches!(outcome, Outcome::Going) {
+            return;
+        }
+        let Some(at) = self.exchanges.iter().position(|&(it, _)| it == name) else { return };
+        let (_, exchange) = self.exchanges.swap_remove(at);
+        let session = exchange.session;
+        match outcome {
+            Outcome::Going => {}
+            Outcome::Failed(why) => {
+                tracing::debug!(?session, "no shared memory with a neighbour: {why}");
+                self.figures.refused += 1;
+            }
+            Outcome::Done { segment, writes } => {
+                let known = session.and_then(|session| self.known.get_mut(&session));
+                let Some(known) = known else { return };
+                known.tries = 0;
+                let (session, address) = (known.neighbour.session, known.neighbour.address);
+                // A neighbour that has begun anew: what came by the old one came before.
+                if let Some(&old) = self.by_session.get(&session) {
+                    self.remove(old);
+                }
+                let channel = Channel::new(exchange.socket, session, address, *segment, writes);
+                self.insert(name, channel);
+            }
+        }
+    }
+
+    fn insert(&mut self, name: u64, channel: Channel) {
+        tracing::debug!(session = channel.session, "datagrams go by shared memory");
+        if self.is_asleep && !channel.fall_asleep() {
+            self.is_called = true;
+        }
+        let free = self.channels.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.channels.len());
+        if index == self.channels.len() {
+            self.channels.push(None);
+            self.names.push(0);
+        }
+        self.by_session.insert(channel.session, index as u32);
+        self.names[index] = name;
+        self.order.push(index as u32);
+        self.channels[index] = Some(channel);
+    }
+
+    /// A neighbour breaks the rules: datagrams go by UDP, and stay there.
+    ///
+    /// RR-SHM-5.
+    #[cold]
+    pub(super) fn give_up(&mut self, index: u32, why: &str) {
+        let Some(Some(channel)) = self.channels.get(index as usize) else { return };
+        let session = channel.session;
+        tracing::warn!(session, "shared memory with a neighbour is given up: {why}");
+        self.figures.broken += 1;
+        self.remove(index);
+        self.known.remove(&session);
+    }
+
+    #[cold]
+    pub(super) fn remove(&mut self, index: u32) {
+        let Some(channel) = self.channels.get_mut(index as usize).and_then(Option::take) else {
+            return;
+        };
+        self.names[index as usize] = 0;
+        self.by_session.remove(&channel.session);
+        self.order.retain(|&it| it != index);
+        self.last = (0, 0);
+    }
+}

@@ -1,0 +1,258 @@
+//! The memory of two rings, in a memfd that one engine makes and hands to another.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::ring::{Lines, RING_BYTES};
+
+/// A ring from whoever made the memory, and one to it.
+pub(super) const SEGMENT_BYTES: usize = 2 * RING_BYTES;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// Without these its memory could end below what is mapped, and reading there be a SIGBUS.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// What `fstatfs` says of memory that is no huge page and no file of a disk or a user's.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Two rings, mapped. Who else has them mapped may write anywhere in them at any time: so they are
+/// accessed by atomics alone.
+///
+/// A child of `fork` has no such mapping.
+#[derive(Debug)]
+pub(super) struct Segment {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is accessed by atomics only.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// Fresh rings of zeros, and the descriptor for the other side. They have no name, and nobody
+    /// else can open them.
+    pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("ringrail-ring", flags)?;
+        rustix::fs::ftruncate(&memory, SEGMENT_BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL)?;
+        Ok((Self::map(memory.as_fd())?, memory))
+    }
+
+    /// Rings that a peer made.
+    ///
+    /// # Errors
+    ///
+    /// It is not what [`Self::create`] makes: it may change its length, or be no plain memory.
+    ///
+    /// RR-SHM-3.
+    pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
+        let refused = |why| io::Error::new(io::ErrorKind::InvalidData, why);
+        let seals = rustix::fs::fcntl_get_seals(memory);
+        if !seals.is_ok_and(|seals| seals.contains(SEALS)) {
+            return Err(refused("the peer's memory is not sealed against another length"));
+        }
+        if rustix::fs::fstat(memory)?.st_size != SEGMENT_BYTES as i64 {
+            return Err(refused("the peer's memory has another length than two rings"));
+        }
+        if rustix::fs::fstatfs(memory)?.f_type as u64 != TMPFS_MAGIC {
+            return Err(refused("the peer's memory is not of ordinary pages"));
+        }
+        Self::map(memory)
+    }
+
+    fn map(memory: BorrowedFd<'_>) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
+        let base = unsafe {
+            let flags = MapFlags::SHARED;
+            rustix::mm::mmap(ptr::null_mut(), SEGMENT_BYTES, protection, flags, memory, 0)
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let segment = Self { base };
+        // SAFETY: the range is exactly this mapping, and the advice changes no contents.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), SEGMENT_BYTES, Advice::LinuxDontFork) }?;
+        Ok(segment)
+    }
+
+    /// The same memory, mapped once more.
+    #[cfg(test)]
+    pub(super) fn again(&self) -> Self {
+        // SAFETY: a length of 0 duplicates a shared mapping, at an address that the kernel picks.
+        let base = unsafe {
+            let flags = rustix::mm::MremapFlags::MAYMOVE;
+            rustix::mm::mremap(self.base.as_ptr().cast(), 0, SEGMENT_BYTES, flags)
+        };
+        Self { base: NonNull::new(base.unwrap().cast()).unwrap() }
+    }
+
+    /// Writes a word anywhere.
+    #[cfg(test)]
+    pub(super) fn scribble(&self, word: usize, value: u64) {
+        let per_ring = RING_BYTES / WORD_BYTES;
+        self.ring(word / per_ring).store(word % per_ring, value, Ordering::Relaxed);
+    }
+
+    /// The ring that is written by whoever made the memory (0), or by the other side (1).
+    #[inline]
+    pub(super) fn ring(&self, number: usize) -> Ring<'_> {
+        debug_assert!(number < 2);
+        // SAFETY: the mapping has two rings.
+        Ring { base: unsafe { self.base.add((number & 1) * RING_BYTES) }, _segment: self }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the range is exactly this mapping; rings borrow it, so none is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), SEGMENT_BYTES) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+/// One ring of a segment.
+#[derive(Clone, Copy)]
+pub(super) struct Ring<'a> {
+    /// Of [`RING_BYTES`], mapped for reading and writing as long as the segment is there.
+    base: NonNull<u8>,
+    _segment: &'a Segment,
+}
+
+impl Ring<'_> {
+    #[inline]
+    fn word(&self, word: usize) -> &AtomicU64 {
+        assert!(word < RING_BYTES / WORD_BYTES);
+        // SAFETY: the word is inside the ring, which is mapped while the segment is borrowed, at a
+        // multiple of eight, and nobody accesses it but by atomics, this process.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast::<u64>().add(word)) }
+    }
+
+    /// The words of a byte range that begins with a whole one.
+    #[inline]
+    fn words(&self, offset: usize, length: usize) -> &[AtomicU64] {
+        let (first, count) = (offset / WORD_BYTES, length.div_ceil(WORD_BYTES));
+        assert!(offset.is_multiple_of(WORD_BYTES) && first + count <= RING_BYTES / WORD_BYTES);
+        // SAFETY: the words are inside the ring, which is mapped while the segment is borrowed.
+        // Atomics may be changed by others meanwhile.
+        unsafe {
+            let first = self.base.as_ptr().cast::<AtomicU64>().add(first);
+            std::slice::from_raw_parts(first, count)
+        }
+    }
+}
+
+impl Lines for Ring<'_> {
+    #[inline]
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        self.word(word).load(order)
+    }
+
+    #[inline]
+    fn store(&self, word: usize, value: u64, order: Ordering) {
+        self.word(word).store(value, order);
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let words = self.words(offset, bytes.len());
+        let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+        for (word, bytes) in words.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        if let (false, Some(word)) = (rest.is_empty(), words.last()) {
+            let mut last = [0; WORD_BYTES];
+            last[..rest.len()].copy_from_slice(rest);
+            word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        let words = self.words(offset, into.len());
+        let (whole, rest) = into.as_chunks_mut::<WORD_BYTES>();
+        for (word, bytes) in words.iter().zip(whole) {
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if let (false, Some(word)) = (rest.is_empty(), words.last()) {
+            let last = word.load(Ordering::Relaxed).to_ne_bytes();
+            let length = rest.len();
+            rest.copy_from_slice(&last[..length]);
+        }
+    }
+
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::{LONGEST, Reader, Writer};
+    use super::*;
+
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_one_mapping_writes_the_other_reads() {
+        let (ours, memory) = Segment::create().unwrap();
+        let theirs = Segment::open(memory.as_fd()).unwrap();
+        let reading = std::thread::spawn(move || {
+            let (mut reader, mut into) = (Reader::new(), vec![0; LONGEST]);
+            for length in 0..=LONGEST {
+                let start = Instant::now();
+                let got = loop {
+                    assert!(start.elapsed() < Duration::from_secs(60), "{length} does not come");
+                    match reader.read(&theirs.ring(0), &mut into).unwrap() {
+                        Some(got) => break got,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                assert_eq!(got, length);
+                assert!(into[..got].iter().all(|&byte| byte == length as u8), "{length}");
+            }
+        });
+        let mut writer = Writer::new();
+        for length in 0..=LONGEST {
+            let datagram = vec![length as u8; length];
+            while writer.write(&ours.ring(0), &datagram) == Ok(false) {
+                std::thread::yield_now();
+            }
+        }
+        reading.join().unwrap();
+    }
+
+    /// RR-SHM-3
+    #[test]
+    fn memory_that_could_shrink_or_has_another_length_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = |bytes: usize, seals: SealFlags| {
+            let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
+            rustix::fs::ftruncate(&memory, bytes as u64).unwrap();
+            rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
+            memory
+        };
+        assert!(Segment::open(memory(SEGMENT_BYTES, SEALS).as_fd()).is_ok());
+        for (bytes, seals) in [
+            (SEGMENT_BYTES, SealFlags::empty()),
+            (SEGMENT_BYTES, SealFlags::GROW),
+            (SEGMENT_BYTES, SealFlags::SHRINK),
+            (SEGMENT_BYTES - 1, SEALS),
+            (SEGMENT_BYTES + 4096, SEALS),
+            (0, SEALS),
+            // Nothing can be written there.
+            (SEGMENT_BYTES, SEALS | SealFlags::WRITE),
+        ] {
+            assert!(Segment::open(memory(bytes, seals).as_fd()).is_err(), "{bytes} {seals:?}");
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(SEGMENT_BYTES as u64).unwrap();
+        assert!(Segment::open(file.as_fd()).is_err());
+        assert!(Segment::open(io::stdin().as_fd()).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Unix sockets of packets, under abstract names: nothing is left in a file system, and a name is
+//! one of a network namespace.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::wire::neighbour::NEIGHBOUR_BYTES;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// A packet that came.
+pub(super) struct Packet {
+    bytes: [u8; NEIGHBOUR_BYTES],
+    length: usize,
+    /// What came with it.
+    pub(super) descriptor: Option<OwnedFd>,
+}
+
+impl Packet {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Where an engine listens.
+fn name_of(engine: u64) -> io::Result<SocketAddrUnix> {
+    Ok(SocketAddrUnix::new_abstract_name(format!("ringrail-{engine:016x}").as_bytes())?)
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Listens under the name of an engine.
+pub(super) fn listen(engine: u64) -> io::Result<OwnedFd> {
+    let socket = open()?;
+    rustix::net::bind(&socket, &name_of(engine)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to an engine of this network namespace and kernel; `ConnectionRefused`: there is none
+/// of that name, or it does not listen.
+pub(super) fn connect(engine: u64) -> io::Result<OwnedFd> {
+    let socket = open()?;
+    rustix::net::connect(&socket, &name_of(engine)?)?;
+    Ok(socket)
+}
+
+/// The next connection, if there is one.
+pub(super) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::accept_with(listener, flags).ok()
+}
+
+/// Sends a packet, with a descriptor or without, and never waits.
+pub(super) fn send(
+    connection: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let descriptors = descriptor.as_slice();
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        debug_assert!(fits, "there is room for one");
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut control, flags)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// The next packet, without waiting; `WouldBlock`: none is there; another error, or one that is too
+/// long, brings too many descriptors or nothing: there will be no more.
+pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
+    let mut bytes = [0; NEIGHBOUR_BYTES];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut vectors = [IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = loop {
+        match rustix::net::recvmsg(connection, &mut vectors, &mut control, flags) {
+            Ok(got) => break got,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut descriptor = None;
+    let mut count = 0;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            for one in some {
+                count += 1;
+                descriptor = Some(one);
+            }
+        }
+    }
+    let is_cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if got.bytes == 0 || is_cut || count > 1 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Packet { bytes, length: got.bytes, descriptor })
+}
+
+/// Has the other side look into its ring. A socket that is full has said so already.
+pub(super) fn wake(connection: impl AsFd) {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let _ = rustix::net::send(connection, &[1], flags);
+}

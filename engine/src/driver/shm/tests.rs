@@ -1,0 +1,484 @@
+//! Two engines' sides of it, and somebody who only pretends to be one.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags};
+use zerocopy::IntoBytes;
+use zeroize::Zeroizing;
+
+use super::neighbours::{EXCHANGE_LIMIT, EXCHANGES_MAX};
+use super::segment::{SEGMENT_BYTES, Segment};
+use super::*;
+use crate::wire::neighbour::{
+    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage,
+};
+use crate::wire::packet::{KIND_PACKET, PacketHeader};
+
+const KEY: [u8; 32] = [7; 32];
+const LONG: Duration = Duration::from_secs(20);
+
+/// An engine's id, of nobody else on this host.
+fn engine() -> u64 {
+    rand::random()
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn neighbour(session: u64, engine: u64, is_initiator: bool, key: [u8; 32]) -> Neighbour {
+    let address = address(session as u16);
+    Neighbour { session, engine, address, key: Zeroizing::new(key), is_initiator }
+}
+
+/// A packet of a session's first path.
+fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
+    let header = PacketHeader {
+        kind: KIND_PACKET,
+        flags: 0,
+        path: 0.into(),
+        number: 0.into(),
+        session: session.into(),
+    };
+    [header.as_bytes(), text].concat()
+}
+
+/// Two engines with a session of this number, whose sides have these keys.
+fn two(session: u64, keys: [[u8; 32]; 2]) -> [Shm; 2] {
+    let ids = [engine(), engine()];
+    let mut both = ids.map(|id| Shm::open(id).unwrap());
+    both[0].meet(neighbour(session, ids[1], true, keys[0]));
+    both[1].meet(neighbour(session, ids[0], false, keys[1]));
+    both
+}
+
+/// Serves all until `is_done` says so.
+fn until<const N: usize>(all: &mut [Shm; N], is_done: impl Fn(&[Shm; N]) -> bool) {
+    let start = Instant::now();
+    while !is_done(all) {
+        assert!(start.elapsed() < LONG, "nothing happens");
+        serve(all);
+    }
+}
+
+fn serve(all: &mut [Shm]) {
+    for shm in all {
+        shm.called();
+        shm.serve(false);
+    }
+}
+
+fn shared(session: u64) -> [Shm; 2] {
+    let mut both = two(session, [KEY; 2]);
+    until(&mut both, |both| both.iter().all(Shm::is_up));
+    both
+}
+
+fn take(shm: &mut Shm) -> Option<(SocketAddr, Vec<u8>)> {
+    let from = shm.receive(&mut DriverCounters::default())?;
+    Some((from, shm.payload().to_vec()))
+}
+
+fn send(shm: &mut Shm, datagram: &[u8]) -> bool {
+    shm.send(datagram, &mut DriverCounters::default())
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+#[test]
+fn datagrams_go_both_ways_and_others_do_not() {
+    let mut both = shared(5);
+    for number in 0..1000_u32 {
+        let text = datagram(5, &number.to_le_bytes());
+        let at = number as usize % 2;
+        assert!(send(&mut both[at], &text));
+        assert_eq!(take(&mut both[1 - at]), Some((address(5), text)));
+        assert_eq!(take(&mut both[1 - at]), None);
+    }
+    // Another session, another path, no packet.
+    assert!(!send(&mut both[0], &datagram(6, b"")));
+    let mut other_path = datagram(5, b"");
+    other_path[2] = 1;
+    assert!(!send(&mut both[0], &other_path));
+    assert!(!send(&mut both[0], b"short"));
+    assert_eq!(take(&mut both[1]), None);
+    let figures = both.map(|shm| shm.figures());
+    let (sent, received) = (figures[0].sent, figures[0].received);
+    assert_eq!((sent, received, figures[0].neighbours), (500, 500, 1));
+}
+
+#[test]
+fn who_connects_first_waits_for_the_session_of_who_listens() {
+    let ids = [engine(), engine()];
+    let mut both = ids.map(|id| Shm::open(id).unwrap());
+    both[0].meet(neighbour(9, ids[1], true, KEY));
+    for _ in 0..10 {
+        serve(&mut both);
+    }
+    assert!(!both[0].is_up() && !both[1].is_up());
+    both[1].meet(neighbour(9, ids[0], false, KEY));
+    until(&mut both, |both| both.iter().all(Shm::is_up));
+}
+
+/// RR-SHM-2
+#[test]
+fn another_key_shares_nothing() {
+    for keys in [[KEY, [8; 32]], [[8; 32], KEY]] {
+        let mut both = two(5, keys);
+        until(&mut both, |both| both[0].figures().refused > 0);
+        for _ in 0..100 {
+            serve(&mut both);
+        }
+        assert!(!both[0].is_up() && !both[1].is_up());
+        assert!(!send(&mut both[0], &datagram(5, b"x")));
+    }
+}
+
+#[test]
+fn a_name_that_is_taken_is_an_error_and_one_that_is_free_again_is_not() {
+    let id = engine();
+    let first = Shm::open(id).unwrap();
+    assert!(Shm::open(id).is_err());
+    drop(first);
+    assert!(Shm::open(id).is_ok());
+}
+
+/// RR-SHM-5
+#[test]
+fn what_was_written_before_the_end_is_read_and_then_it_is_over() {
+    let [mut left, right] = shared(5);
+    let mut right = Some(right);
+    let text = datagram(5, b"last words");
+    assert!(send(right.as_mut().unwrap(), &text));
+    right = None;
+    assert!(right.is_none());
+    left.called();
+    left.serve(false);
+    assert!(!send(&mut left, &text), "nobody would read it");
+    assert_eq!(take(&mut left).map(|(_, text)| text), Some(text));
+    assert_eq!(take(&mut left), None);
+    assert!(!left.is_up());
+    assert_eq!(left.figures().neighbours, 0);
+}
+
+#[test]
+fn a_neighbour_that_comes_back_is_asked_again() {
+    let ids = [engine(), engine()];
+    let mut left = Shm::open(ids[0]).unwrap();
+    let mut right = Shm::open(ids[1]).unwrap();
+    left.meet(neighbour(5, ids[1], true, KEY));
+    right.meet(neighbour(5, ids[0], false, KEY));
+    let mut both = [left, right];
+    until(&mut both, |both| both.iter().all(Shm::is_up));
+    let [mut left, right] = both;
+    drop(right);
+    left.called();
+    left.serve(false);
+    assert!(!left.is_up());
+    let mut right = Shm::open(ids[1]).unwrap();
+    right.meet(neighbour(5, ids[0], false, KEY));
+    let mut both = [left, right];
+    until(&mut both, |both| both.iter().all(Shm::is_up));
+    let text = datagram(5, b"again");
+    assert!(send(&mut both[0], &text));
+    assert_eq!(take(&mut both[1]).map(|(_, text)| text), Some(text));
+}
+
+#[test]
+fn what_finds_no_room_waits_for_it_in_order_and_at_last_goes_another_way() {
+    let mut both = shared(5);
+    let mut counters = DriverCounters::default();
+    let text = |number: u32| datagram(5, &[&number.to_le_bytes()[..], &[3; 1000]].concat());
+    let (mut sent, mut due) = (0, 0);
+    while send(&mut both[0], &text(sent)) {
+        sent += 1;
+        assert!(sent < 10_000);
+    }
+    assert!(sent > 100 && both[0].figures().full == 1);
+    // Some of them come, and others behind them.
+    for _ in 0..10 {
+        while let Some((_, got)) = take(&mut both[1]) {
+            assert_eq!(got, text(due));
+            due += 1;
+        }
+        both[0].flush(&mut counters);
+        assert!(both[0].is_behind());
+        assert!(send(&mut both[0], &text(sent)));
+        sent += 1;
+    }
+    let mut spilled = Vec::new();
+    both[0].spill(|to, datagram| {
+        assert_eq!(to, address(5));
+        spilled.push(datagram.to_vec());
+        true
+    });
+    while let Some((_, got)) = take(&mut both[1]) {
+        assert_eq!(got, text(due));
+        due += 1;
+    }
+    for got in spilled {
+        assert_eq!(got, text(due));
+        due += 1;
+    }
+    assert_eq!(due, sent);
+    both[0].flush(&mut counters);
+    assert!(!both[0].is_behind());
+}
+
+#[test]
+fn a_session_that_has_ended_shares_nothing() {
+    let mut both = shared(5);
+    let text = datagram(5, b"goodbye");
+    assert!(send(&mut both[0], &text));
+    both[0].part(5);
+    assert!(!both[0].is_up() && !send(&mut both[0], &text));
+    until(&mut both, |both| both[1].channels.iter().flatten().all(Channel::is_ending));
+    assert_eq!(take(&mut both[1]).map(|(_, text)| text), Some(text));
+    assert_eq!(take(&mut both[1]), None);
+    assert!(!both[1].is_up());
+}
+
+#[test]
+fn only_who_sleeps_is_woken() {
+    let mut both = shared(5);
+    let mut counters = DriverCounters::default();
+    let text = datagram(5, b"wake up");
+    let mut exchange = |both: &mut [Shm; 2]| {
+        assert!(both[0].send(&text, &mut counters));
+        assert!(both[0].is_behind());
+        both[0].flush(&mut counters);
+        assert!(!both[0].is_behind());
+        let is_woken = is_readable(both[1].epoll.as_fd());
+        both[1].called();
+        both[1].serve(false);
+        assert!(take(&mut both[1]).is_some());
+        is_woken
+    };
+    assert!(!exchange(&mut both));
+    both[1].serve(true);
+    assert!(exchange(&mut both));
+    assert!(!exchange(&mut both), "it is awake");
+    // Somebody acts for the owner.
+    both[1].begin_absence();
+    both[1].end_absence();
+    assert!(exchange(&mut both));
+    // What was not taken in an absence wakes at its end.
+    both[1].begin_absence();
+    assert!(send(&mut both[0], &datagram(5, b"x")));
+    both[1].end_absence();
+    assert!(is_readable(both[1].epoll.as_fd()));
+    assert!(take(&mut both[1]).is_some());
+}
+
+#[test]
+fn many_neighbours_are_all_heard() {
+    const COUNT: u64 = 40;
+    let id = engine();
+    let mut hub = Shm::open(id).unwrap();
+    let mut others = Vec::new();
+    for session in 1..=COUNT {
+        let other = engine();
+        let mut shm = Shm::open(other).unwrap();
+        shm.meet(neighbour(session, id, true, KEY));
+        hub.meet(neighbour(session, other, false, KEY));
+        others.push(shm);
+    }
+    let start = Instant::now();
+    while hub.figures().neighbours < COUNT as usize || !others.iter().all(Shm::is_up) {
+        assert!(start.elapsed() < LONG);
+        serve(&mut others);
+        serve(std::slice::from_mut(&mut hub));
+    }
+    let mut heard = std::collections::HashSet::new();
+    for round in 0..3 {
+        for (session, shm) in (1..=COUNT).zip(&mut others) {
+            for _ in 0..=round {
+                assert!(send(shm, &datagram(session, b"hello")));
+            }
+        }
+        for _ in 0..COUNT * (round + 1) * 20 {
+            if let Some((from, _)) = take(&mut hub) {
+                heard.insert(from);
+            }
+        }
+        assert!(!hub.has_received());
+    }
+    assert_eq!(heard.len(), COUNT as usize);
+    // One that says a lot keeps no other from being heard.
+    for _ in 0..200 {
+        send(&mut others[0], &datagram(1, b"me"));
+    }
+    assert!(send(&mut others[1], &datagram(2, b"and me")));
+    let (mut before, mut calls) = (0, 0);
+    loop {
+        assert!(calls < 10 * COUNT, "it is never heard");
+        calls += 1;
+        match take(&mut hub) {
+            Some((from, _)) if from == address(2) => break,
+            Some(_) => before += 1,
+            None => {}
+        }
+    }
+    assert!(before < 200, "the other one was heard to the end first");
+}
+
+// ---- Strangers and hostile neighbours ----
+
+/// Somebody who connects to `shm` as the other side of session 5.
+fn stranger(shm: &mut Shm, id: u64) -> OwnedFd {
+    shm.meet(neighbour(5, 99, false, KEY));
+    socket::connect(id).unwrap()
+}
+
+/// What comes back, if anything does.
+fn answer(shm: &mut Shm, socket: &OwnedFd) -> Option<Vec<u8>> {
+    for _ in 0..5 {
+        serve(std::slice::from_mut(shm));
+    }
+    let packet = socket::receive(socket.as_fd()).ok()?;
+    Some(packet.bytes().to_vec())
+}
+
+fn says(socket: &OwnedFd, message: &NeighbourMessage, memory: Option<&OwnedFd>) {
+    let _ = socket::send(socket.as_fd(), message.as_bytes(), memory.map(AsFd::as_fd));
+}
+
+/// RR-SHM-2
+#[test]
+fn strangers_get_nothing_and_their_number_is_bounded() {
+    let id = engine();
+    let mut shm = Shm::open(id).unwrap();
+    let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
+    let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 48], &hello.as_bytes()[..47]];
+    for bytes in garbage {
+        let socket = stranger(&mut shm, id);
+        let _ = socket::send(socket.as_fd(), bytes, None);
+        assert_eq!(answer(&mut shm, &socket), None);
+    }
+    // Another version, another kind, a descriptor where none belongs.
+    for change in 0..3 {
+        let socket = stranger(&mut shm, id);
+        let (mut message, mut memory) = (hello, None);
+        match change {
+            0 => message.version = 2.into(),
+            1 => message.kind = KIND_READY.into(),
+            _ => memory = Some(socket.try_clone().unwrap()),
+        }
+        says(&socket, &message, memory.as_ref());
+        assert_eq!(answer(&mut shm, &socket), None, "{change}");
+    }
+    // A proof that was overheard, or none.
+    let socket = stranger(&mut shm, id);
+    says(&socket, &hello, None);
+    let challenge = answer(&mut shm, &socket).unwrap();
+    let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
+    let (_, memory) = Segment::create().unwrap();
+    says(&socket, &NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], challenge.proof), Some(&memory));
+    assert_eq!(answer(&mut shm, &socket), None);
+    assert!(!shm.is_up());
+    // Sessions that there are not.
+    let silent: Vec<_> = (0..2 * EXCHANGES_MAX)
+        .map(|number| {
+            let socket = socket::connect(id).unwrap();
+            let session = 1000 + number as u64;
+            says(
+                &socket,
+                &NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, session, [1; 16], [0; 16]),
+                None,
+            );
+            serve(std::slice::from_mut(&mut shm));
+            socket
+        })
+        .collect();
+    assert!(shm.exchanges.len() <= EXCHANGES_MAX);
+    for (_, exchange) in &mut shm.exchanges {
+        exchange.since -= EXCHANGE_LIMIT * 2;
+    }
+    serve(std::slice::from_mut(&mut shm));
+    assert!(shm.exchanges.is_empty());
+    drop(silent);
+}
+
+/// RR-SHM-3
+#[test]
+fn memory_of_another_kind_is_refused_after_a_right_proof() {
+    let id = engine();
+    for kind in 0..3 {
+        let mut shm = Shm::open(id).unwrap();
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
+        let bytes = if kind == 0 { SEGMENT_BYTES } else { SEGMENT_BYTES / 2 };
+        rustix::fs::ftruncate(&memory, bytes as u64).unwrap();
+        if kind > 0 {
+            rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        }
+        let socket = stranger(&mut shm, id);
+        says(&socket, &NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]), None);
+        let challenge = answer(&mut shm, &socket).unwrap();
+        let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
+        let known = neighbour(5, id, true, KEY);
+        let proof = handshake::proof_of_connected(&known, [&[1; 16], &challenge.nonce]);
+        let offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], proof);
+        says(&socket, &offer, (kind < 2).then_some(&memory));
+        assert_eq!(answer(&mut shm, &socket), None, "{kind}");
+        assert!(!shm.is_up());
+    }
+}
+
+/// RR-SHM-4
+#[test]
+fn a_neighbour_speaks_for_no_other_session() {
+    let mut both = shared(5);
+    let forged = datagram(6, b"not mine");
+    let channel = both[0].channels[0].as_mut().unwrap();
+    assert_eq!(channel.send(&forged), Ok(true));
+    assert_eq!(take(&mut both[1]), None);
+    assert_eq!(both[1].figures().strays, 1);
+    let text = datagram(5, b"mine");
+    assert!(send(&mut both[0], &text));
+    assert_eq!(take(&mut both[1]).map(|(_, text)| text), Some(text));
+}
+
+/// RR-SHM-5
+#[test]
+fn a_neighbour_that_scribbles_over_everything_is_given_up() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    for seed in 0..20_u64 {
+        let [mut victim, hostile] = shared(5);
+        let channel = hostile.channels[0].as_ref().unwrap();
+        let (memory, is_over) = (channel.memory(), Arc::new(AtomicBool::new(false)));
+        let scribbling = std::thread::spawn({
+            let is_over = Arc::clone(&is_over);
+            move || {
+                let mut random = seed * 2 + 1;
+                while !is_over.load(Ordering::Relaxed) {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let word = (random >> 33) as usize % (SEGMENT_BYTES / 8);
+                    memory.scribble(word, random >> (random & 63));
+                }
+            }
+        });
+        let start = Instant::now();
+        let text = datagram(5, &[1; 300]);
+        while victim.is_up() && start.elapsed() < Duration::from_millis(200) {
+            send(&mut victim, &text);
+            take(&mut victim);
+            victim.serve(start.elapsed().as_nanos().is_multiple_of(3));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        scribbling.join().unwrap();
+        // Nothing of it is said to be of the session, or all of it.
+        let figures = victim.figures();
+        assert!(figures.broken == 1 || victim.is_up(), "{figures:?}");
+        if figures.broken == 1 {
+            assert!(!send(&mut victim, &text) && take(&mut victim).is_none());
+        }
+    }
+}

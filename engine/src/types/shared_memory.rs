@@ -1,0 +1,45 @@
+//! Shared memory with engines of the same host: whether, and what became of it.
+
+/// Whether datagrams go by shared memory to engines of the same host.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub enum SharedMemoryState {
+    /// The setting `shared_memory` is off.
+    #[default]
+    Off,
+    /// It is offered to engines of this kernel and network namespace that have a session with this
+    /// one and the setting on.
+    #[non_exhaustive]
+    On {
+        /// What became of it so far.
+        figures: SharedMemoryFigures,
+    },
+    /// It could not be offered; all datagrams go by the UDP socket.
+    #[non_exhaustive]
+    Refused {
+        /// Why.
+        cause: String,
+    },
+}
+
+/// What became of shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct SharedMemoryFigures {
+    /// Engines that share memory with this one now.
+    pub neighbours: usize,
+    /// Datagrams that were written for them.
+    pub sent: u64,
+    /// Datagrams that came from them.
+    pub received: u64,
+    /// Datagrams for them that found no room, and went by the UDP socket.
+    pub full: u64,
+    /// Times that one of them slept and was woken.
+    pub wakes: u64,
+    /// Datagrams from them that were of no session of theirs, and were dropped.
+    pub strays: u64,
+    /// Offers that came to nothing.
+    pub refused: u64,
+    /// Neighbours that broke the rules, which go by the UDP socket since.
+    pub broken: u64,
+}

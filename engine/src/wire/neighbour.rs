@@ -1,0 +1,79 @@
+//! How two engines of one host agree on shared memory, by a unix socket of packets.
+//!
+//! ```text
+//!  who connected                         who listens
+//!  HELLO(session, nonce) ───────────────>
+//!               <──────────── CHALLENGE(nonce, proof)
+//!  MEMORY(proof), a descriptor ─────────>  maps it
+//!               <──────────────────────── READY
+//!  one byte (either way): look into the ring
+//!
+//!  0                                   4                 6                 8
+//! +-----------------------------------+-----------------+-----------------+
+//! | "RRSM"                            | kind            | version         |
+//! +-----------------------------------+-----------------+-----------------+
+//! | session                                                               | 8
+//! +-----------------------------------------------------------------------+
+//! | nonce, of HELLO and CHALLENGE                                         | 16
+//! |                                                                       |
+//! +-----------------------------------------------------------------------+
+//! | proof, of CHALLENGE and MEMORY                                        | 32
+//! |                                                                       |
+//! +-----------------------------------------------------------------------+
+//! ```
+
+use zerocopy::byteorder::little_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The first four bytes.
+pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
+/// Version of the messages and of the memory's layout.
+pub(crate) const NEIGHBOUR_VERSION: u16 = 1;
+/// Length of each message, in bytes.
+pub(crate) const NEIGHBOUR_BYTES: usize = 48;
+
+/// `kind`: who connected names the session.
+pub(crate) const KIND_NEIGHBOUR_HELLO: u16 = 1;
+/// `kind`: who listens proves that it is in the session.
+pub(crate) const KIND_CHALLENGE: u16 = 2;
+/// `kind`: who connected proves the same and hands the memory over.
+pub(crate) const KIND_MEMORY: u16 = 3;
+/// `kind`: who listens reads from the memory.
+pub(crate) const KIND_READY: u16 = 4;
+
+/// The drawing above.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct NeighbourMessage {
+    pub(crate) magic: [u8; 4],
+    pub(crate) kind: U16,
+    pub(crate) version: U16,
+    pub(crate) session: U64,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) proof: [u8; 16],
+}
+
+const _: () = assert!(size_of::<NeighbourMessage>() == NEIGHBOUR_BYTES);
+
+impl NeighbourMessage {
+    /// One of this version.
+    pub(crate) fn new(kind: u16, session: u64, nonce: [u8; 16], proof: [u8; 16]) -> Self {
+        Self {
+            magic: NEIGHBOUR_MAGIC,
+            kind: kind.into(),
+            version: NEIGHBOUR_VERSION.into(),
+            session: session.into(),
+            nonce,
+            proof,
+        }
+    }
+
+    /// What `bytes` say, if they are a message of this version and kind.
+    pub(crate) fn parse(bytes: &[u8], kind: u16) -> Option<Self> {
+        let message = Self::read_from_bytes(bytes).ok()?;
+        let is_right = message.magic == NEIGHBOUR_MAGIC
+            && message.version.get() == NEIGHBOUR_VERSION
+            && message.kind.get() == kind;
+        is_right.then_some(message)
+    }
+}

@@ -1,0 +1,113 @@
+//! The ring of shared memory, in every order that the memory model allows.
+//!
+//! The file under test is the engine's own, over memory of `loom`'s.
+
+#![allow(dead_code, reason = "the models do not need all of the file")]
+
+#[path = "../src/driver/shm/ring.rs"]
+mod ring;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
+use loom::thread;
+
+use ring::{LINE_BYTES, LINES, LONGEST, Lines, Reader, Writer};
+
+/// The first lines of a ring: `loom` has no room for all. A model goes no further.
+const WORDS: usize = 8 * LINE_BYTES / 8;
+
+const _: () = assert!(WORDS < LINES * LINE_BYTES / 8);
+
+/// Only words that a model touches are made.
+struct Memory(Vec<AtomicU64>);
+
+impl Memory {
+    fn new() -> Arc<Self> {
+        // Words 0, 8, 16 ... and what follows those of datagrams.
+        Arc::new(Self((0..WORDS / 4).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// A line has two words here: of short datagrams nothing else is used.
+    fn at(&self, word: usize) -> &AtomicU64 {
+        assert!(word % 8 < 2, "word {word} of a line");
+        &self.0[word / 8 * 2 + word % 8]
+    }
+}
+
+impl Lines for Memory {
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        self.at(word).load(order)
+    }
+
+    fn store(&self, word: usize, value: u64, order: Ordering) {
+        self.at(word).store(value, order);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        self.at(offset / 8).store(word, Ordering::Relaxed);
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.at(offset / 8).load(Ordering::Relaxed).to_le_bytes());
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_is_read_is_what_was_written() {
+    loom::model(|| {
+        let memory = Memory::new();
+        let theirs = Arc::clone(&memory);
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new();
+            for number in 1..=3_u64 {
+                assert_eq!(writer.write(&*theirs, &number.to_le_bytes()), Ok(true));
+            }
+        });
+        let (mut reader, mut into, mut due) = (Reader::new(), vec![0; LONGEST], 1_u64);
+        for _ in 0..4 {
+            match reader.read(&*memory, &mut into).expect("a writer that keeps the rules") {
+                Some(length) => {
+                    assert_eq!(into[..length], due.to_le_bytes());
+                    due += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        writing.join().unwrap();
+        while let Some(length) = reader.read(&*memory, &mut into).unwrap() {
+            assert_eq!(into[..length], due.to_le_bytes());
+            due += 1;
+        }
+        assert_eq!(due, 4);
+    });
+}
+
+/// A reader sleeps behind its announcement only if whoever writes wakes it.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let (memory, is_woken) = (Memory::new(), Arc::new(AtomicBool::new(false)));
+        let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new();
+            assert_eq!(writer.write(&*theirs, &7_u64.to_le_bytes()), Ok(true));
+            if writer.must_wake(&*theirs) {
+                wakes.store(true, Ordering::Release);
+            }
+        });
+        let reader = Reader::new();
+        // It wakes for another reason, and sleeps again.
+        let first = reader.fall_asleep(&*memory);
+        reader.wake_up(&*memory);
+        let sleeps = reader.fall_asleep(&*memory);
+        writing.join().unwrap();
+        assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
+    });
+}
