@@ -25,7 +25,7 @@ const ROOM: usize = sync::CHUNK;
 
 struct Chunk<T> {
     /// The next one. Stored by the writer, before it publishes an entry there.
-    next: AtomicPtr<Chunk<T>>,
+    next: AtomicPtr<Self>,
     entries: [UnsafeCell<MaybeUninit<T>>; ROOM],
 }
 
@@ -161,7 +161,7 @@ impl<T> Chunks<T> {
         let end = first + count;
         let mut at = first;
         while at < end {
-            if at % ROOM == 0 && at != 0 {
+            if at != 0 && at.is_multiple_of(ROOM) {
                 self.go_on(&mut next);
             }
             let piece = (ROOM - at % ROOM).min(end - at);
