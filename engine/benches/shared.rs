@@ -18,6 +18,8 @@ mod hooks {
     pub(crate) use super::simulated_threads as threads;
 }
 
+#[path = "../src/progress/shared/chunks.rs"]
+mod chunks;
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
 #[path = "../src/progress/shared/queue.rs"]

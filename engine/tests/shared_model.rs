@@ -12,8 +12,12 @@ macro_rules! planted {
     };
 }
 
+#[path = "../src/progress/shared/chunks.rs"]
+mod chunks;
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
+#[path = "../src/progress/shared/count.rs"]
+mod count;
 #[path = "../src/progress/shared/queue.rs"]
 mod queue;
 #[path = "../src/progress/shared/wait.rs"]
@@ -23,8 +27,9 @@ mod wait_set;
 
 /// Stands in for `progress/shared/sync.rs`.
 mod sync {
+    pub(crate) use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::{
-        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence,
     };
 
     use std::collections::hash_map::DefaultHasher;
@@ -32,7 +37,13 @@ mod sync {
     use std::num::NonZeroU32;
     use std::time::Instant;
 
-    use loom::sync::{Condvar, Mutex};
+    use loom::sync::{Condvar, MutexGuard};
+
+    pub(crate) const CHUNK: usize = 2;
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
 
     pub(crate) fn thread_number() -> usize {
         let mut hasher = DefaultHasher::new();
@@ -55,6 +66,43 @@ mod sync {
 
     pub(crate) fn yield_now() {
         loom::thread::yield_now();
+    }
+
+    /// `loom` takes sequentially consistent accesses for those that acquire and release: fences
+    /// around them make up for that.
+    #[derive(Debug)]
+    pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    impl AtomicU64 {
+        pub(crate) fn new(value: u64) -> Self {
+            Self(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        fn fenced<R>(order: Ordering, access: impl FnOnce() -> R) -> R {
+            if order != Ordering::SeqCst {
+                return access();
+            }
+            fence(order);
+            let answer = access();
+            fence(order);
+            answer
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            Self::fenced(order, || self.0.load(order))
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            Self::fenced(order, || self.0.store(value, order));
+        }
+
+        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            Self::fenced(order, || self.0.fetch_add(value, order))
+        }
+
+        pub(crate) fn fetch_min(&self, value: u64, order: Ordering) -> u64 {
+            Self::fenced(order, || self.0.fetch_min(value, order))
+        }
     }
 
     /// Wakes all, whatever their number and keys; never in time.
@@ -89,7 +137,9 @@ mod sync {
 use std::sync::Arc;
 use std::time::Instant;
 
+use chunks::chunks;
 use combiner::{Combiner, Posted};
+use count::Count;
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -295,6 +345,117 @@ fn a_notification_is_not_missed() {
         }
         other.join().unwrap();
         assert_eq!(shared.0.sleepers(), 0);
+    });
+}
+
+/// Entries in `Box`es: one that is taken twice or never is found out by loom, or as a leak.
+#[test]
+fn readers_take_each_entry_once_and_in_order() {
+    bounded(3, || {
+        let (mut writer, queue) = chunks::<Box<u32>>();
+        let reader = |queue: Arc<chunks::Chunks<Box<u32>>>| {
+            move || {
+                let mut taken = Vec::new();
+                queue.take(&mut taken, 2);
+                queue.take(&mut taken, 2);
+                taken
+            }
+        };
+        let other = thread::spawn(reader(Arc::clone(&queue)));
+        // Into the third chunk, while the first goes back.
+        (0..5).for_each(|number| writer.push(Box::new(number)));
+        let mine = reader(Arc::clone(&queue))();
+        let others = other.join().unwrap();
+        let mut left = Vec::new();
+        queue.take(&mut left, 5);
+        assert!(queue.is_empty() && writer.len() == 0);
+        for taken in [&mine, &others] {
+            assert!(taken.is_sorted(), "{taken:?}");
+        }
+        let mut all: Vec<u32> = [mine, others, left].concat().into_iter().map(|it| *it).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+    });
+}
+
+#[test]
+fn an_entry_that_is_notified_is_seen_by_who_sleeps() {
+    bounded(3, || {
+        let (mut writer, queue) = chunks::<u32>();
+        let waiters = Arc::new(WaitSet::default());
+        let (sleepers, entries) = (Arc::clone(&waiters), Arc::clone(&queue));
+        let reader = thread::spawn(move || {
+            let mut taken = Vec::new();
+            loop {
+                let ticket = sleepers.prepare_for(Keys::of(3));
+                entries.take(&mut taken, 1);
+                if taken.len() == 3 {
+                    break taken;
+                }
+                if entries.is_empty() {
+                    ticket.wait(None);
+                }
+            }
+        });
+        for number in 0..3 {
+            writer.push(number);
+            waiters.notify_all(Keys::of(3));
+        }
+        assert_eq!(reader.join().unwrap(), [0, 1, 2]);
+    });
+}
+
+/// As a wait for a counter does.
+fn wait_for_count(waiters: &WaitSet, count: &Count, threshold: u64) {
+    loop {
+        let ticket = waiters.prepare_for(Keys::of(3));
+        count.want(threshold);
+        if count.value() >= threshold {
+            return;
+        }
+        ticket.wait(None);
+    }
+}
+
+#[test]
+fn waiters_for_several_values_of_a_counter_are_woken() {
+    bounded(3, || {
+        let shared = Arc::new((WaitSet::default(), Count::new(3)));
+        let wait = |threshold| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || wait_for_count(&shared.0, &shared.1, threshold))
+        };
+        let (first, second) = (wait(1), wait(2));
+        for _ in 0..2 {
+            if shared.1.add(1) {
+                shared.0.notify_all(Keys::of(3));
+            }
+        }
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+/// One of two that count takes a wish back for which the other has come too late.
+#[test]
+fn two_that_count_wake_who_waits_for_both() {
+    bounded(3, || {
+        let shared = Arc::new((WaitSet::default(), Count::new(3)));
+        let add = |shared: &(WaitSet, Count)| {
+            if shared.1.add(1) {
+                shared.0.notify_all(Keys::of(3));
+            }
+        };
+        let others = Arc::clone(&shared);
+        let other = thread::spawn(move || add(&others));
+        let waiters = Arc::clone(&shared);
+        let waiter = thread::spawn(move || {
+            wait_for_count(&waiters.0, &waiters.1, 1);
+            wait_for_count(&waiters.0, &waiters.1, 2);
+        });
+        add(&shared);
+        other.join().unwrap();
+        waiter.join().unwrap();
     });
 }
 

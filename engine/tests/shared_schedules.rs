@@ -12,6 +12,8 @@ macro_rules! planted {
     };
 }
 
+#[path = "../src/progress/shared/chunks.rs"]
+mod chunks;
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
 #[path = "../src/progress/shared/queue.rs"]
@@ -23,8 +25,9 @@ mod wait_set;
 
 /// Stands in for `progress/shared/sync.rs`.
 mod sync {
+    pub(crate) use shuttle::sync::Mutex;
     pub(crate) use shuttle::sync::atomic::{
-        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 
     use std::collections::hash_map::DefaultHasher;
@@ -32,7 +35,13 @@ mod sync {
     use std::num::NonZeroU32;
     use std::time::Instant;
 
-    use shuttle::sync::{Condvar, Mutex};
+    use shuttle::sync::{Condvar, MutexGuard};
+
+    pub(crate) const CHUNK: usize = 2;
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
 
     pub(crate) fn thread_number() -> usize {
         let mut hasher = DefaultHasher::new();

@@ -10,7 +10,8 @@ use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use super::queues::Sleeper;
-use crate::progress::counters::{Count, CounterEvents};
+use crate::progress::counters::CounterEvents;
+use crate::progress::shared::Count;
 use crate::types::Error;
 
 /// How a wait for a counter ended.

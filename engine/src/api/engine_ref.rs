@@ -131,12 +131,14 @@ pub trait EngineRef: Clone {
         more: bool,
     ) -> Result<OperationId, Refused>;
 
-    /// The same, with a handle.
+    /// The same, with a handle. Before one with a fence goes a flush, which is told to `flushed_to`
+    /// if it fails.
     fn start_one_sided(
         &self,
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
+        flushed_to: PostedTo<&Self::Queue>,
     ) -> Result<Posted<Self::Handle>, Refused>;
 
     /// Posts a put of a copy of `bytes`, of which only a failure is reported.

@@ -121,28 +121,6 @@ impl<M: Attached> Endpoint<M> {
         }
     }
 
-    /// What stands behind a fence stands behind a flush, too: puts without an answer have one then.
-    fn fence(&self, peer: Peer, options: &SendOptions) -> Result<(), Error> {
-        if !options.fence {
-            return Ok(());
-        }
-        let flush = SendOptions { silent: true, fence: false, more: true, ..*options };
-        self.post_flush(peer, flush).map(drop)
-    }
-
-    /// As [`Self::fence`], and gives the memory back if that fails.
-    fn behind_fence(
-        &self,
-        peer: Peer,
-        memory: Memory,
-        options: &SendOptions,
-    ) -> Result<Memory, Failed> {
-        match self.fence(peer, options) {
-            Ok(()) => Ok(memory),
-            Err(error) => Err(refused((error, memory))),
-        }
-    }
-
     #[allow(clippy::type_complexity, reason = "the queue is that of the engine reference")]
     fn ends_at(&self, options: &SendOptions) -> PostedTo<&<M::Engine as EngineRef>::Queue> {
         let (user_data, silent) = (options.user_data, options.silent);
@@ -156,7 +134,8 @@ impl<M: Attached> Endpoint<M> {
         options: &SendOptions,
     ) -> Result<Operation<M>, Failed> {
         let engine = &self.open().engine;
-        match engine.start_one_sided(request, memory, options.more).map_err(refused)? {
+        let to = self.ends_at(options);
+        match engine.start_one_sided(request, memory, options.more, to).map_err(refused)? {
             Posted::Pending(handle) => Ok(Operation::pending(engine.clone(), handle)),
             Posted::Sent(..) => unreachable!("an operation on memory is posted with its handle"),
         }
@@ -175,7 +154,6 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<Operation<M>, Failed> {
         let memory = super::send::memory_of(buffer.into())?;
-        let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         self.start(request, memory, &options)
     }
@@ -193,7 +171,6 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<OperationId, Failed> {
         let memory = super::send::memory_of(buffer.into())?;
-        let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         let to = self.ends_at(&options);
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
@@ -216,7 +193,6 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<OperationId, Failed> {
         let memory = super::send::memory_of(buffer.into())?;
-        let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, memory.shape.len() as u64, &options);
         let request = OneSidedRequest { invalidates: true, ..request };
         let to = self.ends_at(&options);
@@ -242,7 +218,6 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<OperationId, Error> {
         // SAFETY: the caller promises that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, shape.len() as u64, &options);
         self.post_raw(request, shape, &options)
     }
@@ -275,7 +250,6 @@ impl<M: Attached> Endpoint<M> {
         bytes: &[u8],
         options: SendOptions,
     ) -> Result<(), Error> {
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
         self.open().engine.inject_put(request, bytes, self.ends_at(&options), options.more)
     }
@@ -293,10 +267,14 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
         self.block_on(options.timeout, |engine| {
-            engine.start_one_sided(request, Memory { buffer: None, shape }, options.more)
+            engine.start_one_sided(
+                request,
+                Memory { buffer: None, shape },
+                options.more,
+                self.ends_at(&options),
+            )
         })
     }
 
@@ -313,7 +291,6 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<Operation<M>, Failed> {
         let memory = memory_of(buffer.into())?;
-        let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, Verb::Get, at, memory.shape.len() as u64, &options);
         self.start(request, memory, &options)
     }
@@ -331,7 +308,6 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<OperationId, Failed> {
         let memory = memory_of(buffer.into())?;
-        let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, Verb::Get, at, memory.shape.len() as u64, &options);
         let to = self.ends_at(&options);
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
@@ -356,7 +332,6 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<OperationId, Error> {
         // SAFETY: the caller promises that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, Verb::Get, at, shape.len() as u64, &options);
         self.post_raw(request, shape, &options)
     }
@@ -374,10 +349,14 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, Verb::Get, at, into.len() as u64, &options);
         self.block_on(options.timeout, |engine| {
-            engine.start_one_sided(request, Memory { buffer: None, shape }, options.more)
+            engine.start_one_sided(
+                request,
+                Memory { buffer: None, shape },
+                options.more,
+                self.ends_at(&options),
+            )
         })
     }
 
@@ -395,7 +374,6 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<OperationId, Error> {
         let (verb, length, operands) = atomic.parts(0)?;
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let to = self.ends_at(&options);
@@ -424,7 +402,6 @@ impl<M: Attached> Endpoint<M> {
             Ok(parts) => parts,
             Err(error) => return Err(refused((error, memory))),
         };
-        let memory = self.behind_fence(peer, memory, &options)?;
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let to = self.ends_at(&options);
@@ -451,7 +428,6 @@ impl<M: Attached> Endpoint<M> {
         // SAFETY: the caller promises that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let (verb, length, operands) = atomic.parts(shape.len())?;
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, verb, at, length, &options);
         self.post_raw(OneSidedRequest { operands, ..request }, shape, &options)
     }
@@ -471,12 +447,16 @@ impl<M: Attached> Endpoint<M> {
         options: SendOptions,
     ) -> Result<(), Error> {
         let (verb, length, operands) = atomic.parts(fetched.len())?;
-        self.fence(peer, &options)?;
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let shape = Shape::contiguous(fetched.as_mut_ptr(), fetched.len());
         let status = self.block_on(options.timeout, |engine| {
-            engine.start_one_sided(request, Memory { buffer: None, shape }, options.more)
+            engine.start_one_sided(
+                request,
+                Memory { buffer: None, shape },
+                options.more,
+                self.ends_at(&options),
+            )
         });
         status.map(drop)
     }
@@ -529,7 +509,7 @@ impl<M: Attached> Endpoint<M> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
         let flushed = self.block_on(options.timeout, |engine| {
-            engine.start_one_sided(request, Memory::nothing(), options.more)
+            engine.start_one_sided(request, Memory::nothing(), options.more, self.ends_at(&options))
         });
         flushed.map(drop)
     }

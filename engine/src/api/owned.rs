@@ -146,7 +146,7 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
         more: bool,
     ) -> Result<OperationId, Refused> {
-        self.borrow_mut().post_one_sided(request, memory, here(to).route(), more).map(named)
+        self.borrow_mut().post_one_sided_to(request, memory, here(to), more).map(named)
     }
 
     fn start_one_sided(
@@ -154,8 +154,9 @@ impl EngineRef for Rc<EngineCell> {
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
+        flushed_to: PostedTo<&u32>,
     ) -> Result<Posted, Refused> {
-        self.borrow_mut().start_one_sided(request, memory, more, None)
+        self.borrow_mut().start_one_sided(request, memory, more, here(flushed_to), None)
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use crate::progress::wait_object::WaitObject;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
-use crate::types::{Completion, Error, OperationId, OperationName, Outcome};
+use crate::types::{Completion, Error, OperationId, Outcome};
 
 impl EngineRef for Arc<SharedEngine> {
     /// A strong one: who closes an endpoint waits for the end of its operations, although another
@@ -141,10 +141,7 @@ impl EngineRef for Arc<SharedEngine> {
         to: PostedTo<&Arc<OutsideQueue>>,
         more: bool,
     ) -> Result<OperationId, Refused> {
-        let to = numbered(to);
-        let posted =
-            (**self).with(|engine| engine.post_one_sided(request, memory, to.route(), more));
-        posted.map(|id| OperationId(OperationName::Posted(id)))
+        (**self).post_one_sided(request, memory, numbered(to), more)
     }
 
     fn start_one_sided(
@@ -152,15 +149,13 @@ impl EngineRef for Arc<SharedEngine> {
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
+        flushed_to: PostedTo<&Arc<OutsideQueue>>,
     ) -> Result<Posted<Arc<Ticket>>, Refused> {
-        let ticket = Arc::new(Ticket::new());
-        let start = |engine: &mut Engine| {
-            engine.start_one_sided(request, memory, more, Some(&ticket)).map(drop)
-        };
-        (**self).with(start)?;
+        let ticket = (**self).start_one_sided(request, memory, more, numbered(flushed_to))?;
         Ok(Posted::Pending(ticket))
     }
 
+    #[inline]
     fn inject_put(
         &self,
         request: OneSidedRequest,
@@ -168,8 +163,7 @@ impl EngineRef for Arc<SharedEngine> {
         to: PostedTo<&Arc<OutsideQueue>>,
         more: bool,
     ) -> Result<(), Error> {
-        let to = numbered(to);
-        (**self).with(|engine| engine.inject_put(request, bytes, to, more))
+        (**self).inject_put(request, bytes, numbered(to), more)
     }
 
     fn cancel(&self, operation: OperationId) -> bool {

@@ -11,7 +11,7 @@ use super::events::EventQueues;
 use super::held::Held;
 use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
-use super::shared::Keys;
+use super::shared::{ChunkWriter, Keys};
 use crate::memory::{Buffer, Shape, Span, Window};
 use crate::proto::table::{Id, Table};
 use crate::types::{
@@ -68,22 +68,28 @@ struct Slot {
     counts_for: u16,
 }
 
+/// What the end of an operation is to counters, which has memory of so many bytes.
+#[cold]
+pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEvents> {
+    match kind {
+        OperationKind::Send => Some(CounterEvents::SEND),
+        OperationKind::Receive | OperationKind::MultiReceive => Some(CounterEvents::RECEIVE),
+        OperationKind::Get => Some(CounterEvents::READ),
+        OperationKind::Put => Some(CounterEvents::WRITE),
+        // The memory of an atomic operation is where it fetches to.
+        OperationKind::Atomic if bytes > 0 => Some(CounterEvents::READ),
+        OperationKind::Atomic => Some(CounterEvents::WRITE),
+        OperationKind::Flush | OperationKind::RemotePut => None,
+    }
+}
+
 impl Slot {
     /// What its end is to counters.
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
-        // The memory of an atomic operation is where it fetches to.
-        let fetched_bytes = self.shape.len();
-        match self.kind {
-            OperationKind::Send => Some(CounterEvents::SEND),
-            OperationKind::Receive => Some(CounterEvents::RECEIVE),
-            OperationKind::MultiReceive => (!is_ok).then_some(CounterEvents::RECEIVE),
-            OperationKind::Get => Some(CounterEvents::READ),
-            OperationKind::Put => Some(CounterEvents::WRITE),
-            OperationKind::Atomic if fetched_bytes > 0 => Some(CounterEvents::READ),
-            OperationKind::Atomic => Some(CounterEvents::WRITE),
-            OperationKind::Flush | OperationKind::RemotePut => None,
-        }
+        // Each of its messages counts.
+        let is_unheard = is_ok && self.kind == OperationKind::MultiReceive;
+        counted_as(self.kind, self.shape.len()).filter(|_| !is_unheard)
     }
 
     /// What is known of an operation whose peer failed.
@@ -120,12 +126,12 @@ struct Queue {
     /// outside, the former.
     reserved: usize,
     /// Where completions go that are read outside of the engine.
-    outside: Option<Arc<OutsideQueue>>,
+    outside: Option<ChunkWriter<Completion>>,
 }
 
 impl Queue {
     fn has_room(&self) -> bool {
-        let unread = self.outside.as_ref().map_or(0, |outside| outside.len());
+        let unread = self.outside.as_ref().map_or(0, ChunkWriter::len);
         self.reserved + unread < self.entries_max
     }
 }
@@ -192,36 +198,29 @@ impl Completions {
     /// Opens a completion queue with one user. A bound of its own keeps one that nobody reads from
     /// stopping the others.
     pub(crate) fn open_queue(&mut self, entries_max: usize) -> u32 {
-        self.open_queue_with(entries_max, None)
-    }
-
-    /// The same, for completions that are read outside of the engine.
-    pub(crate) fn open_outside_queue(&mut self, entries_max: usize) -> Arc<OutsideQueue> {
-        let outside = Arc::new(OutsideQueue::default());
-        let number = self.open_queue_with(entries_max, Some(Arc::clone(&outside)));
-        outside.set_number(number);
-        outside
-    }
-
-    /// The completions of an open queue are read outside from now on.
-    pub(crate) fn move_queue_outside(&mut self, number: u32) -> Arc<OutsideQueue> {
-        let outside = Arc::new(OutsideQueue::default());
-        outside.set_number(number);
-        let queue = &mut self.queues[number as usize];
-        queue.reserved -= queue.entries.len();
-        queue.entries.drain(..).for_each(|completion| outside.push(completion));
-        queue.outside = Some(Arc::clone(&outside));
-        outside
-    }
-
-    fn open_queue_with(&mut self, entries_max: usize, outside: Option<Arc<OutsideQueue>>) -> u32 {
         let free = self.queues.iter().position(|queue| queue.users == 0);
         let index = free.unwrap_or_else(|| {
             self.queues.push(Queue::default());
             self.queues.len() - 1
         });
-        self.queues[index] = Queue { users: 1, entries_max, outside, ..Queue::default() };
+        self.queues[index] = Queue { users: 1, entries_max, ..Queue::default() };
         index as u32
+    }
+
+    /// The same, for completions that are read outside of the engine.
+    pub(crate) fn open_outside_queue(&mut self, entries_max: usize) -> Arc<OutsideQueue> {
+        let number = self.open_queue(entries_max);
+        self.move_queue_outside(number)
+    }
+
+    /// The completions of an open queue are read outside from now on.
+    pub(crate) fn move_queue_outside(&mut self, number: u32) -> Arc<OutsideQueue> {
+        let (mut writer, outside) = OutsideQueue::new(number);
+        let queue = &mut self.queues[number as usize];
+        queue.reserved -= queue.entries.len();
+        queue.entries.drain(..).for_each(|completion| writer.push(completion));
+        queue.outside = Some(writer);
+        outside
     }
 
     /// One more user of a queue.
@@ -399,7 +398,7 @@ impl Completions {
     #[inline]
     fn report(&mut self, number: u32, completion: Completion) {
         let queue = &mut self.queues[number as usize];
-        match &queue.outside {
+        match &mut queue.outside {
             None => queue.entries.push_back(completion),
             Some(outside) => {
                 outside.push(completion);
@@ -407,6 +406,12 @@ impl Completions {
                 self.news.classes |= class_of(number);
             }
         }
+    }
+
+    /// Whether there is something for anybody outside of the engine.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.news.is_empty()
     }
 
     /// For whom there is something outside of the engine.

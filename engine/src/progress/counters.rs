@@ -1,9 +1,10 @@
 //! Counters of operations that have ended, which any thread reads without the engine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bitflags::bitflags;
+
+use super::shared::Count;
 
 bitflags! {
     /// What a counter counts of an endpoint (the flags of `fi_ep_bind`).
@@ -31,73 +32,6 @@ const EVENTS: usize = CounterEvents::all().bits().count_ones() as usize;
 /// No endpoint: of operations that are not counted.
 pub(super) const UNCOUNTED: u16 = u16::MAX;
 
-/// One counter. Those who hold the engine and the counter's user write, all read.
-#[derive(Debug)]
-pub(crate) struct Count {
-    value: AtomicU64,
-    errors: AtomicU64,
-    /// The lowest value that somebody sleeps for; `u64::MAX`: nobody does.
-    wanted: AtomicU64,
-    /// Spreads counters over classes of those who wait.
-    number: u32,
-}
-
-impl Count {
-    /// What is counted was written before, and is seen by whoever sees the count.
-    #[inline]
-    pub(crate) fn value(&self) -> u64 {
-        self.value.load(Ordering::SeqCst)
-    }
-
-    #[inline]
-    pub(crate) fn errors(&self) -> u64 {
-        self.errors.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Says that the caller is about to sleep until the value is `threshold` or more. To be called
-    /// before the value is looked at, and again after each wake.
-    pub(crate) fn want(&self, threshold: u64) {
-        // Where a lower value is wanted already its news comes behind this look, and wakes the
-        // caller, too.
-        if self.wanted.load(Ordering::SeqCst) > threshold {
-            self.wanted.fetch_min(threshold, Ordering::SeqCst);
-        }
-    }
-
-    /// `true`: those who wait are to be told.
-    pub(crate) fn add(&self, more: u64) -> bool {
-        let value = self.value.fetch_add(more, Ordering::SeqCst).wrapping_add(more);
-        self.is_wanted(value)
-    }
-
-    /// As [`Self::add`].
-    pub(crate) fn set(&self, value: u64) -> bool {
-        self.value.store(value, Ordering::SeqCst);
-        self.is_wanted(value)
-    }
-
-    pub(crate) fn add_errors(&self, more: u64) {
-        self.errors.fetch_add(more, Ordering::SeqCst);
-    }
-
-    pub(crate) fn set_errors(&self, errors: u64) {
-        self.errors.store(errors, Ordering::SeqCst);
-    }
-
-    fn is_wanted(&self, value: u64) -> bool {
-        let is_wanted = self.wanted.load(Ordering::SeqCst) <= value;
-        if is_wanted {
-            // Whoever wants more says so again.
-            self.wanted.store(u64::MAX, Ordering::SeqCst);
-        }
-        is_wanted
-    }
-}
-
 type Bound = [Option<Arc<Count>>; EVENTS];
 
 /// Which counters the operations of endpoints count in.
@@ -119,13 +53,8 @@ impl Counting {
     /// A new counter, which nothing is bound to.
     pub(crate) fn open(&mut self) -> Arc<Count> {
         self.counters = self.counters.wrapping_add(1);
-        Arc::new(Count {
-            value: AtomicU64::new(0),
-            errors: AtomicU64::new(0),
-            wanted: AtomicU64::new(u64::MAX),
-            // Of another class than the first queues, which have the first numbers.
-            number: self.counters.wrapping_add(15),
-        })
+        // Of another class than the first queues, which have the first numbers.
+        Arc::new(Count::new(self.counters.wrapping_add(15)))
     }
 
     /// From now on operations of an endpoint that are posted count in `count`, and in no other one
@@ -163,7 +92,7 @@ impl Counting {
             count.add_errors(1);
             true
         };
-        is_news.then_some(count.number)
+        is_news.then_some(count.number())
     }
 }
 

@@ -21,7 +21,7 @@ use crate::types::{Address, Envelope, Error, OperationKind, Peer};
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::one_sided::ATOMIC_BYTES_MAX;
 
-fn kind_of(verb: Verb) -> OperationKind {
+pub(super) fn kind_of(verb: Verb) -> OperationKind {
     match verb {
         Verb::Put => OperationKind::Put,
         Verb::Get => OperationKind::Get,
@@ -57,31 +57,84 @@ impl Engine {
             return Err((Error::WouldBlock("cq_entries"), memory));
         }
         let peer = Some(Peer(request.peer));
-        let kind = kind_of(request.verb);
-        let (length, endpoint) = (memory.shape.len() as u64, request.endpoint);
-        let id = match self.state.core.new_one_sided(request, length) {
-            Ok(id) => id,
-            Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
-        };
+        let (kind, endpoint) = (kind_of(request.verb), request.endpoint);
+        let length = memory.shape.len() as u64;
+        match self.state.core.new_one_sided(request, length) {
+            Ok(id) => {
+                self.start_new_one_sided(id, (kind, endpoint, peer), memory, route, more);
+                Ok(id)
+            }
+            Err(refusal) => Err((self.error_of(peer, refusal), memory)),
+        }
+    }
+
+    fn start_new_one_sided(
+        &mut self,
+        id: Id,
+        (kind, endpoint, peer): (OperationKind, u16, Option<Peer>),
+        Memory { buffer, shape }: Memory,
+        route: Route,
+        more: bool,
+    ) {
         let state = &mut *self.state;
-        let Memory { buffer, shape } = memory;
         state.completions.insert(id, kind, route, buffer, shape, peer, Envelope::UNTAGGED);
         state.completions.count_for(id, endpoint);
         state.core.enqueue_one_sided(id, state.now_ns);
         if !more {
             self.work();
         }
-        Ok(id)
     }
 
-    /// The same with a new handle, whose end is in it, or in `ticket`.
+    /// What stands behind a fence stands behind a flush, too: puts without an answer have one then.
+    /// The end of the flush goes to `to`, if it fails.
+    fn flush_before(&mut self, request: &OneSidedRequest, to: PostedTo<u32>) -> Result<(), Error> {
+        if !request.fence || request.verb == Verb::Flush {
+            return Ok(());
+        }
+        let flush = OneSidedRequest {
+            verb: Verb::Flush,
+            key: 0,
+            offset: 0,
+            length: 0,
+            data: None,
+            fence: false,
+            invalidates: false,
+            operands: Box::default(),
+            ..*request
+        };
+        let route = PostedTo { silent: true, ..to }.route();
+        let posted = self.post_one_sided(flush, Memory::nothing(), route, true);
+        posted.map(drop).map_err(|(error, _)| error)
+    }
+
+    /// Posts an operation on the memory of a peer, and before one with a fence a flush. The ends go
+    /// to a queue.
+    pub(crate) fn post_one_sided_to(
+        &mut self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Id, Refused> {
+        match self.flush_before(&request, to) {
+            Ok(()) => self.post_one_sided(request, memory, to.route(), more),
+            Err(error) => Err((error, memory)),
+        }
+    }
+
+    /// The same with a new handle, whose end is in it, or in `ticket`. A flush that fails is told to
+    /// `flushed_to`.
     pub(crate) fn start_one_sided(
         &mut self,
         request: OneSidedRequest,
         memory: Memory,
         more: bool,
+        flushed_to: PostedTo<u32>,
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<Posted, Refused> {
+        if let Err(error) = self.flush_before(&request, flushed_to) {
+            return Err((error, memory));
+        }
         let Some(handle) = self.new_handle(ticket) else {
             return Err((Error::WouldBlock("cq_entries"), memory));
         };
@@ -104,6 +157,18 @@ impl Engine {
         if bytes.len() > limit {
             return Err(beyond_inject_limit(bytes.len(), limit));
         }
+        self.flush_before(&request, to)?;
+        self.inject_put_now(request, bytes, to, more)
+    }
+
+    /// [`Self::inject_put`] behind its flush.
+    fn inject_put_now(
+        &mut self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
         let session = self.state.core.route(request.peer);
         let session = session.map_err(|it| self.error_of(Some(Peer(request.peer)), it))?;
         if self.put_now(session, &request, bytes, more) {
@@ -124,6 +189,35 @@ impl Engine {
         let route = PostedTo { silent: true, ..to }.route();
         let posted = self.post_one_sided(request, Memory::copy_of(bytes), route, more);
         posted.map(drop).map_err(|(error, _)| error)
+    }
+
+    /// Puts a copy that its poster was told will be put: unless it has a fence only the bound on
+    /// operations refuses it, and a peer that has failed. The operation that it is, if it has to wait.
+    pub(crate) fn inject_promised_put(
+        &mut self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<Id>, Error> {
+        let peer = Some(Peer(request.peer));
+        if request.fence {
+            let (memory, to) = (Memory::copy_of(bytes), PostedTo { silent: true, ..to });
+            let posted = self.post_one_sided_to(request, memory, to, more);
+            return posted.map(Some).map_err(|(error, _)| error);
+        }
+        let session = self.state.core.route(request.peer);
+        let session = session.map_err(|refusal| self.error_of(peer, refusal))?;
+        if self.put_now(session, &request, bytes, more) {
+            return Ok(None);
+        }
+        let (endpoint, length) = (request.endpoint, bytes.len() as u64);
+        let id = self.state.core.new_promised_one_sided(request, length);
+        let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
+        let route = self.promised_route(to);
+        let of_it = (OperationKind::Put, endpoint, peer);
+        self.start_new_one_sided(id, of_it, Memory::copy_of(bytes), route, more);
+        Ok(Some(id))
     }
 
     /// Stages a put that is over with that.

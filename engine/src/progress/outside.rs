@@ -1,61 +1,42 @@
 //! Where operations end that threads outside of the engine wait for: queues and tickets that are
 //! read without it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use crossbeam_queue::SegQueue;
-
+use super::shared::{ChunkWriter, Chunks, chunks};
 use crate::proto::table::Id;
 use crate::types::{Completion, Outcome};
 
-/// A completion queue that any thread reads. Those who hold the engine write, one after the other.
-#[derive(Debug, Default)]
+/// A completion queue that any thread reads. Those who hold the engine write, one after the other,
+/// by its [`ChunkWriter`].
+#[derive(Debug)]
 pub struct OutsideQueue {
-    entries: SegQueue<Completion>,
-    /// At least as many as there are.
-    len: AtomicUsize,
-    number: AtomicU32,
+    entries: Arc<Chunks<Completion>>,
+    number: u32,
 }
 
 impl OutsideQueue {
-    pub(super) fn set_number(&self, number: u32) {
-        self.number.store(number, Ordering::Relaxed);
+    /// A new one of this number, and what writes to it.
+    pub(super) fn new(number: u32) -> (ChunkWriter<Completion>, Arc<Self>) {
+        let (writer, entries) = chunks();
+        (writer, Arc::new(Self { entries, number }))
     }
 
     /// Which of the engine's queues it is.
     pub(crate) fn number(&self) -> u32 {
-        self.number.load(Ordering::Relaxed)
-    }
-
-    /// Completions that nobody has taken.
-    pub(super) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        self.number
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub(super) fn push(&self, completion: Completion) {
-        self.len.fetch_add(1, Ordering::Relaxed);
-        self.entries.push(completion);
-    }
-
     /// Takes the oldest completions, `limit` at the most, and says how many.
+    #[inline]
     pub(crate) fn take(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
-        let mut count = 0;
-        while count < limit
-            && let Some(completion) = self.entries.pop()
-        {
-            into.push(completion);
-            count += 1;
-        }
-        if count > 0 {
-            self.len.fetch_sub(count, Ordering::Relaxed);
-        }
-        count
+        self.entries.take(into, limit)
     }
 }
 

@@ -258,25 +258,69 @@ impl Engine {
         }
         match self.state.core.new_send(request) {
             Ok(id) => {
-                let state = &mut *self.state;
-                let kind = OperationKind::Send;
-                let Memory { buffer, shape } = memory;
-                state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
-                state.completions.count_for(id, request.endpoint);
-                state.core.enqueue(id, state.now_ns);
-                self.note_hint(request);
-                let waits = match request.hint {
-                    Hint::Latency => false,
-                    Hint::Bulk => true,
-                    Hint::None | Hint::Priority => more,
-                };
-                if !waits {
-                    self.work();
-                }
+                self.start_new_send(id, request, memory, route, more);
                 Ok(Posted::Pending(id))
             }
             Err(refusal) => Err((self.error_of(peer, refusal), memory)),
         }
+    }
+
+    fn start_new_send(
+        &mut self,
+        id: Id,
+        request: &SendRequest,
+        memory: Memory,
+        route: Route,
+        more: bool,
+    ) {
+        let peer = Some(Peer(request.peer));
+        let envelope = Envelope::of(request.context, request.tag);
+        let state = &mut *self.state;
+        let kind = OperationKind::Send;
+        let Memory { buffer, shape } = memory;
+        state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        state.completions.count_for(id, request.endpoint);
+        state.core.enqueue(id, state.now_ns);
+        self.note_hint(request);
+        let waits = match request.hint {
+            Hint::Latency => false,
+            Hint::Bulk => true,
+            Hint::None | Hint::Priority => more,
+        };
+        if !waits {
+            self.work();
+        }
+    }
+
+    /// Sends a copy that its poster was told will go: only the bound on operations refuses it, and a
+    /// peer that has failed. The operation that it is, if it has to wait.
+    pub(crate) fn inject_promised(
+        &mut self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<Id>, Error> {
+        if request.is_plain() {
+            match self.inject(request, bytes, to.route(), more) {
+                Ok(()) => return Ok(None),
+                Err(error) if error.is_would_block() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let peer = Some(Peer(request.peer));
+        let id = self.state.core.new_promised_send(request);
+        let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
+        let route = self.promised_route(to);
+        self.start_new_send(id, request, Memory::copy_of(bytes), route, more);
+        Ok(Some(id))
+    }
+
+    /// Where the end of what was promised goes: its success is not reported, and for a failure of
+    /// its peer a queue that is full has no room.
+    pub(super) fn promised_route(&self, to: PostedTo<u32>) -> Route {
+        let route = PostedTo { silent: true, ..to }.route();
+        if self.state.completions.has_room(route) { route } else { Route::Nowhere }
     }
 
     /// Posts a send whose end goes to a queue, where it is already if this is `None`.

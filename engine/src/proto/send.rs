@@ -206,6 +206,12 @@ impl Core {
         {
             return Err(SendRefusal::Full("send_queue_ops"));
         }
+        self.new_promised_send(request)
+    }
+
+    /// The same beyond the bound on those that wait: somebody else bounds those that were promised.
+    pub(crate) fn new_promised_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
+        let session = self.route(request.peer)?;
         let operation = Operation {
             endpoint: request.endpoint,
             session,

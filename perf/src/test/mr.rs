@@ -76,6 +76,12 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
                 side.endpoint.progress().map_err(message)?;
             }
         }
+        // A shared engine tells here of what it could not send for another thread.
+        let mut failed = Vec::new();
+        side.endpoint.completions(&mut failed, 1).map_err(message)?;
+        if let Some(Err(error)) = failed.pop().map(|completion| completion.result) {
+            return Err(error.to_string());
+        }
         let selector = Selector::from(side.peer, DONE);
         side.endpoint
             .receive_blocking(selector, &mut [], ReceiveOptions::new())

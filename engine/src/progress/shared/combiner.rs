@@ -120,21 +120,51 @@ impl<S, T> Combiner<S, T> {
     ///
     /// `apply` is called for requests, in their order. Called by a closure of this combiner's
     /// holder, on its thread, this queues.
-    #[inline]
+    ///
+    /// Engines call the parts of it.
+    #[cfg(test)]
     pub(crate) fn post<R>(
         &self,
         inline: impl FnOnce(&mut S) -> R,
         queued: impl FnOnce() -> T,
+        apply: impl FnMut(&mut S, T),
+    ) -> Posted<R> {
+        match self.try_begin() {
+            Ok(mut guard) => {
+                let answer = inline(&mut guard);
+                sync::point();
+                guard.release(apply);
+                Posted::Inline(answer)
+            }
+            Err(guard) => self.post_behind(guard, inline, queued, apply),
+        }
+    }
+
+    /// The state for a call that may not pass what is queued, if it is to be had now. If not: the
+    /// guard where the lock was free.
+    #[inline]
+    pub(crate) fn try_begin(&self) -> Result<Guard<'_, S, T>, Option<Guard<'_, S, T>>> {
+        match self.try_lock() {
+            Some(guard) if guard.is_clear() || planted!(PassQueue) => Ok(guard),
+            found => Err(found),
+        }
+    }
+
+    /// [`Self::post`] where [`Self::try_begin`] has given `guard` instead of the state.
+    pub(crate) fn post_behind<R>(
+        &self,
+        guard: Option<Guard<'_, S, T>>,
+        inline: impl FnOnce(&mut S) -> R,
+        queued: impl FnOnce() -> T,
         mut apply: impl FnMut(&mut S, T),
     ) -> Posted<R> {
-        let Some(mut guard) = self.try_lock() else {
+        let Some(mut guard) = guard else {
             if let Some(holder) = self.lock.push(queued()) {
                 Guard::new(self, holder).release(apply);
             }
             return Posted::Queued;
         };
-        let is_clear = guard.is_clear() || planted!(PassQueue);
-        if !is_clear && guard.drain(&mut apply).left != Left::Nothing {
+        if guard.drain(&mut apply).left != Left::Nothing {
             guard.push(queued());
             guard.release(apply);
             return Posted::Queued;
@@ -303,11 +333,17 @@ impl<'a, S, T> Guard<'a, S, T> {
     /// Releases the lock. Applies what was queued meanwhile, [`ROUNDS`] times [`BATCH`] at most;
     /// `left` is what this thread left queued.
     #[inline]
-    pub(crate) fn release(mut self, apply: impl FnMut(&mut S, T)) -> Drained {
-        if self.is_clear() && self.try_release() {
-            return Drained { applied: 0, left: Left::Nothing };
+    pub(crate) fn release(self, apply: impl FnMut(&mut S, T)) -> Drained {
+        match self.release_if_clear() {
+            Ok(()) => Drained { applied: 0, left: Left::Nothing },
+            Err(guard) => guard.release_slowly(apply),
         }
-        self.release_slowly(apply)
+    }
+
+    /// Releases the lock if nothing is queued; the guard otherwise.
+    #[inline]
+    pub(crate) fn release_if_clear(mut self) -> Result<(), Self> {
+        if self.is_clear() && self.try_release() { Ok(()) } else { Err(self) }
     }
 
     fn release_slowly(mut self, mut apply: impl FnMut(&mut S, T)) -> Drained {

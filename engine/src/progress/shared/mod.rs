@@ -5,11 +5,16 @@
 //!  wait ──────┘          └──> WaitSet (sleeping threads)                    (lock and queue)
 //! ```
 //!
+//! What comes of it is read without the lock: `Chunks` is a queue with one writer, the holder, that
+//! any thread reads.
+//!
 //! Nothing here knows engines: the state and the requests are type parameters. The models of this
 //! room are `engine/tests/shared_model.rs` (each order that the memory model allows) and
 //! `engine/tests/shared_schedules.rs` (more threads, random orders).
 
+mod chunks;
 mod combiner;
+mod count;
 mod queue;
 mod sync;
 #[cfg(test)]
@@ -17,6 +22,8 @@ mod tests;
 mod wait;
 mod wait_set;
 
-pub(super) use combiner::{CombinerCounts, Posted};
+pub(super) use chunks::{ChunkWriter, Chunks, chunks};
+pub(super) use combiner::{CombinerCounts, Guard, Posted};
+pub(crate) use count::Count;
 pub(super) use wait::{Doorbell, Progress, Shared};
 pub(super) use wait_set::Keys;

@@ -1,10 +1,13 @@
 //! What this room is made of; models put the types of their checker in its place.
 
 pub(super) use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
+pub(super) use std::sync::Mutex;
+
 use std::num::NonZeroU32;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::thread::futex::{self, Flags};
@@ -19,6 +22,14 @@ pub(super) fn thread_number() -> usize {
     }
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+/// Entries of a chunk of [`super::chunks`]; models have shorter ones.
+pub(super) const CHUNK: usize = 32;
+
+/// What a mutex guards is whole at each point where a thread may panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How often a thread looks before it gives up; models look less often.

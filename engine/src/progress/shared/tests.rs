@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::chunks::chunks;
 use super::combiner::{Combiner, Left, Posted};
 use super::wait::{Doorbell, Progress, Shared};
 use super::wait_set::{Keys, WaitSet};
@@ -378,4 +379,40 @@ fn a_call_that_waits_and_one_that_does_not() {
     world.post(0);
     assert_eq!(world.shared.enter(call, apply), 1);
     assert_eq!(world.shared.try_enter(|engine| engine.posted.len(), apply), Some(1));
+}
+
+#[test]
+fn entries_of_chunks_come_once_and_in_order() {
+    let (mut writer, chunks) = chunks::<usize>();
+    let reader = thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut taken = Vec::new();
+            while taken.len() < 10_000 {
+                chunks.take(&mut taken, 7);
+            }
+            taken
+        });
+        (0..10_000).for_each(|number| writer.push(number));
+        reader.join().unwrap()
+    });
+    assert!(reader.into_iter().eq(0..10_000));
+    assert!(chunks.is_empty() && writer.len() == 0);
+}
+
+/// What nobody took is dropped with the queue, at each fill of chunks.
+#[test]
+fn what_is_left_in_chunks_is_dropped() {
+    let room = super::sync::CHUNK;
+    for (written, taken) in [(0, 0), (1, 0), (room, 0), (room, room), (3 * room + 1, room)] {
+        let witness = Arc::new(());
+        let (mut writer, chunks) = chunks::<Arc<()>>();
+        (0..written).for_each(|_| writer.push(Arc::clone(&witness)));
+        let mut got = Vec::new();
+        assert_eq!(chunks.take(&mut got, taken), taken);
+        assert_eq!(writer.len(), written - taken);
+        drop(got);
+        assert_eq!(Arc::strong_count(&witness), 1 + written - taken);
+        drop((writer, chunks));
+        assert_eq!(Arc::strong_count(&witness), 1, "{written} written, {taken} taken");
+    }
 }

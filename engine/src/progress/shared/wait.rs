@@ -40,7 +40,7 @@ use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
-use super::combiner::{Combiner, Left, Posted};
+use super::combiner::{Combiner, Drained, Guard, Left, Posted};
 use super::sync::{self, AtomicU32, AtomicUsize, Ordering, fence};
 use super::wait_set::{Keys, WaitSet};
 
@@ -153,16 +153,73 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         &self.combiner
     }
 
-    /// [`Combiner::post`], and wakes a leader that sleeps if it is to know.
-    #[inline]
+    /// [`Combiner::post`], and wakes a leader that sleeps if it is to know. Engines call the parts
+    /// of it.
+    #[cfg(test)]
     pub(crate) fn post<R>(
         &self,
+        inline: impl FnOnce(&mut S) -> R,
+        queued: impl FnOnce() -> T,
+        apply: impl FnMut(&mut S, T),
+    ) -> Posted<R> {
+        match self.try_begin() {
+            Ok(mut guard) => {
+                let answer = inline(&mut guard);
+                if let Err(guard) = self.end(guard) {
+                    self.end_slowly(guard, apply);
+                }
+                Posted::Inline(answer)
+            }
+            Err(guard) => self.post_behind(guard, inline, queued, apply),
+        }
+    }
+
+    /// [`Combiner::try_begin`]: what is begun so is ended by [`Self::end`].
+    #[inline]
+    pub(crate) fn try_begin(&self) -> Result<Guard<'_, S, T>, Option<Guard<'_, S, T>>> {
+        self.combiner.try_begin()
+    }
+
+    /// Releases the state if that is all there is to do: no request is queued, and no leader
+    /// sleeps. Otherwise [`Self::end_slowly`] is due.
+    #[inline]
+    pub(crate) fn end<'a>(&self, guard: Guard<'a, S, T>) -> Result<(), Guard<'a, S, T>> {
+        sync::point();
+        if self.leader.phase.load(Ordering::Relaxed) == ASLEEP {
+            return Err(guard);
+        }
+        guard.release_if_clear()
+    }
+
+    /// Releases the state, behind what was queued, and wakes a leader that sleeps if it is to know.
+    pub(crate) fn end_slowly(
+        &self,
+        guard: Guard<'_, S, T>,
+        mut apply: impl FnMut(&mut S, T),
+    ) -> Drained {
+        let wakes = Cell::new(false);
+        self.judge(&guard, &wakes);
+        let drained = guard.release(|state, request| {
+            apply(state, request);
+            self.judge(state, &wakes);
+        });
+        if wakes.get() {
+            self.wake_leader();
+        }
+        drained
+    }
+
+    /// [`Self::post`] where [`Self::try_begin`] has given `guard` instead of the state.
+    pub(crate) fn post_behind<R>(
+        &self,
+        guard: Option<Guard<'_, S, T>>,
         inline: impl FnOnce(&mut S) -> R,
         queued: impl FnOnce() -> T,
         mut apply: impl FnMut(&mut S, T),
     ) -> Posted<R> {
         let wakes = Cell::new(false);
-        let posted = self.combiner.post(
+        let posted = self.combiner.post_behind(
+            guard,
             |state| {
                 let answer = inline(state);
                 self.judge(state, &wakes);
@@ -197,47 +254,44 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
     pub(crate) fn enter<R>(
         &self,
         call: impl FnOnce(&mut S) -> R,
-        apply: impl FnMut(&mut S, T),
+        mut apply: impl FnMut(&mut S, T),
     ) -> R {
-        self.call(true, call, apply).expect("it has waited for the state")
+        let guard = self.combiner.lock_behind_posts(&mut apply);
+        self.call(guard, call, apply)
     }
 
     /// As [`Self::enter`]; `None` if some thread is inside, also this one.
+    #[inline]
     pub(crate) fn try_enter<R>(
         &self,
         call: impl FnOnce(&mut S) -> R,
-        apply: impl FnMut(&mut S, T),
-    ) -> Option<R> {
-        self.call(false, call, apply)
-    }
-
-    fn call<R>(
-        &self,
-        waits: bool,
-        call: impl FnOnce(&mut S) -> R,
         mut apply: impl FnMut(&mut S, T),
     ) -> Option<R> {
-        let wakes = Cell::new(false);
-        let mut apply = |state: &mut S, request| {
-            apply(state, request);
-            self.judge(state, &wakes);
-        };
-        let mut guard = match waits {
-            true => self.combiner.lock_behind_posts(&mut apply),
-            false => {
-                let mut guard = self.combiner.try_lock()?;
+        let guard = match self.try_begin() {
+            Ok(guard) => guard,
+            Err(guard) => {
+                let mut guard = guard?;
                 // What is left is applied later, and its posters see to the leader.
                 guard.drain(&mut apply);
                 guard
             }
         };
+        Some(self.call(guard, call, apply))
+    }
+
+    /// Makes a call with the state, and sees to the leader for all that was done under this guard.
+    #[inline]
+    fn call<R>(
+        &self,
+        mut guard: Guard<'_, S, T>,
+        call: impl FnOnce(&mut S) -> R,
+        apply: impl FnMut(&mut S, T),
+    ) -> R {
         let answer = call(&mut guard);
-        self.judge(&guard, &wakes);
-        guard.release(&mut apply);
-        if wakes.get() {
-            self.wake_leader();
+        if let Err(guard) = self.end(guard) {
+            self.end_slowly(guard, apply);
         }
-        Some(answer)
+        answer
     }
 
     /// Under the lock: whether a leader that sleeps is to be woken.

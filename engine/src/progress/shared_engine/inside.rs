@@ -1,17 +1,19 @@
 //! What is under the lock, and the posts that are left to its holder.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::nanoseconds;
 use super::place::{Place, Told};
 use crate::progress::caretaker::SendEngine;
-use crate::progress::completions::PostedTo;
-use crate::progress::counters::CounterEvents;
+use crate::progress::completions::{PostedTo, counted_as};
 use crate::progress::engine::Engine;
+use crate::progress::one_sided;
 use crate::progress::outside::Ticket;
 use crate::progress::post::{Memory, Posted, Refused, kind_of};
+use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -33,8 +35,77 @@ pub(super) enum End {
 /// A post that is left to the holder.
 #[derive(Debug)]
 pub(super) enum Request {
-    Send { request: SendRequest, memory: Memory, end: End, more: bool },
-    Receive { request: ReceiveRequest, memory: Memory, end: End },
+    /// Of the shortest messages: two lines of cache with the link of its node.
+    Inject {
+        request: SendRequest,
+        bytes: Copied,
+        to: PostedTo<u32>,
+        more: bool,
+    },
+    Send {
+        request: SendRequest,
+        memory: Memory,
+        end: End,
+        more: bool,
+    },
+    Receive {
+        request: ReceiveRequest,
+        memory: Memory,
+        end: End,
+    },
+    OneSided(Box<OneSidedPost>),
+    InjectPut(Box<PutPost>),
+}
+
+/// What a queue moves for each request, with the link of its node: three lines of cache at most.
+const _: () = assert!(size_of::<Option<Request>>() <= 3 * 64 - size_of::<usize>());
+
+/// An operation on the memory of a peer.
+#[derive(Debug)]
+pub(super) struct OneSidedPost {
+    pub(super) request: OneSidedRequest,
+    pub(super) memory: Memory,
+    pub(super) end: End,
+    /// For the failure of the flush before one with a fence.
+    pub(super) flushed_to: PostedTo<u32>,
+    pub(super) more: bool,
+}
+
+/// A put of a copy.
+#[derive(Debug)]
+pub(super) struct PutPost {
+    pub(super) request: OneSidedRequest,
+    pub(super) bytes: Copied,
+    pub(super) to: PostedTo<u32>,
+    pub(super) more: bool,
+}
+
+/// Bytes that are kept in a request without an allocation, at most.
+const SHORT: usize = 22;
+
+/// A copy of what its poster wants to use again.
+#[derive(Debug)]
+pub(super) enum Copied {
+    Short(u8, [u8; SHORT]),
+    Long(Box<[u8]>),
+}
+
+impl Copied {
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        if bytes.len() > SHORT {
+            return Self::Long(bytes.into());
+        }
+        let mut short = [0; SHORT];
+        short[..bytes.len()].copy_from_slice(bytes);
+        Self::Short(bytes.len() as u8, short)
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Short(length, bytes) => &bytes[..usize::from(*length)],
+            Self::Long(bytes) => bytes,
+        }
+    }
 }
 
 /// What is under the lock.
@@ -48,6 +119,8 @@ pub(super) struct Inside {
     pub(super) armed_until_ns: Option<u64>,
     /// It is to wake before that.
     pub(super) wants_wake: bool,
+    /// Injects that were left to a holder and wait for credit or room, about from the oldest on.
+    promised: VecDeque<Id>,
 }
 
 const PRESENT: &str = "the engine is taken out only by drop, when nobody has a reference";
@@ -60,7 +133,17 @@ impl Inside {
             names_max: NAMES_MIN,
             armed_until_ns: None,
             wants_wake: false,
+            promised: VecDeque::new(),
         }
+    }
+
+    /// Whether a call has left nothing to do but to release the lock.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        let has_news = |engine: &SendEngine| engine.state.completions.has_news();
+        self.armed_until_ns.is_none()
+            && self.promised.is_empty()
+            && !self.engine.as_ref().is_some_and(has_news)
     }
 
     pub(super) fn engine(&mut self) -> &mut Engine {
@@ -85,6 +168,9 @@ impl Inside {
             self.wants_wake |= is_sooner;
             told.borrow_mut().is_sooner |= is_sooner;
         }
+        if !self.promised.is_empty() {
+            self.forget_kept(place);
+        }
         let latest = self.engine().state.completions.take_news();
         if !latest.is_empty() {
             let news = &mut told.borrow_mut().news;
@@ -93,24 +179,72 @@ impl Inside {
         }
     }
 
+    /// Injects that have gone are promised no more.
+    #[cold]
+    fn forget_kept(&mut self, place: &Place) {
+        let engine = self.engine.as_ref().expect(PRESENT);
+        let operations = engine.state.core.operations();
+        while self.promised.front().is_some_and(|id| operations.get(*id).is_none()) {
+            self.promised.pop_front();
+        }
+        place.promised.store(self.promised.len(), Ordering::Relaxed);
+    }
+
     /// Posts what was left to the holder. What a limit refuses ends with that error: its poster has
-    /// gone on, and to wait for room would hold up the requests of all others.
+    /// gone on, and to wait for room would hold up the requests of all others. Injects, whose
+    /// posters hear of no end, are bounded before they are left instead.
     pub(super) fn apply(&mut self, request: Request) {
         match request {
+            Request::Inject { request, bytes, to, more } => {
+                let bytes = bytes.as_slice();
+                match self.engine().inject_promised(&request, bytes, to, more) {
+                    Ok(waits) => self.promised.extend(waits),
+                    Err(error) => {
+                        let refused = (error, Memory::nothing());
+                        let end = End::Queue { to, number: NAMELESS };
+                        self.refuse(OperationKind::Send, request.endpoint, end, refused);
+                    }
+                }
+            }
             Request::Send { request, memory, end, more } => {
                 if let Err(refused) = self.post_send(&request, memory, &end, more) {
-                    self.report_refused(OperationKind::Send, end, refused);
-                    let completions = &mut self.engine().state.completions;
-                    completions.count(request.endpoint, CounterEvents::SEND, false);
+                    self.refuse(OperationKind::Send, request.endpoint, end, refused);
                 }
             }
             Request::Receive { request, memory, end } => {
                 if let Err(refused) = self.post_receive(&request, memory, &end) {
-                    self.report_refused(kind_of(&request), end, refused);
-                    let completions = &mut self.engine().state.completions;
-                    completions.count(request.endpoint, CounterEvents::RECEIVE, false);
+                    self.refuse(kind_of(&request), request.endpoint, end, refused);
                 }
             }
+            Request::OneSided(post) => {
+                let OneSidedPost { request, memory, end, flushed_to, more } = *post;
+                let (kind, endpoint) = (one_sided::kind_of(request.verb), request.endpoint);
+                let posted = self.post_one_sided(request, memory, &end, flushed_to, more);
+                if let Err(refused) = posted {
+                    self.refuse(kind, endpoint, end, refused);
+                }
+            }
+            Request::InjectPut(post) => {
+                let PutPost { request, bytes, to, more } = *post;
+                let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);
+                match self.engine().inject_promised_put(request, bytes, to, more) {
+                    Ok(waits) => self.promised.extend(waits),
+                    Err(error) => {
+                        let refused = (error, Memory::nothing());
+                        let end = End::Queue { to, number: NAMELESS };
+                        self.refuse(OperationKind::Put, endpoint, end, refused);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was left to the holder could not be posted.
+    fn refuse(&mut self, kind: OperationKind, endpoint: u16, end: End, refused: Refused) {
+        let event = counted_as(kind, refused.1.shape.len());
+        self.report_refused(kind, end, refused);
+        if let Some(event) = event {
+            self.engine().state.completions.count(endpoint, event, false);
         }
     }
 
@@ -150,6 +284,27 @@ impl Inside {
             }
             End::Ticket(ticket) => {
                 self.engine().start_receive(request, memory, Some(ticket))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn post_one_sided(
+        &mut self,
+        request: OneSidedRequest,
+        memory: Memory,
+        end: &End,
+        flushed_to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Refused> {
+        match end {
+            End::Queue { to, number } => {
+                let id = self.engine().post_one_sided_to(request, memory, *to, more)?;
+                self.name(*number, id);
+            }
+            End::Ticket(ticket) => {
+                let ticket = Some(ticket);
+                self.engine().start_one_sided(request, memory, more, flushed_to, ticket)?;
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ use std::time::Duration;
 use rustix::process::{Pid, getpid};
 
 use self::dedicated::Dedicated;
-use self::inside::{End, Inside, NAMELESS, Request};
+use self::inside::{Copied, End, Inside, OneSidedPost, PutPost, Request};
 pub(crate) use self::neighbours::Neighbours;
 use self::place::{Place, Told};
 use super::caretaker::{Cared, Membership, SendEngine};
@@ -34,15 +34,21 @@ use super::completions::{News, PostedTo};
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::post::{Memory, Posted, Refused};
-use super::shared::CombinerCounts;
+use super::shared::{CombinerCounts, Guard};
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
+use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
 use crate::types::{Error, OperationId, OperationName};
 
 /// Requests that wait for the holder at most; beyond it posts are refused for the time being.
 const REQUESTS_MAX: usize = 1 << 14;
+
+/// Injects that wait for the holder, or for credit or room behind it, at most: nobody hears of their
+/// end, so who posts them has no other measure of how many are under way.
+const INJECTS_MAX: usize = 1 << 10;
 
 /// An engine that any thread uses. Closed when the last reference is dropped.
 pub struct SharedEngine {
@@ -54,6 +60,8 @@ pub struct SharedEngine {
     next_request: AtomicU64,
     /// See [`REQUESTS_MAX`].
     requests_max: usize,
+    /// See [`INJECTS_MAX`].
+    injects_max: usize,
     inject_limit: usize,
     /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
     process: Pid,
@@ -76,8 +84,16 @@ impl SharedEngine {
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        let requests_max = REQUESTS_MAX;
-        Ok(Self { place, membership, thread, next_request, requests_max, inject_limit, process })
+        Ok(Self {
+            place,
+            membership,
+            thread,
+            next_request,
+            requests_max: REQUESTS_MAX,
+            injects_max: INJECTS_MAX,
+            inject_limit,
+            process,
+        })
     }
 
     /// Has a thread of its own make all progress, on `core` if there is one.
@@ -142,29 +158,26 @@ impl SharedEngine {
         if let Some(error) = self.place.failure.get() {
             return Err(error.clone());
         }
-        let news = RefCell::default();
-        let turn = self.place.shared.try_enter(
-            |inside| {
-                let turn = inside.engine().progress();
-                self.place.activity.count();
-                inside.after(&self.place, &news);
-                turn
-            },
-            |inside, request| self.place.apply(inside, request, &news),
-        );
-        self.after_call(news);
-        if matches!(turn, Some(Ok(true))) {
+        let guard = match self.try_begin() {
+            Ok(turn) => turn.guard,
+            Err(None) => return Ok(false),
+            Err(Some(mut guard)) => {
+                // What is left is applied later, and its posters see to the leader.
+                guard.drain(Inside::apply);
+                guard
+            }
+        };
+        let mut turn = Turn { engine: self, guard };
+        let happened = turn.engine().progress();
+        turn.end();
+        if matches!(happened, Ok(true)) {
             // It may have taken what others sleep for, and does not watch for them any more.
             self.place.ring();
         }
-        match turn {
-            Some(Err(error)) => {
-                self.place.fail(error.clone());
-                Err(error)
-            }
-            Some(turn) => turn,
-            None => Ok(false),
+        if let Err(error) = &happened {
+            self.place.fail(error.clone());
         }
+        happened
     }
 
     /// Those who wait for one of `classes` look again.
@@ -191,25 +204,52 @@ impl SharedEngine {
 
     // ---- Posts ----
 
-    /// Posts `memory` at once, or leaves a request with it.
+    /// The engine for a post that may be made now: nobody is inside, and nothing waits before it.
     #[inline]
-    fn post<R>(
+    fn try_begin(&self) -> Result<Turn<'_>, Option<Inner<'_>>> {
+        let guard = self.place.shared.try_begin()?;
+        Ok(Turn { engine: self, guard })
+    }
+
+    /// Ends a call behind which something is left to do.
+    #[inline(never)]
+    fn end_slowly(&self, mut guard: Inner<'_>) {
+        let told = RefCell::default();
+        guard.after(&self.place, &told);
+        self.place.shared.end_slowly(guard, |inside, request| {
+            self.place.apply(inside, request, &told);
+        });
+        self.after_call(told);
+    }
+
+    /// Whether no more requests may wait for the holder.
+    fn is_full(&self, guard: Option<&Inner<'_>>) -> bool {
+        guard.is_none() && self.place.shared.combiner().queue_len() >= self.requests_max
+    }
+
+    /// Whether no more injects may wait: for the holder, or for credit.
+    fn is_full_of_injects(&self, guard: Option<&Inner<'_>>) -> bool {
+        let waiting = || {
+            let promised = self.place.promised.load(Ordering::Relaxed);
+            self.place.shared.combiner().queue_len() + promised
+        };
+        guard.is_none() && waiting() >= self.injects_max
+    }
+
+    /// Posts `what` behind what waits, or leaves a request with it.
+    fn post_behind<P, R>(
         &self,
-        memory: Memory,
-        inline: impl FnOnce(&mut Engine, Memory) -> R,
-        queued: impl FnOnce(Memory) -> Request,
-    ) -> Result<Option<R>, Refused> {
-        if self.place.shared.combiner().queue_len() >= self.requests_max {
-            if planted!(DropAtFullQueue) {
-                return Ok(None);
-            }
-            return Err((Error::WouldBlock("posts of other threads"), memory));
-        }
+        guard: Option<Inner<'_>>,
+        what: P,
+        inline: impl FnOnce(&mut Engine, P) -> R,
+        queued: impl FnOnce(P) -> Request,
+    ) -> Option<R> {
         let news = RefCell::default();
         // One of the two takes it.
-        let memory = Cell::new(Some(memory));
-        let take = || memory.take().expect("one of the two is called, once");
-        let posted = self.place.shared.post(
+        let what = Cell::new(Some(what));
+        let take = || what.take().expect("one of the two is called, once");
+        let posted = self.place.shared.post_behind(
+            guard,
             |inside| {
                 let answer = inline(inside.engine(), take());
                 self.place.activity.count();
@@ -220,10 +260,27 @@ impl SharedEngine {
             |inside, request| self.place.apply(inside, request, &news),
         );
         self.after_call(news);
-        Ok(match posted {
+        match posted {
             super::shared::Posted::Inline(answer) => Some(answer),
             super::shared::Posted::Queued => None,
-        })
+        }
+    }
+
+    /// As [`Self::post_behind`], for what has memory to give back.
+    fn post_memory_behind<R>(
+        &self,
+        guard: Option<Inner<'_>>,
+        memory: Memory,
+        inline: impl FnOnce(&mut Engine, Memory) -> Result<R, Refused>,
+        queued: impl FnOnce(Memory) -> Request,
+    ) -> Result<Option<R>, Refused> {
+        if self.is_full(guard.as_ref()) {
+            if planted!(DropAtFullQueue) {
+                return Ok(None);
+            }
+            return Err((Error::WouldBlock(OTHERS), memory));
+        }
+        self.post_behind(guard, memory, inline, queued).transpose()
     }
 
     fn new_request(&self) -> u64 {
@@ -239,8 +296,29 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<Option<OperationId>, Refused> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().post_send_to(request, memory, to, more);
+                turn.end();
+                Ok(posted?.map(named))
+            }
+            Err(guard) => self.leave_send(guard, request, memory, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_send(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
         let mut number = 0;
-        let posted = self.post(
+        let posted = self.post_memory_behind(
+            guard,
             memory,
             |engine, memory| engine.post_send_to(request, memory, to, more),
             |memory| {
@@ -249,10 +327,10 @@ impl SharedEngine {
                 Request::Send { request: *request, memory, end, more }
             },
         )?;
-        match posted {
-            Some(posted) => Ok(posted?.map(|id| OperationId(OperationName::Posted(id)))),
-            None => Ok(Some(OperationId(OperationName::Requested(number)))),
-        }
+        Ok(match posted {
+            Some(posted) => posted.map(named),
+            None => Some(OperationId(OperationName::Requested(number))),
+        })
     }
 
     /// Posts a receive whose end goes to a queue.
@@ -263,8 +341,28 @@ impl SharedEngine {
         memory: Memory,
         to: PostedTo<u32>,
     ) -> Result<OperationId, Refused> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().post_receive(request, memory, to.route());
+                turn.end();
+                posted.map(named)
+            }
+            Err(guard) => self.leave_receive(guard, request, memory, to),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_receive(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+    ) -> Result<OperationId, Refused> {
         let mut number = 0;
-        let posted = self.post(
+        let posted = self.post_memory_behind(
+            guard,
             memory,
             |engine, memory| engine.post_receive(request, memory, to.route()),
             |memory| {
@@ -272,10 +370,7 @@ impl SharedEngine {
                 Request::Receive { request: *request, memory, end: End::Queue { to, number } }
             },
         )?;
-        Ok(OperationId(match posted {
-            Some(posted) => OperationName::Posted(posted?),
-            None => OperationName::Requested(number),
-        }))
+        Ok(posted.map_or(OperationId(OperationName::Requested(number)), named))
     }
 
     /// Posts a send of a copy of `bytes`, of which only a failure is reported.
@@ -287,21 +382,39 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Error> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().inject(request, bytes, to.route(), more);
+                turn.end();
+                posted
+            }
+            Err(guard) => self.leave_inject(guard, request, bytes, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_inject(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
         if bytes.len() > self.inject_limit {
             return Err(super::post::beyond_inject_limit(bytes.len(), self.inject_limit));
         }
-        let posted = self.post(
-            Memory::nothing(),
-            |engine, _| engine.inject(request, bytes, to.route(), more),
-            |_| {
-                let (memory, end) = (Memory::copy_of(bytes), End::Queue { to, number: NAMELESS });
-                Request::Send { request: *request, memory, end, more }
-            },
-        );
-        match posted {
-            Ok(posted) => posted.unwrap_or(Ok(())),
-            Err((error, _)) => Err(error),
+        if self.is_full_of_injects(guard.as_ref()) {
+            return Err(Error::WouldBlock(OTHERS));
         }
+        let posted = self.post_behind(
+            guard,
+            (),
+            |engine, ()| engine.inject(request, bytes, to.route(), more),
+            |()| Request::Inject { request: *request, bytes: Copied::of(bytes), to, more },
+        );
+        posted.unwrap_or(Ok(()))
     }
 
     /// Posts a send with a ticket.
@@ -312,15 +425,23 @@ impl SharedEngine {
         more: bool,
     ) -> Result<Posted<Arc<Ticket>>, Refused> {
         let ticket = Arc::new(Ticket::new());
-        let posted = self.post(
-            memory,
-            |engine, memory| engine.start_send(request, memory, more, Some(&ticket)),
-            |memory| {
-                let end = End::Ticket(Arc::clone(&ticket));
-                Request::Send { request: *request, memory, end, more }
-            },
-        )?;
-        Ok(match posted.transpose()? {
+        let posted = match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().start_send(request, memory, more, Some(&ticket));
+                turn.end();
+                posted.map(Some)
+            }
+            Err(guard) => self.post_memory_behind(
+                guard,
+                memory,
+                |engine, memory| engine.start_send(request, memory, more, Some(&ticket)),
+                |memory| {
+                    let end = End::Ticket(Arc::clone(&ticket));
+                    Request::Send { request: *request, memory, end, more }
+                },
+            ),
+        };
+        Ok(match posted? {
             Some(Posted::Sent(status, buffer)) => Posted::Sent(status, buffer),
             Some(Posted::Pending(_)) | None => Posted::Pending(ticket),
         })
@@ -333,16 +454,195 @@ impl SharedEngine {
         memory: Memory,
     ) -> Result<Arc<Ticket>, Refused> {
         let ticket = Arc::new(Ticket::new());
-        let posted = self.post(
-            memory,
-            |engine, memory| engine.start_receive(request, memory, Some(&ticket)),
-            |memory| {
-                let end = End::Ticket(Arc::clone(&ticket));
-                Request::Receive { request: *request, memory, end }
-            },
-        )?;
-        posted.transpose()?;
+        let posted = match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().start_receive(request, memory, Some(&ticket));
+                turn.end();
+                posted.map(Some)
+            }
+            Err(guard) => self.post_memory_behind(
+                guard,
+                memory,
+                |engine, memory| engine.start_receive(request, memory, Some(&ticket)),
+                |memory| {
+                    let end = End::Ticket(Arc::clone(&ticket));
+                    Request::Receive { request: *request, memory, end }
+                },
+            ),
+        };
+        posted?;
         Ok(ticket)
+    }
+
+    /// Posts an operation on the memory of a peer whose end goes to a queue.
+    #[inline]
+    pub(crate) fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().post_one_sided_to(request, memory, to, more);
+                turn.end();
+                posted.map(named)
+            }
+            Err(guard) => self.leave_one_sided(guard, request, memory, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_one_sided(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        if self.is_full(guard.as_ref()) {
+            return Err((Error::WouldBlock(OTHERS), memory));
+        }
+        let mut number = 0;
+        let posted = self.post_behind(
+            guard,
+            (request, memory),
+            |engine, (request, memory)| engine.post_one_sided_to(request, memory, to, more),
+            |(request, memory)| {
+                number = self.new_request();
+                let end = End::Queue { to, number };
+                let post = OneSidedPost { request, memory, end, flushed_to: to, more };
+                Request::OneSided(Box::new(post))
+            },
+        );
+        Ok(posted.transpose()?.map_or(OperationId(OperationName::Requested(number)), named))
+    }
+
+    /// Posts an operation on the memory of a peer with a ticket. The failure of the flush that is
+    /// before one with a fence is told to `flushed_to`.
+    pub(crate) fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+        flushed_to: PostedTo<u32>,
+    ) -> Result<Arc<Ticket>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let start = |engine: &mut Engine, (request, memory)| {
+            engine.start_one_sided(request, memory, more, flushed_to, Some(&ticket)).map(drop)
+        };
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let started = start(turn.engine(), (request, memory));
+                turn.end();
+                started?;
+            }
+            Err(guard) if self.is_full(guard.as_ref()) => {
+                return Err((Error::WouldBlock(OTHERS), memory));
+            }
+            Err(guard) => {
+                let queued = |(request, memory)| {
+                    let end = End::Ticket(Arc::clone(&ticket));
+                    let post = OneSidedPost { request, memory, end, flushed_to, more };
+                    Request::OneSided(Box::new(post))
+                };
+                self.post_behind(guard, (request, memory), start, queued).transpose()?;
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// Puts a copy of `bytes`, of which only a failure is reported.
+    #[inline]
+    pub(crate) fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().inject_put(request, bytes, to, more);
+                turn.end();
+                posted
+            }
+            Err(guard) => self.leave_put(guard, request, bytes, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_put(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        if bytes.len() > self.inject_limit {
+            return Err(super::post::beyond_inject_limit(bytes.len(), self.inject_limit));
+        }
+        if self.is_full_of_injects(guard.as_ref()) {
+            return Err(Error::WouldBlock(OTHERS));
+        }
+        let posted = self.post_behind(
+            guard,
+            request,
+            |engine, request| engine.inject_put(request, bytes, to, more),
+            |request| {
+                let post = PutPost { request, bytes: Copied::of(bytes), to, more };
+                Request::InjectPut(Box::new(post))
+            },
+        );
+        posted.unwrap_or(Ok(()))
+    }
+}
+
+/// The lock of an engine.
+type Inner<'a> = Guard<'a, Inside, Request>;
+
+/// What a post is refused for.
+const OTHERS: &str = "posts of other threads";
+
+#[inline]
+fn named(id: Id) -> OperationId {
+    OperationId(OperationName::Posted(id))
+}
+
+/// The calling thread has the engine, for a call that nothing waits before.
+struct Turn<'a> {
+    engine: &'a SharedEngine,
+    guard: Inner<'a>,
+}
+
+impl Turn<'_> {
+    #[inline]
+    fn engine(&mut self) -> &mut Engine {
+        self.guard.engine()
+    }
+
+    /// Lets go of the engine, and sees to those who wait for what was done, or for it.
+    #[inline]
+    fn end(self) {
+        let Self { engine, guard } = self;
+        let place = &*engine.place;
+        place.activity.count();
+        let ended = if guard.is_quiet() { place.shared.end(guard) } else { Err(guard) };
+        match ended {
+            Ok(()) => {
+                if place.activity.wakes_caretaker()
+                    && let Some(caretaker) = &engine.membership
+                {
+                    caretaker.wake();
+                }
+            }
+            Err(guard) => engine.end_slowly(guard),
+        }
     }
 }
 

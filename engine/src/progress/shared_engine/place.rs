@@ -75,6 +75,8 @@ pub(super) struct Place {
     pub(super) neighbours: Arc<Neighbours>,
     /// Turns in which something happened by who waits for a neighbour. Stored by the holder.
     pub(super) helped: AtomicU64,
+    /// Injects that were left to holders and wait for credit or room. Stored by the holder.
+    pub(super) promised: AtomicUsize,
 }
 
 impl Cared for Place {
@@ -145,6 +147,7 @@ impl Place {
             spin,
             neighbours,
             helped: AtomicU64::new(0),
+            promised: AtomicUsize::new(0),
         })
     }
 

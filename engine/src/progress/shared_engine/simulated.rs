@@ -19,6 +19,7 @@ impl SharedEngine {
             thread: None,
             next_request: AtomicU64::new(0),
             requests_max,
+            injects_max: requests_max.min(INJECTS_MAX),
             inject_limit,
             process: getpid(),
         })
@@ -38,7 +39,7 @@ impl SharedEngine {
     }
 
     /// What an operation is called without the name of its request.
-    pub(crate) fn resolve(&self, operation: OperationId) -> Option<crate::proto::table::Id> {
+    pub(crate) fn resolve(&self, operation: OperationId) -> Option<Id> {
         match operation.0 {
             OperationName::Posted(id) => Some(id),
             OperationName::Requested(number) => {

@@ -135,6 +135,16 @@ impl Core {
         if waiting >= self.config.send_queue_ops {
             return Err(SendRefusal::Full("send_queue_ops"));
         }
+        self.new_promised_one_sided(request, length)
+    }
+
+    /// The same beyond the bound on those that wait: somebody else bounds those that were promised.
+    pub(crate) fn new_promised_one_sided(
+        &mut self,
+        request: OneSidedRequest,
+        length: u64,
+    ) -> Result<Id, SendRefusal> {
+        let session = self.route(request.peer)?;
         let OneSidedRequest { endpoint, verb, key, offset, level, hint, data, operands, .. } =
             request;
         let (length_there, invalidates) = (request.length, request.invalidates);

@@ -1,0 +1,214 @@
+//! A queue that one thread at a time writes, and any thread reads. Neither waits for the other.
+//!
+//! ```text
+//!  readers: next ──> chunk ──> chunk ──> chunk <── the writer's
+//!                    ######    ######    ###...
+//!           taken ───┘ (read below)         └─── written (published behind each entry)
+//! ```
+//!
+//! Entries lie in chunks. The writer fills its last one and says so by one store, so that an entry
+//! costs no read-modify-write; readers take turns, by a lock of their own. A chunk that is read out
+//! goes back to the writer: a queue that is read in time allocates nothing.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use super::sync::{self, AtomicPtr, AtomicUsize, Mutex, Ordering, lock};
+
+/// Entries of a chunk.
+const ROOM: usize = sync::CHUNK;
+
+struct Chunk<T> {
+    /// The next one. Stored by the writer, before it publishes an entry there.
+    next: AtomicPtr<Self>,
+    entries: [UnsafeCell<MaybeUninit<T>>; ROOM],
+}
+
+impl<T> Chunk<T> {
+    /// On the heap, empty.
+    fn boxed() -> *mut Self {
+        let entries = [const { UnsafeCell::new(MaybeUninit::uninit()) }; ROOM];
+        Box::into_raw(Box::new(Self { next: AtomicPtr::new(ptr::null_mut()), entries }))
+    }
+}
+
+/// The readers' half.
+pub(crate) struct Chunks<T> {
+    /// Entries published so far. Stored by the writer.
+    written: CachePadded<AtomicUsize>,
+    /// Entries taken so far. Stored by who has `next`.
+    taken: CachePadded<AtomicUsize>,
+    /// The chunk of the entry that is taken next, or the full one before that.
+    next: Mutex<*mut Chunk<T>>,
+    /// A chunk for the writer, or null.
+    spare: AtomicPtr<Chunk<T>>,
+}
+
+// SAFETY: an entry is written by the writer before it is published, and after that moved out by one
+// reader, who has the lock. Chunks are freed by who alone knows them.
+unsafe impl<T: Send> Send for Chunks<T> {}
+// SAFETY: as above; no two threads have a reference to one entry.
+unsafe impl<T: Send> Sync for Chunks<T> {}
+
+/// The writer's half: whoever has it writes.
+pub(crate) struct ChunkWriter<T> {
+    chunks: Arc<Chunks<T>>,
+    /// The last chunk.
+    last: *mut Chunk<T>,
+    /// As in `chunks`.
+    written: usize,
+}
+
+// SAFETY: the last chunk is the writer's, and readers' as far as it is published.
+unsafe impl<T: Send> Send for ChunkWriter<T> {}
+// SAFETY: nothing is done with a shared reference but what `Chunks` allows.
+unsafe impl<T: Send> Sync for ChunkWriter<T> {}
+
+impl<T> fmt::Debug for Chunks<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chunks").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for ChunkWriter<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChunkWriter").field(&self.chunks).finish()
+    }
+}
+
+/// An empty queue.
+pub(crate) fn chunks<T>() -> (ChunkWriter<T>, Arc<Chunks<T>>) {
+    let first = Chunk::boxed();
+    let chunks = Arc::new(Chunks {
+        written: CachePadded::new(AtomicUsize::new(0)),
+        taken: CachePadded::new(AtomicUsize::new(0)),
+        next: Mutex::new(first),
+        spare: AtomicPtr::new(ptr::null_mut()),
+    });
+    (ChunkWriter { chunks: Arc::clone(&chunks), last: first, written: 0 }, chunks)
+}
+
+impl<T> ChunkWriter<T> {
+    /// Publishes an entry. Waits for nobody.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: T) {
+        let at = self.written % ROOM;
+        if at == 0 && self.written != 0 {
+            self.extend();
+        }
+        // SAFETY: the last chunk is freed by readers behind its last entry only, which is not
+        // published; nobody reads the place at `written` before it is.
+        unsafe { (*(*self.last).entries[at].get()).write(entry) };
+        self.written += 1;
+        self.chunks.written.store(self.written, Ordering::Release);
+    }
+
+    /// The last chunk is full.
+    #[cold]
+    fn extend(&mut self) {
+        let spare = self.chunks.spare.swap(ptr::null_mut(), Ordering::Acquire);
+        let new = if spare.is_null() { Chunk::boxed() } else { spare };
+        // SAFETY: a new or a spare chunk is known here alone. The full one is freed by readers when
+        // they go on to the next, behind the entry that is published after this.
+        unsafe {
+            (*new).next.store(ptr::null_mut(), Ordering::Relaxed);
+            (*self.last).next.store(new, Ordering::Release);
+        }
+        self.last = new;
+    }
+
+    /// Entries that nobody has taken; those included that are being taken.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.written - self.chunks.taken.load(Ordering::Relaxed)
+    }
+}
+
+impl<T> Chunks<T> {
+    /// Whether nothing is there. Never true while something is that was published before.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        // What is taken meanwhile was there, and is not looked for.
+        self.written.load(Ordering::Acquire) == self.taken.load(Ordering::Relaxed)
+    }
+
+    fn len(&self) -> usize {
+        let taken = self.taken.load(Ordering::Relaxed);
+        self.written.load(Ordering::Relaxed).saturating_sub(taken)
+    }
+
+    /// Moves the oldest entries into `into`, `limit` at the most, and says how many. May wait for
+    /// another reader.
+    #[inline]
+    pub(crate) fn take(&self, into: &mut Vec<T>, limit: usize) -> usize {
+        if self.is_empty() || limit == 0 {
+            return 0;
+        }
+        self.take_now(into, limit)
+    }
+
+    fn take_now(&self, into: &mut Vec<T>, limit: usize) -> usize {
+        let mut next = lock(&self.next);
+        let first = self.taken.load(Ordering::Relaxed);
+        let count = (self.written.load(Ordering::Acquire) - first).min(limit);
+        // Behind this nothing panics.
+        into.reserve(count);
+        let end = first + count;
+        let mut at = first;
+        while at < end {
+            if at != 0 && at.is_multiple_of(ROOM) {
+                self.go_on(&mut next);
+            }
+            let piece = (ROOM - at % ROOM).min(end - at);
+            // SAFETY: the entries up to `end` are published, and none of them was taken: `taken` is
+            // behind the lock. `into` has room for `count`. They are moved: `taken` says so before
+            // another reader looks.
+            unsafe {
+                let from = (&raw const (*(*next)).entries[at % ROOM]).cast::<T>();
+                let to = into.as_mut_ptr().add(into.len());
+                ptr::copy_nonoverlapping(from, to, piece);
+                into.set_len(into.len() + piece);
+            }
+            at += piece;
+        }
+        self.taken.store(end, Ordering::Release);
+        count
+    }
+
+    /// From a chunk that is read out to the next.
+    fn go_on(&self, next: &mut *mut Chunk<T>) {
+        let old = *next;
+        // SAFETY: it is freed here only. The writer has linked the next one before it published an
+        // entry of that, and does not touch the old one any more.
+        *next = unsafe { (*old).next.load(Ordering::Acquire) };
+        let spare = self.spare.swap(old, Ordering::AcqRel);
+        if !spare.is_null() {
+            // SAFETY: it came from `Box::into_raw`, and nobody else knows it since the swap. It has
+            // no entries.
+            drop(unsafe { Box::from_raw(spare) });
+        }
+    }
+}
+
+impl<T> Drop for Chunks<T> {
+    fn drop(&mut self) {
+        let mut left = Vec::new();
+        self.take(&mut left, usize::MAX);
+        drop(left);
+        let last = *lock(&self.next);
+        let spare = self.spare.load(Ordering::Relaxed);
+        // SAFETY: nobody else is left, also no writer, which has a reference. Entries are gone. The
+        // chunk of the readers is the last one: the writer links another one only before an entry.
+        unsafe {
+            drop(Box::from_raw(last));
+            if !spare.is_null() {
+                drop(Box::from_raw(spare));
+            }
+        }
+    }
+}
