@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
@@ -52,6 +52,8 @@ pub struct SharedEngine {
     /// Makes all progress; `None`: those who wait do.
     thread: Option<Dedicated>,
     next_request: AtomicU64,
+    /// Posts wait for the lock, and leave no requests.
+    is_in_turn: AtomicBool,
     /// See [`REQUESTS_MAX`].
     requests_max: usize,
     inject_limit: usize,
@@ -76,8 +78,17 @@ impl SharedEngine {
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        let requests_max = REQUESTS_MAX;
-        Ok(Self { place, membership, thread, next_request, requests_max, inject_limit, process })
+        let (is_in_turn, requests_max) = (AtomicBool::new(false), REQUESTS_MAX);
+        Ok(Self {
+            place,
+            membership,
+            thread,
+            next_request,
+            is_in_turn,
+            requests_max,
+            inject_limit,
+            process,
+        })
     }
 
     /// Has a thread of its own make all progress, on `core` if there is one.
@@ -86,6 +97,11 @@ impl SharedEngine {
         // It has somebody who looks after it.
         self.membership = None;
         Ok(())
+    }
+
+    /// Posts wait for the lock from now on, and leave no requests.
+    pub(crate) fn post_in_turn(&self) {
+        self.is_in_turn.store(true, Ordering::Relaxed);
     }
 
     /// Whether this is the copy of a child of `fork`.
@@ -199,6 +215,10 @@ impl SharedEngine {
         inline: impl FnOnce(&mut Engine, Memory) -> R,
         queued: impl FnOnce(Memory) -> Request,
     ) -> Result<Option<R>, Refused> {
+        // A callback of the engine cannot wait for it.
+        if self.is_in_turn.load(Ordering::Relaxed) && !self.place.shared.combiner().is_held_here() {
+            return Ok(Some(self.with(|engine| inline(engine, memory))));
+        }
         if self.place.shared.combiner().queue_len() >= self.requests_max {
             if planted!(DropAtFullQueue) {
                 return Ok(None);
