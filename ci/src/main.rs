@@ -5,6 +5,7 @@ mod demo;
 mod fuzz;
 mod install;
 mod instructions;
+mod interop;
 mod lossy;
 mod man;
 mod run;
@@ -28,6 +29,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           `--throughput N` measures the simulator with N sends and receives
   lossy   a million messages (or `--messages N`) between NICs that drop up to a tenth of all
           packets, as AF_XDP frames and by UDP; prints a table of the goodput. Wants root
+  interop [--repeat N] [--only WORD,WORD] [--fabtests DIR]
+          unmodified MPI programs over the libfabric provider: the system's Open MPI N times (3
+          unless said otherwise), MPICH, Intel MPI and Open MPI 5 of PyPI, ranks that are killed,
+          and fabtests, whose sources are in DIR or cloned; prints a table. With --figures alone:
+          latency, rate and bandwidth of MPI by ringrail and its peers. Wants root
   instructions
           counts what a message costs, by valgrind, and compares that with perf/instructions.json;
           part of test. Wants root
@@ -55,6 +61,7 @@ fn main() -> ExitCode {
         "demo" => demo::run(),
         "test" => test::run(),
         "swarm" => swarm::run(std::env::args().skip(2)),
+        "interop" => interop::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "check" => check::run(),
         "install" => install::run(&std::env::args().skip(2).collect::<Vec<_>>()),

@@ -1,5 +1,6 @@
 //! What this host can do, and the settings in force.
 
+mod mpi;
 mod nic;
 mod rails;
 mod warnings;
@@ -12,6 +13,7 @@ use ringrail::{DatagramState, Domain, FrameState, SharedMemoryState, kernel_feat
 use ringrail_xdp::{Missing, memlock_bytes};
 use serde::Serialize;
 
+use self::mpi::MpiInfo;
 use self::nic::{NicInfo, Target};
 use self::rails::Candidates;
 use crate::cli::Cli;
@@ -34,6 +36,7 @@ struct Info {
     frames: Frames,
     eager_limit_bytes: Option<usize>,
     ipv6: &'static str,
+    mpi: MpiInfo,
     limits: Vec<Limit>,
     cores: Vec<usize>,
     settings: Vec<Setting>,
@@ -128,6 +131,7 @@ impl Info {
             frames,
             eager_limit_bytes: settings.eager_limit_bytes(),
             ipv6: ipv6(),
+            mpi: MpiInfo::gather(&settings),
             limits: limits(),
             cores: topology::cores(),
             settings: settings
@@ -175,6 +179,7 @@ impl fmt::Display for Info {
                 |bytes| format!("messages up to {bytes} bytes")
             )
         )?;
+        writeln!(f, "MPI, by libfabric (bindings/libfabric/README.md)\n{}", self.mpi)?;
         writeln!(f, "limits")?;
         for limit in &self.limits {
             writeln!(f, "  {}: {}", limit.name, limit.value)?;

@@ -1,17 +1,30 @@
 /* What users see of a transport: half round trips, bandwidth and message rate of two ranks by
- * size, as lines of JSON. `measure [latency|bandwidth|rate] MIN MAX`. */
+ * size, medians, as lines of JSON. `measure [latency|bandwidth|rate] MIN MAX`. */
 #include "check.h"
 
-enum { WINDOW = 64 };
+enum { WINDOW = 64, MOST_ROUNDS = 2000 };
 
 static unsigned char *out, *in;
 
+static double *took;
+
+static int by_size(const void *left, const void *right)
+{
+    double less = *(const double *)left, more = *(const double *)right;
+    return (less > more) - (less < more);
+}
+
+/* The median of what `rounds` rounds took, in seconds. */
+static double median(int rounds)
+{
+    qsort(took, (size_t)rounds, sizeof *took, by_size);
+    return took[rounds / 2];
+}
+
 static double latency(int size, int rounds)
 {
-    double began = 0;
     for (int round = -rounds / 10; round < rounds; round++) {
-        if (round == 0)
-            began = MPI_Wtime();
+        double began = MPI_Wtime();
         if (check_rank == 0) {
             MPI_Send(out, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
             MPI_Recv(in, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -19,18 +32,18 @@ static double latency(int size, int rounds)
             MPI_Recv(in, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             MPI_Send(out, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
         }
+        if (round >= 0)
+            took[round] = MPI_Wtime() - began;
     }
-    return (MPI_Wtime() - began) / rounds / 2 * 1e6;
+    return median(rounds) / 2 * 1e6;
 }
 
 /* Messages a second of one way, `WINDOW` at a time. */
 static double rate(int size, int rounds)
 {
     static MPI_Request requests[WINDOW];
-    double began = 0;
     for (int round = -rounds / 10 - 1; round < rounds; round++) {
-        if (round == 0)
-            began = MPI_Wtime();
+        double began = MPI_Wtime();
         for (int number = 0; number < WINDOW; number++) {
             if (check_rank == 0)
                 MPI_Isend(out, size, MPI_BYTE, 1, 2, MPI_COMM_WORLD, &requests[number]);
@@ -42,8 +55,10 @@ static double rate(int size, int rounds)
             MPI_Recv(in, 1, MPI_BYTE, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         else
             MPI_Send(out, 1, MPI_BYTE, 0, 3, MPI_COMM_WORLD);
+        if (round >= 0)
+            took[round] = MPI_Wtime() - began;
     }
-    return (double)rounds * WINDOW / (MPI_Wtime() - began);
+    return WINDOW / median(rounds);
 }
 
 int main(int argc, char **argv)
@@ -54,13 +69,14 @@ int main(int argc, char **argv)
     int is_bandwidth = strcmp(argv[1], "bandwidth") == 0;
     out = room((size_t)most);
     in = room((size_t)most);
+    took = room(sizeof *took * MOST_ROUNDS);
     memset(out, 1, (size_t)most);
     memset(in, 2, (size_t)most);
     for (int size = least; size <= most; size *= 2) {
         int budget = size > 65536 ? 64 << 20 : 16 << 20;
-        int rounds = is_latency ? 2000 : budget / (size * WINDOW);
+        int rounds = is_latency ? MOST_ROUNDS : budget / (size * WINDOW);
         rounds = is_latency && size > 65536 ? 200 : rounds;
-        rounds = rounds < 4 ? 4 : rounds > 1000 && !is_latency ? 1000 : rounds;
+        rounds = rounds < 5 ? 5 : rounds > 1000 && !is_latency ? 1000 : rounds;
         double value = is_latency ? latency(size, rounds) : rate(size, rounds);
         value *= is_bandwidth ? size / 1e6 : 1;
         if (check_rank == 0)

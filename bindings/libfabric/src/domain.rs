@@ -76,6 +76,8 @@ pub(crate) fn open(
         tracing::error!("a domain cannot be opened: {error}");
         Errno::of(&error)
     })?;
+    // A consumer tries again what a call refuses, and takes an error entry for the end.
+    engine.post_in_turn();
     tracing::debug!(address = %first.address(), "a domain is open");
     let fid = fid { fclass: FI_CLASS_DOMAIN, context, ops: &FID_OPS };
     let header = Header::new(fid_domain { fid, ops: &OPS, mr: &mr::OPS });

@@ -1,7 +1,7 @@
 //! What the engine and this provider log goes to libfabric (`FI_LOG_LEVEL`).
 
 use std::fmt::{self, Write};
-use std::sync::Once;
+use std::sync::{Mutex, Once, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -9,6 +9,9 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::symbols::{self, Level as Theirs};
+
+/// So many lines say enough of a process that cannot begin.
+const REASONS_MAX: usize = 8;
 
 struct ToLibfabric;
 
@@ -46,8 +49,14 @@ impl Visit for Line {
     }
 }
 
-/// A line on standard error, once for each reason to give up.
+/// A line on standard error, once for each reason to give up: MPI asks several times.
 fn say(text: &str) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.len() == REASONS_MAX || said.iter().any(|line| line == text) {
+        return;
+    }
+    said.push(text.to_owned());
     // Nobody is to be told if that is closed.
     let _written =
         std::io::Write::write_all(&mut std::io::stderr(), format!("ringrail: {text}\n").as_bytes());

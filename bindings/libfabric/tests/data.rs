@@ -17,7 +17,7 @@ fn compile_and_run(name: &str) {
         .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
         .arg(&program)
         .arg(sources.join(name).with_extension("c"))
-        .arg("-lfabric");
+        .args(["-lfabric", "-lpthread"]);
     let output = run(&mut compiler);
     assert!(output.status.success(), "{}", text(&output));
     let mut command = provider.command(program.to_str().expect("a path of this test"));
@@ -28,6 +28,12 @@ fn compile_and_run(name: &str) {
 #[test]
 fn messages() {
     compile_and_run("messages");
+}
+
+/// Eight threads at one endpoint that has room for few operations: a call says so, no entry does.
+#[test]
+fn a_crowd_at_a_limit_is_refused_by_calls_alone() {
+    compile_and_run("crowd");
 }
 
 #[test]

@@ -178,6 +178,20 @@ fn without_a_secret_it_says_what_to_do_and_refuses() {
 }
 
 #[test]
+fn without_a_nic_it_says_so_once_and_is_not_offered() {
+    let provider = Provider::new();
+    let mut command = provider.command("fi_info");
+    command.args(["-p", "ringrail"]).env("RINGRAIL_NICS", "no-such-nic");
+    let said = text(&run(&mut command));
+    let lines: Vec<_> = said.lines().filter(|line| line.starts_with("ringrail: ")).collect();
+    let [line] = lines[..] else { panic!("one line that says it: {said}") };
+    for part in ["no NIC can be used", "names `no-such-nic`", "FI_RINGRAIL_NICS"] {
+        assert!(line.contains(part), "{part} is missing: {line}");
+    }
+    assert!(!said.contains("provider: ringrail"), "{said}");
+}
+
+#[test]
 fn a_secret_and_insecure_contradict_each_other() {
     let provider = Provider::new();
     let mut command = provider.command("fi_info");

@@ -55,6 +55,12 @@ impl<M: Attached> CompletionQueue<M> {
         Ok(self.engine.read_queue(&self.queue, into, limit))
     }
 
+    /// As [`Self::read`], of what is there, without progress.
+    #[inline]
+    pub fn read_ready(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
+        self.engine.read_queue(&self.queue, into, limit)
+    }
+
     /// A descriptor for `epoll`, `poll` or an event loop, for one thread that sleeps at a time (a
     /// clone of the queue has one of its own): see [`Self::arm`]. Do not read it.
     ///

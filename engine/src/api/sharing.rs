@@ -20,6 +20,15 @@ pub struct SharingCounters {
 }
 
 impl Endpoint<Shared> {
+    /// From now on posts of operations to this engine, by whichever endpoint, wait for a thread
+    /// that is at it, where they leave it a request otherwise. Then a limit that a post meets is
+    /// its own error, [`Error::WouldBlock`](crate::Error::WouldBlock), and never the end of the
+    /// operation in its queue: for callers who try such a post again, and take an entry for a
+    /// failure. Costs the wait.
+    pub fn post_in_turn(&self) {
+        self.open().engine.post_in_turn();
+    }
+
     /// How threads have shared the engine so far.
     pub fn sharing(&self) -> SharingCounters {
         let (counts, sleeps) = self.open().engine.counts();

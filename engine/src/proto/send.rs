@@ -46,10 +46,16 @@ pub struct SendRequest {
 }
 
 impl SendRequest {
+    /// Bytes of remote data behind its header.
+    #[inline]
+    pub(super) fn data_bytes(&self) -> usize {
+        self.data.map_or(0, |_| DATA_BYTES)
+    }
+
     /// Whether it may go without an operation.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.data.is_none() & !self.fence
+        !self.fence
     }
 }
 
@@ -136,7 +142,8 @@ impl Core {
     }
 
     /// The fast path: room for a whole message that goes out now, without an operation. `None`:
-    /// not connected, sends wait before it, no credit, no room, or too long. The request is plain.
+    /// not connected, sends wait before it, no credit, no room, or too long. The request is plain;
+    /// its remote data is before the room.
     ///
     /// RR-CREDIT-1.
     #[inline]
@@ -159,7 +166,10 @@ impl Core {
             return None;
         }
         let length = request.length as usize;
-        if !known.outbox.has_room(&self.staging, EAGER_HEADER_BYTES + length) {
+        let data = DataBytes::of(request.data);
+        let data = data.as_slice();
+        let bytes = EAGER_HEADER_BYTES + data.len() + length;
+        if !known.outbox.has_room(&self.staging, bytes) {
             return None;
         }
         known.envelope_credit.spend(1);
@@ -170,19 +180,23 @@ impl Core {
         }
         let header = eager_header(request, target, 0, 0);
         if known.outbox.has_checksums() {
-            known.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, header.as_bytes()));
+            known.outbox.add_to_sum(|sum| {
+                crc32c::crc32c_append(crc32c::crc32c_append(sum, header.as_bytes()), data)
+            });
             self.unsummed = Some(session);
         }
         known.completed_frame = Some(known.last_frame().wrapping_add(1));
-        let room = known.push_message(&mut self.staging, EAGER_HEADER_BYTES + length)?;
-        let (head, payload) = room.split_at_mut(EAGER_HEADER_BYTES);
+        let room = known.push_message(&mut self.staging, bytes)?;
+        let (head, room) = room.split_at_mut(EAGER_HEADER_BYTES);
         head.copy_from_slice(header.as_bytes());
+        let (behind, payload) = room.split_at_mut(data.len());
+        behind.copy_from_slice(data);
         Some(payload)
     }
 
     /// Whether a message never goes at once: the peer's window for eager bytes is shorter than the
-    /// whole of it, so that it can only be pulled, or it takes more than one datagram, or its
-    /// header says more than those of others.
+    /// whole of it, so that it can only be pulled, or it takes more than one datagram, or it waits
+    /// for others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         if !request.is_plain() {
             return true;
@@ -192,7 +206,8 @@ impl Core {
         session.is_some_and(|session| {
             let window = u64::from(session.eager_window.min(self.eager_limit_for(session)));
             let datagram = session.datagram.as_deref();
-            let is_whole = datagram.is_none_or(|datagram| datagram.takes_whole(request.length));
+            let is_whole =
+                datagram.is_none_or(|it| it.takes_whole(request.length, request.data_bytes()));
             session.is_connected() && (window < request.length || !is_whole)
         })
     }

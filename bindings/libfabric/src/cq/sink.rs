@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use ringrail::{Completion, CompletionQueue, Shared};
@@ -15,6 +16,9 @@ const BATCH: usize = 64;
 
 /// How long a sleep lasts before it looks whether somebody signals.
 const NAP: Duration = Duration::from_millis(5);
+
+/// How soon a thread that was told of an error takes it; beyond it another one may.
+const TAKEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// A queue of the engine, and what was made of what it told.
 #[derive(Debug)]
@@ -34,6 +38,10 @@ struct Read {
     pending: VecDeque<Entry>,
     /// Empty between two calls.
     taken: Vec<Completion>,
+    /// The last call of [`Sink::read`] gave something.
+    is_sated: bool,
+    /// Who was told of the error that is the oldest entry, and when.
+    told: Option<(ThreadId, Instant)>,
 }
 
 impl Sink {
@@ -63,6 +71,9 @@ impl Sink {
 
     /// Gives up to `count` entries of success to `give`, oldest first; how many.
     ///
+    /// Consumers read until nothing is left. The call behind one that gave something makes no
+    /// progress: who waits for the message has it sooner by two system calls.
+    ///
     /// # Errors
     ///
     /// [`Errno::AGAIN`] when there is none, [`Errno::AVAIL`] when an error is the next.
@@ -70,17 +81,28 @@ impl Sink {
     pub(crate) fn read(&self, count: usize, give: impl FnMut(Entry)) -> Result<usize, Errno> {
         let mut read = self.lock();
         if read.pending.is_empty() {
-            let Read { taken, .. } = &mut *read;
-            self.queue.read(taken, count.min(BATCH))?;
+            let Read { taken, is_sated, .. } = &mut *read;
+            let limit = count.min(BATCH);
+            if !std::mem::take(is_sated) {
+                self.queue.read(taken, limit)?;
+            } else if self.queue.read_ready(taken, limit) == 0 {
+                return Err(Errno::AGAIN);
+            }
         }
-        read.give(count, give)
+        let given = read.give(count, give);
+        read.is_sated = given.is_ok();
+        match given {
+            Err(Errno::AVAIL) if !read.tell_once() => Err(Errno::AGAIN),
+            given => given,
+        }
     }
 
     /// The oldest entry, if it is an error.
     pub(crate) fn take_error(&self) -> Option<Entry> {
-        let pending = &mut self.lock().pending;
-        pending.front()?.failure?;
-        pending.pop_front()
+        let mut read = self.lock();
+        read.pending.front()?.failure?;
+        read.told = None;
+        read.pending.pop_front()
     }
 
     /// Waits until something can be read, up to `timeout`.
@@ -154,6 +176,19 @@ impl Sink {
 }
 
 impl Read {
+    /// Whether the calling thread is to hear of the error that is the oldest entry. Of several one
+    /// does: it calls for the error next, and consumers give up where another one has taken it.
+    #[cold]
+    fn tell_once(&mut self) -> bool {
+        let (thread, now) = (std::thread::current().id(), Instant::now());
+        let is_told =
+            self.told.is_some_and(|(known, when)| known != thread && now < when + TAKEN_WITHIN);
+        if !is_told {
+            self.told = Some((thread, now));
+        }
+        !is_told
+    }
+
     /// Keeps what was taken off the engine.
     fn keep(
         &mut self,
@@ -173,7 +208,7 @@ impl Read {
     #[inline]
     fn give(&mut self, count: usize, mut give: impl FnMut(Entry)) -> Result<usize, Errno> {
         let mut given = 0;
-        let Self { pending, taken } = self;
+        let Self { pending, taken, .. } = self;
         while given < count
             && let Some(&entry) = pending.front().filter(|entry| entry.failure.is_none())
         {

@@ -10,8 +10,14 @@ use crate::errno::Errno;
 
 /// The address of this host's first rail.
 pub(super) fn own_address(settings: &Settings) -> Result<IpAddr, Errno> {
+    // An error, which is said without `FI_LOG_LEVEL`, too: with no better NIC loopback does, so
+    // that it is always a setting that asks for what is not there.
     let refuse = |problem: String| {
-        tracing::warn!("no NIC can be used: {problem}");
+        tracing::error!(
+            "no NIC can be used, so ringrail is not offered: {problem}. FI_RINGRAIL_NICS or \
+             RINGRAIL_NICS names those to use (`eth0`, `10.1.0.0/16`); without it all that are up \
+             are"
+        );
         Errno::NODATA
     };
     let nics = topology::nics().map_err(|error| refuse(error.to_string()))?;

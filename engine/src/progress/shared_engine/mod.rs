@@ -20,7 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, getpid};
@@ -58,6 +58,8 @@ pub struct SharedEngine {
     /// Makes all progress; `None`: those who wait do.
     thread: Option<Dedicated>,
     next_request: AtomicU64,
+    /// Posts wait for the lock, and leave no requests.
+    is_in_turn: AtomicBool,
     /// See [`REQUESTS_MAX`].
     requests_max: usize,
     /// See [`INJECTS_MAX`].
@@ -89,6 +91,7 @@ impl SharedEngine {
             membership,
             thread,
             next_request,
+            is_in_turn: AtomicBool::new(false),
             requests_max: REQUESTS_MAX,
             injects_max: INJECTS_MAX,
             inject_limit,
@@ -102,6 +105,11 @@ impl SharedEngine {
         // It has somebody who looks after it.
         self.membership = None;
         Ok(())
+    }
+
+    /// Posts wait for the lock from now on, and leave no requests.
+    pub(crate) fn post_in_turn(&self) {
+        self.is_in_turn.store(true, Ordering::Relaxed);
     }
 
     /// Whether this is the copy of a child of `fork`.
@@ -244,6 +252,14 @@ impl SharedEngine {
         inline: impl FnOnce(&mut Engine, P) -> R,
         queued: impl FnOnce(P) -> Request,
     ) -> Option<R> {
+        // A callback of the engine cannot wait for it.
+        let is_callback = || guard.is_none() && self.place.shared.combiner().is_held_here();
+        if self.is_in_turn.load(Ordering::Relaxed) && !is_callback() {
+            if let Some(guard) = guard {
+                self.end_slowly(guard);
+            }
+            return Some(self.with(|engine| inline(engine, what)));
+        }
         let news = RefCell::default();
         // One of the two takes it.
         let what = Cell::new(Some(what));

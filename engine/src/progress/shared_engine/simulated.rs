@@ -18,6 +18,7 @@ impl SharedEngine {
             membership: None,
             thread: None,
             next_request: AtomicU64::new(0),
+            is_in_turn: AtomicBool::new(false),
             requests_max,
             injects_max: requests_max.min(INJECTS_MAX),
             inject_limit,

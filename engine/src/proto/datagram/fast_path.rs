@@ -17,7 +17,7 @@ use super::super::table::Id;
 use super::super::unexpected::{Kind, Waiting};
 use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
 use crate::wire::one_sided::OneSided;
-use crate::wire::{EAGER_BYTES_MAX, Eager, frame};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, frame};
 
 /// What was taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -69,15 +69,22 @@ impl Core {
         while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
             let length = header.length.get() as usize;
             let is_plain = header.kind == frame::KIND_EAGER
-                && header.flags & (FLAG_PARTS | FLAG_DATA) == 0
+                && header.flags & FLAG_PARTS == 0
                 && header.operation.get() == 0
                 && length <= EAGER_BYTES_MAX
                 && session.envelopes.left() > 0
                 && session.bytes.left() >= length as u32;
-            if !is_plain || rest.len() < length {
+            if !is_plain {
                 break;
             }
-            let payload = &rest[..length];
+            let (data, rest) = match header.flags & FLAG_DATA {
+                0 => (None, rest),
+                _ => {
+                    let Some((data, rest)) = rest.split_first_chunk() else { break };
+                    (Some(u64::from_le_bytes(*data)), rest)
+                }
+            };
+            let Some(payload) = rest.get(..length) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
                 let remote = session.remotes.get(usize::from(named.0.get())).copied();
@@ -101,12 +108,12 @@ impl Core {
                 debug_assert!(posted.is_some(), "what the matcher has is posted");
                 if let Some((id, capacity)) = posted {
                     let fits = capacity.min(whole) as usize;
-                    let arrival = Arrival { peer: *peer, context, tag, length: whole, data: None };
+                    let arrival = Arrival { peer: *peer, context, tag, length: whole, data };
                     effects.deliver(id, &payload[..fits], arrival);
                 }
             } else {
                 let (came_by, kind) = ((slot, session.epoch), Kind::Eager { report: 0 });
-                let message = Waiting { came_by, envelope, length: whole, data: None, kind };
+                let message = Waiting { came_by, envelope, length: whole, data, kind };
                 let kept = self.unexpected.insert(message, payload);
                 // Credit rules it out; the general path says whose fault it is.
                 let Some(message) = kept else { break };
@@ -120,7 +127,8 @@ impl Core {
                 }
             }
             taken.frames += 1;
-            taken.bytes += size_of::<Eager>() + length;
+            let data_bytes = if data.is_some() { DATA_BYTES } else { 0 };
+            taken.bytes += size_of::<Eager>() + data_bytes + length;
         }
         if taken.frames > 0 {
             session.message_ns = now_ns;

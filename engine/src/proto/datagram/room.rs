@@ -46,9 +46,9 @@ impl Datagram {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
-    /// Whether a message of `length` bytes fits one segment with its envelope.
-    pub(crate) fn takes_whole(&self, length: u64) -> bool {
-        let short = self.frame_bytes_max() - EAGER_HEADER_BYTES;
+    /// Whether a message of `length` bytes fits one segment with its envelope and its remote data.
+    pub(crate) fn takes_whole(&self, length: u64, data_bytes: usize) -> bool {
+        let short = self.frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
         length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
     }
 

@@ -81,10 +81,12 @@ pub(crate) fn stage_in_segment<'a>(
     if !session.may_send_now(request.length, limit) {
         return None;
     }
-    let bytes = EAGER_HEADER_BYTES.saturating_add(request.length as usize);
+    let data = DataBytes::of(request.data);
+    let data = data.as_slice();
+    let bytes = (EAGER_HEADER_BYTES + data.len()).saturating_add(request.length as usize);
     let datagram = session.datagram.as_deref_mut()?;
     let is_long = bytes > datagram.frame_bytes_max();
-    if is_long && !datagram.takes_whole(request.length) {
+    if is_long && !datagram.takes_whole(request.length, data.len()) {
         return None;
     }
     let pushed = if is_long {
@@ -99,8 +101,13 @@ pub(crate) fn stage_in_segment<'a>(
     session.envelope_credit.spend(1);
     session.byte_credit.spend(request.length as u32);
     segment.ends_unheard = true;
-    let (head, room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
+    let (head, mut room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
+    if !data.is_empty() {
+        let behind;
+        (behind, room) = room.split_at_mut(DATA_BYTES);
+        behind.copy_from_slice(data);
+    }
     Some((room, !std::mem::replace(&mut session.is_dirty, true)))
 }
 
@@ -245,8 +252,8 @@ impl Core {
     ///
     /// RR-CREDIT-1, RR-DGRAM-6, RR-DGRAM-12.
     fn how_to_send(&self, slot: u32, request: &SendRequest) -> Option<Course> {
-        let SendRequest { length, hint, data, .. } = *request;
-        let data_bytes = data.map_or(0, |_| DATA_BYTES);
+        let SendRequest { length, hint, .. } = *request;
+        let data_bytes = request.data_bytes();
         let session = self.sessions.at(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
         let eager_limit = u64::from(self.eager_limit_for(session));
