@@ -1,5 +1,5 @@
-//! What is posted while another thread is inside a shared engine: left to that thread, in its order,
-//! and not lost.
+//! What is posted while another thread is inside a shared engine: left to that thread, in its
+//! order, and not lost.
 
 mod common;
 

@@ -68,8 +68,8 @@ impl Attached for Owned {
 /// completion queue (or the [`Operation`](crate::Operation)) instead: a peer that has failed, a
 /// limit that is reached ([`Error::WouldBlock`](crate::Error::WouldBlock)). Who bounds what it has
 /// outstanding does not meet the latter. An inject that is left waits for credit, where the call
-/// itself would have said `WouldBlock`; it meets no limit but `operations_max`. A post is refused at
-/// once, in the same way, while some thousand posts of others wait.
+/// itself would have said `WouldBlock`; it meets no limit but `operations_max`. A post is refused
+/// at once, in the same way, while some thousand posts of others wait.
 ///
 /// # Callbacks
 ///

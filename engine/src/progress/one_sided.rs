@@ -122,8 +122,8 @@ impl Engine {
         }
     }
 
-    /// The same with a new handle, whose end is in it, or in `ticket`. A flush that fails is told to
-    /// `flushed_to`.
+    /// The same with a new handle, whose end is in it, or in `ticket`. A flush that fails is told
+    /// to `flushed_to`.
     pub(crate) fn start_one_sided(
         &mut self,
         request: OneSidedRequest,
@@ -192,7 +192,8 @@ impl Engine {
     }
 
     /// Puts a copy that its poster was told will be put: unless it has a fence only the bound on
-    /// operations refuses it, and a peer that has failed. The operation that it is, if it has to wait.
+    /// operations refuses it, and a peer that has failed. The operation that it is, if it has to
+    /// wait.
     pub(crate) fn inject_promised_put(
         &mut self,
         request: OneSidedRequest,

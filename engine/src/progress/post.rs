@@ -292,8 +292,8 @@ impl Engine {
         }
     }
 
-    /// Sends a copy that its poster was told will go: only the bound on operations refuses it, and a
-    /// peer that has failed. The operation that it is, if it has to wait.
+    /// Sends a copy that its poster was told will go: only the bound on operations refuses it, and
+    /// a peer that has failed. The operation that it is, if it has to wait.
     pub(crate) fn inject_promised(
         &mut self,
         request: &SendRequest,

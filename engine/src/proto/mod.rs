@@ -17,6 +17,7 @@ mod control_frame;
 pub(crate) mod control_lane;
 pub(crate) mod core;
 pub(crate) mod credit;
+mod data_bytes;
 pub(crate) mod datagram;
 pub(crate) mod eager_limit;
 pub(crate) mod effects;

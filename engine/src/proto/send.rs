@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use super::core::{Core, UNTAGGED};
+use super::data_bytes::DataBytes;
 use super::datagram::stage_in_segment;
 use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
@@ -56,20 +57,6 @@ impl SendRequest {
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         !self.fence
-    }
-}
-
-/// The bytes of remote data behind a header.
-pub(super) struct DataBytes([u8; DATA_BYTES], usize);
-
-impl DataBytes {
-    pub(super) fn of(data: Option<u64>) -> Self {
-        let length = if data.is_some() { DATA_BYTES } else { 0 };
-        Self(data.unwrap_or(0).to_le_bytes(), length)
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.0[..self.1]
     }
 }
 

@@ -150,7 +150,7 @@ impl<S, T> Combiner<S, T> {
         }
     }
 
-    /// [`Self::post`] where [`Self::try_begin`] has given `guard` instead of the state.
+    /// Makes the call, or queues, where [`Self::try_begin`] has given `guard` instead of the state.
     pub(crate) fn post_behind<R>(
         &self,
         guard: Option<Guard<'_, S, T>>,

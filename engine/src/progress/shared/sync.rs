@@ -24,7 +24,7 @@ pub(super) fn thread_number() -> usize {
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
-/// Entries of a chunk of [`super::chunks`]; models have shorter ones.
+/// Entries of a chunk of [`mod@super::chunks`]; models have shorter ones.
 pub(super) const CHUNK: usize = 32;
 
 /// What a mutex guards is whole at each point where a thread may panic.

@@ -209,7 +209,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         drained
     }
 
-    /// [`Self::post`] where [`Self::try_begin`] has given `guard` instead of the state.
+    /// Makes the call, or queues, where [`Self::try_begin`] has given `guard` instead of the state.
     pub(crate) fn post_behind<R>(
         &self,
         guard: Option<Guard<'_, S, T>>,

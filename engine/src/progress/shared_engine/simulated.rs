@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use super::*;
 use crate::hooks::threads;
 use crate::progress::shared::{Doorbell, Keys};
+use crate::proto::table::Id;
 
 impl SharedEngine {
     /// Shares an engine of the world that the calling thread simulates, with room for

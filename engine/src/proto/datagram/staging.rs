@@ -4,10 +4,11 @@
 use zerocopy::IntoBytes;
 
 use super::super::core::Core;
+use super::super::data_bytes::DataBytes;
 use super::super::effects::CompletionLevel;
 use super::super::hint::Hint;
 use super::super::operation::{OperationState, Serving};
-use super::super::send::{DataBytes, SendRequest, Staged, eager_header, rts_header};
+use super::super::send::{SendRequest, Staged, eager_header, rts_header};
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::Datagram;

@@ -3,13 +3,14 @@
 use zerocopy::IntoBytes;
 
 use super::super::core::Core;
+use super::super::data_bytes::DataBytes;
 use super::super::datagram::stage_put;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::hint::Hint;
 use super::super::operation::{Cause, Operation, OperationState, Serving};
 use super::super::regions::Refusal;
 use super::super::rendezvous::Offered;
-use super::super::send::{DataBytes, SendRefusal, Staged};
+use super::super::send::{SendRefusal, Staged};
 use super::super::session::Session;
 use super::super::table::Id;
 use super::{REQUESTS_MAX, Role, Verb};

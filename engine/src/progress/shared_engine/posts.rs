@@ -1,0 +1,469 @@
+//! Posts: made at once where the engine is free and nothing waits, left to its holder otherwise.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::SharedEngine;
+use super::inside::{Copied, End, Inside, OneSidedPost, PutPost, Request};
+use crate::progress::completions::PostedTo;
+use crate::progress::engine::Engine;
+use crate::progress::outside::Ticket;
+use crate::progress::post::{Memory, Posted, Refused, beyond_inject_limit};
+use crate::progress::shared::{self, Guard};
+use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::receive::ReceiveRequest;
+use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
+use crate::types::{Error, OperationId, OperationName};
+
+/// The lock of an engine.
+pub(super) type Inner<'a> = Guard<'a, Inside, Request>;
+
+/// What a post is refused for.
+const OTHERS: &str = "posts of other threads";
+
+#[inline]
+fn named(id: Id) -> OperationId {
+    OperationId(OperationName::Posted(id))
+}
+
+/// The calling thread has the engine, for a call that nothing waits before.
+pub(super) struct Turn<'a> {
+    pub(super) engine: &'a SharedEngine,
+    pub(super) guard: Inner<'a>,
+}
+
+impl Turn<'_> {
+    #[inline]
+    pub(super) fn engine(&mut self) -> &mut Engine {
+        self.guard.engine()
+    }
+
+    /// Lets go of the engine, and sees to those who wait for what was done, or for it.
+    #[inline]
+    pub(super) fn end(self) {
+        let Self { engine, guard } = self;
+        let place = &*engine.place;
+        place.activity.count();
+        let ended = if guard.is_quiet() { place.shared.end(guard) } else { Err(guard) };
+        match ended {
+            Ok(()) => {
+                if place.activity.wakes_caretaker()
+                    && let Some(caretaker) = &engine.membership
+                {
+                    caretaker.wake();
+                }
+            }
+            Err(guard) => engine.end_slowly(guard),
+        }
+    }
+}
+
+impl SharedEngine {
+    /// The engine for a post that may be made now: nobody is inside, and nothing waits before it.
+    #[inline]
+    pub(super) fn try_begin(&self) -> Result<Turn<'_>, Option<Inner<'_>>> {
+        let guard = self.place.shared.try_begin()?;
+        Ok(Turn { engine: self, guard })
+    }
+
+    /// Ends a call behind which something is left to do.
+    #[inline(never)]
+    fn end_slowly(&self, mut guard: Inner<'_>) {
+        let told = RefCell::default();
+        guard.after(&self.place, &told);
+        self.place.shared.end_slowly(guard, |inside, request| {
+            self.place.apply(inside, request, &told);
+        });
+        self.after_call(told);
+    }
+
+    /// Whether no more requests may wait for the holder.
+    fn is_full(&self, guard: Option<&Inner<'_>>) -> bool {
+        guard.is_none() && self.place.shared.combiner().queue_len() >= self.requests_max
+    }
+
+    /// Whether no more injects may wait: for the holder, or for credit.
+    fn is_full_of_injects(&self, guard: Option<&Inner<'_>>) -> bool {
+        let waiting = || {
+            let promised = self.place.promised.load(Ordering::Relaxed);
+            self.place.shared.combiner().queue_len() + promised
+        };
+        guard.is_none() && waiting() >= self.injects_max
+    }
+
+    /// Posts `what` behind what waits, or leaves a request with it.
+    fn post_behind<P, R>(
+        &self,
+        guard: Option<Inner<'_>>,
+        what: P,
+        inline: impl FnOnce(&mut Engine, P) -> R,
+        queued: impl FnOnce(P) -> Request,
+    ) -> Option<R> {
+        // A callback of the engine cannot wait for it.
+        let is_callback = || guard.is_none() && self.place.shared.combiner().is_held_here();
+        if self.is_in_turn.load(Ordering::Relaxed) && !is_callback() {
+            if let Some(guard) = guard {
+                self.end_slowly(guard);
+            }
+            return Some(self.with(|engine| inline(engine, what)));
+        }
+        let news = RefCell::default();
+        // One of the two takes it.
+        let what = Cell::new(Some(what));
+        let take = || what.take().expect("one of the two is called, once");
+        let posted = self.place.shared.post_behind(
+            guard,
+            |inside| {
+                let answer = inline(inside.engine(), take());
+                self.place.activity.count();
+                inside.after(&self.place, &news);
+                answer
+            },
+            || queued(take()),
+            |inside, request| self.place.apply(inside, request, &news),
+        );
+        self.after_call(news);
+        match posted {
+            shared::Posted::Inline(answer) => Some(answer),
+            shared::Posted::Queued => None,
+        }
+    }
+
+    /// As [`Self::post_behind`], for what has memory to give back.
+    fn post_memory_behind<R>(
+        &self,
+        guard: Option<Inner<'_>>,
+        memory: Memory,
+        inline: impl FnOnce(&mut Engine, Memory) -> Result<R, Refused>,
+        queued: impl FnOnce(Memory) -> Request,
+    ) -> Result<Option<R>, Refused> {
+        if self.is_full(guard.as_ref()) {
+            if planted!(DropAtFullQueue) {
+                return Ok(None);
+            }
+            return Err((Error::WouldBlock(OTHERS), memory));
+        }
+        self.post_behind(guard, memory, inline, queued).transpose()
+    }
+
+    fn new_request(&self) -> u64 {
+        self.next_request.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Posts a send whose end goes to a queue. `None`: it is over.
+    #[inline]
+    pub(crate) fn post_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().post_send_to(request, memory, to, more);
+                turn.end();
+                Ok(posted?.map(named))
+            }
+            Err(guard) => self.leave_send(guard, request, memory, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_send(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &SendRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<Option<OperationId>, Refused> {
+        let mut number = 0;
+        let posted = self.post_memory_behind(
+            guard,
+            memory,
+            |engine, memory| engine.post_send_to(request, memory, to, more),
+            |memory| {
+                number = self.new_request();
+                let end = End::Queue { to, number };
+                Request::Send { request: *request, memory, end, more }
+            },
+        )?;
+        Ok(match posted {
+            Some(posted) => posted.map(named),
+            None => Some(OperationId(OperationName::Requested(number))),
+        })
+    }
+
+    /// Posts a receive whose end goes to a queue.
+    #[inline]
+    pub(crate) fn post_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+    ) -> Result<OperationId, Refused> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().post_receive(request, memory, to.route());
+                turn.end();
+                posted.map(named)
+            }
+            Err(guard) => self.leave_receive(guard, request, memory, to),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_receive(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &ReceiveRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+    ) -> Result<OperationId, Refused> {
+        let mut number = 0;
+        let posted = self.post_memory_behind(
+            guard,
+            memory,
+            |engine, memory| engine.post_receive(request, memory, to.route()),
+            |memory| {
+                number = self.new_request();
+                Request::Receive { request: *request, memory, end: End::Queue { to, number } }
+            },
+        )?;
+        Ok(posted.map_or(OperationId(OperationName::Requested(number)), named))
+    }
+
+    /// Posts a send of a copy of `bytes`, of which only a failure is reported.
+    #[inline]
+    pub(crate) fn inject(
+        &self,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().inject(request, bytes, to.route(), more);
+                turn.end();
+                posted
+            }
+            Err(guard) => self.leave_inject(guard, request, bytes, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_inject(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: &SendRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        if bytes.len() > self.inject_limit {
+            return Err(beyond_inject_limit(bytes.len(), self.inject_limit));
+        }
+        if self.is_full_of_injects(guard.as_ref()) {
+            return Err(Error::WouldBlock(OTHERS));
+        }
+        let posted = self.post_behind(
+            guard,
+            (),
+            |engine, ()| engine.inject(request, bytes, to.route(), more),
+            |()| Request::Inject { request: *request, bytes: Copied::of(bytes), to, more },
+        );
+        posted.unwrap_or(Ok(()))
+    }
+
+    /// Posts a send with a ticket.
+    pub(crate) fn start_send(
+        &self,
+        request: &SendRequest,
+        memory: Memory,
+        more: bool,
+    ) -> Result<Posted<Arc<Ticket>>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let posted = match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().start_send(request, memory, more, Some(&ticket));
+                turn.end();
+                posted.map(Some)
+            }
+            Err(guard) => self.post_memory_behind(
+                guard,
+                memory,
+                |engine, memory| engine.start_send(request, memory, more, Some(&ticket)),
+                |memory| {
+                    let end = End::Ticket(Arc::clone(&ticket));
+                    Request::Send { request: *request, memory, end, more }
+                },
+            ),
+        };
+        Ok(match posted? {
+            Some(Posted::Sent(status, buffer)) => Posted::Sent(status, buffer),
+            Some(Posted::Pending(_)) | None => Posted::Pending(ticket),
+        })
+    }
+
+    /// Posts a receive with a ticket.
+    pub(crate) fn start_receive(
+        &self,
+        request: &ReceiveRequest,
+        memory: Memory,
+    ) -> Result<Arc<Ticket>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let posted = match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().start_receive(request, memory, Some(&ticket));
+                turn.end();
+                posted.map(Some)
+            }
+            Err(guard) => self.post_memory_behind(
+                guard,
+                memory,
+                |engine, memory| engine.start_receive(request, memory, Some(&ticket)),
+                |memory| {
+                    let end = End::Ticket(Arc::clone(&ticket));
+                    Request::Receive { request: *request, memory, end }
+                },
+            ),
+        };
+        posted?;
+        Ok(ticket)
+    }
+
+    /// Posts an operation on the memory of a peer whose end goes to a queue.
+    #[inline]
+    pub(crate) fn post_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().post_one_sided_to(request, memory, to, more);
+                turn.end();
+                posted.map(named)
+            }
+            Err(guard) => self.leave_one_sided(guard, request, memory, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_one_sided(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: OneSidedRequest,
+        memory: Memory,
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<OperationId, Refused> {
+        if self.is_full(guard.as_ref()) {
+            return Err((Error::WouldBlock(OTHERS), memory));
+        }
+        let mut number = 0;
+        let posted = self.post_behind(
+            guard,
+            (request, memory),
+            |engine, (request, memory)| engine.post_one_sided_to(request, memory, to, more),
+            |(request, memory)| {
+                number = self.new_request();
+                let end = End::Queue { to, number };
+                let post = OneSidedPost { request, memory, end, flushed_to: to, more };
+                Request::OneSided(Box::new(post))
+            },
+        );
+        Ok(posted.transpose()?.map_or(OperationId(OperationName::Requested(number)), named))
+    }
+
+    /// Posts an operation on the memory of a peer with a ticket. The failure of the flush that is
+    /// before one with a fence is told to `flushed_to`.
+    pub(crate) fn start_one_sided(
+        &self,
+        request: OneSidedRequest,
+        memory: Memory,
+        more: bool,
+        flushed_to: PostedTo<u32>,
+    ) -> Result<Arc<Ticket>, Refused> {
+        let ticket = Arc::new(Ticket::new());
+        let start = |engine: &mut Engine, (request, memory)| {
+            engine.start_one_sided(request, memory, more, flushed_to, Some(&ticket)).map(drop)
+        };
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let started = start(turn.engine(), (request, memory));
+                turn.end();
+                started?;
+            }
+            Err(guard) if self.is_full(guard.as_ref()) => {
+                return Err((Error::WouldBlock(OTHERS), memory));
+            }
+            Err(guard) => {
+                let queued = |(request, memory)| {
+                    let end = End::Ticket(Arc::clone(&ticket));
+                    let post = OneSidedPost { request, memory, end, flushed_to, more };
+                    Request::OneSided(Box::new(post))
+                };
+                self.post_behind(guard, (request, memory), start, queued).transpose()?;
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// Puts a copy of `bytes`, of which only a failure is reported.
+    #[inline]
+    pub(crate) fn inject_put(
+        &self,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        match self.try_begin() {
+            Ok(mut turn) => {
+                let posted = turn.engine().inject_put(request, bytes, to, more);
+                turn.end();
+                posted
+            }
+            Err(guard) => self.leave_put(guard, request, bytes, to, more),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn leave_put(
+        &self,
+        guard: Option<Inner<'_>>,
+        request: OneSidedRequest,
+        bytes: &[u8],
+        to: PostedTo<u32>,
+        more: bool,
+    ) -> Result<(), Error> {
+        if bytes.len() > self.inject_limit {
+            return Err(beyond_inject_limit(bytes.len(), self.inject_limit));
+        }
+        if self.is_full_of_injects(guard.as_ref()) {
+            return Err(Error::WouldBlock(OTHERS));
+        }
+        let posted = self.post_behind(
+            guard,
+            request,
+            |engine, request| engine.inject_put(request, bytes, to, more),
+            |request| {
+                let post = PutPost { request, bytes: Copied::of(bytes), to, more };
+                Request::InjectPut(Box::new(post))
+            },
+        );
+        posted.unwrap_or(Ok(()))
+    }
+}
