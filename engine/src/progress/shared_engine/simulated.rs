@@ -18,6 +18,7 @@ impl SharedEngine {
             membership: None,
             thread: None,
             next_request: AtomicU64::new(0),
+            is_in_turn: AtomicBool::new(false),
             requests_max,
             inject_limit,
             process: getpid(),
