@@ -178,6 +178,24 @@ fn threads_run() {
     play("examples/threads.c", &["200"], &["4"], 1, "8 threads sent");
 }
 
+/// The program of the page is what it says.
+#[test]
+fn the_program_of_the_readme_runs() {
+    let page = std::fs::read_to_string(Path::new(HERE).join("README.md")).unwrap();
+    let program = page.split("```c\n").nth(1).unwrap().split("```").next().unwrap();
+    let source = installed().join("readme.c");
+    std::fs::write(&source, program).unwrap();
+    for language in ["c11", "c++17"] {
+        let built = compile(source.to_str().unwrap(), language);
+        // It has all of its settings itself.
+        let mut command = command(&built, &[]);
+        command.env_remove("RINGRAIL_JOB_SECRET").env_remove("RINGRAIL_LISTEN_ADDRESS");
+        let output = end(command.spawn().unwrap(), "the program of the page");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), "hello\n");
+    }
+}
+
 #[test]
 fn misuse_gives_the_errors_that_the_header_names() {
     let program = compile("tests/misuse.c", "c11");

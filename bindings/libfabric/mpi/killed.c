@@ -7,7 +7,7 @@
 
 int main(int argc, char **argv)
 {
-    enum { ROUNDS = 1000, LENGTH = 100 };
+    enum { ROUNDS = 100, LENGTH = 100 };
     begin(&argc, &argv);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     int victim = check_ranks - 1, sum = 0;
