@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn launchers_say_whose_they_are() {
-        let of = |said: &str| family_of(said).map(|(name, family)| (name, family));
+        let of = |said: &str| family_of(said);
         let open_mpi = of("mpirun (Open MPI) 4.1.4\n\nReport bugs to somebody\n");
         assert_eq!(open_mpi, Some(("Open MPI 4.1.4".to_owned(), Family::OpenMpi)));
         let mpich = of("HYDRA build details:\n    Version:           5.0.2\n    CC:   cc\n");
