@@ -165,6 +165,9 @@ pub(crate) enum TestName {
     /// Many senders stream to one receiver: what they have of its link, and who has least. In a lab
     /// with `rate` the link is the switch's.
     Incast,
+    /// Long messages while both sides compute and make no call: how much of a transfer the threads of
+    /// dedicated engines make meanwhile, in percent, and the processor time that they take.
+    Overlap,
     /// Raw floors.
     Floor,
     /// What this host can do, which NICs are rails and why, and the settings in force; with --peer

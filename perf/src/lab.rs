@@ -153,6 +153,9 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
         TestName::Incast if first <= INJECT_BYTES_MAX => {
             Err(format!("incast is of messages that are pulled, over {INJECT_BYTES_MAX} bytes"))
         }
+        TestName::Overlap if first <= INJECT_BYTES_MAX => {
+            Err(format!("overlap is of messages that are pulled, over {INJECT_BYTES_MAX} bytes"))
+        }
         TestName::LatencyUnderLoad if first < STAMP_BYTES || last > LOADED_BYTES_MAX => {
             Err(format!(
                 "latency-under-load has messages of {STAMP_BYTES} to {LOADED_BYTES_MAX} bytes: \
@@ -315,6 +318,7 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         TestName::Mr | TestName::PutMr => ((1 << 30) / bytes).clamp(1000, 3_000_000),
         TestName::LatencyUnderLoad => 5_000,
         TestName::Failover => return if cli.brief { 5 } else { 50 },
+        TestName::Overlap => ((128 << 20) / bytes).max(4),
         TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
         _ => ping_iters(size),
     };
@@ -351,6 +355,7 @@ pub(crate) fn jobs(cli: &Cli) -> Vec<Job> {
     let size = match cli.test {
         TestName::Failover => 4 << 20,
         TestName::Incast => 1 << 20,
+        TestName::Overlap => 16 << 20,
         _ if is_long => 1 << 20,
         _ => 8,
     };

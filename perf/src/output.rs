@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::{Cli, HintName};
 use crate::test::failover::FailoverReport;
 use crate::test::incast::IncastReport;
+use crate::test::overlap::OverlapReport;
 use crate::test::sharing::Sharing;
 use crate::test::threads::{ThreadLatencies, ThreadRates};
 
@@ -101,6 +102,8 @@ pub(crate) struct Report {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) incast: Option<IncastReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) overlap: Option<OverlapReport>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) failover: Option<FailoverReport>,
 }
 
@@ -112,6 +115,8 @@ pub(crate) enum EndpointKind {
     Owned,
     /// All endpoints are on one engine, which the threads share.
     Shared,
+    /// The same, with a thread of the engine's own that makes its progress.
+    Dedicated,
 }
 
 impl EndpointKind {
@@ -196,6 +201,7 @@ pub(crate) fn print_json(report: &Report) {
 fn columns(report: &Report) -> Vec<(&'static str, f64)> {
     let failover = report.failover.as_ref();
     let incast = report.incast.as_ref();
+    let overlap = report.overlap.as_ref();
     let (rates, medians) = (report.thread_rates.as_ref(), report.thread_latencies.as_ref());
     let sharing = report.sharing_per_million.as_ref();
     let columns = [
@@ -215,6 +221,10 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
         ("Messages corrupted", failover.map(|report| report.corrupted as f64)),
         ("Latency (us)", report.latency_us_p50),
         ("p99 (us)", report.latency_us_p99),
+        ("Overlap (%)", overlap.map(|of| of.overlap_percent)),
+        ("Of the peer (%)", overlap.map(|of| of.overlap_percent_peer)),
+        ("Progress' CPU", overlap.map(|of| of.progress_cpu_share)),
+        ("The peer's", overlap.map(|of| of.progress_cpu_share_peer)),
         ("Bandwidth (MB/s)", report.bandwidth_mb_s),
         ("Messages/s", report.message_rate_per_s),
         ("Two-sided", report.two_sided),
@@ -311,6 +321,7 @@ mod tests {
             sharing_per_million: Some(Sharing::default()),
             sharing_per_million_peer: Some(Sharing::default()),
             incast: Some(IncastReport::default()),
+            overlap: Some(OverlapReport::default()),
             failover: Some(FailoverReport::default()),
             ..Report::default()
         };

@@ -8,6 +8,7 @@ mod latency;
 pub(crate) mod load;
 mod mr;
 pub(crate) mod one_sided;
+pub(crate) mod overlap;
 mod rails;
 pub(crate) mod sharing;
 pub(crate) mod threads;
@@ -121,6 +122,7 @@ pub(crate) fn run(
         (TestName::PutBw | TestName::GetBw, Buffers::Region) => {
             Some((job.window * job.size.next_multiple_of(4096)).max(1 << 20))
         }
+        (TestName::Overlap, Buffers::Region) => Some((2 * job.size).max(1 << 20)),
         (TestName::LatencyUnderLoad, Buffers::Region) => {
             Some((load::TRANSFERS * job.bulk_size).max(1 << 20))
         }
@@ -139,6 +141,9 @@ pub(crate) fn run(
     let domain = Domain::with_settings(settings).map_err(message)?;
     if job.test == TestName::Incast {
         return incast::run(link, job, &domain, is_server, progress);
+    }
+    if job.test == TestName::Overlap {
+        return overlap::run(link, job, &domain, is_server, progress);
     }
     if job.threads > 1 || job.is_shared || job.test == TestName::LatencyMt {
         return threads::run(link, job, &domain, is_server, progress);

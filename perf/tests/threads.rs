@@ -92,3 +92,25 @@ fn threads_have_columns() {
     let rate = |name| rows[1][at(name)].parse::<f64>().unwrap();
     assert!(rate("Least thread (/s)") <= rate("Most thread (/s)"), "{stdout}");
 }
+
+/// Who computes while an engine's own thread moves a long message, and how long that took.
+#[test]
+fn overlap_is_reckoned_on_both_sides() {
+    let job = ["overlap", "--loopback", "--rounds", "1", "--size", "1M", "--iters", "4"];
+    let reports = objects(&job);
+    let [report] = &reports[..] else { panic!("{reports:?}") };
+    assert_report(report, "overlap", 1 << 20, 4, &LATENCIES);
+    assert_counted(report);
+    assert_eq!(report["endpoints"], "dedicated", "{report}");
+    for percent in ["overlap_percent", "overlap_percent_peer"] {
+        // How much it is depends on who else is on this host.
+        assert!((0.0..=100.0).contains(&report[percent].as_f64().unwrap()), "{report}");
+    }
+    for share in ["progress_cpu_share", "progress_cpu_share_peer"] {
+        assert!(report[share].as_f64().unwrap() >= 0.0, "{report}");
+    }
+    for refused in [&["--size", "8"][..], &["--lanes", "uring"], &["--threads", "2"]] {
+        let output = perf(&[&["overlap", "--loopback"], refused].concat());
+        assert!(!output.status.success(), "{refused:?}: {}", text(&output.stdout));
+    }
+}

@@ -78,9 +78,9 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         return Err("--shared is of mr, bw, bibw, latency and latency-mt".to_owned());
     }
     let is_uring = cli.lanes.settings().contains(&("lanes", "uring"));
-    if cli.shared && is_uring {
-        return Err("--shared goes by plain sockets: --lanes auto, sockets, udp-sockets, \
-                    udp-only or xdp-only"
+    if is_uring && (cli.shared || cli.test == TestName::Overlap) {
+        return Err("shared and dedicated endpoints go by plain sockets: --lanes auto, sockets, \
+                    udp-sockets, udp-only or xdp-only"
             .to_owned());
     }
     Ok(())
