@@ -157,11 +157,14 @@ impl Engine {
         if bytes.len() > limit {
             return Err(beyond_inject_limit(bytes.len(), limit));
         }
-        self.flush_before(&request, to)?;
+        if request.fence {
+            self.flush_before(&request, to)?;
+        }
         self.inject_put_now(request, bytes, to, more)
     }
 
     /// [`Self::inject_put`] behind its flush.
+    #[inline]
     fn inject_put_now(
         &mut self,
         request: OneSidedRequest,
