@@ -5,6 +5,7 @@ mod counters;
 mod discovery;
 mod routes;
 mod selection;
+mod time_slice;
 
 use std::net::IpAddr;
 
@@ -17,6 +18,7 @@ pub(crate) use counters::NicReader;
 pub use discovery::{DiscoveryError, nics};
 pub use routes::Routes;
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};
+pub(crate) use time_slice::ask_for_short_slices;
 
 /// A network interface of this host (of this network namespace).
 #[derive(Clone, Debug, PartialEq, Eq)]

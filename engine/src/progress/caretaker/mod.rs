@@ -239,6 +239,9 @@ impl Running {
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             // The thread that attaches first may have been pinned for its engine alone.
             topology::unpin_current_thread();
+            if let Err(error) = topology::ask_for_short_slices() {
+                tracing::debug!("the caretaker waits longer for a core: {error}");
+            }
             sync::free_owners_of_fences();
             run(&of_thread);
         })?;

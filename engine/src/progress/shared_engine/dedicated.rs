@@ -35,6 +35,9 @@ impl Dedicated {
             {
                 tracing::warn!("a dedicated engine runs unpinned: {error} (setting pin_cores)");
             }
+            if let Err(error) = topology::ask_for_short_slices() {
+                tracing::debug!("a dedicated engine waits longer for its core: {error}");
+            }
             let is_over = || {
                 let has_failed = of_thread.failure.get().is_some();
                 (has_failed || ends.load(Ordering::Acquire)).then_some(())
