@@ -165,8 +165,8 @@ pub(crate) enum TestName {
     /// Many senders stream to one receiver: what they have of its link, and who has least. In a lab
     /// with `rate` the link is the switch's.
     Incast,
-    /// Long messages while both sides compute and make no call: how much of a transfer the threads of
-    /// dedicated engines make meanwhile, in percent, and the processor time that they take.
+    /// Long messages while both sides compute and make no call: how much of a transfer the threads
+    /// of dedicated engines make meanwhile, in percent, and the processor time that they take.
     Overlap,
     /// Raw floors.
     Floor,

@@ -143,8 +143,9 @@ fn round(side: &mut Side<'_, Shared>) -> Result<Report, String> {
     Ok(report)
 }
 
-/// One message of the client, behind whose post both sides do something else. Gives the buffer back,
-/// how long it took from the post, or from where it might come, to its end, and whether it is whole.
+/// One message of the client, behind whose post both sides do something else. Gives the buffer
+/// back, how long it took from the post, or from where it might come, to its end, and whether it is
+/// whole.
 fn exchange(
     side: &mut Side<'_, Shared>,
     mut buffer: Buffer,
