@@ -4,9 +4,11 @@
 //! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
 //! name space that belongs to the network namespace. Both prove that they have the session's keys;
 //! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The datagrams of
-//! the session's first path go by these from then on, and by the UDP socket again when a ring is
-//! full or the unix socket has ended: whose process is gone is known at once. So a channel is no
-//! lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what they are.
+//! the session's first path go by these from then on. What finds no room waits for it in order
+//! ([`backlog`]); when too much waits, when this engine sleeps, or when the unix socket has ended,
+//! which tells at once that a process is gone, datagrams go by the UDP socket again. So a channel is
+//! no lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what they
+//! are.
 //!
 //! ```text
 //!  send : the session of the packet has a channel? copied into its ring, or kept for it
@@ -162,7 +164,8 @@ impl Shm {
 
     // ---- Sending ----
 
-    /// Writes a packet into the ring of its session. `false`: there is none, or no room.
+    /// Writes a packet into the ring of its session, or keeps it for that. `false`: there is none,
+    /// or too much is kept.
     #[inline]
     pub(super) fn send(&mut self, datagram: &[u8], counters: &mut DriverCounters) -> bool {
         let Some((packet::FIRST_PATH, session)) = packet::path_and_session(datagram) else {
