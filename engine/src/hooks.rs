@@ -156,7 +156,8 @@ pub(crate) mod simulated {
         DropAtFullQueue,
         /// The holder of a shared engine applies two requests in the wrong order.
         SwapRequests,
-        /// A post that gets the lock passes what is queued.
+        /// A post that gets the lock passes what is queued. So that this shows soon, who releases
+        /// the lock leaves everything queued, which it may.
         PassQueue,
         /// Who releases the lock of a shared engine wakes nobody who sleeps for it.
         LoseRelease,

@@ -348,7 +348,6 @@ impl<'a, S, T> Guard<'a, S, T> {
 
     fn release_slowly(mut self, mut apply: impl FnMut(&mut S, T)) -> Drained {
         if planted!(PassQueue) {
-            // It may leave what is queued; who comes next may not pass it.
             self.leave();
             return Drained { applied: 0, left: Left::More };
         }
