@@ -84,13 +84,20 @@ impl SharedEngine {
         guard.is_none() && self.place.shared.combiner().queue_len() >= self.requests_max
     }
 
-    /// Whether no more injects may wait: for the holder, or for credit.
-    fn is_full_of_injects(&self, guard: Option<&Inner<'_>>) -> bool {
+    /// Refuses an inject of so many bytes that is too long, or while too many others wait: for the
+    /// holder, or for credit.
+    fn check_copy(&self, guard: Option<&Inner<'_>>, length: usize) -> Result<(), Error> {
+        if length > self.inject_limit {
+            return Err(beyond_inject_limit(length, self.inject_limit));
+        }
         let waiting = || {
             let promised = self.place.promised.load(Ordering::Relaxed);
             self.place.shared.combiner().queue_len() + promised
         };
-        guard.is_none() && waiting() >= self.injects_max
+        match guard.is_none() && waiting() >= self.injects_max {
+            true => Err(Error::WouldBlock(OTHERS)),
+            false => Ok(()),
+        }
     }
 
     /// Posts `what` behind what waits, or leaves a request with it.
@@ -267,12 +274,7 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Error> {
-        if bytes.len() > self.inject_limit {
-            return Err(beyond_inject_limit(bytes.len(), self.inject_limit));
-        }
-        if self.is_full_of_injects(guard.as_ref()) {
-            return Err(Error::WouldBlock(OTHERS));
-        }
+        self.check_copy(guard.as_ref(), bytes.len())?;
         let posted = self.post_behind(
             guard,
             (),
@@ -449,12 +451,7 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Error> {
-        if bytes.len() > self.inject_limit {
-            return Err(beyond_inject_limit(bytes.len(), self.inject_limit));
-        }
-        if self.is_full_of_injects(guard.as_ref()) {
-            return Err(Error::WouldBlock(OTHERS));
-        }
+        self.check_copy(guard.as_ref(), bytes.len())?;
         let posted = self.post_behind(
             guard,
             request,
