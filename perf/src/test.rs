@@ -143,21 +143,27 @@ pub(crate) fn run(
         return incast::run(link, job, &domain, is_server, progress);
     }
     if job.test == TestName::Overlap {
-        return overlap::run(link, job, &domain, is_server, progress);
+        let endpoint = domain.endpoint().and_then(Endpoint::dedicate).map_err(message)?;
+        return rounds(&mut Side::open(link, job, endpoint, is_server)?, progress);
     }
     if job.threads > 1 || job.is_shared || job.test == TestName::LatencyMt {
         return threads::run(link, job, &domain, is_server, progress);
     }
     let endpoint = domain.endpoint().and_then(Endpoint::attach).map_err(message)?;
     let mut side = Side::open(link, job, endpoint, is_server)?;
-    let mut reports = Vec::new();
     if job.test == TestName::Failover {
-        reports.push(failover::run(&mut side, progress)?);
+        let report = failover::run(&mut side, progress)?;
         side.barrier()?;
-        return Ok(reports);
+        return Ok(vec![report]);
     }
+    rounds(&mut side, progress)
+}
+
+/// All rounds of a job that has one thread.
+fn rounds(side: &mut Side<'_, impl Attached>, progress: &Progress) -> Result<Vec<Report>, String> {
+    let mut reports = Vec::new();
     // The first round warms up.
-    for round in 0..=job.rounds {
+    for round in 0..=side.job.rounds {
         side.barrier()?;
         let report = side.round()?;
         if round > 0 {
@@ -223,6 +229,7 @@ impl<M: Attached> Side<'_, M> {
             | TestName::GetBw
             | TestName::AtomicLatency
             | TestName::PutMr => one_sided::run(self),
+            TestName::Overlap => overlap::run(self),
             _ => latency::run(self),
         }
     }

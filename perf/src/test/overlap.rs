@@ -9,16 +9,12 @@
 
 use std::time::{Duration, Instant};
 
-use ringrail::{
-    Buffer, CompletionLevel, Domain, Endpoint, OperationKind, Selector, SendOptions, Shared,
-};
+use ringrail::{Attached, Buffer, CompletionLevel, OperationKind, Selector, SendOptions};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::{Side, TAG, message};
-use crate::link::{Job, Link};
 use crate::output::{EndpointKind, Report, histogram};
-use crate::progress::Progress;
 use crate::stamp;
 
 /// Pairs that are not counted.
@@ -76,32 +72,7 @@ fn compute(amount: Duration) -> Duration {
     }
 }
 
-/// Runs all rounds of a job; the client's reports mean something.
-pub(super) fn run(
-    link: &mut Link,
-    job: &Job,
-    domain: &Domain,
-    is_server: bool,
-    progress: &Progress,
-) -> Result<Vec<Report>, String> {
-    let endpoint = domain.endpoint().and_then(Endpoint::dedicate).map_err(message)?;
-    let mut side = Side::open(link, job, endpoint, is_server)?;
-    let mut reports = Vec::new();
-    // The first round warms up.
-    for number in 0..=job.rounds {
-        side.barrier()?;
-        let report = round(&mut side)?;
-        if number > 0 {
-            reports.push(report);
-        }
-        progress.advance();
-    }
-    // Neither side leaves while the other still waits for something.
-    side.barrier()?;
-    Ok(reports)
-}
-
-fn round(side: &mut Side<'_, Shared>) -> Result<Report, String> {
+pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let mut histogram = histogram();
     let mut measured = Measured::default();
     let mut verified = true;
@@ -147,7 +118,7 @@ fn round(side: &mut Side<'_, Shared>) -> Result<Report, String> {
 /// back, how long it took from the post, or from where it might come, to its end, and whether it is
 /// whole.
 fn exchange(
-    side: &mut Side<'_, Shared>,
+    side: &mut Side<'_, impl Attached>,
     mut buffer: Buffer,
     number: u64,
     meanwhile: impl FnOnce(),
