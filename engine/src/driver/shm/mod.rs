@@ -6,9 +6,9 @@
 //! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The datagrams of
 //! the session's first path go by these from then on. What finds no room waits for it in order
 //! ([`backlog`]); when too much waits, when this engine sleeps, or when the unix socket has ended,
-//! which tells at once that a process is gone, datagrams go by the UDP socket again. So a channel is
-//! no lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what they
-//! are.
+//! which tells at once that a process is gone, datagrams go by the UDP socket again. So a channel
+//! is no lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what
+//! they are.
 //!
 //! ```text
 //!  send : the session of the packet has a channel? copied into its ring, or kept for it
