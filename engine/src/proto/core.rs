@@ -494,7 +494,7 @@ impl Core {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         let is_starved = known.is_connected()
             && known.outbox.is_empty()
-            && (!known.control.is_empty() || known.has_update());
+            && (!known.control.is_empty() || known.has_update() || known.asks_ack);
         if is_starved && !known.is_dirty {
             known.is_dirty = true;
             self.dirty.insert(0, session);

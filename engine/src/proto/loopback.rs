@@ -102,6 +102,7 @@ mod tests {
     use super::super::core::Config;
     use super::super::effects::CompletionLevel;
     use super::super::hint::Hint;
+    use super::super::outbox::StagingPool;
     use super::super::receive::ReceiveRequest;
     use super::super::send::{SendRequest, Staged};
     use super::*;
@@ -347,6 +348,38 @@ mod tests {
         }
         assert!(flood.iter().all(|id| bench.is_over(*id)));
         assert_eq!(bench.core.operations.len(), 0);
+    }
+
+    /// The question for the acknowledgement that a fence waits for finds no staging buffer.
+    #[test]
+    fn a_fence_asks_again_when_there_is_room() {
+        let mut bench = Bench::new(64);
+        bench.send(1, 3, &[1], CompletionLevel::Inject);
+        const OWN: u32 = 0;
+        let mut others = StagingPool::new(4096, 1);
+        assert!(others.take().is_some(), "another session has it");
+        let pool = std::mem::replace(&mut bench.core.staging, others);
+        let request = SendRequest {
+            endpoint: 0,
+            peer: bench.own[1],
+            context: 5,
+            tag: 3,
+            length: 1,
+            level: CompletionLevel::Inject,
+            hint: Hint::Bulk,
+            data: None,
+            fence: true,
+        };
+        let fenced = bench.core.new_send(&request).unwrap();
+        bench.memory.bytes.insert(fenced, vec![2]);
+        bench.core.enqueue(fenced, 0);
+        assert_eq!(bench.core.poll_waiting(), None, "it waits for an acknowledgement");
+        assert_eq!(bench.core.poll_dirty(), Some(OWN));
+        assert!(!bench.core.turn_around(OWN, 0, &mut bench.memory), "there is no room");
+        bench.core.keep_dirty_if_starved(OWN);
+        bench.core.staging = pool;
+        bench.run();
+        assert!(bench.is_over(fenced));
     }
 
     #[test]

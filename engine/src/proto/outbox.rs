@@ -41,7 +41,7 @@ impl StagingPool {
         Self { idle: Vec::new(), buffer_bytes, made: 0, limit: limit.max(1) }
     }
 
-    fn take(&mut self) -> Option<Staging> {
+    pub(super) fn take(&mut self) -> Option<Staging> {
         if let Some(buffer) = self.idle.pop() {
             return Some(buffer);
         }
