@@ -6,6 +6,7 @@ mod fuzz;
 mod install;
 mod instructions;
 mod interop;
+mod libtest;
 mod lossy;
 mod man;
 mod run;

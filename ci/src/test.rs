@@ -1,12 +1,11 @@
 //! All tests.
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::instructions;
-use crate::run::{cargo, run as execute};
+use crate::libtest::Count;
+use crate::run::{cargo, root, run as execute};
 use crate::setup;
 use crate::swarm;
 use crate::watch::{End, Mark, mounted_namespaces};
@@ -17,15 +16,6 @@ const LIMIT: Duration = Duration::from_secs(45 * 60);
 /// One build serves every run: other packages or features would build the engine again.
 const BUILD: [&str; 5] =
     ["test", "--workspace", "--features", "ringrail/bench,ringrail-xdp/faults", "--no-fail-fast"];
-
-/// What a line of a test that cannot run here starts with; its name and the reason follow.
-const SKIP_MARKS: [&str; 2] = ["RINGRAIL-SKIP: ", "SKIPPED "];
-
-/// What libtest says of a test that only others start: it is part of those, and none itself.
-const PART_MARK: &str = " ... ignored, started by other tests";
-
-/// What the swarm's line begins with when all seeds held.
-const SWARM_MARK: &str = "swarm holds: ";
 
 /// Kernel features that endpoints must do without, one run each.
 const FORCED_OFF: [&str; 10] = [
@@ -41,68 +31,18 @@ const FORCED_OFF: [&str; 10] = [
     "defer_taskrun,coop_taskrun",
 ];
 
-/// What one command reported so far.
-#[derive(Default)]
-struct Count {
-    passed: usize,
-    failed: usize,
-    ignored: usize,
-    /// Among them those that are parts of other tests.
-    parts: usize,
-    /// Lines of tests that returned early, which libtest takes for passed.
-    skips: BTreeSet<String>,
-}
+/// Failed tests of one command that run once more, alone; with more of them something is broken.
+const FLAKY_TESTS: usize = 3;
 
-impl Count {
-    /// Takes what a line says, and says how far the command is.
-    fn look(&mut self, line: &str) -> String {
-        if let Some(rest) = line.strip_prefix("test result: ") {
-            self.passed += number_before(rest, " passed");
-            self.failed += number_before(rest, " failed");
-            self.ignored += number_before(rest, " ignored");
-        }
-        if line.ends_with(PART_MARK) {
-            // Of those that the closing line calls ignored.
-            self.parts += 1;
-        }
-        // All its seeds are one test; a failure is that of the command.
-        self.passed += usize::from(line.starts_with(SWARM_MARK));
-        // libtest may have begun a line of its own on the other side of the pipe.
-        if let Some(at) = SKIP_MARKS.iter().find_map(|mark| line.find(mark)) {
-            self.skips.insert(line[at..].trim_end().to_owned());
-        }
-        self.to_string()
+/// The same command for the named tests alone, one at a time.
+fn only(command: &Command, tests: &[String]) -> Command {
+    let mut again = Command::new(command.get_program());
+    again.args(command.get_args()).args(["--", "--test-threads=1", "--exact"]).args(tests);
+    again.current_dir(root());
+    for (key, value) in command.get_envs() {
+        value.map(|value| again.env(key, value));
     }
-
-    /// Takes how the command ended: one that fails without a failed test has failed itself.
-    fn close(&mut self, end: End) {
-        if end != End::Success {
-            self.failed = self.failed.max(1);
-        }
-    }
-
-    fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored.saturating_sub(other.parts) + other.skips.len();
-        // A test without libtest is nowhere else: it is in no count of passed ones.
-        let libtest = |line: &&String| line.starts_with(SKIP_MARKS[0]);
-        self.passed = self.passed.saturating_sub(other.skips.iter().filter(libtest).count());
-        self.skips.extend(other.skips);
-    }
-}
-
-/// The closing line. For a command that still runs `skips` are counted as passed.
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
-    }
-}
-
-fn number_before(line: &str, word: &str) -> usize {
-    let Some(end) = line.find(word) else { return 0 };
-    let digits = line[..end].rsplit(|c: char| !c.is_ascii_digit()).next();
-    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    again
 }
 
 /// Runs everything and closes with `N passed, N failed, N skipped`.
@@ -115,9 +55,18 @@ pub(crate) fn run() -> Result<(), String> {
     let (mark, deadline) = (Mark::new(), Instant::now() + LIMIT);
     let mut total = Count::default();
     let mut go = |command: &mut Command| -> Result<(), String> {
-        let mut count = Count::default();
+        let (mut count, start) = (Count::default(), Instant::now());
         let end = mark.run(command, deadline, |line| count.look(line))?;
-        count.close(end);
+        println!("test: {count} in {} s", start.elapsed().as_secs());
+        count.close(end, &format!("{command:?}"));
+        let names = count.failed_tests();
+        if (1..=FLAKY_TESTS).contains(&names.len()) && names.len() == count.failed {
+            let mut again = Count::default();
+            let end = mark.run(&mut only(command, &names), deadline, |line| again.look(line))?;
+            if end == End::Success && again.passed >= names.len() {
+                count.forgive();
+            }
+        }
         total.add(count);
         Ok(())
     };
@@ -140,82 +89,30 @@ pub(crate) fn run() -> Result<(), String> {
     match instructions::run() {
         Ok(true) => total.passed += 1,
         Ok(false) => total.ignored += 1,
-        Err(error) => {
-            println!("test: {error}");
-            total.failed += 1;
-        }
+        Err(error) => total.fail(&error),
     }
     let left = mark.left_over();
     for process in &left {
-        println!("test: process {process} outlived its test; killed");
+        total.fail(&format!("process {process} outlived its test; killed"));
     }
     let mut namespaces = mounted_namespaces();
     namespaces.retain(|point| !namespaces_before.contains(point));
     for point in &namespaces {
-        println!("test: the namespace {point} was not there before");
+        total.fail(&format!("the namespace {point} was not there before"));
     }
     if left.is_empty() && namespaces.is_empty() {
         println!("test: no process and no namespace is left");
-    } else {
-        total.failed += 1;
     }
     for line in &total.skips {
         println!("{line}");
     }
+    for failure in &total.flaky {
+        println!("flaky, passed when it ran alone: {failure}");
+    }
+    // Last, for a log of which only the end is kept.
+    for failure in &total.failures {
+        println!("failed: {failure}");
+    }
     println!("{total}");
     if total.failed == 0 { Ok(()) } else { Err(format!("{} tests failed", total.failed)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn counted(lines: &[&str], end: End) -> String {
-        let mut count = Count::default();
-        for line in lines {
-            count.look(line);
-        }
-        count.close(end);
-        let mut total = Count::default();
-        total.add(count);
-        total.to_string()
-    }
-
-    #[test]
-    fn closing_lines_are_summed() {
-        let lines = [
-            "test result: FAILED. 12 passed; 3 failed; 4 ignored; 0 measured; 0 filtered out",
-            "test other result: 1 passed",
-            "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out",
-        ];
-        assert_eq!(counted(&lines, End::Failure), "17 passed, 3 failed, 4 skipped");
-    }
-
-    #[test]
-    fn a_skipped_test_has_not_passed() {
-        let lines = [
-            "RINGRAIL-SKIP: lab::one: no root",
-            "test two ... RINGRAIL-SKIP: lab::two: no root",
-            // Without libtest, so in no sum.
-            "SKIPPED matching_cost: valgrind does not run",
-            "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
-        ];
-        assert_eq!(counted(&lines, End::Success), "3 passed, 0 failed, 3 skipped");
-    }
-
-    #[test]
-    fn what_only_other_tests_start_is_no_test() {
-        let lines = [
-            "test victim ... ignored, started by other tests",
-            "test slow ... ignored, takes an hour",
-            "test result: ok. 5 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out",
-        ];
-        assert_eq!(counted(&lines, End::Success), "5 passed, 0 failed, 1 skipped");
-    }
-
-    #[test]
-    fn a_command_that_fails_without_a_failed_test_counts() {
-        assert_eq!(counted(&["error: aborted"], End::Failure), "0 passed, 1 failed, 0 skipped");
-        assert_eq!(counted(&[], End::TimedOut), "0 passed, 1 failed, 0 skipped");
-    }
 }
