@@ -120,30 +120,49 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
-/// Plants one bug after the other, or `only` that one; each must be found within `seeds` seeds.
-fn planted(from: u64, seeds: u64, only: Option<u64>) -> ExitCode {
-    let mut is_missed = false;
+/// Plants the bugs, or `only` that one, each on one of `jobs` threads; each must be found within
+/// `seeds` seeds.
+fn planted(from: u64, seeds: u64, only: Option<u64>, jobs: u64) -> ExitCode {
+    let (next, is_missed) = (AtomicU64::new(0), AtomicBool::new(false));
     // What shows one bug often shows another one, too.
-    let mut telling: Vec<u64> = Vec::new();
+    let telling: Mutex<Vec<u64>> = Mutex::default();
+    let telling = || telling.lock().unwrap_or_else(|it| it.into_inner());
     std::panic::set_hook(Box::new(|_| {}));
-    for bug in (0..BUGS).filter(|&bug| only.is_none_or(|only| bug as u64 == only)) {
-        let mut name = String::new();
-        let finds = |seed: &u64| {
-            let caught = std::panic::catch_unwind(|| run_planted(*seed, bug));
-            let fails = caught.map_or(true, |(found, result)| {
-                name = found;
-                result.is_err()
-            });
-            // Of a seed that fails anyhow nothing is learnt about the bug.
-            fails && try_seed(*seed).is_ok()
-        };
-        let others = (from..from + seeds).filter(|seed| !telling.contains(seed));
-        let seen_by = telling.iter().copied().chain(others).find(finds);
-        is_missed |= seen_by.is_none();
-        println!("bug {bug} {name}: seen by seed {seen_by:?}");
-        telling.extend(seen_by.filter(|seed| !telling.contains(seed)));
-    }
-    if is_missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let work = || {
+        loop {
+            let bug = next.fetch_add(1, Ordering::Relaxed);
+            if bug >= BUGS as u64 {
+                return;
+            }
+            if only.is_some_and(|only| bug != only) {
+                continue;
+            }
+            let known = telling().clone();
+            let others = (from..from + seeds).filter(|seed| !known.contains(seed));
+            let mut name = String::new();
+            let mut all = known.iter().copied().chain(others);
+            let seen_by = all.find(|&seed| finds(seed, bug as usize, &mut name));
+            println!("bug {bug} {name}: seen by seed {seen_by:?}");
+            match seen_by {
+                None => is_missed.store(true, Ordering::Relaxed),
+                Some(seed) if !telling().contains(&seed) => telling().push(seed),
+                Some(_) => {}
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+    if is_missed.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Whether a seed fails with a bug, and holds without it: of one that fails anyhow nothing is
+/// learnt about the bug.
+fn finds(seed: u64, bug: usize, name: &mut String) -> bool {
+    let caught = std::panic::catch_unwind(|| run_planted(seed, bug));
+    let fails = caught.map_or(true, |(found, result)| {
+        *name = found;
+        result.is_err()
+    });
+    fails && try_seed(seed).is_ok()
 }
 
 /// CPU time of this process so far.
@@ -198,8 +217,10 @@ fn main() -> ExitCode {
     if let Some(actions) = options.throughput {
         return throughput(actions);
     }
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let jobs = options.jobs.unwrap_or(cores).max(1);
     if let Some(seeds) = options.planted {
-        return planted(options.seed.unwrap_or(0), seeds, options.bug);
+        return planted(options.seed.unwrap_or(0), seeds, options.bug, jobs);
     }
     let is_single = options.seconds.is_none() && options.seeds.is_none();
     if let (Some(seed), true) = (options.seed, is_single) {
@@ -220,12 +241,10 @@ fn main() -> ExitCode {
         if options.seeds.is_some() { 0 } else { since.as_secs() << 24 }
     });
     let seconds = options.seconds.or(if options.seeds.is_none() { Some(SECONDS) } else { None });
-    swarm(first, seconds.map(Duration::from_secs), options.seeds.unwrap_or(u64::MAX), options.jobs)
+    swarm(first, seconds.map(Duration::from_secs), options.seeds.unwrap_or(u64::MAX), jobs)
 }
 
-fn swarm(first: u64, limit: Option<Duration>, seeds: u64, jobs: Option<u64>) -> ExitCode {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let jobs = jobs.unwrap_or(cores).max(1);
+fn swarm(first: u64, limit: Option<Duration>, seeds: u64, jobs: u64) -> ExitCode {
     let (start, total) = (Instant::now(), Total::default());
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let failure = Mutex::new(None);
