@@ -42,6 +42,7 @@ impl SocketsDriver {
             return Ok(());
         }
         self.disarm_datagrams(source)?;
+        self.expect_news();
         let readable = if wants.readable { libc::EPOLLIN } else { 0 };
         let writable = if wants.writable { libc::EPOLLOUT } else { 0 };
         self.counters.syscalls += 1;

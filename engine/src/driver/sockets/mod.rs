@@ -39,6 +39,14 @@ const LISTENER: u64 = 1 << 31;
 /// The epoll name of news of links: no lane has it, and no listener.
 const LINKS: u64 = u64::MAX - 3;
 
+/// Polls that each ask epoll, after the last one for which it had news, or after something was
+/// begun that it will have news of.
+const BUSY_POLLS: u32 = 64;
+
+/// Of later polls one in so many asks it: what the engine waits for then comes by datagrams, which
+/// it reads itself, and a call that finds nothing would be half of each look for them.
+const POLLS_PER_LOOK: u32 = 8;
+
 const READ: usize = 0;
 const WRITE: usize = 1;
 
@@ -57,6 +65,8 @@ pub(crate) struct SocketsDriver {
     datagrams: Datagrams,
     datagrams_armed: [Wants; 3],
     ready: Vec<DriverEvent>,
+    /// Polls since [`Self::expect_news`].
+    quiet_polls: u32,
     counters: DriverCounters,
     is_stopped: bool,
 }
@@ -82,13 +92,28 @@ impl SocketsDriver {
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),
             ready: Vec::new(),
+            quiet_polls: 0,
             counters: DriverCounters::default(),
             is_stopped: false,
         })
     }
 
+    /// The next polls ask epoll.
+    fn expect_news(&mut self) {
+        self.quiet_polls = 0;
+    }
+
+    /// Whether this poll asks epoll.
+    fn is_time_to_look(&mut self) -> bool {
+        let quiet = self.quiet_polls;
+        // After the wrap it is busy for a moment.
+        self.quiet_polls = quiet.wrapping_add(1);
+        quiet < BUSY_POLLS || quiet.is_multiple_of(POLLS_PER_LOOK)
+    }
+
     fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
+        self.expect_news();
         let Ok(key) = self.lanes.insert(SocketLane::new(socket, connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
@@ -118,6 +143,7 @@ impl SocketsDriver {
         way: usize,
         start: impl FnOnce(&mut lane::Transfer) -> io::Result<()>,
     ) -> io::Result<()> {
+        self.expect_news();
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
         if lane.connecting {
             return Err(not_open());
@@ -139,6 +165,9 @@ impl SocketsDriver {
         loop {
             self.counters.syscalls += 1;
             let count = self.epoll.wait(timeout)?;
+            if count > 0 {
+                self.expect_news();
+            }
             for index in 0..count {
                 let (name, mask) = self.epoll.event(index);
                 if let Some(source) = source_of(name) {
@@ -310,7 +339,9 @@ impl Driver for SocketsDriver {
             return Err(stopped());
         }
         self.serve_datagrams(false)?;
-        self.take_epoll_events(Duration::ZERO)?;
+        if self.is_time_to_look() {
+            self.take_epoll_events(Duration::ZERO)?;
+        }
         self.serve(events);
         Ok(())
     }
@@ -346,6 +377,8 @@ impl Driver for SocketsDriver {
             return Err(stopped());
         }
         self.serve_datagrams(true)?;
+        // Who slept looks at what ended the sleep.
+        self.expect_news();
         let mut left = timeout;
         if !self.ready.is_empty() || !self.runnable.is_empty() {
             left = Duration::ZERO;
@@ -467,6 +500,7 @@ impl ControlLanes for SocketsDriver {
             return Err(not_open());
         }
         lane.watched[direction(interest)] = true;
+        self.expect_news();
         self.enqueue(key);
         Ok(())
     }
@@ -519,4 +553,43 @@ impl BulkLanes for SocketsDriver {
 
 impl DatagramPort for SocketsDriver {
     shared!(datagram_port);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(driver: &mut SocketsDriver, polls: u32) -> u64 {
+        let before = driver.counters.syscalls;
+        let mut events = Vec::new();
+        (0..polls).for_each(|_| driver.poll(&mut events).unwrap());
+        assert!(events.is_empty(), "{events:?}");
+        driver.counters.syscalls - before
+    }
+
+    #[test]
+    fn a_quiet_driver_asks_epoll_now_and_then() {
+        let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
+        assert_eq!(calls(&mut driver, BUSY_POLLS), u64::from(BUSY_POLLS));
+        assert_eq!(calls(&mut driver, 10 * POLLS_PER_LOOK), 10);
+        // Whoever sleeps by its descriptor has not asked anybody.
+        driver.arm(Duration::ZERO).unwrap();
+        assert_eq!(calls(&mut driver, BUSY_POLLS + POLLS_PER_LOOK), u64::from(BUSY_POLLS) + 1);
+    }
+
+    #[test]
+    fn news_is_heard_by_a_quiet_driver_and_ends_the_quiet() {
+        let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        driver.listen(listener).unwrap();
+        calls(&mut driver, BUSY_POLLS + POLLS_PER_LOOK);
+        // The kernel of this host has accepted it when this returns.
+        let _stream = std::net::TcpStream::connect(address).unwrap();
+        let mut events = Vec::new();
+        (0..POLLS_PER_LOOK).for_each(|_| driver.poll(&mut events).unwrap());
+        assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
+        assert!(driver.quiet_polls < BUSY_POLLS);
+    }
 }

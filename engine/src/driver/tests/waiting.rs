@@ -127,8 +127,12 @@ pub(super) fn nothing_costs_nothing(variant: &Variant) {
     }
     assert!(events.is_empty());
     let calls = host.driver.counters().syscalls - before;
-    let expected = if host.driver.polls_for_free() { 0 } else { 100 };
-    assert_eq!(calls, expected);
+    match host.driver.name() {
+        _ if host.driver.polls_for_free() => assert_eq!(calls, 0),
+        // After a while it does not ask each time.
+        "sockets" => assert!((100 / 8..100).contains(&calls), "{calls}"),
+        _ => assert_eq!(calls, 100),
+    }
     let announces = variant.uses("taskrun_flag");
     let is_unasked = !variant.uses("coop_taskrun") && !variant.uses("defer_taskrun");
     let is_uring = host.driver.name() == "uring";
