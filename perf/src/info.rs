@@ -9,6 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs as _};
 
 use ringrail::settings::Settings;
+use ringrail::topology::{Placement, Selection};
 use ringrail::{DatagramState, Domain, FrameState, SharedMemoryState, kernel_features, topology};
 use ringrail_xdp::{Missing, memlock_bytes};
 use serde::Serialize;
@@ -39,7 +40,20 @@ struct Info {
     mpi: MpiInfo,
     limits: Vec<Limit>,
     cores: Vec<usize>,
+    placement: PlacementInfo,
     settings: Vec<Setting>,
+}
+
+/// Where engines run.
+#[derive(Serialize)]
+struct PlacementInfo {
+    /// The node of the NIC of the first rail.
+    numa_node: Option<u32>,
+    /// Cores that threads of dedicated engines may use, the best first.
+    cores: Vec<usize>,
+    /// Those that the first of them gets.
+    of_first_engine: Vec<usize>,
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -114,6 +128,7 @@ impl Info {
         let target = endpoint.locator.zip(endpoint.datagram_port);
         let target = target.map(|(locator, port)| Target { ip: locator.ip(), port });
         let candidates = selection.candidates.iter();
+        let placement = PlacementInfo::of(&settings, &selection);
         Ok(Self {
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
             io_uring: io_uring
@@ -134,6 +149,7 @@ impl Info {
             mpi: MpiInfo::gather(&settings),
             limits: limits(),
             cores: topology::cores(),
+            placement,
             settings: settings
                 .entries()
                 .map(|entry| Setting {
@@ -185,11 +201,39 @@ impl fmt::Display for Info {
             writeln!(f, "  {}: {}", limit.name, limit.value)?;
         }
         writeln!(f, "  cores: {:?}", self.cores)?;
+        writeln!(f, "placement\n  {}", self.placement.text)?;
         write!(f, "settings")?;
         for Setting { name, value, origin } in &self.settings {
             write!(f, "\n  {name:<24} {value:<16} {origin}")?;
         }
         Ok(())
+    }
+}
+
+impl PlacementInfo {
+    fn of(settings: &Settings, selection: &Selection) -> Self {
+        let numa_node = selection.chosen().and_then(|(nic, _)| nic.numa_node);
+        let (pinned, reserved) = (settings.pin_cores(), settings.reserved_cores());
+        let placement = Placement::of_host(&topology::cores(), reserved, numa_node);
+        let node = numa_node.map_or_else(
+            || "its NIC is on no node that the system tells".to_owned(),
+            |node| format!("its NIC is on node {node}"),
+        );
+        let (of_first_engine, why) = match pinned {
+            [] if placement.has_all_cores() => {
+                let why = "this process may use the whole host, as others may: threads of \
+                           dedicated engines are not pinned to one core";
+                (placement.of_engine(0).to_vec(), why)
+            }
+            [] => (placement.of_engine(0).to_vec(), "each dedicated engine has the next core"),
+            [first, ..] => (vec![*first], "each thread has the next core of the setting pin_cores"),
+        };
+        let text = format!(
+            "{placement}; {node}; reserved for the application: {}; the first dedicated engine \
+             runs on {of_first_engine:?} ({why})",
+            if reserved.is_empty() { "none".to_owned() } else { format!("{reserved:?}") }
+        );
+        Self { numa_node, cores: placement.cores().to_vec(), of_first_engine, text }
     }
 }
 

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroU16;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rand::rngs::{StdRng, SysRng};
@@ -32,7 +32,7 @@ use crate::settings::{
     BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
 };
 use crate::telemetry::exporter::Exporter;
-use crate::topology;
+use crate::topology::{self, Placement};
 use crate::types::Error;
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
@@ -56,6 +56,10 @@ struct Inner {
     process: Pid,
     /// Threads that were given a core so far.
     pinned: AtomicUsize,
+    /// Cores that the thread that made it may use: those of the process, as a launcher set them.
+    cores: Vec<usize>,
+    /// Where engines run, by the node of their NIC.
+    placements: Mutex<Vec<(Option<u32>, Arc<Placement>)>>,
     /// Shared engines, which those who wait help.
     neighbours: Arc<Neighbours>,
 }
@@ -99,7 +103,19 @@ impl Domain {
         let pinned = AtomicUsize::new(0);
         let process = getpid();
         let neighbours = Arc::default();
-        let inner = Inner { settings, arena, keys, id, exporter, process, pinned, neighbours };
+        let (cores, placements) = (topology::unpinned_cores(), Mutex::default());
+        let inner = Inner {
+            settings,
+            arena,
+            keys,
+            id,
+            exporter,
+            process,
+            pinned,
+            cores,
+            placements,
+            neighbours,
+        };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -225,18 +241,21 @@ impl Domain {
             .map_err(|error| Error::system("the kernel gives no random numbers", error))?;
         let engine = random.random::<u64>().max(1);
         let window_bytes = socket_window_bytes(&datagrams);
-        let mut state = EngineState::new(
-            engine,
-            random,
-            core_config(settings, longest, window_bytes),
-            loop_config(settings),
-            Arc::clone(&self.0.keys),
-            settings.cq_entries(),
-            Arc::clone(&self.0.arena),
-            listener,
-            locator,
-            rails,
-        );
+        let placement = self.placement(nic.numa_node);
+        let mut state = placement.with_memory(|| {
+            EngineState::new(
+                engine,
+                random,
+                core_config(settings, longest, window_bytes),
+                loop_config(settings),
+                Arc::clone(&self.0.keys),
+                settings.cq_entries(),
+                Arc::clone(&self.0.arena),
+                listener,
+                locator,
+                rails,
+            )
+        });
         if has_several {
             let of_rails = driver::tcp::listeners_of_rails(&state.listener, &selection.rails);
             state.listeners_of_rails = of_rails;
@@ -248,7 +267,21 @@ impl Domain {
         let endpoint = state.core.open_endpoint();
         debug_assert_eq!(endpoint, Some(0), "the first endpoint of an engine is number 0");
         state.completions.open_queue(settings.cq_entries());
+        state.placement = placement;
         Ok(Endpoint::new(self.clone(), Box::new(state)))
+    }
+
+    /// Where engines run whose first rail is a NIC on `node`.
+    fn placement(&self, node: Option<u32>) -> Arc<Placement> {
+        let mut known = self.0.placements.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, placement)) = known.iter().find(|(at, _)| *at == node) {
+            return Arc::clone(placement);
+        }
+        let reserved = self.0.settings.reserved_cores();
+        let placement = Arc::new(Placement::of_host(&self.0.cores, reserved, node));
+        tracing::debug!("threads of engines may use {placement}");
+        known.push((node, Arc::clone(&placement)));
+        placement
     }
 
     /// Pins the calling thread to the next core of the setting `pin_cores`, unless there are none

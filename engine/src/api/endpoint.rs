@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::blocking::deadline_of;
@@ -152,14 +153,12 @@ impl Endpoint<Detached> {
         let Self { domain, mode } = self;
         domain.check_process()?;
         domain.pin_thread()?;
-        let driver = open_driver(
-            &domain,
-            match domain.settings().lanes() {
-                Lanes::Auto => DriverChoice::Auto,
-                Lanes::Uring => DriverChoice::Uring,
-                Lanes::Sockets => DriverChoice::Sockets,
-            },
-        )?;
+        let choice = match domain.settings().lanes() {
+            Lanes::Auto => DriverChoice::Auto,
+            Lanes::Uring => DriverChoice::Uring,
+            Lanes::Sockets => DriverChoice::Sockets,
+        };
+        let driver = mode.state.placement.with_memory(|| open_driver(&domain, choice))?;
         let engine = Rc::new(EngineCell::new(mode.state, driver, mode.sockets)?);
         // It was opened with the engine.
         let queues = Queues { transmit: 0, receive: 0 };
@@ -192,7 +191,8 @@ impl Endpoint<Detached> {
                         attach the endpoint to one thread";
             return Err(Error::misuse(text));
         }
-        let driver = open_driver(&domain, DriverChoice::Sockets)?;
+        let sockets = DriverChoice::Sockets;
+        let driver = mode.state.placement.with_memory(|| open_driver(&domain, sockets))?;
         let mut engine = SharedEngine::new(mode.state, driver, mode.sockets, domain.neighbours())?;
         prepare(&mut engine)?;
         let engine = Arc::new(engine);
@@ -205,18 +205,30 @@ impl Endpoint<Detached> {
         Ok(Endpoint::of(domain, engine, 0, queues))
     }
 
-    /// As [`Self::share`], with a thread of its own that makes all progress, on the next core of
-    /// the setting `pin_cores` where there are some. It sleeps while nothing happens. A thread that
-    /// computes without a call has its messages matched, acknowledged and pulled meanwhile.
+    /// As [`Self::share`], with a thread of its own that makes all progress. It sleeps while nothing
+    /// happens. A thread that computes without a call has its messages matched, acknowledged and
+    /// pulled meanwhile.
+    ///
+    /// The thread runs on the next core of the setting `pin_cores` where there are some, else as
+    /// [`Placement::of_engine`](crate::topology::Placement::of_engine)
+    /// says: within the cores of the thread that made the domain, without
+    /// those of the setting `reserved_cores`.
     ///
     /// # Errors
     ///
     /// As for [`Self::share`]; [`Error::System`] when no thread can be had.
     pub fn dedicate(self) -> Result<Endpoint<Shared>, Error> {
-        let core = self.domain.next_core();
+        static ENGINES: AtomicUsize = AtomicUsize::new(0);
+        let cores = match self.domain.next_core() {
+            Some(core) => vec![core],
+            None => {
+                let number = ENGINES.fetch_add(1, Ordering::Relaxed);
+                self.mode.state.placement.of_engine(number).to_vec()
+            }
+        };
         self.share_with(|engine| {
             engine
-                .dedicate(core)
+                .dedicate(cores)
                 .map_err(|error| Error::system("cannot start a thread for the engine", error))
         })
     }

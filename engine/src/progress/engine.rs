@@ -24,6 +24,7 @@ use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
 use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
+use crate::topology::Placement;
 use crate::types::{Address, Error, FrameState, Rail, RailRole, SharedMemoryState};
 use crate::wire::locators::Locators;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
@@ -86,6 +87,8 @@ pub(crate) struct EngineState {
     pub(crate) rails: Vec<Rail>,
     /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
     pub(crate) rails_chosen: Vec<Rail>,
+    /// Where its threads run and its memory is.
+    pub(crate) placement: Arc<Placement>,
     /// Rails, bit by bit, whose listener is still bound to the NIC of before.
     pub(super) listeners_due: u16,
     /// Where statistics are published, if they are.
@@ -153,6 +156,7 @@ impl EngineState {
             listeners_of_rails: Vec::new(),
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
+            placement: Arc::default(),
             listeners_due: 0,
             rails,
             publisher: None,

@@ -246,6 +246,9 @@ settings_table! {
     /// Cores for the threads that attach endpoints, one each, in the order of attaching; after the
     /// last they are given again from the first, with a warning.
     pin_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
+    /// Cores that are kept for the application: threads of dedicated engines run on others, unless
+    /// pin_cores names them.
+    reserved_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
     /// Sessions of an engine: with peers that are connected, that were inserted and not removed, or
     /// that have yet to prove themselves. Others are forgotten when room is needed.
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);

@@ -79,6 +79,17 @@ pub(crate) fn unpin_current_thread() {
     }
 }
 
+/// The cores that the calling thread may run on, or could before this process pinned it.
+pub(crate) fn unpinned_cores() -> Vec<usize> {
+    let now = cores();
+    match (BEFORE_PINNING.get(), now.as_slice()) {
+        (Some(mask), [core]) if mask.is_set(*core) => {
+            (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect()
+        }
+        _ => now,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,10 +103,11 @@ mod tests {
             assert_eq!(pinned.join().unwrap(), Ok(vec![core]));
             let unpinned = std::thread::spawn(move || {
                 pin_current_thread(core).unwrap();
+                let could = unpinned_cores();
                 unpin_current_thread();
-                cores()
+                (could, cores())
             });
-            assert_eq!(unpinned.join().unwrap(), before);
+            assert_eq!(unpinned.join().unwrap(), (before.clone(), before.clone()));
         }
         assert_eq!(cores(), before);
     }

@@ -1,8 +1,9 @@
-//! What the host has: NICs with the ones to use and why, cores and pinning.
+//! What the host has: NICs with the ones to use and why, cores, which of them engines use, pinning.
 
 mod cores;
 mod counters;
 mod discovery;
+mod placement;
 mod routes;
 mod selection;
 mod time_slice;
@@ -12,10 +13,12 @@ use std::net::IpAddr;
 use crate::settings::nics::is_same_network;
 
 pub use crate::netlink::Route;
-pub(crate) use cores::unpin_current_thread;
 pub use cores::{PinError, cores, pin_current_thread};
+pub(crate) use cores::{unpin_current_thread, unpinned_cores};
 pub(crate) use counters::NicReader;
 pub use discovery::{DiscoveryError, nics};
+pub use placement::Placement;
+pub(crate) use placement::run_on;
 pub use routes::Routes;
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};
 pub(crate) use time_slice::ask_for_short_slices;

@@ -25,15 +25,16 @@ pub(super) struct Dedicated {
 }
 
 impl Dedicated {
-    /// Starts it on `core`, or on those that the calling thread has.
-    pub(super) fn start(place: &Arc<Place>, core: Option<usize>) -> io::Result<Self> {
+    /// Starts it on `cores`, or where there are none on those of the calling thread.
+    pub(super) fn start(place: &Arc<Place>, cores: Vec<usize>) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (of_thread, ends) = (Arc::clone(place), Arc::clone(&is_over));
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
-            if let Some(core) = core
-                && let Err(error) = topology::pin_current_thread(core)
-            {
-                tracing::warn!("a dedicated engine runs unpinned: {error} (setting pin_cores)");
+            if !cores.is_empty() && !topology::run_on(&cores) {
+                tracing::warn!(
+                    "a dedicated engine runs where its process does: the kernel refused cores \
+                     {cores:?}; name cores of this process's cpuset in the setting pin_cores"
+                );
             }
             if let Err(error) = topology::ask_for_short_slices() {
                 tracing::debug!("a dedicated engine waits longer for its core: {error}");

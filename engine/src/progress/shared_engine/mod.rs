@@ -97,8 +97,8 @@ impl SharedEngine {
     }
 
     /// Has a thread of its own make all progress, on `core` if there is one.
-    pub(crate) fn dedicate(&mut self, core: Option<usize>) -> io::Result<()> {
-        self.thread = Some(Dedicated::start(&self.place, core)?);
+    pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
+        self.thread = Some(Dedicated::start(&self.place, cores)?);
         // It has somebody who looks after it.
         self.membership = None;
         Ok(())

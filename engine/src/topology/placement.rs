@@ -1,0 +1,270 @@
+//! Where engines run: cores of this process on the node of the NIC, in the order of their use.
+//!
+//! The kernel tells all of it in `/sys/devices/system` (Documentation/ABI/stable/sysfs-devices-node
+//! and sysfs-devices-system-cpu); three files of each core are read.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A core (logical processor) that engines may run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Core {
+    number: usize,
+    /// Distance of its node from that of the NIC, as the firmware tells; 0 where nobody does.
+    distance: u32,
+    /// How many hardware threads of the same physical core have lower numbers.
+    sibling: usize,
+}
+
+/// A NUMA node.
+struct Node {
+    cores: Vec<usize>,
+    distance: u32,
+}
+
+/// The cores that engines of a process may use, the best first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// In the order of their use: by node, the NIC's first, then one hardware thread of each
+    /// physical core before the second ones.
+    cores: Vec<usize>,
+    /// How many of them are on the nearest node that has any.
+    near: usize,
+    /// Whether the process may use all cores of the host.
+    has_all_cores: bool,
+    /// Whether the host has several nodes.
+    has_nodes: bool,
+}
+
+impl Placement {
+    /// For engines of a process that may run on `allowed`, but for `reserved`, with a NIC on
+    /// `node` if that is known.
+    ///
+    /// Where all that is allowed is reserved the reservation is void, for engines run somewhere.
+    pub fn of_host(allowed: &[usize], reserved: &[usize], node: Option<u32>) -> Self {
+        Self::read(Path::new("/sys/devices/system"), allowed, reserved, node)
+    }
+
+    fn read(system: &Path, allowed: &[usize], reserved: &[usize], node: Option<u32>) -> Self {
+        let online = list(&system.join("cpu/online"));
+        let nodes = nodes(system, node);
+        let distance = |core: usize| {
+            nodes.iter().find(|it| it.cores.contains(&core)).map_or(0, |it| it.distance)
+        };
+        let sibling = |core: usize| {
+            let path = format!("cpu/cpu{core}/topology/thread_siblings_list");
+            list(&system.join(path)).iter().filter(|other| **other < core).count()
+        };
+        let free: Vec<usize> =
+            allowed.iter().filter(|core| !reserved.contains(core)).copied().collect();
+        let usable = if free.is_empty() { allowed.to_vec() } else { free };
+        let mut cores: Vec<Core> = usable
+            .into_iter()
+            .map(|number| Core { number, distance: distance(number), sibling: sibling(number) })
+            .collect();
+        cores.sort_by_key(|core| (core.distance, core.sibling, core.number));
+        let nearest = cores.first().map_or(0, |core| core.distance);
+        Self {
+            near: cores.iter().filter(|core| core.distance == nearest).count(),
+            cores: cores.iter().map(|core| core.number).collect(),
+            has_all_cores: online.iter().all(|core| allowed.contains(core)),
+            has_nodes: nodes.len() > 1,
+        }
+    }
+
+    /// The cores, the best first. Empty where the system tells nothing.
+    pub fn cores(&self) -> &[usize] {
+        &self.cores
+    }
+
+    /// Those on the node of the NIC, or on the nearest one that the process may use.
+    pub fn near(&self) -> &[usize] {
+        &self.cores[..self.near]
+    }
+
+    /// Whether the process may use all cores of the host, which others may then use, too.
+    pub fn has_all_cores(&self) -> bool {
+        self.has_all_cores
+    }
+
+    /// The cores that the thread of dedicated engine number `engine` of the process may run on.
+    ///
+    /// One of its own where a launcher gave the process a part of the host, for nobody else uses
+    /// that; after the last core they are given again from the first. All on the NIC's node where
+    /// the process may use the whole host: other processes may, too, and two that spin on one core
+    /// while others are idle would be worse than a thread that moves.
+    pub fn of_engine(&self, engine: usize) -> &[usize] {
+        match self.cores.len() {
+            0 => &[],
+            _ if self.has_all_cores => self.near(),
+            count => {
+                let at = engine % count;
+                &self.cores[at..=at]
+            }
+        }
+    }
+
+    /// Runs `make`, whose memory is to be on the node of the NIC: pages are where they are touched
+    /// first. The calling thread runs there meanwhile, if it may.
+    pub(crate) fn with_memory<T>(&self, make: impl FnOnce() -> T) -> T {
+        let before = sched_getaffinity(None).ok().filter(|_| self.has_nodes);
+        let is_there = before.is_some() && run_on(self.near());
+        let made = make();
+        if let Some(mask) = before.filter(|_| is_there) {
+            // It may run there: it did.
+            let _ = sched_setaffinity(None, &mask);
+        }
+        made
+    }
+}
+
+/// As people read it: `cores 2-5,8 (2-5 on the node of the NIC)`.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = ranges(&self.cores);
+        match self.near {
+            0 => f.write_str("the system tells no cores"),
+            near if near == self.cores.len() => write!(f, "cores {all}"),
+            _ => write!(f, "cores {all} ({} nearest to the NIC)", ranges(self.near())),
+        }
+    }
+}
+
+/// Makes the calling thread run on these cores alone; false if the kernel refuses.
+pub(crate) fn run_on(cores: &[usize]) -> bool {
+    let mut mask = CpuSet::new();
+    for &core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        mask.set(core);
+    }
+    !cores.is_empty() && sched_setaffinity(None, &mask).is_ok()
+}
+
+/// The nodes of the host, with their distances from `from`, or equal ones where that is not known.
+fn nodes(system: &Path, from: Option<u32>) -> Vec<Node> {
+    let row = from.map(|from| system.join(format!("node/node{from}/distance")));
+    let row = row.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    let mut row = row.split_whitespace().map(|text| text.parse().unwrap_or(0));
+    let online = list(&system.join("node/online")).into_iter();
+    let node = |number: usize| Node {
+        cores: list(&system.join(format!("node/node{number}/cpulist"))),
+        distance: row.next().unwrap_or(0),
+    };
+    online.map(node).collect()
+}
+
+/// A list of the kernel's such as `0-3,8`; empty if it cannot be read.
+fn list(path: &Path) -> Vec<usize> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+/// Cores as the kernel lists them, ascending.
+fn ranges(cores: &[usize]) -> String {
+    let mut sorted = cores.to_vec();
+    sorted.sort_unstable();
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for core in sorted {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == core => *last = core,
+            _ => parts.push((core, core)),
+        }
+    }
+    let shown = parts.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    shown.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::cores;
+
+    /// Two nodes of two physical cores with two hardware threads each: 0, 1, 4, 5 and 2, 3, 6, 7.
+    fn host() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: String, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("cpu/online".into(), "0-7\n");
+        write("node/online".into(), "0-1\n");
+        for (node, list, distance) in [(0, "0-1,4-5\n", "10 21\n"), (1, "2-3,6-7\n", "21 10\n")] {
+            write(format!("node/node{node}/cpulist"), list);
+            write(format!("node/node{node}/distance"), distance);
+        }
+        for core in 0..8 {
+            let path = format!("cpu/cpu{core}/topology/thread_siblings_list");
+            write(path, &format!("{},{}\n", core % 4, core % 4 + 4));
+        }
+        root
+    }
+
+    const ALL: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    #[test]
+    fn the_node_of_the_nic_comes_first_and_physical_cores_before_their_second_threads() {
+        let host = host();
+        let of = |node| Placement::read(host.path(), &ALL, &[], node);
+        assert_eq!(of(Some(0)).cores(), [0, 1, 4, 5, 2, 3, 6, 7]);
+        assert_eq!(of(Some(1)).cores(), [2, 3, 6, 7, 0, 1, 4, 5]);
+        assert_eq!(of(Some(1)).near(), [2, 3, 6, 7]);
+        assert_eq!(of(Some(1)).to_string(), "cores 0-7 (2-3,6-7 nearest to the NIC)");
+        // Nobody knows where the NIC is.
+        assert_eq!(of(None).cores(), ALL);
+        assert_eq!(of(None).near().len(), 8);
+        assert_eq!(of(None).to_string(), "cores 0-7");
+    }
+
+    #[test]
+    fn only_what_is_allowed_and_not_reserved_is_used() {
+        let host = host();
+        let of = |allowed: &[usize], reserved: &[usize]| {
+            Placement::read(host.path(), allowed, reserved, Some(1)).cores().to_vec()
+        };
+        assert_eq!(of(&[0, 1, 2], &[]), [2, 0, 1]);
+        assert_eq!(of(&ALL, &[2, 3]), [6, 7, 0, 1, 4, 5]);
+        assert_eq!(of(&[0, 1], &[]), [0, 1], "none on the node of the NIC");
+        assert_eq!(of(&[2, 3], &[3, 2]), [2, 3], "all of them are reserved");
+        assert_eq!(of(&[], &[]), [0; 0]);
+    }
+
+    #[test]
+    fn an_engine_has_a_core_of_its_own_in_a_part_of_the_host() {
+        let host = host();
+        let part = Placement::read(host.path(), &[1, 2, 3], &[], Some(1));
+        let given: Vec<_> = (0..4).map(|engine| part.of_engine(engine).to_vec()).collect();
+        assert_eq!(given, [[2], [3], [1], [2]]);
+        let whole = Placement::read(host.path(), &ALL, &[], Some(1));
+        assert_eq!(whole.of_engine(0), [2, 3, 6, 7]);
+        assert_eq!(whole.of_engine(1), whole.of_engine(0));
+        let nothing = Placement::read(Path::new("/nonexistent"), &[], &[], Some(1));
+        assert_eq!(nothing.of_engine(3), [0; 0]);
+        assert_eq!(nothing.to_string(), "the system tells no cores");
+    }
+
+    #[test]
+    fn a_thread_is_elsewhere_for_as_long_as_it_makes_memory() {
+        let before = cores();
+        let mut here = Placement::of_host(&before, &[], None);
+        assert_eq!(here.cores().len(), before.len());
+        assert_eq!(here.with_memory(cores), before, "one node");
+        here.has_nodes = true;
+        here.near = 1;
+        assert_eq!(here.with_memory(cores), here.near());
+        assert_eq!(cores(), before);
+        // What the kernel refuses changes nothing.
+        here.cores = vec![CpuSet::MAX_CPU - 1];
+        assert_eq!(here.with_memory(|| 7), 7);
+        assert_eq!(cores(), before);
+    }
+}
