@@ -168,6 +168,9 @@ pub(crate) enum TestName {
     /// Long messages while both sides compute and make no call: how much of a transfer the threads
     /// of dedicated engines make meanwhile, in percent, and the processor time that they take.
     Overlap,
+    /// What a dedicated engine that sleeps adds to the first message, a get of a word, whole round
+    /// trip; beside the floor `wake`, which is what the host takes to wake a thread.
+    DedicatedWake,
     /// Raw floors.
     Floor,
     /// What this host can do, which NICs are rails and why, and the settings in force; with --peer

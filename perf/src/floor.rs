@@ -94,6 +94,13 @@ pub(crate) fn local(cli: &Cli, floor: FloorName) -> Result<(), String> {
     Ok(())
 }
 
+/// The floor `wake` from one core to another one, on a thread of its own.
+pub(crate) fn wake_between(cores: [usize; 2]) -> Result<Report, String> {
+    let cores = cores.map(|id| Some(core_affinity::CoreId { id }));
+    let measured = std::thread::spawn(move || local::wake(cores)).join();
+    measured.map_err(|_| "the floor wake panicked".to_owned())?
+}
+
 /// Runs all rounds of a floor with another side.
 pub(crate) fn run(
     link: &mut Link,

@@ -156,6 +156,9 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
         TestName::Overlap if first <= INJECT_BYTES_MAX => {
             Err(format!("overlap is of messages that are pulled, over {INJECT_BYTES_MAX} bytes"))
         }
+        TestName::DedicatedWake if (first, last) != (ELEMENT_BYTES, ELEMENT_BYTES) => {
+            Err(format!("dedicated-wake is of a word of {ELEMENT_BYTES} bytes"))
+        }
         TestName::LatencyUnderLoad if first < STAMP_BYTES || last > LOADED_BYTES_MAX => {
             Err(format!(
                 "latency-under-load has messages of {STAMP_BYTES} to {LOADED_BYTES_MAX} bytes: \
@@ -319,6 +322,7 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         TestName::LatencyUnderLoad => 5_000,
         TestName::Failover => return if cli.brief { 5 } else { 50 },
         TestName::Overlap => ((128 << 20) / bytes).max(4),
+        TestName::DedicatedWake => 1_000,
         TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
         _ => ping_iters(size),
     };

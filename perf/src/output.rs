@@ -10,6 +10,7 @@ use crate::test::incast::IncastReport;
 use crate::test::overlap::OverlapReport;
 use crate::test::sharing::Sharing;
 use crate::test::threads::{ThreadLatencies, ThreadRates};
+use crate::test::wake::WakeReport;
 
 /// One line of results; keys as in the performance contract.
 ///
@@ -103,6 +104,8 @@ pub(crate) struct Report {
     pub(crate) incast: Option<IncastReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) overlap: Option<OverlapReport>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) wake: Option<WakeReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) failover: Option<FailoverReport>,
 }
@@ -202,6 +205,7 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
     let failover = report.failover.as_ref();
     let incast = report.incast.as_ref();
     let overlap = report.overlap.as_ref();
+    let wake = report.wake.as_ref();
     let (rates, medians) = (report.thread_rates.as_ref(), report.thread_latencies.as_ref());
     let sharing = report.sharing_per_million.as_ref();
     let columns = [
@@ -221,6 +225,9 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
         ("Messages corrupted", failover.map(|report| report.corrupted as f64)),
         ("Latency (us)", report.latency_us_p50),
         ("p99 (us)", report.latency_us_p99),
+        ("Awake (us)", wake.map(|of| of.awake_us_p50)),
+        ("Wake (us)", wake.map(|of| of.wake_us)),
+        ("By floor", wake.map(|of| of.by_floor_wake)),
         ("Overlap (%)", overlap.map(|of| of.overlap_percent)),
         ("Of the peer (%)", overlap.map(|of| of.overlap_percent_peer)),
         ("Progress' CPU", overlap.map(|of| of.progress_cpu_share)),
@@ -322,6 +329,7 @@ mod tests {
             sharing_per_million_peer: Some(Sharing::default()),
             incast: Some(IncastReport::default()),
             overlap: Some(OverlapReport::default()),
+            wake: Some(WakeReport::default()),
             failover: Some(FailoverReport::default()),
             ..Report::default()
         };

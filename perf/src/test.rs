@@ -12,6 +12,7 @@ pub(crate) mod overlap;
 mod rails;
 pub(crate) mod sharing;
 pub(crate) mod threads;
+pub(crate) mod wake;
 
 use std::time::Instant;
 
@@ -146,6 +147,10 @@ pub(crate) fn run(
         let endpoint = domain.endpoint().and_then(Endpoint::dedicate).map_err(message)?;
         return rounds(&mut Side::open(link, job, endpoint, is_server)?, progress);
     }
+    if job.test == TestName::DedicatedWake && is_server {
+        let endpoint = domain.endpoint().and_then(Endpoint::dedicate).map_err(message)?;
+        return rounds(&mut Side::open(link, job, endpoint, is_server)?, progress);
+    }
     if job.threads > 1 || job.is_shared || job.test == TestName::LatencyMt {
         return threads::run(link, job, &domain, is_server, progress);
     }
@@ -230,6 +235,7 @@ impl<M: Attached> Side<'_, M> {
             | TestName::AtomicLatency
             | TestName::PutMr => one_sided::run(self),
             TestName::Overlap => overlap::run(self),
+            TestName::DedicatedWake => wake::run(self),
             _ => latency::run(self),
         }
     }

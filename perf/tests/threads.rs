@@ -93,6 +93,25 @@ fn threads_have_columns() {
     assert!(rate("Least thread (/s)") <= rate("Most thread (/s)"), "{stdout}");
 }
 
+/// An engine that sleeps is woken by the first message, and spins for the second one.
+#[test]
+fn the_first_message_wakes_a_dedicated_engine() {
+    let job = ["dedicated-wake", "--loopback", "--rounds", "1", "--iters", "20"];
+    let reports = objects(&job);
+    let [report] = &reports[..] else { panic!("{reports:?}") };
+    assert_report(report, "dedicated-wake", 8, 20, &LATENCIES);
+    assert_counted(report);
+    assert_eq!(report["endpoints"], "dedicated", "{report}");
+    for time in ["awake_us_p50", "floor_wake_us_p50"] {
+        assert!(report[time].as_f64().unwrap() > 0.0, "{report}");
+    }
+    assert!(report["by_floor_wake"].is_number() && report["wake_us"].is_number(), "{report}");
+    for refused in [&["--size", "16"][..], &["--lanes", "uring"], &["--threads", "2"]] {
+        let output = perf(&[&["dedicated-wake", "--loopback"], refused].concat());
+        assert!(!output.status.success(), "{refused:?}: {}", text(&output.stdout));
+    }
+}
+
 /// Who computes while an engine's own thread moves a long message, and how long that took.
 #[test]
 fn overlap_is_reckoned_on_both_sides() {

@@ -18,7 +18,7 @@ pub(super) fn measurements(floor: FloorName) -> Vec<(usize, Measurement)> {
             .into(),
         FloorName::Syscall => vec![(0, Box::new(|| Ok(syscall())))],
         FloorName::ShmLatency => vec![(8, Box::new(line))],
-        _ => vec![(0, Box::new(wake))],
+        _ => vec![(0, Box::new(|| wake(cores())))],
     }
 }
 
@@ -63,6 +63,12 @@ fn syscall() -> Report {
     report
 }
 
+/// The first two cores, as far as there are some.
+fn cores() -> [Option<core_affinity::CoreId>; 2] {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    [0, 1].map(|at| cores.get(at).copied())
+}
+
 /// Pins the calling thread, where the host says how.
 fn pin(core: Option<core_affinity::CoreId>) {
     if let Some(core) = core {
@@ -78,8 +84,8 @@ fn line() -> Result<Report, String> {
     struct Line(AtomicU64);
     let iterations = 200_000_u64;
     let lines = Arc::new([Line(AtomicU64::new(0)), Line(AtomicU64::new(0))]);
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let (theirs, other) = (Arc::clone(&lines), cores.get(1).copied());
+    let [this, other] = cores();
+    let theirs = Arc::clone(&lines);
     let echo = std::thread::spawn(move || {
         pin(other);
         for number in 1..=iterations {
@@ -89,7 +95,7 @@ fn line() -> Result<Report, String> {
             theirs[1].0.store(number, Ordering::Release);
         }
     });
-    pin(cores.first().copied());
+    pin(this);
     let mut histogram = histogram();
     let mut number = 0;
     for _ in 0..iterations / BATCH {
@@ -109,26 +115,21 @@ fn line() -> Result<Report, String> {
     Ok(report)
 }
 
-/// From the call that wakes a sleeping thread on another core until that thread runs.
-fn wake() -> Result<Report, String> {
+/// From the call on the first core that wakes a sleeping thread on the second one until that runs.
+pub(super) fn wake(cores: [Option<core_affinity::CoreId>; 2]) -> Result<Report, String> {
     let iterations = 2000u64;
     let base = Instant::now();
     let woken_at = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&woken_at);
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let other = cores.get(1).copied();
+    let [this, other] = cores;
     let sleeper = std::thread::spawn(move || {
-        if let Some(core) = other {
-            core_affinity::set_for_current(core);
-        }
+        pin(other);
         for _ in 0..iterations {
             std::thread::park();
             seen.store(base.elapsed().as_nanos() as u64, Ordering::Release);
         }
     });
-    if let Some(&core) = cores.first() {
-        core_affinity::set_for_current(core);
-    }
+    pin(this);
     let mut histogram = histogram();
     for _ in 0..iterations {
         // Long enough for the other side to fall asleep.

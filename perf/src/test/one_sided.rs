@@ -38,7 +38,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
 }
 
 /// The regions of both sides.
-struct Memory<M: Attached> {
+pub(super) struct Memory<M: Attached> {
     ours: Region<M>,
     theirs: RemoteKey,
     slots: usize,
@@ -52,7 +52,7 @@ struct Memory<M: Attached> {
 impl<M: Attached> Memory<M> {
     /// So many slots of the job's size. Both sides call this, and the memory of both can be reached
     /// when it returns.
-    fn exchange(side: &mut Side<'_, M>, slots: usize) -> Result<Self, String> {
+    pub(super) fn exchange(side: &mut Side<'_, M>, slots: usize) -> Result<Self, String> {
         let size = side.job.size;
         let page = if size < super::PAGE_BYTES { ELEMENT_BYTES } else { super::PAGE_BYTES };
         let stride = size.next_multiple_of(page).max(page);
@@ -89,8 +89,14 @@ impl<M: Attached> Memory<M> {
         self.theirs.at(self.offset(slot) as u64)
     }
 
+    /// Sets the word of this side that the other one would set when it is done.
+    pub(super) fn set_done(&self, value: u64) -> Result<(), String> {
+        self.word(self.slots * self.stride)?.store(value, Ordering::Release);
+        Ok(())
+    }
+
     /// The word of the other side that says that this one is done.
-    fn done_there(&self) -> RemoteAddress {
+    pub(super) fn done_there(&self) -> RemoteAddress {
         self.theirs.at((self.slots * self.stride) as u64)
     }
 

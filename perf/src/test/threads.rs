@@ -78,7 +78,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
         return Err("--shared is of mr, bw, bibw, latency and latency-mt".to_owned());
     }
     let is_uring = cli.lanes.settings().contains(&("lanes", "uring"));
-    if is_uring && (cli.shared || cli.test == TestName::Overlap) {
+    if is_uring && (cli.shared || matches!(cli.test, TestName::Overlap | TestName::DedicatedWake)) {
         return Err("shared and dedicated endpoints go by plain sockets: --lanes auto, sockets, \
                     udp-sockets, udp-only or xdp-only"
             .to_owned());
