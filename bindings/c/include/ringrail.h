@@ -553,6 +553,84 @@
 #define RR_EVENT_OTHER 4
 
 /*
+ The endpoint at `address` asks a listener for a connection, with `data`: answer `name` by
+ rr_accept or rr_reject.
+ */
+#define RR_EVENT_REQUEST 5
+
+/*
+ The request `name` is answered no more, for `reason`.
+ */
+#define RR_EVENT_WITHDRAWN 6
+
+/*
+ The connection `name` with `peer` is there, and both sides know. `data` is of who accepted.
+ */
+#define RR_EVENT_OPENED 7
+
+/*
+ The connection `name` that was requested will not be, for `reason`, with `data` of who rejected
+ it. The name is spent.
+ */
+#define RR_EVENT_REJECTED 8
+
+/*
+ The connection `name` is over, or did not come about, for `reason`. The name is spent. What had
+ come by it before can be received.
+ */
+#define RR_EVENT_ENDED 9
+
+/*
+ Of an event: it has no reason.
+ */
+#define RR_REASON_NONE 0
+
+/*
+ The listener's user has rejected the request.
+ */
+#define RR_REASON_REJECTED 1
+
+/*
+ Nobody listens at that endpoint, or not any more.
+ */
+#define RR_REASON_NOT_LISTENING 2
+
+/*
+ As many requests as the listener takes wait for an answer: try again later.
+ */
+#define RR_REASON_BUSY 3
+
+/*
+ The other side has not answered in time.
+ */
+#define RR_REASON_TIMED_OUT 4
+
+/*
+ The other side does not understand the request: it is of another version.
+ */
+#define RR_REASON_MALFORMED 5
+
+/*
+ The other side has shut the connection down, or closed its endpoint.
+ */
+#define RR_REASON_SHUT_DOWN 6
+
+/*
+ The engine of the other side failed or left, or cannot be reached: the text says more.
+ */
+#define RR_REASON_PEER 7
+
+/*
+ Another reason of a later version: the text says what.
+ */
+#define RR_REASON_OTHER 8
+
+/*
+ Longest private data of a request or an answer, in bytes.
+ */
+#define RR_PRIVATE_DATA_BYTES 512
+
+/*
  Bytes of the text of a secret, the zero byte included.
  */
 #define RR_SECRET_TEXT_BYTES 65
@@ -601,6 +679,11 @@ typedef struct rr_endpoint rr_endpoint;
  An event queue.
  */
 typedef struct rr_eq rr_eq;
+
+/*
+ Where an endpoint is asked for connections.
+ */
+typedef struct rr_listener rr_listener;
 
 /*
  A message that was taken out of matching.
@@ -837,6 +920,35 @@ typedef struct {
 } rr_receive_options;
 
 /*
+ How an endpoint listens. A null pointer to it means RR_LISTEN_OPTIONS_INIT.
+ */
+typedef struct {
+    /*
+     sizeof(rr_listen_options).
+     */
+    uint32_t size;
+    /*
+     Requests that wait for an answer at the most; more are refused (RR_REASON_BUSY).
+     */
+    uint32_t backlog;
+    /*
+     How long one waits at the most, in nanoseconds; then it is refused (RR_REASON_TIMED_OUT).
+     */
+    uint64_t patience_ns;
+} rr_listen_options;
+
+/*
+ A connection of an endpoint, from when it was requested or accepted. Only endpoints of its
+ engine know it.
+ */
+typedef uint64_t rr_connection;
+
+/*
+ A request that a listener has received (rr_event).
+ */
+typedef uint64_t rr_request;
+
+/*
  How an endpoint is opened. A null pointer to it means RR_ENDPOINT_OPTIONS_INIT.
  */
 typedef struct {
@@ -895,13 +1007,34 @@ typedef struct {
      */
     uint32_t kind;
     /*
-     1: `address` says where the engine of the peer listens. 0: it is not of one peer.
+     1: `address` says where the peer is: its engine, or of a request its endpoint. 0: it is not
+     of one peer.
      */
     uint32_t has_address;
     /*
-     Where the engine of the peer listens.
+     Where the peer is.
      */
     rr_address address;
+    /*
+     The connection (rr_connection) or the request (rr_request) that it is about; else 0.
+     */
+    uint64_t name;
+    /*
+     Of RR_EVENT_OPENED the other side; else RR_ANY_PEER.
+     */
+    rr_peer peer;
+    /*
+     RR_REASON_...
+     */
+    uint32_t reason;
+    /*
+     Bytes of private data that came with it.
+     */
+    uint32_t data_length;
+    /*
+     The private data.
+     */
+    uint8_t data[RR_PRIVATE_DATA_BYTES];
     /*
      What happened, for people; cut where it is too long.
      */
@@ -1461,6 +1594,132 @@ int rr_post_receive_claimed(rr_endpoint *endpoint,
  Any; of RR_OWNED its own.
  */
 int rr_message_discard(rr_message *message);
+
+/*
+ Takes requests for connections with this endpoint from now on: events of the queue that it
+ reports to (RR_EVENT_REQUEST). The first endpoint of an engine is also found by IP address and
+ port alone (rr_address_from_text).
+
+ # Errors
+
+ RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null; the endpoint has a listener already.
+
+ # Safety
+
+ `options` is null or can be read; `listener` can be written, and on failure is null.
+
+ # Threads
+
+ Any, at the same time; of RR_OWNED its own.
+ */
+int rr_listen(rr_endpoint *endpoint, const rr_listen_options *options, rr_listener **listener);
+
+/*
+ Closes a listener: requests are refused from then on, those that wait among them. Connections
+ stay.
+
+ # Errors
+
+ RR_EHANDLE: it was closed before. RR_ETHREAD.
+
+ # Safety
+
+ No other thread is in a call with it.
+
+ # Threads
+
+ Any; of RR_OWNED its own.
+ */
+int rr_listener_close(rr_listener *listener);
+
+/*
+ Asks the listener of an endpoint for a connection with this one, with up to
+ RR_PRIVATE_DATA_BYTES of private data, and does not wait. How it ends is an event of the queue
+ of this endpoint: RR_EVENT_OPENED with the peer, RR_EVENT_REJECTED, or RR_EVENT_ENDED when
+ `timeout_ns` passes (RR_FOREVER: never) or the engine of the listener fails first.
+
+ # Errors
+
+ RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null, no address, more data. RR_ELIMIT: 65536 connections,
+ the setting sessions_max. Why the peer could not be connected before: RR_EUNREACHABLE, ...
+
+ # Safety
+
+ `address` and `length` bytes at `data` can be read, `connection` written.
+
+ # Threads
+
+ Any, at the same time; of RR_OWNED its own.
+ */
+int rr_request_connection(rr_endpoint *endpoint,
+                          const rr_address *address,
+                          const void *data,
+                          size_t length,
+                          int64_t timeout_ns,
+                          rr_connection *connection);
+
+/*
+ Accepts a request of `listener` into `endpoint`, which may be of another engine, with private
+ data for who asked. The connection is there when RR_EVENT_OPENED says so at the queue of
+ `endpoint`, with the peer; if who asked does not confirm within 10 s, RR_EVENT_ENDED does.
+
+ # Errors
+
+ RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null, more data than RR_PRIVATE_DATA_BYTES; no such request:
+ it was answered, or withdrawn (RR_EVENT_WITHDRAWN). RR_ELIMIT: 65536 connections, the setting
+ sessions_max. Who asked is gone: RR_ELOST, ... The request is spent but in the first cases.
+
+ # Safety
+
+ `length` bytes at `data` can be read, `connection` written.
+
+ # Threads
+
+ Any, at the same time; of RR_OWNED their own.
+ */
+int rr_accept(rr_endpoint *endpoint,
+              rr_listener *listener,
+              rr_request request,
+              const void *data,
+              size_t length,
+              rr_connection *connection);
+
+/*
+ Rejects a request of `listener`, with private data for who asked.
+
+ # Errors
+
+ RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null, more data than RR_PRIVATE_DATA_BYTES; no such request:
+ it was answered, or withdrawn.
+
+ # Safety
+
+ `length` bytes at `data` can be read.
+
+ # Threads
+
+ Any, at the same time; of RR_OWNED its own.
+ */
+int rr_reject(rr_listener *listener, rr_request request, const void *data, size_t length);
+
+/*
+ Ends a connection of this endpoint, or gives up one that was requested. The other side is told
+ by RR_EVENT_ENDED; here there is no event. Sends that are outstanding go on, and the peer stays.
+
+ # Errors
+
+ RR_EHANDLE, RR_ETHREAD. RR_EINVAL: no such connection: it is over (see the events), or another
+ endpoint's.
+
+ # Safety
+
+ Nobody closes the endpoint meanwhile.
+
+ # Threads
+
+ Any, at the same time; of RR_OWNED its own.
+ */
+int rr_shut_down(rr_endpoint *endpoint, rr_connection connection);
 
 /*
  Opens a domain: settings, registered memory, the choice of NICs. A process needs one.
@@ -2880,6 +3139,7 @@ uint32_t rr_version_number(void);
 #define RR_RECEIVE_OPTIONS_INIT {(uint32_t)sizeof(rr_receive_options), 0, 0}
 #define RR_ENDPOINT_OPTIONS_INIT {(uint32_t)sizeof(rr_endpoint_options), RR_SHARED, 0, 0}
 #define RR_BESIDE_OPTIONS_INIT {(uint32_t)sizeof(rr_beside_options), 0, NULL, NULL, NULL}
+#define RR_LISTEN_OPTIONS_INIT {(uint32_t)sizeof(rr_listen_options), 128, 60000000000}
 #define RR_KEY_OPTIONS_INIT                                                                        \
     {(uint32_t)sizeof(rr_key_options),                                                             \
      RR_REMOTE_READ | RR_REMOTE_WRITE | RR_REMOTE_ATOMIC, 0, RR_TO_THE_END, 0, 0, 0, NULL, 0}

@@ -236,6 +236,38 @@ pub const RR_EVENT_REFUSED: u32 = 2;
 pub const RR_EVENT_PATH: u32 = 3;
 /// Something else that has only a text here.
 pub const RR_EVENT_OTHER: u32 = 4;
+/// The endpoint at `address` asks a listener for a connection, with `data`: answer `name` by
+/// rr_accept or rr_reject.
+pub const RR_EVENT_REQUEST: u32 = 5;
+/// The request `name` is answered no more, for `reason`.
+pub const RR_EVENT_WITHDRAWN: u32 = 6;
+/// The connection `name` with `peer` is there, and both sides know. `data` is of who accepted.
+pub const RR_EVENT_OPENED: u32 = 7;
+/// The connection `name` that was requested will not be, for `reason`, with `data` of who rejected
+/// it. The name is spent.
+pub const RR_EVENT_REJECTED: u32 = 8;
+/// The connection `name` is over, or did not come about, for `reason`. The name is spent. What had
+/// come by it before can be received.
+pub const RR_EVENT_ENDED: u32 = 9;
+
+/// Of an event: it has no reason.
+pub const RR_REASON_NONE: u32 = 0;
+/// The listener's user has rejected the request.
+pub const RR_REASON_REJECTED: u32 = 1;
+/// Nobody listens at that endpoint, or not any more.
+pub const RR_REASON_NOT_LISTENING: u32 = 2;
+/// As many requests as the listener takes wait for an answer: try again later.
+pub const RR_REASON_BUSY: u32 = 3;
+/// The other side has not answered in time.
+pub const RR_REASON_TIMED_OUT: u32 = 4;
+/// The other side does not understand the request: it is of another version.
+pub const RR_REASON_MALFORMED: u32 = 5;
+/// The other side has shut the connection down, or closed its endpoint.
+pub const RR_REASON_SHUT_DOWN: u32 = 6;
+/// The engine of the other side failed or left, or cannot be reached: the text says more.
+pub const RR_REASON_PEER: u32 = 7;
+/// Another reason of a later version: the text says what.
+pub const RR_REASON_OTHER: u32 = 8;
 
 #[cfg(test)]
 mod tests {

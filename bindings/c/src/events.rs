@@ -4,16 +4,22 @@ use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use ringrail::Event;
+use ringrail::{Address, ConnectionEnd, ConnectionRefusal, Event};
 
 use crate::address::rr_address;
 use crate::check;
 use crate::codes::{
-    RR_EVENT_CONNECTED, RR_EVENT_DISCONNECTED, RR_EVENT_OTHER, RR_EVENT_PATH, RR_EVENT_REFUSED,
+    RR_ANY_PEER, RR_EVENT_CONNECTED, RR_EVENT_DISCONNECTED, RR_EVENT_ENDED, RR_EVENT_OPENED,
+    RR_EVENT_OTHER, RR_EVENT_PATH, RR_EVENT_REFUSED, RR_EVENT_REJECTED, RR_EVENT_REQUEST,
+    RR_EVENT_WITHDRAWN, RR_REASON_BUSY, RR_REASON_MALFORMED, RR_REASON_NONE,
+    RR_REASON_NOT_LISTENING, RR_REASON_OTHER, RR_REASON_PEER, RR_REASON_REJECTED,
+    RR_REASON_SHUT_DOWN, RR_REASON_TIMED_OUT,
 };
+use crate::connections::RR_PRIVATE_DATA_BYTES;
 use crate::fault::{Fault, guard, guard_unit};
 use crate::handles;
 use crate::inside::{AnyEvents, each, keep, rr_endpoint, rr_eq};
+use crate::options::rr_peer;
 use crate::text;
 
 /// Bytes of the text of an event, the zero byte included.
@@ -25,42 +31,117 @@ pub const RR_EVENT_TEXT_BYTES: usize = 256;
 pub struct rr_event {
     /// RR_EVENT_CONNECTED, ...
     pub kind: u32,
-    /// 1: `address` says where the engine of the peer listens. 0: it is not of one peer.
+    /// 1: `address` says where the peer is: its engine, or of a request its endpoint. 0: it is not
+    /// of one peer.
     pub has_address: u32,
-    /// Where the engine of the peer listens.
+    /// Where the peer is.
     pub address: rr_address,
+    /// The connection (rr_connection) or the request (rr_request) that it is about; else 0.
+    pub name: u64,
+    /// Of RR_EVENT_OPENED the other side; else RR_ANY_PEER.
+    pub peer: rr_peer,
+    /// RR_REASON_...
+    pub reason: u32,
+    /// Bytes of private data that came with it.
+    pub data_length: u32,
+    /// The private data.
+    pub data: [u8; RR_PRIVATE_DATA_BYTES],
     /// What happened, for people; cut where it is too long.
     pub text: [c_char; RR_EVENT_TEXT_BYTES],
 }
 
+impl rr_event {
+    fn new(kind: u32) -> Self {
+        Self {
+            kind,
+            has_address: 0,
+            address: rr_address { bytes: [0; _] },
+            name: 0,
+            peer: RR_ANY_PEER,
+            reason: RR_REASON_NONE,
+            data_length: 0,
+            data: [0; _],
+            text: [0; _],
+        }
+    }
+
+    fn at(self, address: &Address) -> Self {
+        Self { has_address: 1, address: rr_address::new(address), ..self }
+    }
+
+    fn with(mut self, data: &[u8]) -> Self {
+        let length = data.len().min(RR_PRIVATE_DATA_BYTES);
+        self.data[..length].copy_from_slice(&data[..length]);
+        Self { data_length: length as u32, ..self }
+    }
+}
+
+fn reason_of_end(end: &ConnectionEnd) -> u32 {
+    match end {
+        ConnectionEnd::ShutDown => RR_REASON_SHUT_DOWN,
+        ConnectionEnd::TimedOut => RR_REASON_TIMED_OUT,
+        ConnectionEnd::Peer(_) => RR_REASON_PEER,
+        _ => RR_REASON_OTHER,
+    }
+}
+
+fn reason_of_refusal(refusal: ConnectionRefusal) -> u32 {
+    match refusal {
+        ConnectionRefusal::Rejected => RR_REASON_REJECTED,
+        ConnectionRefusal::NotListening => RR_REASON_NOT_LISTENING,
+        ConnectionRefusal::Busy => RR_REASON_BUSY,
+        ConnectionRefusal::TimedOut => RR_REASON_TIMED_OUT,
+        ConnectionRefusal::Malformed => RR_REASON_MALFORMED,
+        _ => RR_REASON_OTHER,
+    }
+}
+
 fn told(event: &Event) -> Result<rr_event, Fault> {
-    let (kind, address, said) = match event {
+    let new = rr_event::new;
+    let (mut told, said) = match event {
         Event::Connected { address } => {
-            (RR_EVENT_CONNECTED, Some(address), format!("{address} is connected"))
+            (new(RR_EVENT_CONNECTED).at(address), format!("{address} is connected"))
         }
         Event::Disconnected { address, failure } => {
-            (RR_EVENT_DISCONNECTED, Some(address), format!("{address} {failure}"))
+            (new(RR_EVENT_DISCONNECTED).at(address), format!("{address} {failure}"))
         }
         Event::Refused { remote, cause } => {
-            (RR_EVENT_REFUSED, None, format!("a connection from {remote} was refused: {cause}"))
+            (new(RR_EVENT_REFUSED), format!("a connection from {remote} was refused: {cause}"))
         }
         Event::PathChanged { address, rail, remote, state, cause } => {
             let said =
                 format!("path from rail {rail} to {remote} of {address}: {state:?}, {cause:?}");
-            (RR_EVENT_PATH, Some(address), said)
+            (new(RR_EVENT_PATH).at(address), said)
         }
-        other => (RR_EVENT_OTHER, None, format!("{other:?}")),
-    };
-    let nowhere = rr_address { bytes: [0; _] };
-    let mut event = rr_event {
-        kind,
-        has_address: u32::from(address.is_some()),
-        address: address.map_or(nowhere, rr_address::new),
-        text: [0; _],
+        Event::ConnectionRequest { request, peer, data, .. } => {
+            let told = new(RR_EVENT_REQUEST).at(peer).with(data);
+            (rr_event { name: request.to_bits(), ..told }, format!("{peer} asks for a connection"))
+        }
+        Event::RequestWithdrawn { request, end } => {
+            let (name, reason) = (request.to_bits(), reason_of_end(end));
+            let told = rr_event { name, reason, ..new(RR_EVENT_WITHDRAWN) };
+            (told, format!("a request is answered no more: {end}"))
+        }
+        Event::ConnectionOpened { connection, peer, data } => {
+            let (name, peer) = (connection.to_bits(), peer.to_bits());
+            let told = rr_event { name, peer, ..new(RR_EVENT_OPENED).with(data) };
+            (told, "a connection is there".to_owned())
+        }
+        Event::ConnectionRefused { connection, refusal, data } => {
+            let (name, reason) = (connection.to_bits(), reason_of_refusal(*refusal));
+            let told = rr_event { name, reason, ..new(RR_EVENT_REJECTED).with(data) };
+            (told, format!("a connection that was requested was {refusal}"))
+        }
+        Event::ConnectionEnded { connection, end } => {
+            let (name, reason) = (connection.to_bits(), reason_of_end(end));
+            let told = rr_event { name, reason, ..new(RR_EVENT_ENDED) };
+            (told, format!("a connection was {end}"))
+        }
+        other => (new(RR_EVENT_OTHER), format!("{other:?}")),
     };
     // SAFETY: that is all of the array.
-    unsafe { text::give(&said, event.text.as_mut_ptr(), event.text.len()) }?;
-    Ok(event)
+    unsafe { text::give(&said, told.text.as_mut_ptr(), told.text.len()) }?;
+    Ok(told)
 }
 
 fn open(queue: AnyEvents) -> Result<*mut rr_eq, Fault> {

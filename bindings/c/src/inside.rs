@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ringrail::bootstrap::Bootstrap;
 use ringrail::{
-    ClaimedMessage, CompletionQueue, Domain, Endpoint, Error, EventQueue, Owned, Region, Shared,
+    ClaimedMessage, CompletionQueue, Domain, Endpoint, Error, EventQueue, Listener, Owned, Region,
+    Shared,
 };
 
 use crate::handles::{Handled, this_thread};
@@ -51,6 +52,7 @@ pub(crate) use {each, keep};
 pub(crate) type AnyEndpoint = Of<Endpoint<Shared>, Endpoint<Owned>>;
 pub(crate) type AnyQueue = Of<CompletionQueue<Shared>, CompletionQueue<Owned>>;
 pub(crate) type AnyEvents = Of<EventQueue<Shared>, EventQueue<Owned>>;
+pub(crate) type AnyListener = Of<Listener<Shared>, Listener<Owned>>;
 pub(crate) type AnyRegion = Of<Region<Shared>, Region<Owned>>;
 pub(crate) type AnyMessage = Of<Mutex<ClaimedMessage<Shared>>, Mutex<ClaimedMessage<Owned>>>;
 
@@ -65,6 +67,9 @@ pub struct rr_cq(pub(crate) AnyQueue, pub(crate) Mutex<Failures>);
 
 /// An event queue.
 pub struct rr_eq(pub(crate) AnyEvents);
+
+/// Where an endpoint is asked for connections.
+pub struct rr_listener(pub(crate) AnyListener);
 
 /// Memory that peers may reach.
 pub struct rr_region(pub(crate) AnyRegion, pub(crate) *mut u8);
@@ -93,6 +98,7 @@ handled! {
     rr_region, 5, "region";
     rr_message, 6, "claimed message";
     rr_bootstrap, 7, "bootstrap";
+    rr_listener, 8, "listener";
 }
 
 /// Errors of completions that were read by one handle, until so many others have come.
@@ -135,6 +141,7 @@ const _: () = {
     is_shared::<Endpoint<Shared>>();
     is_shared::<CompletionQueue<Shared>>();
     is_shared::<EventQueue<Shared>>();
+    is_shared::<Listener<Shared>>();
     is_shared::<Region<Shared>>();
     is_shared::<Mutex<ClaimedMessage<Shared>>>();
     is_shared::<Mutex<Box<dyn Bootstrap>>>();

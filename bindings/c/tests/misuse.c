@@ -42,6 +42,8 @@ static void no_objects(void)
     rr_cq *made_queue;
     rr_eq *made_events;
     rr_region *made_region;
+    rr_listener *made_listener;
+    rr_connection connection;
     rr_message *message;
     rr_completion completion;
     rr_event event;
@@ -111,6 +113,12 @@ static void no_objects(void)
     EACH_BAD(rr_cq, it, rr_cq_error_text(it, &completion, text, sizeof text));
     EACH_BAD(rr_endpoint, it, rr_eq_open(it, 1, &made_events));
     EACH_BAD(rr_endpoint, it, rr_endpoint_eq(it, &made_events));
+    EACH_BAD(rr_endpoint, it, rr_listen(it, NULL, &made_listener));
+    EACH_BAD(rr_endpoint, it, rr_request_connection(it, &address, "", 0, 0, &connection));
+    EACH_BAD(rr_endpoint, it, rr_accept(it, NULL, 1, "", 0, &connection));
+    EACH_BAD(rr_endpoint, it, rr_shut_down(it, 1));
+    EACH_BAD(rr_listener, it, rr_reject(it, 1, "", 0));
+    EACH_BAD(rr_listener, it, rr_listener_close(it));
     EACH_BAD(rr_eq, it, rr_eq_close(it));
     EACH_BAD(rr_eq, it, rr_eq_read(it, &event, 0));
     EACH_BAD(rr_eq, it, rr_eq_fd(it));
@@ -336,6 +344,38 @@ static void objects(rr_endpoint *endpoint)
     EXPECT(RR_EHANDLE, rr_eq_arm(events));
 }
 
+static void connections(rr_endpoint *endpoint)
+{
+    rr_listen_options options = RR_LISTEN_OPTIONS_INIT;
+    rr_listener *listener, *second;
+    rr_connection connection;
+    rr_address address;
+    char longer[RR_PRIVATE_DATA_BYTES + 1] = "";
+    EXPECT(RR_EINVAL, rr_listen(endpoint, NULL, NULL));
+    options.size = 1;
+    EXPECT(RR_EINVAL, rr_listen(endpoint, &options, &listener));
+    OK(rr_listen(endpoint, NULL, &listener));
+    EXPECT(RR_EINVAL, rr_listen(endpoint, NULL, &second));
+    TRUE(second == NULL);
+    EXPECT(RR_EINVAL, rr_reject(listener, 1, NULL, 0));
+    EXPECT(RR_EINVAL, rr_reject(listener, 1, longer, sizeof longer));
+    EXPECT(RR_EINVAL, rr_reject(listener, 1, NULL, 1));
+    EXPECT(RR_EHANDLE, rr_accept(endpoint, NULL, 1, NULL, 0, &connection));
+    EXPECT(RR_EINVAL, rr_accept(endpoint, listener, 1, NULL, 0, NULL));
+    EXPECT(RR_EINVAL, rr_accept(endpoint, listener, 1, NULL, 0, &connection));
+    OK(rr_endpoint_address(endpoint, &address));
+    EXPECT(RR_EINVAL, rr_request_connection(endpoint, NULL, NULL, 0, 0, &connection));
+    EXPECT(RR_EINVAL, rr_request_connection(endpoint, &address, NULL, 0, 0, NULL));
+    EXPECT(RR_EINVAL,
+           rr_request_connection(endpoint, &address, longer, sizeof longer, 0, &connection));
+    EXPECT(RR_EINVAL, rr_shut_down(endpoint, 12345));
+    OK(rr_listener_close(listener));
+    EXPECT(RR_EHANDLE, rr_listener_close(listener));
+    options.size = (uint32_t)sizeof options;
+    OK(rr_listen(endpoint, &options, &listener));
+    OK(rr_listener_close(listener));
+}
+
 static void bootstraps(void)
 {
     rr_bootstrap *job;
@@ -375,6 +415,7 @@ int main(void)
         OK(rr_insert(endpoint, &own, &self));
         operations(endpoint, self);
         objects(endpoint);
+        connections(endpoint);
         OK(rr_endpoint_close(endpoint));
         EXPECT(RR_EHANDLE, rr_endpoint_close(endpoint));
         EXPECT(RR_EHANDLE, rr_progress(endpoint));

@@ -174,6 +174,11 @@ fn one_sided_runs() {
 }
 
 #[test]
+fn connection_runs() {
+    play("examples/connection.c", &[], &[], 1, "connected, said hello, rejected, shut down");
+}
+
+#[test]
 fn threads_run() {
     play("examples/threads.c", &["200"], &["4"], 1, "8 threads sent");
 }

@@ -4,6 +4,7 @@
 //! gave out.
 
 use super::completion::{OperationId, OperationName, Peer};
+use super::connection::{ConnectionId, RequestId};
 use crate::proto::table::Id;
 
 impl Peer {
@@ -14,6 +15,32 @@ impl Peer {
 
     /// What [`Self::to_bits`] gave. Of anything else calls say
     /// [`UnknownPeer`](crate::Error::UnknownPeer), unless it happens to be another peer's.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(Id::from_u64(bits))
+    }
+}
+
+impl RequestId {
+    /// An integer that [`Self::from_bits`] takes; never 0.
+    pub fn to_bits(self) -> u64 {
+        self.0.to_u64()
+    }
+
+    /// What [`Self::to_bits`] gave. Of anything else calls say that there is no such request,
+    /// unless it happens to be another one.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(Id::from_u64(bits))
+    }
+}
+
+impl ConnectionId {
+    /// An integer that [`Self::from_bits`] takes; never 0.
+    pub fn to_bits(self) -> u64 {
+        self.0.to_u64()
+    }
+
+    /// What [`Self::to_bits`] gave. Of anything else calls say that there is no such connection,
+    /// unless it happens to be another one.
     pub fn from_bits(bits: u64) -> Self {
         Self(Id::from_u64(bits))
     }
@@ -47,6 +74,9 @@ mod tests {
         let id = Id::from_u64(7 << 32 | 3);
         let peer = Peer(id);
         assert_eq!(Peer::from_bits(peer.to_bits()), peer);
+        let (request, connection) = (RequestId(id), ConnectionId(id));
+        assert_eq!(RequestId::from_bits(request.to_bits()), request);
+        assert_eq!(ConnectionId::from_bits(connection.to_bits()), connection);
         for name in [OperationName::Posted(id), OperationName::Requested(9)] {
             let operation = OperationId(name);
             assert_eq!(OperationId::from_bits(operation.to_bits()), operation);
