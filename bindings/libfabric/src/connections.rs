@@ -11,6 +11,7 @@ use crate::abi::consts::{FI_CONNECTED, FI_SHUTDOWN};
 use crate::abi::fids::fid;
 use crate::eq::{Eq, ErrorEntry, Source};
 use crate::errno::Errno;
+use crate::pep::Unconfirmed;
 
 /// An endpoint, as its connection sees it.
 pub(crate) trait Connected: Send + Sync {
@@ -27,6 +28,8 @@ pub(crate) trait Connected: Send + Sync {
 struct Known {
     endpoint: Weak<dyn Connected>,
     is_open: bool,
+    /// Of one that was accepted, until it is open.
+    unconfirmed: Option<Unconfirmed>,
 }
 
 /// The connections of a domain.
@@ -44,10 +47,12 @@ impl Connections {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks or accepts by `call`: what is heard of that connection is `endpoint`'s.
+    /// Asks or accepts by `call`: what is heard of that connection is `endpoint`'s. Behind the
+    /// first of it `unconfirmed` is let go.
     pub(crate) fn begin(
         &self,
         endpoint: Weak<dyn Connected>,
+        unconfirmed: Option<Unconfirmed>,
         call: impl FnOnce() -> Result<ConnectionId, ringrail::Error>,
     ) -> Result<ConnectionId, Errno> {
         // Nothing is read meanwhile: the event may come before the call returns.
@@ -56,7 +61,7 @@ impl Connections {
             tracing::info!("no connection: {error}");
             Errno::of(&error)
         })?;
-        known.insert(connection, Known { endpoint, is_open: false });
+        known.insert(connection, Known { endpoint, is_open: false, unconfirmed });
         Ok(connection)
     }
 
@@ -68,11 +73,11 @@ impl Connections {
     fn tell(&self, event: Event) {
         match event {
             Event::ConnectionOpened { connection, peer, data } => {
-                let endpoint = self.known().get_mut(&connection).and_then(|known| {
+                let known = self.known().get_mut(&connection).map(|known| {
                     known.is_open = true;
-                    known.endpoint.upgrade()
+                    (known.endpoint.upgrade(), known.unconfirmed.take())
                 });
-                let Some(endpoint) = endpoint else { return };
+                let Some((Some(endpoint), _behind_this)) = known else { return };
                 endpoint.opened(peer);
                 if let Some(eq) = endpoint.events() {
                     let (fid, no_info) = (endpoint.fid(), std::ptr::null_mut());

@@ -1,11 +1,13 @@
 //! Passive endpoints: they listen, and hand requests for connections to an event queue.
 
 use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ringrail::{
-    Endpoint, Event, EventQueue, ListenOptions, Listener, PRIVATE_DATA_MAX, RequestId, Shared,
+    Address, Endpoint, Event, EventQueue, ListenOptions, Listener, PRIVATE_DATA_MAX, RequestId,
+    Shared,
 };
 
 use crate::abi::consts::{
@@ -48,6 +50,53 @@ pub(crate) struct Place {
     listener: OnceLock<Listener<Shared>>,
     /// Whose requests they are, and who is told.
     told: OnceLock<(Weak<Pep>, Arc<Eq>)>,
+    turns: Mutex<Turns>,
+}
+
+/// Who has to wait for what came before: applications that accept expect the news of that
+/// (`FI_CONNECTED`) before the next request of the same process. Those reach another engine, which
+/// has its own packets.
+#[derive(Default)]
+struct Turns {
+    /// Engines that have not confirmed a connection that was accepted, as often as they have not.
+    unconfirmed: Vec<SocketAddr>,
+    /// Requests of these, the oldest first.
+    held: Vec<Held>,
+}
+
+struct Held {
+    id: RequestId,
+    peer: Address,
+    data: Arc<[u8]>,
+}
+
+impl Turns {
+    fn is_waited_for(&self, engine: SocketAddr) -> bool {
+        self.unconfirmed.contains(&engine)
+    }
+}
+
+/// A connection that was accepted and is neither open nor over. Behind that event it is dropped.
+pub(crate) struct Unconfirmed {
+    place: Arc<Place>,
+    engine: SocketAddr,
+}
+
+impl Drop for Unconfirmed {
+    fn drop(&mut self) {
+        let due: Vec<Held> = {
+            let mut turns = locked(&self.place.turns);
+            if let Some(at) = turns.unconfirmed.iter().position(|it| *it == self.engine) {
+                turns.unconfirmed.swap_remove(at);
+            }
+            if turns.is_waited_for(self.engine) {
+                return;
+            }
+            let is_due = |held: &mut Held| held.peer.locator() == self.engine;
+            turns.held.extract_if(.., is_due).collect()
+        };
+        due.iter().for_each(|held| self.place.tell(held));
+    }
 }
 
 /// A request, as applications hand it on in `fi_info::handle`.
@@ -56,6 +105,8 @@ pub(crate) struct Request {
     header: Header<fid>,
     place: Arc<Place>,
     id: RequestId,
+    /// The engine that asks.
+    engine: SocketAddr,
 }
 
 // SAFETY: it is `repr(C)`, and begins with its header.
@@ -76,6 +127,12 @@ impl Request {
 
     pub(crate) const fn id(&self) -> RequestId {
         self.id
+    }
+
+    /// It is about to be accepted: the next request of the same engine waits for what is given.
+    pub(crate) fn confirmation(&self) -> Unconfirmed {
+        locked(&self.place.turns).unconfirmed.push(self.engine);
+        Unconfirmed { place: Arc::clone(&self.place), engine: self.engine }
     }
 
     /// The request in an info's handle, if it has one. The application keeps its count: it may
@@ -132,7 +189,8 @@ impl Pep {
         let events = endpoint.event_queue();
         let format = given.format()?;
         let (listener, told) = (OnceLock::new(), OnceLock::new());
-        let place = Arc::new(Place { format, endpoint, events, listener, told });
+        let turns = Mutex::default();
+        let place = Arc::new(Place { format, endpoint, events, listener, told, turns });
         Ok(self.place.get_or_init(|| place))
     }
 
@@ -153,12 +211,13 @@ impl Pep {
 
 impl Place {
     /// A request is an event with an info, by which an endpoint for it is opened.
-    fn tell(self: &Arc<Self>, id: RequestId, peer: &ringrail::Address, data: &[u8]) {
+    fn tell(self: &Arc<Self>, Held { id, peer, data }: &Held) {
         let Some((pep, eq)) = self.told.get() else { return };
         let Some(pep) = pep.upgrade() else { return };
         let null = std::ptr::null_mut();
         let fid = fid { fclass: FI_CLASS_CONNREQ, context: null, ops: &raw const REQUEST_OPS };
-        let request = Request { header: Header::new(fid), place: Arc::clone(self), id };
+        let (place, engine) = (Arc::clone(self), peer.locator());
+        let request = Request { header: Header::new(fid), place, id: *id, engine };
         let handle = hand_out(Arc::new(request));
         let source = (self.endpoint.address().locator().ip(), 0).into();
         let given = locked(&pep.given).clone();
@@ -190,7 +249,17 @@ impl Source for Place {
         loop {
             match self.events.read() {
                 Ok(Some(Event::ConnectionRequest { request, peer, data, .. })) => {
-                    own.tell(request, &peer, &data);
+                    let asked = Held { id: request, peer, data };
+                    let mut turns = locked(&own.turns);
+                    if turns.is_waited_for(asked.peer.locator()) {
+                        turns.held.push(asked);
+                    } else {
+                        drop(turns);
+                        own.tell(&asked);
+                    }
+                }
+                Ok(Some(Event::RequestWithdrawn { request, .. })) => {
+                    locked(&own.turns).held.retain(|held| held.id != request);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,

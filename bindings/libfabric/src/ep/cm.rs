@@ -14,7 +14,7 @@ use crate::connections::Connected;
 use crate::eq::{Eq, Source};
 use crate::errno::Errno;
 use crate::fid::{border_unit, find, share};
-use crate::pep::Request;
+use crate::pep::{Request, Unconfirmed};
 
 /// How long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,6 +70,7 @@ impl Ep {
     /// Begins a connection by `call`, whose events go to the bound queue.
     fn begin(
         self: &Arc<Self>,
+        unconfirmed: Option<Unconfirmed>,
         call: impl FnOnce() -> Result<ConnectionId, ringrail::Error>,
     ) -> Result<(), Errno> {
         let eq = self.event_queue().ok_or(Errno::NOEQ)?;
@@ -78,7 +79,7 @@ impl Ep {
         eq.add_source(&source)?;
         let weak = Arc::downgrade(self);
         let endpoint: Weak<dyn Connected> = weak;
-        let id = connections.begin(endpoint, call)?;
+        let id = connections.begin(endpoint, unconfirmed, call)?;
         self.connection().lock().unwrap_or_else(PoisonError::into_inner).id = Some(id);
         Ok(())
     }
@@ -108,7 +109,7 @@ unsafe extern "C" fn connect(
         };
         ep.enable()?;
         let address = location.peer_address()?;
-        ep.begin(|| match ep.engine() {
+        ep.begin(None, || match ep.engine() {
             Ok(engine) => engine.request(&address, data, PATIENCE),
             Err(_) => Err(ringrail::Error::Cancelled),
         })
@@ -127,7 +128,7 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize)
             connection.request.take().ok_or(Errno::INVAL)?
         };
         ep.enable()?;
-        ep.begin(|| match ep.engine() {
+        ep.begin(Some(request.confirmation()), || match ep.engine() {
             Ok(engine) => engine.accept(request.listener(), request.id(), data),
             Err(_) => Err(ringrail::Error::Cancelled),
         })?;

@@ -234,6 +234,14 @@ pub(crate) const CASES: [Case; 5] = [
     case(("threads", 1), 2, &BOTH, 1),
 ];
 
+/// What launchers do more work for than for all else: only in the long set.
+#[allow(dead_code, reason = "not every test program runs the long set")]
+pub(crate) const SPAWN: Case = case(("spawn", 1), 2, &BOTH, 1);
+
+/// A program of Python, by mpi4py.
+#[allow(dead_code, reason = "not every test program runs the long set")]
+pub(crate) const HALO: Case = case(("halo.py", 1), 4, &BOTH, 1);
+
 impl Case {
     /// What is run, with which MPI.
     #[allow(dead_code, reason = "not every test program has a table of them")]
@@ -248,8 +256,18 @@ impl Case {
         program: &Path,
         mpirun: impl FnOnce(&Cluster) -> LabCommand,
     ) -> Result<(), String> {
+        self.run_with(program, &[], mpirun)
+    }
+
+    /// The same of a program that has arguments.
+    pub(crate) fn run_with(
+        &self,
+        program: &Path,
+        arguments: &[&str],
+        mpirun: impl FnOnce(&Cluster) -> LabCommand,
+    ) -> Result<(), String> {
         let cluster = Cluster::new(&LabSpec::rails(self.rails));
-        let said = outcome(&mut mpirun(&cluster), program, &[])?;
+        let said = outcome(&mut mpirun(&cluster), program, arguments)?;
         let good = said.lines().filter(|line| line.ends_with(": good")).count();
         match good == self.parts {
             true => Ok(()),

@@ -37,16 +37,21 @@ fn median(values: &mut [f64]) -> f64 {
 pub(crate) fn measure(rounds: usize) {
     let most = env::var(MOST).unwrap_or_else(|_| "4194304".to_owned());
     let measure = program("measure");
-    for (test, least, most, is_time) in [
-        ("latency", "1", &*most, true),
-        ("rate", "8", "8", false),
-        ("bandwidth", "1024", &*most, false),
+    let one = LabSpec::rails(1);
+    let slow = LabSpec { rates_bit_s: vec![1_000_000_000], switch: true, ..LabSpec::rails(1) };
+    for (test, least, most, unit, lab) in [
+        ("latency", "1", &*most, "us", &one),
+        ("loaded", "8", "8", "us", &one),
+        ("rate", "8", "8", "1/s", &one),
+        ("bandwidth", "1024", &*most, "MB/s", &one),
+        ("overlap", "16777216", "16777216", "percent", &slow),
     ] {
+        let is_time = unit == "us";
         let mut found: BTreeMap<u64, Vec<Vec<f64>>> = BTreeMap::new();
         for round in 1..=rounds {
             for (at, by) in BYS.into_iter().enumerate() {
                 println!("interop: {test} by {by:?}, {round} of {rounds}");
-                let cluster = Cluster::new(&LabSpec::rails(1));
+                let cluster = Cluster::new(lab);
                 let arguments = [test, least, most];
                 match outcome(&mut pinned(&cluster, by), &measure, &arguments) {
                     Ok(said) => {
@@ -60,7 +65,7 @@ pub(crate) fn measure(rounds: usize) {
                 }
             }
         }
-        println!("interop: {test} ({})", if is_time { "us" } else { "1/s or MB/s" });
+        println!("interop: {test} ({unit})");
         println!("interop: | bytes | {BYS:?} | ratio |");
         for (bytes, of_size) in found {
             let values: Vec<Option<f64>> = of_size

@@ -14,7 +14,7 @@ use std::env;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use mpi::{BOTH, By, CASES, Cluster, Said, program, with_a_rail_cut};
+use mpi::{BOTH, By, CASES, Cluster, HALO, SPAWN, Said, program, with_a_rail_cut};
 use others::Other;
 use ringrail_tests::lab::{LabCommand, LabSpec};
 use ringrail_tests::require_lab;
@@ -41,7 +41,7 @@ fn all_consumers() {
     table.step(&format!("{name}: goes by ringrail"), 1, || {
         goes_by_ringrail(&program("messages"), open_mpi(2, &BOTH))
     });
-    for case in &CASES {
+    for case in CASES.iter().chain([&SPAWN]) {
         table.step(&case.name(name), repeat, || {
             case.run(&program(case.program), open_mpi(case.ranks, case.hosts)).into()
         });
@@ -80,6 +80,7 @@ fn others_of(table: &mut Table, other: &Other, repeat: usize) {
         .iter()
         .map(|case| case.name(other.name()))
         .chain(["steady, a rail is cut", "a rank is killed", "goes by ringrail"].map(of_other))
+        .chain([SPAWN, HALO].map(|case| case.name(other.name())))
         .collect();
     if !table.wants_any(&steps) {
         return;
@@ -100,6 +101,21 @@ fn others_of(table: &mut Table, other: &Other, repeat: usize) {
         });
     }
     let with = |name| installed.compile(name);
+    table.step(&steps[CASES.len() + 3], repeat, || match with(SPAWN.program) {
+        Ok(spawn) => {
+            let mpirun = |it: &_| installed.mpirun(it, SPAWN.ranks, SPAWN.hosts, false);
+            SPAWN.run(&spawn, mpirun).into()
+        }
+        Err(error) => Outcome::Failed(error),
+    });
+    match installed.python() {
+        Ok(python) => table.step(&steps[CASES.len() + 4], repeat, || {
+            let mpirun = |it: &_| installed.mpirun(it, HALO.ranks, HALO.hosts, false);
+            let halo = concat!(env!("CARGO_MANIFEST_DIR"), "/mpi/halo.py");
+            HALO.run_with(&python, &[halo], mpirun).into()
+        }),
+        Err(why) => table.not_run(&steps[CASES.len() + 4], &why),
+    }
     table.step(&steps[CASES.len() + 2], 1, || match with("messages") {
         Ok(messages) => goes_by_ringrail(&messages, |it| installed.mpirun(it, 2, &BOTH, false)),
         Err(error) => Outcome::Failed(error),

@@ -88,18 +88,22 @@ impl Other {
         }
         println!("interop: installing {package} {version} into {}", prefix.display());
         let _old = fs::remove_dir_all(&prefix);
-        let deadline = Instant::now() + INSTALL_WITHIN;
-        let within = |command: &mut Command| {
-            finish(command.stdout(Stdio::null()), deadline)
-                .map_err(|why| format!("{package} {version} cannot be had from PyPI: {why}"))
-        };
-        within(Command::new("python3").args(["-m", "venv"]).arg(&prefix))?;
-        let pip = prefix.join("bin/pip");
-        let wanted = format!("{package}=={version}");
-        within(Command::new(pip).args(["install", "--quiet", "--no-input", &wanted]))?;
+        finish(
+            Command::new("python3").args(["-m", "venv"]).arg(&prefix).stdout(Stdio::null()),
+            Instant::now() + INSTALL_WITHIN,
+        )?;
+        pip_install(&prefix, &[&format!("{package}=={version}")])?;
         fs::write(is_there, "").map_err(|error| error.to_string())?;
         Ok(prefix)
     }
+}
+
+/// Installs packages into a virtual environment, unless they are there.
+fn pip_install(prefix: &Path, packages: &[&str]) -> Result<(), String> {
+    let mut pip = Command::new(prefix.join("bin/pip"));
+    pip.args(["install", "--quiet", "--no-input"]).args(packages).stdout(Stdio::null());
+    finish(&mut pip, Instant::now() + INSTALL_WITHIN)
+        .map_err(|why| format!("{} cannot be had from PyPI: {why}", packages.join(", ")))
 }
 
 /// Waits for a command's end; it and what it has started are ended at `deadline`.
@@ -126,6 +130,16 @@ pub(crate) fn finish(command: &mut Command, deadline: Instant) -> Result<(), Str
 impl Installed {
     pub(crate) fn compile(&self, program: &str) -> Result<PathBuf, String> {
         compile(program, &self.mpicc, &self.prefix)
+    }
+
+    /// A Python with mpi4py and NumPy that has this MPI.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be had.
+    pub(crate) fn python(&self) -> Result<PathBuf, String> {
+        pip_install(&self.prefix, &["mpi4py==4.1.2", "numpy"])?;
+        Ok(self.prefix.join("bin/python"))
     }
 
     /// Its launcher in host a, as [`Cluster::mpirun`]. `is_patient`: it leaves the others alone
