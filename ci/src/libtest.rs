@@ -14,6 +14,10 @@ const PART_MARK: &str = " ... ignored, started by other tests";
 /// What the swarm's line begins with when all seeds held.
 const SWARM_MARK: &str = "swarm holds: ";
 
+/// What cargo says of each test program that fails.
+const PROGRAM_FAILED: [&str; 2] =
+    ["error: test failed, to rerun", "error: doctest failed, to rerun"];
+
 /// Lines that are kept of what a failed test printed: a panic and what led to it.
 const LINES_OF_A_TEST: usize = 40;
 
@@ -36,6 +40,8 @@ pub(crate) struct Count {
     pub(crate) flaky: Vec<String>,
     /// The names of the failed tests, as libtest lists them.
     names: Vec<String>,
+    /// Test programs that failed, as cargo tells, and those of them that libtest closed.
+    programs_failed: [usize; 2],
     /// The part of the output that is being read.
     section: Section,
     /// The last lines of all, for a command that fails without a failed test.
@@ -65,8 +71,11 @@ impl Count {
             self.passed += number_before(rest, " passed");
             self.failed += number_before(rest, " failed");
             self.ignored += number_before(rest, " ignored");
+            self.programs_failed[1] += usize::from(rest.starts_with("FAILED"));
             self.section = Section::Progress;
         }
+        let is_told = PROGRAM_FAILED.iter().any(|mark| line.starts_with(mark));
+        self.programs_failed[0] += usize::from(is_told);
         if line.ends_with(PART_MARK) {
             // Of those that the closing line calls ignored.
             self.parts += 1;
@@ -107,7 +116,7 @@ impl Count {
 
     /// Takes how the command ended: one that fails without a failed test has failed itself.
     pub(crate) fn close(&mut self, end: End, command: &str) {
-        if end != End::Success && self.failures.is_empty() {
+        if end != End::Success && (self.failures.is_empty() || !self.is_only_of_tests(end)) {
             let lines = std::mem::take(&mut self.last);
             self.failures
                 .push(Output { heading: format!("{command}: {end:?}"), lines }.to_string());
@@ -117,9 +126,25 @@ impl Count {
         }
     }
 
-    /// The names of the failed tests; fewer than `failed` where a program ended without a list.
-    pub(crate) fn failed_tests(&self) -> Vec<String> {
-        self.names.clone()
+    /// Whether all that failed is named tests: no program crashed or ran out of time beside them.
+    fn is_only_of_tests(&self, end: End) -> bool {
+        let [failed, closed] = self.programs_failed;
+        end == End::Failure && failed == closed && self.names.len() == self.failed
+    }
+
+    /// The failed tests of a command that ended so, if nothing else failed. Those of documentation
+    /// have names that cannot be asked for alone.
+    pub(crate) fn failed_tests(&self, end: End) -> Vec<String> {
+        let can_be_asked_for = !self.names.iter().any(|name| name.contains(' '));
+        match self.is_only_of_tests(end) && can_be_asked_for {
+            true => self.names.clone(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether at least `tests` tests have passed and none was skipped.
+    pub(crate) fn has_passed(&self, tests: usize) -> bool {
+        self.passed >= tests && self.failed == 0 && self.skips.is_empty()
     }
 
     /// Takes the failed tests for passed ones: all of them did when they ran once more.
@@ -257,6 +282,7 @@ mod tests {
             "    two",
             "",
             "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
+            "error: test failed, to rerun pass `--test one`",
             "error: 1 target failed:",
         ];
         let first = "one stdout\n  thread 'one' panicked at tests/one.rs:1:2:\n  no answer";
@@ -264,7 +290,11 @@ mod tests {
         assert_eq!(read(&lines, End::Failure).failures, both);
         let mut count = Count::default();
         lines.iter().for_each(|line| drop(count.look(line)));
-        assert_eq!(count.failed_tests(), ["one", "two"]);
+        assert_eq!(count.failed_tests(End::TimedOut), [""; 0]);
+        assert_eq!(count.failed_tests(End::Failure), ["one", "two"]);
+        // A program beside it was killed by a signal.
+        count.look("error: test failed, to rerun pass `--lib`");
+        assert_eq!(count.failed_tests(End::Failure), [""; 0]);
         count.forgive();
         assert_eq!(count.to_string(), "3 passed, 0 failed, 0 skipped");
         assert!(count.failures.is_empty() && count.flaky == both);
