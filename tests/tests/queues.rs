@@ -45,47 +45,54 @@ fn refusal(endpoint: &Endpoint<Owned>) -> String {
 #[test]
 fn an_engine_that_was_refused_gets_the_queue_when_its_holder_leaves() {
     require_lab!();
-    for driver in DRIVERS {
-        let lab = lab();
-        let settings = [("lanes", driver), ("control_lane", "auto")];
-        let (taken, is_taken) = mpsc::channel();
-        let (leave, left) = mpsc::channel::<()>();
-        let (used, refused) = (both(), both());
-        let local = lab.addr(Host::A, 0);
-        let holder = move || {
-            let holder = attached(local, &[("control_lane", "xdp")]).unwrap();
-            assert!(is_up(&holder));
-            taken.send(()).unwrap();
-            left.recv_timeout(LIMIT).unwrap();
-        };
-        let side = |is_first: bool, leave: Option<mpsc::Sender<()>>| {
-            let (used, refused) = (&used, &refused);
-            move |endpoint: &Endpoint<Owned>, peer: Peer| {
-                if let Some(leave) = leave {
-                    let cause = refusal(endpoint);
-                    assert!(cause.contains("queue 0"), "{cause}");
-                    // Messages go all the same.
-                    ping_pong(endpoint, peer, is_first, 0..100);
-                    assert_eq!(refusal(endpoint), cause);
-                    leave.send(()).unwrap();
-                } else {
-                    ping_pong(endpoint, peer, is_first, 0..100);
-                }
-                let next = rounds_until(endpoint, peer, is_first, 100, refused, is_up);
-                rounds_until(endpoint, peer, is_first, next, used, |endpoint| {
-                    let figures = books::figures_of(endpoint);
-                    figures.sent > 100 && figures.received > 100
-                });
-                assert_quiet(endpoint);
+    // It waits for most of its time.
+    thread::scope(|scope| {
+        for driver in DRIVERS {
+            scope.spawn(move || gets_the_queue(driver));
+        }
+    });
+}
+
+fn gets_the_queue(driver: &str) {
+    let lab = lab();
+    let settings = [("lanes", driver), ("control_lane", "auto")];
+    let (taken, is_taken) = mpsc::channel();
+    let (leave, left) = mpsc::channel::<()>();
+    let (used, refused) = (both(), both());
+    let local = lab.addr(Host::A, 0);
+    let holder = move || {
+        let holder = attached(local, &[("control_lane", "xdp")]).unwrap();
+        assert!(is_up(&holder));
+        taken.send(()).unwrap();
+        left.recv_timeout(LIMIT).unwrap();
+    };
+    let side = |is_first: bool, leave: Option<mpsc::Sender<()>>| {
+        let (used, refused) = (&used, &refused);
+        move |endpoint: &Endpoint<Owned>, peer: Peer| {
+            if let Some(leave) = leave {
+                let cause = refusal(endpoint);
+                assert!(cause.contains("queue 0"), "{cause}");
+                // Messages go all the same.
+                ping_pong(endpoint, peer, is_first, 0..100);
+                assert_eq!(refusal(endpoint), cause);
+                leave.send(()).unwrap();
+            } else {
+                ping_pong(endpoint, peer, is_first, 0..100);
             }
-        };
-        thread::scope(|scope| {
-            let lab = &lab;
-            scope.spawn(move || lab.host(Host::A).enter(holder).unwrap());
-            is_taken.recv_timeout(LIMIT).unwrap();
-            pair(lab, &settings, side(true, Some(leave)), side(false, None));
-        });
-    }
+            let next = rounds_until(endpoint, peer, is_first, 100, refused, is_up);
+            rounds_until(endpoint, peer, is_first, next, used, |endpoint| {
+                let figures = books::figures_of(endpoint);
+                figures.sent > 100 && figures.received > 100
+            });
+            assert_quiet(endpoint);
+        }
+    };
+    thread::scope(|scope| {
+        let lab = &lab;
+        scope.spawn(move || lab.host(Host::A).enter(holder).unwrap());
+        is_taken.recv_timeout(LIMIT).unwrap();
+        pair(lab, &settings, side(true, Some(leave)), side(false, None));
+    });
 }
 
 #[test]
