@@ -43,9 +43,9 @@ const LINKS: u64 = u64::MAX - 3;
 /// begun that it will have news of.
 const BUSY_POLLS: u32 = 64;
 
-/// Of later polls one in so many asks it: what the engine waits for then comes by datagrams, which
-/// it reads itself, and a call that finds nothing would be half of each look for them.
-const POLLS_PER_LOOK: u32 = 8;
+/// How long later polls may do without: what the engine waits for then comes by datagrams, which it
+/// reads itself, and a call that finds nothing would be half of each look for them.
+const LOOK_EVERY: Duration = Duration::from_micros(5);
 
 const READ: usize = 0;
 const WRITE: usize = 1;
@@ -65,8 +65,10 @@ pub(crate) struct SocketsDriver {
     datagrams: Datagrams,
     datagrams_armed: [Wants; 3],
     ready: Vec<DriverEvent>,
-    /// Polls since [`Self::expect_news`].
+    /// Polls since [`Self::expect_news`], up to [`BUSY_POLLS`].
     quiet_polls: u32,
+    /// When epoll was asked last, once these are over.
+    looked_at: Instant,
     counters: DriverCounters,
     is_stopped: bool,
 }
@@ -93,6 +95,7 @@ impl SocketsDriver {
             datagrams_armed: Default::default(),
             ready: Vec::new(),
             quiet_polls: 0,
+            looked_at: Instant::now(),
             counters: DriverCounters::default(),
             is_stopped: false,
         })
@@ -105,10 +108,16 @@ impl SocketsDriver {
 
     /// Whether this poll asks epoll.
     fn is_time_to_look(&mut self) -> bool {
-        let quiet = self.quiet_polls;
-        // After the wrap it is busy for a moment.
-        self.quiet_polls = quiet.wrapping_add(1);
-        quiet < BUSY_POLLS || quiet.is_multiple_of(POLLS_PER_LOOK)
+        if self.quiet_polls < BUSY_POLLS {
+            self.quiet_polls += 1;
+            return true;
+        }
+        let now = Instant::now();
+        let is_due = now.saturating_duration_since(self.looked_at) >= LOOK_EVERY;
+        if is_due {
+            self.looked_at = now;
+        }
+        is_due
     }
 
     fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
@@ -559,6 +568,9 @@ impl DatagramPort for SocketsDriver {
 mod tests {
     use super::*;
 
+    /// Longer than any test takes.
+    const LONG: Duration = Duration::from_secs(3600);
+
     fn calls(driver: &mut SocketsDriver, polls: u32) -> u64 {
         let before = driver.counters.syscalls;
         let mut events = Vec::new();
@@ -570,11 +582,15 @@ mod tests {
     #[test]
     fn a_quiet_driver_asks_epoll_now_and_then() {
         let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
-        assert_eq!(calls(&mut driver, BUSY_POLLS), u64::from(BUSY_POLLS));
-        assert_eq!(calls(&mut driver, 10 * POLLS_PER_LOOK), 10);
+        let busy = u64::from(BUSY_POLLS);
+        driver.looked_at += LONG;
+        assert_eq!(calls(&mut driver, BUSY_POLLS + 1000), busy);
+        driver.looked_at = Instant::now() - LOOK_EVERY;
+        assert!(calls(&mut driver, 1) == 1 && driver.looked_at.elapsed() < LONG);
         // Whoever sleeps by its descriptor has not asked anybody.
+        driver.looked_at += LONG;
         driver.arm(Duration::ZERO).unwrap();
-        assert_eq!(calls(&mut driver, BUSY_POLLS + POLLS_PER_LOOK), u64::from(BUSY_POLLS) + 1);
+        assert_eq!(calls(&mut driver, BUSY_POLLS + 1000), busy);
     }
 
     #[test]
@@ -584,11 +600,12 @@ mod tests {
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         driver.listen(listener).unwrap();
-        calls(&mut driver, BUSY_POLLS + POLLS_PER_LOOK);
+        calls(&mut driver, BUSY_POLLS);
         // The kernel of this host has accepted it when this returns.
         let _stream = std::net::TcpStream::connect(address).unwrap();
+        std::thread::sleep(LOOK_EVERY);
         let mut events = Vec::new();
-        (0..POLLS_PER_LOOK).for_each(|_| driver.poll(&mut events).unwrap());
+        driver.poll(&mut events).unwrap();
         assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
         assert!(driver.quiet_polls < BUSY_POLLS);
     }
