@@ -59,6 +59,8 @@ int main(void)
     rr_connection asked, accepted;
     CHECK(rr_request_connection(client, &at, "let me in", 9, PATIENCE, &asked));
     rr_event request = next(of_server, RR_EVENT_REQUEST, "let me in");
+    if (memcmp(&request.listener, &at, sizeof at) != 0)
+        return 1;
     CHECK(rr_endpoint_open_beside(door, NULL, &served));
     CHECK(rr_accept(served, listener, request.name, "welcome", 7, &accepted));
     rr_event opened = next(of_client, RR_EVENT_OPENED, "welcome");

@@ -601,7 +601,7 @@
 #define RR_REASON_BUSY 3
 
 /*
- The other side has not answered in time.
+ Nobody has answered in time; of a request that is withdrawn: this side has not.
  */
 #define RR_REASON_TIMED_OUT 4
 
@@ -611,7 +611,7 @@
 #define RR_REASON_MALFORMED 5
 
 /*
- The other side has shut the connection down, or closed its endpoint.
+ The other side has shut the connection down, given its request up, or closed its endpoint.
  */
 #define RR_REASON_SHUT_DOWN 6
 
@@ -1015,6 +1015,10 @@ typedef struct {
      Where the peer is.
      */
     rr_address address;
+    /*
+     Of RR_EVENT_REQUEST the endpoint that listens; else no address.
+     */
+    rr_address listener;
     /*
      The connection (rr_connection) or the request (rr_request) that it is about; else 0.
      */
@@ -1598,11 +1602,13 @@ int rr_message_discard(rr_message *message);
 /*
  Takes requests for connections with this endpoint from now on: events of the queue that it
  reports to (RR_EVENT_REQUEST). The first endpoint of an engine is also found by IP address and
- port alone (rr_address_from_text).
+ port alone (rr_address_from_text). A listener keeps the engine open, and its port, also when the
+ endpoint is closed.
 
  # Errors
 
- RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null; the endpoint has a listener already.
+ RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null; options of another size; the endpoint has a listener
+ already.
 
  # Safety
 
@@ -1667,7 +1673,8 @@ int rr_request_connection(rr_endpoint *endpoint,
 
  RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null, more data than RR_PRIVATE_DATA_BYTES; no such request:
  it was answered, or withdrawn (RR_EVENT_WITHDRAWN). RR_ELIMIT: 65536 connections, the setting
- sessions_max. Who asked is gone: RR_ELOST, ... The request is spent but in the first cases.
+ sessions_max. Who asked is gone: RR_ELOST, ... After RR_EHANDLE, RR_ETHREAD, and RR_EINVAL for
+ null or too much data, the request still waits; else it is spent.
 
  # Safety
 

@@ -258,11 +258,11 @@ pub const RR_REASON_REJECTED: u32 = 1;
 pub const RR_REASON_NOT_LISTENING: u32 = 2;
 /// As many requests as the listener takes wait for an answer: try again later.
 pub const RR_REASON_BUSY: u32 = 3;
-/// The other side has not answered in time.
+/// Nobody has answered in time; of a request that is withdrawn: this side has not.
 pub const RR_REASON_TIMED_OUT: u32 = 4;
 /// The other side does not understand the request: it is of another version.
 pub const RR_REASON_MALFORMED: u32 = 5;
-/// The other side has shut the connection down, or closed its endpoint.
+/// The other side has shut the connection down, given its request up, or closed its endpoint.
 pub const RR_REASON_SHUT_DOWN: u32 = 6;
 /// The engine of the other side failed or left, or cannot be reached: the text says more.
 pub const RR_REASON_PEER: u32 = 7;

@@ -44,11 +44,13 @@ impl Sized32 for rr_listen_options {
 
 /// Takes requests for connections with this endpoint from now on: events of the queue that it
 /// reports to (RR_EVENT_REQUEST). The first endpoint of an engine is also found by IP address and
-/// port alone (rr_address_from_text).
+/// port alone (rr_address_from_text). A listener keeps the engine open, and its port, also when the
+/// endpoint is closed.
 ///
 /// # Errors
 ///
-/// RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null; the endpoint has a listener already.
+/// RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null; options of another size; the endpoint has a listener
+/// already.
 ///
 /// # Safety
 ///
@@ -151,7 +153,8 @@ pub unsafe extern "C" fn rr_request_connection(
 ///
 /// RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null, more data than RR_PRIVATE_DATA_BYTES; no such request:
 /// it was answered, or withdrawn (RR_EVENT_WITHDRAWN). RR_ELIMIT: 65536 connections, the setting
-/// sessions_max. Who asked is gone: RR_ELOST, ... The request is spent but in the first cases.
+/// sessions_max. Who asked is gone: RR_ELOST, ... After RR_EHANDLE, RR_ETHREAD, and RR_EINVAL for
+/// null or too much data, the request still waits; else it is spent.
 ///
 /// # Safety
 ///

@@ -36,6 +36,8 @@ pub struct rr_event {
     pub has_address: u32,
     /// Where the peer is.
     pub address: rr_address,
+    /// Of RR_EVENT_REQUEST the endpoint that listens; else no address.
+    pub listener: rr_address,
     /// The connection (rr_connection) or the request (rr_request) that it is about; else 0.
     pub name: u64,
     /// Of RR_EVENT_OPENED the other side; else RR_ANY_PEER.
@@ -56,6 +58,7 @@ impl rr_event {
             kind,
             has_address: 0,
             address: rr_address { bytes: [0; _] },
+            listener: rr_address { bytes: [0; _] },
             name: 0,
             peer: RR_ANY_PEER,
             reason: RR_REASON_NONE,
@@ -113,9 +116,11 @@ fn told(event: &Event) -> Result<rr_event, Fault> {
                 format!("path from rail {rail} to {remote} of {address}: {state:?}, {cause:?}");
             (new(RR_EVENT_PATH).at(address), said)
         }
-        Event::ConnectionRequest { request, peer, data, .. } => {
+        Event::ConnectionRequest { request, listener, peer, data } => {
+            let (name, listener) = (request.to_bits(), rr_address::new(listener));
             let told = new(RR_EVENT_REQUEST).at(peer).with(data);
-            (rr_event { name: request.to_bits(), ..told }, format!("{peer} asks for a connection"))
+            let told = rr_event { name, listener, ..told };
+            (told, format!("{peer} asks for a connection"))
         }
         Event::RequestWithdrawn { request, end } => {
             let (name, reason) = (request.to_bits(), reason_of_end(end));
