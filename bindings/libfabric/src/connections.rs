@@ -47,8 +47,8 @@ impl Connections {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks or accepts by `call`: what is heard of that connection is `endpoint`'s. Behind the
-    /// first of it `unconfirmed` is let go.
+    /// Asks or accepts by `call`: what is heard of that connection is `endpoint`'s. `unconfirmed`
+    /// is dropped after the first event of the connection.
     pub(crate) fn begin(
         &self,
         endpoint: Weak<dyn Connected>,
@@ -65,6 +65,13 @@ impl Connections {
         Ok(connection)
     }
 
+    /// Its endpoint is closed: nobody is to hear of it.
+    pub(crate) fn forget(&self, connection: ConnectionId) {
+        let known = self.known().remove(&connection);
+        // The lock is free by now.
+        drop(known);
+    }
+
     /// This side has shut it down, which is an event like the other side's.
     pub(crate) fn shut_down(&self, connection: ConnectionId) {
         self.end(connection, Errno::CANCELED, &[]);
@@ -77,7 +84,7 @@ impl Connections {
                     known.is_open = true;
                     (known.endpoint.upgrade(), known.unconfirmed.take())
                 });
-                let Some((Some(endpoint), _behind_this)) = known else { return };
+                let Some((Some(endpoint), _dropped_last)) = known else { return };
                 endpoint.opened(peer);
                 if let Some(eq) = endpoint.events() {
                     let (fid, no_info) = (endpoint.fid(), std::ptr::null_mut());

@@ -58,7 +58,7 @@ pub(crate) struct Place {
 /// has its own packets.
 #[derive(Default)]
 struct Turns {
-    /// Engines that have not confirmed a connection that was accepted, as often as they have not.
+    /// The engine that asked, of each connection that was accepted and is not confirmed.
     unconfirmed: Vec<SocketAddr>,
     /// Requests of these, the oldest first.
     held: Vec<Held>,
@@ -76,16 +76,19 @@ impl Turns {
     }
 }
 
-/// A connection that was accepted and is neither open nor over. Behind that event it is dropped.
+/// A connection that was accepted and is neither open nor over. It is dropped when the event queue
+/// has the event that says which, with no lock of the listener's or of the domain's connections
+/// held: the next request is told then.
 pub(crate) struct Unconfirmed {
-    place: Arc<Place>,
+    place: Weak<Place>,
     engine: SocketAddr,
 }
 
 impl Drop for Unconfirmed {
     fn drop(&mut self) {
+        let Some(place) = self.place.upgrade() else { return };
         let due: Vec<Held> = {
-            let mut turns = locked(&self.place.turns);
+            let mut turns = locked(&place.turns);
             if let Some(at) = turns.unconfirmed.iter().position(|it| *it == self.engine) {
                 turns.unconfirmed.swap_remove(at);
             }
@@ -95,7 +98,7 @@ impl Drop for Unconfirmed {
             let is_due = |held: &mut Held| held.peer.locator() == self.engine;
             turns.held.extract_if(.., is_due).collect()
         };
-        due.iter().for_each(|held| self.place.tell(held));
+        due.iter().for_each(|held| place.tell(held));
     }
 }
 
@@ -129,10 +132,17 @@ impl Request {
         self.id
     }
 
-    /// It is about to be accepted: the next request of the same engine waits for what is given.
-    pub(crate) fn confirmation(&self) -> Unconfirmed {
+    /// It is about to be accepted: the next request of the same engine waits until what is given
+    /// is dropped.
+    pub(crate) fn await_confirmation(&self) -> Unconfirmed {
         locked(&self.place.turns).unconfirmed.push(self.engine);
-        Unconfirmed { place: Arc::clone(&self.place), engine: self.engine }
+        Unconfirmed { place: Arc::downgrade(&self.place), engine: self.engine }
+    }
+
+    /// The queue that is told of requests, which reads news of `source` as well: a request may wait
+    /// for the confirmation of this one.
+    pub(crate) fn tell_with(&self, source: &Arc<dyn Source>) -> Result<(), Errno> {
+        self.place.told.get().map_or(Ok(()), |(_, eq)| eq.add_source(source))
     }
 
     /// The request in an info's handle, if it has one. The application keeps its count: it may

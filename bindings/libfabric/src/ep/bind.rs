@@ -189,6 +189,7 @@ impl Drop for Ep {
         if let Err(errno) = drained {
             tracing::debug!(errno = errno.number(), "the operations of a closed endpoint");
         }
+        self.forget_connection();
     }
 }
 

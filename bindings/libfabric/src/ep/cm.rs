@@ -63,6 +63,14 @@ unsafe fn private_data<'a>(data: *const c_void, length: usize) -> &'a [u8] {
 }
 
 impl Ep {
+    /// It is closed: nobody is to hear of its connection.
+    pub(super) fn forget_connection(&mut self) {
+        let connection = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(id) = connection.id {
+            self.domain.connections().forget(id);
+        }
+    }
+
     fn connection(&self) -> &Mutex<Connection> {
         &self.connection
     }
@@ -128,7 +136,9 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize)
             connection.request.take().ok_or(Errno::INVAL)?
         };
         ep.enable()?;
-        ep.begin(Some(request.confirmation()), || match ep.engine() {
+        let connections = Arc::clone(ep.domain.connections());
+        request.tell_with(&(connections as Arc<dyn Source>))?;
+        ep.begin(Some(request.await_confirmation()), || match ep.engine() {
             Ok(engine) => engine.accept(request.listener(), request.id(), data),
             Err(_) => Err(ringrail::Error::Cancelled),
         })?;

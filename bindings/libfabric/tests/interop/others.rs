@@ -138,7 +138,7 @@ impl Installed {
     ///
     /// Why it cannot be had.
     pub(crate) fn python(&self) -> Result<PathBuf, String> {
-        pip_install(&self.prefix, &["mpi4py==4.1.2", "numpy"])?;
+        pip_install(&self.prefix, &["mpi4py==4.1.2", "numpy==2.2.6"])?;
         Ok(self.prefix.join("bin/python"))
     }
 
