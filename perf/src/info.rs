@@ -120,6 +120,8 @@ impl Info {
             Ok(features) => (features, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
+        // An endpoint may pin this thread.
+        let cores = topology::cores();
         let found = topology::nics().map_err(|error| error.to_string())?;
         let selection = topology::select(&found, &settings).map_err(|error| error.to_string())?;
         let table = Candidates::gather(&selection, &peers(cli)?)?;
@@ -128,7 +130,7 @@ impl Info {
         let target = endpoint.locator.zip(endpoint.datagram_port);
         let target = target.map(|(locator, port)| Target { ip: locator.ip(), port });
         let candidates = selection.candidates.iter();
-        let placement = PlacementInfo::of(&settings, &selection);
+        let placement = PlacementInfo::of(&settings, &selection, &cores);
         Ok(Self {
             kernel: read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
             io_uring: io_uring
@@ -148,7 +150,7 @@ impl Info {
             ipv6: ipv6(),
             mpi: MpiInfo::gather(&settings),
             limits: limits(),
-            cores: topology::cores(),
+            cores,
             placement,
             settings: settings
                 .entries()
@@ -211,26 +213,23 @@ impl fmt::Display for Info {
 }
 
 impl PlacementInfo {
-    fn of(settings: &Settings, selection: &Selection) -> Self {
+    fn of(settings: &Settings, selection: &Selection, allowed: &[usize]) -> Self {
         let numa_node = selection.chosen().and_then(|(nic, _)| nic.numa_node);
         let (pinned, reserved) = (settings.pin_cores(), settings.reserved_cores());
-        let placement = Placement::of_host(&topology::cores(), reserved, numa_node);
+        let placement = Placement::of_host(allowed, reserved, numa_node);
         let node = numa_node.map_or_else(
             || "its NIC is on no node that the system tells".to_owned(),
             |node| format!("its NIC is on node {node}"),
         );
         let (of_first_engine, why) = match pinned {
-            [] if placement.has_all_cores() => {
-                let why = "this process may use the whole host, as others may: threads of \
-                           dedicated engines are not pinned to one core";
-                (placement.of_engine(0).to_vec(), why)
+            [] => {
+                (placement.near().to_vec(), "all on the node of the NIC; pin_cores names one each")
             }
-            [] => (placement.of_engine(0).to_vec(), "each dedicated engine has the next core"),
-            [first, ..] => (vec![*first], "each thread has the next core of the setting pin_cores"),
+            [first, ..] => (vec![*first], "each has the next core of the setting pin_cores"),
         };
         let text = format!(
-            "{placement}; {node}; reserved for the application: {}; the first dedicated engine \
-             runs on {of_first_engine:?} ({why})",
+            "{placement}; {node}; reserved for the application: {}; the thread of a dedicated \
+             engine runs on {of_first_engine:?} ({why})",
             if reserved.is_empty() { "none".to_owned() } else { format!("{reserved:?}") }
         );
         Self { numa_node, cores: placement.cores().to_vec(), of_first_engine, text }

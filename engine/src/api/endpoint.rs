@@ -4,7 +4,6 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::blocking::deadline_of;
@@ -209,22 +208,18 @@ impl Endpoint<Detached> {
     /// happens. A thread that computes without a call has its messages matched, acknowledged and
     /// pulled meanwhile.
     ///
-    /// The thread runs on the next core of the setting `pin_cores` where there are some, else as
-    /// [`Placement::of_engine`](crate::topology::Placement::of_engine)
-    /// says: within the cores of the thread that made the domain, without
-    /// those of the setting `reserved_cores`.
+    /// The thread runs on the next core of the setting `pin_cores` where there are some, else on
+    /// those of the node of its NIC ([`Placement::near`](crate::topology::Placement::near)): within
+    /// the cores that the thread had which made the domain, and not on those of the setting
+    /// `reserved_cores`.
     ///
     /// # Errors
     ///
     /// As for [`Self::share`]; [`Error::System`] when no thread can be had.
     pub fn dedicate(self) -> Result<Endpoint<Shared>, Error> {
-        static ENGINES: AtomicUsize = AtomicUsize::new(0);
         let cores = match self.domain.next_core() {
             Some(core) => vec![core],
-            None => {
-                let number = ENGINES.fetch_add(1, Ordering::Relaxed);
-                self.mode.state.placement.of_engine(number).to_vec()
-            }
+            None => self.mode.state.placement.near().to_vec(),
         };
         self.share_with(|engine| {
             engine

@@ -247,7 +247,7 @@ settings_table! {
     /// last they are given again from the first, with a warning.
     pin_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
     /// Cores that are kept for the application: threads of dedicated engines run on others, unless
-    /// pin_cores names them.
+    /// pin_cores names them, or the process has no others.
     reserved_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
     /// Sessions of an engine: with peers that are connected, that were inserted and not removed, or
     /// that have yet to prove themselves. Others are forgotten when room is needed.

@@ -1,12 +1,19 @@
 //! Cores that this thread may run on, and pinning to one of them.
 
-use core_affinity::CoreId;
+use std::cell::Cell;
 use std::sync::OnceLock;
+
+use core_affinity::CoreId;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Where the first thread could run that was pinned.
 static BEFORE_PINNING: OnceLock<CpuSet> = OnceLock::new();
+
+thread_local! {
+    /// Whether this thread was pinned by [`pin_current_thread`].
+    static IS_PINNED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Why a thread could not be pinned.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +73,7 @@ pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
     if !core_affinity::set_for_current(CoreId { id: core }) {
         return Err(PinError::Refused { core, allowed: cores() });
     }
+    IS_PINNED.set(true);
     let actual = cores();
     if actual == [core] { Ok(()) } else { Err(PinError::NoEffect { core, actual }) }
 }
@@ -79,14 +87,11 @@ pub(crate) fn unpin_current_thread() {
     }
 }
 
-/// The cores that the calling thread may run on, or could before this process pinned it.
-pub(crate) fn unpinned_cores() -> Vec<usize> {
-    let now = cores();
-    match (BEFORE_PINNING.get(), now.as_slice()) {
-        (Some(mask), [core]) if mask.is_set(*core) => {
-            (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect()
-        }
-        _ => now,
+/// The cores that the calling thread may run on, or could before [`pin_current_thread`].
+pub fn unpinned_cores() -> Vec<usize> {
+    match BEFORE_PINNING.get().filter(|_| IS_PINNED.get()) {
+        Some(mask) => (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect(),
+        None => cores(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where engines run: cores of this process on the node of the NIC, in the order of their use.
 //!
 //! The kernel tells all of it in `/sys/devices/system` (Documentation/ABI/stable/sysfs-devices-node
-//! and sysfs-devices-system-cpu); three files of each core are read.
+//! and sysfs-devices-system-cpu): a file of each core, and two of each node.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Core {
     number: usize,
-    /// Distance of its node from that of the NIC, as the firmware tells; 0 where nobody does.
+    /// Distance of its node from that of the NIC, as the firmware tells; where it tells nothing of
+    /// any node, the same for all.
     distance: u32,
     /// How many hardware threads of the same physical core have lower numbers.
     sibling: usize,
@@ -33,15 +34,11 @@ pub struct Placement {
     cores: Vec<usize>,
     /// How many of them are on the nearest node that has any.
     near: usize,
-    /// Whether the process may use all cores of the host.
-    has_all_cores: bool,
-    /// Whether the host has several nodes.
-    has_nodes: bool,
 }
 
 impl Placement {
-    /// For engines of a process that may run on `allowed`, but for `reserved`, with a NIC on
-    /// `node` if that is known.
+    /// For dedicated engines of a process that may run on `allowed`, but for `reserved`, with a NIC
+    /// on `node` if that is known.
     ///
     /// Where all that is allowed is reserved the reservation is void, for engines run somewhere.
     pub fn of_host(allowed: &[usize], reserved: &[usize], node: Option<u32>) -> Self {
@@ -49,10 +46,9 @@ impl Placement {
     }
 
     fn read(system: &Path, allowed: &[usize], reserved: &[usize], node: Option<u32>) -> Self {
-        let online = list(&system.join("cpu/online"));
         let nodes = nodes(system, node);
         let distance = |core: usize| {
-            nodes.iter().find(|it| it.cores.contains(&core)).map_or(0, |it| it.distance)
+            nodes.iter().find(|it| it.cores.contains(&core)).map_or(u32::MAX, |it| it.distance)
         };
         let sibling = |core: usize| {
             let path = format!("cpu/cpu{core}/topology/thread_siblings_list");
@@ -70,8 +66,6 @@ impl Placement {
         Self {
             near: cores.iter().filter(|core| core.distance == nearest).count(),
             cores: cores.iter().map(|core| core.number).collect(),
-            has_all_cores: online.iter().all(|core| allowed.contains(core)),
-            has_nodes: nodes.len() > 1,
         }
     }
 
@@ -80,48 +74,40 @@ impl Placement {
         &self.cores
     }
 
-    /// Those on the node of the NIC, or on the nearest one that the process may use.
+    /// Those on the node of the NIC, or on the nearest one that the process may use: where threads
+    /// of dedicated engines run.
+    ///
+    /// Not one core each: other processes may have the same cores (ranks that a launcher binds to a
+    /// socket, or not at all), and threads of the application may be bound to any of them. Two that
+    /// spin on one core while others are idle would be worse than a thread that moves. Who knows
+    /// better names cores in the setting `pin_cores`.
     pub fn near(&self) -> &[usize] {
         &self.cores[..self.near]
-    }
-
-    /// Whether the process may use all cores of the host, which others may then use, too.
-    pub fn has_all_cores(&self) -> bool {
-        self.has_all_cores
-    }
-
-    /// The cores that the thread of dedicated engine number `engine` of the process may run on.
-    ///
-    /// One of its own where a launcher gave the process a part of the host, for nobody else uses
-    /// that; after the last core they are given again from the first. All on the NIC's node where
-    /// the process may use the whole host: other processes may, too, and two that spin on one core
-    /// while others are idle would be worse than a thread that moves.
-    pub fn of_engine(&self, engine: usize) -> &[usize] {
-        match self.cores.len() {
-            0 => &[],
-            _ if self.has_all_cores => self.near(),
-            count => {
-                let at = engine % count;
-                &self.cores[at..=at]
-            }
-        }
     }
 
     /// Runs `make`, whose memory is to be on the node of the NIC: pages are where they are touched
     /// first. The calling thread runs there meanwhile, if it may.
     pub(crate) fn with_memory<T>(&self, make: impl FnOnce() -> T) -> T {
-        let before = sched_getaffinity(None).ok().filter(|_| self.has_nodes);
-        let is_there = before.is_some() && run_on(self.near());
-        let made = make();
-        if let Some(mask) = before.filter(|_| is_there) {
-            // It may run there: it did.
-            let _ = sched_setaffinity(None, &mask);
+        if self.near == self.cores.len() {
+            // All are as near, or nobody knows.
+            return make();
         }
-        made
+        let _back = sched_getaffinity(None).ok().filter(|_| run_on(self.near())).map(Return);
+        make()
     }
 }
 
-/// As people read it: `cores 2-5,8 (2-5 on the node of the NIC)`.
+/// Lets the thread run where it could before.
+struct Return(CpuSet);
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        // It may run there: it did.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// As people read it: `cores 2-5,8 (2-5 nearest to the NIC)`.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = ranges(&self.cores);
@@ -196,7 +182,6 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        write("cpu/online".into(), "0-7\n");
         write("node/online".into(), "0-1\n");
         for (node, list, distance) in [(0, "0-1,4-5\n", "10 21\n"), (1, "2-3,6-7\n", "21 10\n")] {
             write(format!("node/node{node}/cpulist"), list);
@@ -239,16 +224,15 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_has_a_core_of_its_own_in_a_part_of_the_host() {
+    fn what_the_system_does_not_tell_is_no_preference() {
         let host = host();
-        let part = Placement::read(host.path(), &[1, 2, 3], &[], Some(1));
-        let given: Vec<_> = (0..4).map(|engine| part.of_engine(engine).to_vec()).collect();
-        assert_eq!(given, [[2], [3], [1], [2]]);
-        let whole = Placement::read(host.path(), &ALL, &[], Some(1));
-        assert_eq!(whole.of_engine(0), [2, 3, 6, 7]);
-        assert_eq!(whole.of_engine(1), whole.of_engine(0));
+        // A core that no node has comes last.
+        let odd = Placement::read(host.path(), &[0, 8], &[], Some(0));
+        assert_eq!((odd.cores(), odd.near()), (&[0, 8][..], &[0][..]));
+        let silent = Placement::read(Path::new("/nonexistent"), &[5, 4], &[], Some(1));
+        assert_eq!((silent.cores(), silent.near()), (&[4, 5][..], &[4, 5][..]));
         let nothing = Placement::read(Path::new("/nonexistent"), &[], &[], Some(1));
-        assert_eq!(nothing.of_engine(3), [0; 0]);
+        assert_eq!(nothing.near(), [0; 0]);
         assert_eq!(nothing.to_string(), "the system tells no cores");
     }
 
@@ -258,13 +242,17 @@ mod tests {
         let mut here = Placement::of_host(&before, &[], None);
         assert_eq!(here.cores().len(), before.len());
         assert_eq!(here.with_memory(cores), before, "one node");
-        here.has_nodes = true;
-        here.near = 1;
-        assert_eq!(here.with_memory(cores), here.near());
-        assert_eq!(cores(), before);
+        if before.len() > 1 {
+            here.near = 1;
+            assert_eq!(here.with_memory(cores), here.near());
+            assert_eq!(cores(), before);
+            let failed = std::panic::catch_unwind(|| here.with_memory(|| panic!("on purpose")));
+            assert!(failed.is_err() && cores() == before);
+        }
         // What the kernel refuses changes nothing.
-        here.cores = vec![CpuSet::MAX_CPU - 1];
-        assert_eq!(here.with_memory(|| 7), 7);
+        here.cores = vec![CpuSet::MAX_CPU - 1, 0];
+        here.near = 1;
+        assert_eq!(here.with_memory(cores), before);
         assert_eq!(cores(), before);
     }
 }

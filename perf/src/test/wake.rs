@@ -19,8 +19,9 @@ use crate::output::{EndpointKind, Report, histogram};
 /// Pairs of gets that are not counted.
 const WARM_UP: u64 = 20;
 
-/// Many times what an engine spins before it sleeps.
+/// Pause between two pairs of gets: at least so long, and many times what an engine spins.
 const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE_BY_SPIN: u32 = 10;
 
 /// What `dedicated-wake` reports beside the latency, which is that of the first get.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -44,15 +45,20 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
     let mut verified = true;
     if side.is_server {
         memory.set_done(side.job.iters)?;
-        side.link.put(&topology::cores().first())?;
+        // From the core that takes its packets, of a lab the client's, to its own.
+        let own = topology::cores().first().copied().unwrap_or(0);
+        let floor = floor::wake_between([usize::from(own == 0), own])?;
+        side.link.put(&floor.latency_us_p50.unwrap_or_default())?;
         // No call to the endpoint: its own thread does everything.
         side.link.barrier()?;
     } else {
-        let theirs: Option<usize> = side.link.get()?;
+        let floor: f64 = side.link.get()?;
+        let spin = side.endpoint.domain().settings().spin();
+        let pause = PAUSE.max(spin * PAUSE_BY_SPIN);
         let (mut first, mut second) = (histogram(), histogram());
         for number in 0..total {
-            let pause = Instant::now();
-            while pause.elapsed() < PAUSE {
+            let begin = Instant::now();
+            while begin.elapsed() < pause {
                 std::hint::spin_loop();
             }
             for histogram in [&mut first, &mut second] {
@@ -67,12 +73,10 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
                 verified &= u64::from_ne_bytes(word) == side.job.iters;
             }
         }
-        let (ours, theirs) = (topology::cores().first().copied(), theirs);
-        let floor = floor::wake_between([ours.unwrap_or(0), theirs.unwrap_or(1)])?;
         side.link.barrier()?;
         let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
         let (asleep, awake) = (us(first.value_at_quantile(0.5)), us(second.value_at_quantile(0.5)));
-        let (wake_us, floor) = (asleep - awake, floor.latency_us_p50.unwrap_or_default());
+        let wake_us = asleep - awake;
         report.latencies(&first);
         report.wake = Some(WakeReport {
             awake_us_p50: awake,

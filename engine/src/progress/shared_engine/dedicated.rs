@@ -32,8 +32,9 @@ impl Dedicated {
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             if !cores.is_empty() && !topology::run_on(&cores) {
                 tracing::warn!(
-                    "a dedicated engine runs where its process does: the kernel refused cores \
-                     {cores:?}; name cores of this process's cpuset in the setting pin_cores"
+                    "a dedicated engine runs where the thread that made it does: the kernel \
+                     refused cores {cores:?}; name cores of this process's cpuset in the setting \
+                     pin_cores"
                 );
             }
             if let Err(error) = topology::ask_for_short_slices() {

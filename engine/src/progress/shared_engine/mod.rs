@@ -96,7 +96,7 @@ impl SharedEngine {
         })
     }
 
-    /// Has a thread of its own make all progress, on `core` if there is one.
+    /// Has a thread of its own make all progress, on `cores` if there are some.
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
         // It has somebody who looks after it.
