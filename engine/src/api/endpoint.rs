@@ -204,9 +204,9 @@ impl Endpoint<Detached> {
         Ok(Endpoint::of(domain, engine, 0, queues))
     }
 
-    /// As [`Self::share`], with a thread of its own that makes all progress. It sleeps while nothing
-    /// happens. A thread that computes without a call has its messages matched, acknowledged and
-    /// pulled meanwhile.
+    /// As [`Self::share`], with a thread of its own that makes all progress. It sleeps while
+    /// nothing happens. A thread that computes without a call has its messages matched,
+    /// acknowledged and pulled meanwhile.
     ///
     /// The thread runs on the next core of the setting `pin_cores` where there are some, else on
     /// those of the node of its NIC ([`Placement::near`](crate::topology::Placement::near)): within
