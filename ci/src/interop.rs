@@ -7,7 +7,7 @@ use crate::setup;
 use crate::watch::{End, Mark, mounted_namespaces};
 
 const USAGE: &str = "usage: cargo xtask interop [--repeat N] [--only WORD,WORD] [--fabtests DIR] \
-                     | interop --figures [--repeat N]";
+                     | interop --figures [--repeat N] [--only WORD,WORD]";
 
 /// What the test looks for in its environment.
 const REPEAT: &str = "TEST_OF_RINGRAIL_REPEAT";

@@ -171,7 +171,7 @@ int main(int argc, char **argv)
         const char *unit;
         double value;
         if (is_latency || is_loaded) {
-            rounds = size > 65536 ? 200 : MOST_ROUNDS;
+            rounds = size > 65536 || is_loaded ? 200 : MOST_ROUNDS;
             value = is_latency ? latency(size, rounds) : loaded(size, rounds);
             unit = "half_round_trip_us";
         } else if (is_bandwidth || is_rate) {

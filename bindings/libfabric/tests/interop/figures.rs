@@ -33,8 +33,10 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 /// Prints tables: of each test, a row per size and a column per transport, the median of `rounds`
-/// runs, and the ratio of the first to the best other one.
-pub(crate) fn measure(rounds: usize) {
+/// runs, and the ratio of the first to the best other one. `only`: of tests whose names contain one
+/// of these words, apart by commas.
+pub(crate) fn measure(rounds: usize, only: &str) {
+    let is_wanted = |test: &str| only.is_empty() || only.split(',').any(|word| test.contains(word));
     let most = env::var(MOST).unwrap_or_else(|_| "4194304".to_owned());
     let measure = program("measure");
     let one = LabSpec::rails(1);
@@ -46,6 +48,9 @@ pub(crate) fn measure(rounds: usize) {
         ("bandwidth", "1024", &*most, "MB/s", &one),
         ("overlap", "16777216", "16777216", "percent", &slow),
     ] {
+        if !is_wanted(test) {
+            continue;
+        }
         let is_time = unit == "us";
         let mut found: BTreeMap<u64, Vec<Vec<f64>>> = BTreeMap::new();
         for round in 1..=rounds {
@@ -86,7 +91,9 @@ pub(crate) fn measure(rounds: usize) {
             println!("interop: | {bytes} | {} | {ratio:.2} |", cells.join(" | "));
         }
     }
-    native(rounds);
+    if is_wanted("native") {
+        native(rounds);
+    }
 }
 
 /// The same of the engine without MPI, in the same run, where `ringrail-perf` was built.

@@ -70,7 +70,7 @@ fn all_consumers() {
 fn figures() {
     require_lab!();
     let rounds = env::var(REPEAT).map_or(3, |text| text.parse().expect("a number"));
-    figures::measure(rounds);
+    figures::measure(rounds, &env::var(ONLY).unwrap_or_default());
 }
 
 /// The same with an MPI of PyPI.
