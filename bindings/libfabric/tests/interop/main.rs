@@ -14,7 +14,7 @@ use std::env;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use mpi::{BOTH, By, CASES, Cluster, HALO, SPAWN, Said, program, with_a_rail_cut};
+use mpi::{BOTH, By, CASES, Cluster, HALO, SPAWN, SPAWN_NEAR, Said, program, with_a_rail_cut};
 use others::Other;
 use ringrail_tests::lab::{LabCommand, LabSpec};
 use ringrail_tests::require_lab;
@@ -41,7 +41,7 @@ fn all_consumers() {
     table.step(&format!("{name}: goes by ringrail"), 1, || {
         goes_by_ringrail(&program("messages"), open_mpi(2, &BOTH))
     });
-    for case in CASES.iter().chain([&SPAWN]) {
+    for case in CASES.iter().chain([&SPAWN_NEAR]) {
         table.step(&case.name(name), repeat, || {
             case.run(&program(case.program), open_mpi(case.ranks, case.hosts)).into()
         });
@@ -76,11 +76,12 @@ fn figures() {
 /// The same with an MPI of PyPI.
 fn others_of(table: &mut Table, other: &Other, repeat: usize) {
     let of_other = |what| other.step(what);
+    let spawn = if other.is_open_mpi() { SPAWN_NEAR } else { SPAWN };
     let steps: Vec<String> = CASES
         .iter()
         .map(|case| case.name(other.name()))
         .chain(["steady, a rail is cut", "a rank is killed", "goes by ringrail"].map(of_other))
-        .chain([SPAWN, HALO].map(|case| case.name(other.name())))
+        .chain([spawn, HALO].map(|case| case.name(other.name())))
         .collect();
     if !table.wants_any(&steps) {
         return;
@@ -101,10 +102,10 @@ fn others_of(table: &mut Table, other: &Other, repeat: usize) {
         });
     }
     let with = |name| installed.compile(name);
-    table.step(&steps[CASES.len() + 3], repeat, || match with(SPAWN.program) {
-        Ok(spawn) => {
-            let mpirun = |it: &_| installed.mpirun(it, SPAWN.ranks, SPAWN.hosts, false);
-            SPAWN.run(&spawn, mpirun).into()
+    table.step(&steps[CASES.len() + 3], repeat, || match with(spawn.program) {
+        Ok(program) => {
+            let mpirun = |it: &_| installed.mpirun(it, spawn.ranks, spawn.hosts, false);
+            spawn.run(&program, mpirun).into()
         }
         Err(error) => Outcome::Failed(error),
     });

@@ -60,6 +60,10 @@ impl Other {
         self.name
     }
 
+    pub(crate) fn is_open_mpi(&self) -> bool {
+        self.family == Family::OpenMpi
+    }
+
     pub(crate) fn step(&self, what: &str) -> String {
         format!("{}: {what}", self.name)
     }
