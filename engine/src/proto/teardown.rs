@@ -42,6 +42,10 @@ impl Core {
         let was_connected = session.is_connected();
         let is_gap = was_connected && !session.is_leaving && may_lose_completed;
         let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
+        // Its user has removed all of the peer: what became of that afterwards, such as a goodbye
+        // that crossed the one of this side, is no failure for who inserts it again.
+        let is_removed = session.is_leaving && session.remotes.iter().all(|&it| it == u32::MAX);
+        let failure = if is_removed { PeerFailure::Removed } else { failure };
         // Its next life is not left, whoever asks for one.
         session.is_leaving = false;
         session.connection.fail();

@@ -144,3 +144,18 @@ fn what_waits_for_a_peer_that_came_back_ends_with_its_session() {
     let ended = bench.ends.0.get(&send);
     assert!(matches!(ended, Some(Ended::Failed(why, _)) if *why == failure), "{ended:?}");
 }
+
+/// The peer leaves while this side does, whose user inserts it again behind that.
+///
+/// RR-END-1
+#[test]
+fn goodbyes_that_cross_are_no_failure_for_who_inserts_the_peer_again() {
+    let mut bench = Bench::new(Config::for_tests());
+    bench.send(8, CompletionLevel::Inject);
+    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
+    assert_eq!(bench.hear(), [frame::KIND_GOODBYE]);
+    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
+    let peer = bench.core.insert_peer(PEER, locator(), 0).unwrap();
+    assert!(bench.core.route(peer).is_ok_and(|slot| slot == bench.slot));
+}
