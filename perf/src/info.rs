@@ -44,15 +44,15 @@ struct Info {
     settings: Vec<Setting>,
 }
 
-/// Where engines run.
+/// Where threads of dedicated engines run.
 #[derive(Serialize)]
 struct PlacementInfo {
     /// The node of the NIC of the first rail.
     numa_node: Option<u32>,
     /// Cores that threads of dedicated engines may use, the best first.
     cores: Vec<usize>,
-    /// Those that the first of them gets.
-    of_first_engine: Vec<usize>,
+    /// Those that the next such thread runs on.
+    dedicated: Vec<usize>,
     text: String,
 }
 
@@ -221,7 +221,7 @@ impl PlacementInfo {
             || "its NIC is on no node that the system tells".to_owned(),
             |node| format!("its NIC is on node {node}"),
         );
-        let (of_first_engine, why) = match pinned {
+        let (dedicated, why) = match pinned {
             [] => {
                 (placement.near().to_vec(), "all on the node of the NIC; pin_cores names one each")
             }
@@ -229,10 +229,10 @@ impl PlacementInfo {
         };
         let text = format!(
             "{placement}; {node}; reserved for the application: {}; the thread of a dedicated \
-             engine runs on {of_first_engine:?} ({why})",
+             engine runs on {dedicated:?} ({why})",
             if reserved.is_empty() { "none".to_owned() } else { format!("{reserved:?}") }
         );
-        Self { numa_node, cores: placement.cores().to_vec(), of_first_engine, text }
+        Self { numa_node, cores: placement.cores().to_vec(), dedicated, text }
     }
 }
 

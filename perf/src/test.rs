@@ -143,11 +143,12 @@ pub(crate) fn run(
     if job.test == TestName::Incast {
         return incast::run(link, job, &domain, is_server, progress);
     }
-    if job.test == TestName::Overlap {
-        let endpoint = domain.endpoint().and_then(Endpoint::dedicate).map_err(message)?;
-        return rounds(&mut Side::open(link, job, endpoint, is_server)?, progress);
-    }
-    if job.test == TestName::DedicatedWake && is_server {
+    let is_dedicated = match job.test {
+        TestName::Overlap => true,
+        TestName::DedicatedWake => is_server,
+        _ => false,
+    };
+    if is_dedicated {
         let endpoint = domain.endpoint().and_then(Endpoint::dedicate).map_err(message)?;
         return rounds(&mut Side::open(link, job, endpoint, is_server)?, progress);
     }

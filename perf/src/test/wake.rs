@@ -19,8 +19,10 @@ use crate::output::{EndpointKind, Report, histogram};
 /// Pairs of gets that are not counted.
 const WARM_UP: u64 = 20;
 
-/// Pause between two pairs of gets: at least so long, and many times what an engine spins.
+/// Least pause between two pairs of gets.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// The pause is at least so many times as long as an engine spins before it sleeps.
 const PAUSE_BY_SPIN: u32 = 10;
 
 /// What `dedicated-wake` reports beside the latency, which is that of the first get.
@@ -32,7 +34,7 @@ pub(crate) struct WakeReport {
     pub(crate) wake_us: f64,
     /// The median of the floor `wake`.
     pub(crate) floor_wake_us_p50: f64,
-    /// The first of these two by the second.
+    /// `wake_us` by `floor_wake_us_p50`.
     pub(crate) by_floor_wake: f64,
 }
 
