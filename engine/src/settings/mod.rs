@@ -75,10 +75,10 @@ pub use nics::NicPattern;
 pub use types::{
     BulkLane, ControlLane, EagerLane, Lanes, PortRange, SharedMemory, TcpCongestion, ZeroCopy,
 };
+pub(crate) use value::{Cores, Kind};
 
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};
-use value::Kind;
 
 /// What the names of all our environment variables begin with.
 pub(crate) const PREFIX: &str = "RINGRAIL_";

@@ -88,7 +88,7 @@ pub(crate) fn unpin_current_thread() {
 }
 
 /// The cores that the calling thread may run on, or could before [`pin_current_thread`].
-pub fn unpinned_cores() -> Vec<usize> {
+pub(crate) fn unpinned_cores() -> Vec<usize> {
     match BEFORE_PINNING.get().filter(|_| IS_PINNED.get()) {
         Some(mask) => (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect(),
         None => cores(),

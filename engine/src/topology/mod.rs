@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use crate::settings::nics::is_same_network;
 
 pub use crate::netlink::Route;
-pub(crate) use cores::unpin_current_thread;
-pub use cores::{PinError, cores, pin_current_thread, unpinned_cores};
+pub use cores::{PinError, cores, pin_current_thread};
+pub(crate) use cores::{unpin_current_thread, unpinned_cores};
 pub(crate) use counters::NicReader;
 pub use discovery::{DiscoveryError, nics};
 pub use placement::Placement;

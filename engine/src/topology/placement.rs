@@ -9,6 +9,8 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::settings::{Cores, Kind as _};
+
 /// A core (logical processor) that engines may run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Core {
@@ -144,11 +146,7 @@ fn nodes(system: &Path, from: Option<u32>) -> Vec<Node> {
 /// A list of the kernel's such as `0-3,8`; empty if it cannot be read.
 fn list(path: &Path) -> Vec<usize> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
+    Cores::parse(text.trim()).unwrap_or_default()
 }
 
 /// Cores as the kernel lists them, ascending.
