@@ -24,20 +24,25 @@ static double median(int rounds)
     return took[rounds / 2];
 }
 
+/* One round trip, which counts if `round` is not negative. */
+static void round_trip(int size, int round)
+{
+    double began = MPI_Wtime();
+    if (check_rank == 0) {
+        MPI_Send(out, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
+        MPI_Recv(in, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else {
+        MPI_Recv(in, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(out, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+    }
+    if (round >= 0)
+        took[round] = MPI_Wtime() - began;
+}
+
 static double latency(int size, int rounds)
 {
-    for (int round = -rounds / 10; round < rounds; round++) {
-        double began = MPI_Wtime();
-        if (check_rank == 0) {
-            MPI_Send(out, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
-            MPI_Recv(in, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        } else {
-            MPI_Recv(in, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            MPI_Send(out, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
-        }
-        if (round >= 0)
-            took[round] = MPI_Wtime() - began;
-    }
+    for (int round = -rounds / 10; round < rounds; round++)
+        round_trip(size, round);
     return median(rounds) / 2 * 1e6;
 }
 
@@ -88,16 +93,7 @@ static double loaded(int size, int rounds)
             if (is_done)
                 post_bulk(bulk, at, BULK_BYTES, &requests[at]);
         }
-        double began = MPI_Wtime();
-        if (check_rank == 0) {
-            MPI_Send(out, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD);
-            MPI_Recv(in, size, MPI_BYTE, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        } else {
-            MPI_Recv(in, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-            MPI_Send(out, size, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
-        }
-        if (round >= 0)
-            took[round] = MPI_Wtime() - began;
+        round_trip(size, round);
     }
     /* Of each an empty message comes last. */
     for (int at = 0; at < BULKS; at++) {
