@@ -53,9 +53,9 @@ pub(crate) struct Place {
     turns: Mutex<Turns>,
 }
 
-/// Who has to wait for what came before: applications that accept expect the news of that
-/// (`FI_CONNECTED`) before the next request of the same process. Those reach another engine, which
-/// has its own packets.
+/// Requests that wait for the confirmation of an earlier connection: an application that accepts
+/// expects `FI_CONNECTED` before the next `FI_CONNREQ` of the same process. Requests come to the
+/// listener's engine and confirmations to that of the accepted endpoint, so either may be first.
 #[derive(Default)]
 struct Turns {
     /// The engine that asked, of each connection that was accepted and is not confirmed.
@@ -71,7 +71,7 @@ struct Held {
 }
 
 impl Turns {
-    fn is_waited_for(&self, engine: SocketAddr) -> bool {
+    fn has_unconfirmed(&self, engine: SocketAddr) -> bool {
         self.unconfirmed.contains(&engine)
     }
 }
@@ -92,7 +92,7 @@ impl Drop for Unconfirmed {
             if let Some(at) = turns.unconfirmed.iter().position(|it| *it == self.engine) {
                 turns.unconfirmed.swap_remove(at);
             }
-            if turns.is_waited_for(self.engine) {
+            if turns.has_unconfirmed(self.engine) {
                 return;
             }
             let is_due = |held: &mut Held| held.peer.locator() == self.engine;
@@ -139,9 +139,9 @@ impl Request {
         Unconfirmed { place: Arc::downgrade(&self.place), engine: self.engine }
     }
 
-    /// The queue that is told of requests, which reads news of `source` as well: a request may wait
-    /// for the confirmation of this one.
-    pub(crate) fn tell_with(&self, source: &Arc<dyn Source>) -> Result<(), Errno> {
+    /// Has the queue that gets the requests take events from `source`, too: the next request may
+    /// wait for the confirmation of this one.
+    pub(crate) fn add_source(&self, source: &Arc<dyn Source>) -> Result<(), Errno> {
         self.place.told.get().map_or(Ok(()), |(_, eq)| eq.add_source(source))
     }
 
@@ -261,7 +261,7 @@ impl Source for Place {
                 Ok(Some(Event::ConnectionRequest { request, peer, data, .. })) => {
                     let asked = Held { id: request, peer, data };
                     let mut turns = locked(&own.turns);
-                    if turns.is_waited_for(asked.peer.locator()) {
+                    if turns.has_unconfirmed(asked.peer.locator()) {
                         turns.held.push(asked);
                     } else {
                         drop(turns);

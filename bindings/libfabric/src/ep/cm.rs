@@ -137,7 +137,7 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize)
         };
         ep.enable()?;
         let connections = Arc::clone(ep.domain.connections());
-        request.tell_with(&(connections as Arc<dyn Source>))?;
+        request.add_source(&(connections as Arc<dyn Source>))?;
         ep.begin(Some(request.await_confirmation()), || match ep.engine() {
             Ok(engine) => engine.accept(request.listener(), request.id(), data),
             Err(_) => Err(ringrail::Error::Cancelled),
