@@ -40,8 +40,10 @@ pub(crate) struct Count {
     pub(crate) flaky: Vec<String>,
     /// The names of the failed tests, as libtest lists them.
     names: Vec<String>,
-    /// Test programs that failed, as cargo tells, and those of them that libtest closed.
-    programs_failed: [usize; 2],
+    /// Test programs that failed, as cargo tells.
+    programs_failed: usize,
+    /// Those of them that ran to their end, as libtest tells.
+    programs_ended: usize,
     /// The part of the output that is being read.
     section: Section,
     /// The last lines of all, for a command that fails without a failed test.
@@ -71,11 +73,11 @@ impl Count {
             self.passed += number_before(rest, " passed");
             self.failed += number_before(rest, " failed");
             self.ignored += number_before(rest, " ignored");
-            self.programs_failed[1] += usize::from(rest.starts_with("FAILED"));
+            self.programs_ended += usize::from(rest.starts_with("FAILED"));
             self.section = Section::Progress;
         }
         let is_told = PROGRAM_FAILED.iter().any(|mark| line.starts_with(mark));
-        self.programs_failed[0] += usize::from(is_told);
+        self.programs_failed += usize::from(is_told);
         if line.ends_with(PART_MARK) {
             // Of those that the closing line calls ignored.
             self.parts += 1;
@@ -128,8 +130,9 @@ impl Count {
 
     /// Whether all that failed is named tests: no program crashed or ran out of time beside them.
     fn is_only_of_tests(&self, end: End) -> bool {
-        let [failed, closed] = self.programs_failed;
-        end == End::Failure && failed == closed && self.names.len() == self.failed
+        end == End::Failure
+            && self.programs_failed == self.programs_ended
+            && self.names.len() == self.failed
     }
 
     /// The failed tests of a command that ended so, if nothing else failed. Those of documentation
