@@ -23,9 +23,10 @@ pub(crate) enum Sequel {
 impl Core {
     /// The session is over: everything that is outstanding with the peer fails, at once or as
     /// soon as the kernel has let go of the memory. Of a session that has failed already the first
-    /// cause stays. If this side has left it and its peer is wanted again, nothing that was posted
-    /// since has to do with it, and no failure stays. Where sends had completed that may be lost,
-    /// and no operation ends with the failure, it is kept until the owner was told.
+    /// cause stays. If this side has removed all of its peers, that is the cause. If it has left
+    /// and its peer is wanted again, nothing that was posted since has to do with it, and no
+    /// failure stays. Where sends had completed that may be lost, and no operation ends with the
+    /// failure, it is kept until the owner was told.
     ///
     /// RR-END-1, RR-END-2, RR-END-5.
     pub(crate) fn fail_session(
