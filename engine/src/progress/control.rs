@@ -513,14 +513,19 @@ impl Engine {
     /// does not wait for the next turn, a burst coalesces.
     #[inline]
     pub(crate) fn flush_first(&mut self, session: u32) {
-        let polls = self.state.polls;
-        let control = self.control(session);
-        if std::mem::replace(&mut control.flushed_poll, polls) != polls {
+        if self.is_first_of_turn(session) {
             self.state.core.clean(session);
             if !self.transmit_lone(session) {
                 self.flush(session);
                 self.driver.flush_datagrams();
             }
         }
+    }
+
+    /// Whether no message was sent at once on a session since the last turn; now one is.
+    #[inline]
+    pub(super) fn is_first_of_turn(&mut self, session: u32) -> bool {
+        let polls = self.state.polls;
+        std::mem::replace(&mut self.control(session).flushed_poll, polls) != polls
     }
 }

@@ -127,6 +127,11 @@ impl Engine {
             self.flush_posted(session, request.hint, more);
             return Ok(true);
         }
+        let now_ns = self.state.now_ns;
+        if self.state.core.needs_operation(request) {
+            self.state.core.want_connection(session, now_ns);
+            return Ok(false);
+        }
         // A full staging buffer empties by being sent.
         let is_flushed = self.flush(session);
         self.driver.flush_datagrams();
@@ -140,7 +145,6 @@ impl Engine {
                 return Ok(true);
             }
         }
-        let now_ns = self.state.now_ns;
         self.state.core.want_connection(session, now_ns);
         Ok(false)
     }
@@ -287,9 +291,14 @@ impl Engine {
             Hint::Bulk => true,
             Hint::None | Hint::Priority => more,
         };
-        if !waits {
+        if !waits && (request.hint == Hint::Latency || self.is_first_to(request.peer)) {
             self.work();
         }
+    }
+
+    /// Whether nothing was sent to a peer since the last turn.
+    fn is_first_to(&mut self, peer: Id) -> bool {
+        self.state.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
     }
 
     /// Sends a copy that its poster was told will go: only the bound on operations refuses it, and

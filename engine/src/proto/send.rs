@@ -247,7 +247,9 @@ impl Core {
             }
         }
         if session.is_connected() {
-            self.unblocked.push(slot);
+            if self.unblocked.last() != Some(&slot) {
+                self.unblocked.push(slot);
+            }
         } else {
             self.want_connection(slot, now_ns);
         }

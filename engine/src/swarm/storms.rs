@@ -9,7 +9,7 @@ use crate::memory::Buffer;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 
-const MESSAGES: u64 = 120;
+const MESSAGES: u64 = 360;
 
 fn storms() -> [(&'static str, DatagramWeather); 9] {
     let fair = DatagramWeather::fair;
