@@ -83,6 +83,8 @@ impl Key for LaneKey {
 pub(crate) enum SendMode {
     /// The kernel copies the bytes during the call.
     Copy,
+    /// The same, and its last packet may wait for the next chunk, which fills it (`MSG_MORE`).
+    CopyMore,
     /// The kernel references the memory until it says otherwise; registered memory is sent by
     /// its registration. A driver that cannot falls back to `Copy` by itself.
     ZeroCopy,

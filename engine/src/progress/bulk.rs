@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey};
+use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::roles::{Role, Traffic};
 use super::zero_copy::ZeroCopy;
 use crate::proto::late::Late;
@@ -15,6 +15,10 @@ use crate::proto::table::Id;
 /// to 40 ms. That may never come: what goes the other way may have another lane. A sender whose
 /// memory goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
 const ACK_NS: u64 = 100_000;
+
+/// A chunk of so many bytes may end in the packet of its successor. Its first packet is on its way
+/// then, and its acknowledgement sends what is left if the successor is late.
+const FOLLOWED_BYTES_MIN: u32 = 64 << 10;
 
 /// Why a bulk lane is closed.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +89,10 @@ impl Engine {
         let zero_copy = &mut self.control(session).zero_copy;
         let zero_copy = zero_copy.get_or_insert_with(|| Box::new(ZeroCopy::new(policy)));
         let mode = zero_copy.mode(chunk.length);
+        let is_more = mode == SendMode::Copy
+            && chunk.is_followed
+            && chunk.length >= FOLLOWED_BYTES_MIN
+            && !rare!(20);
         self.read_clock();
         let now_ns = self.state.now_ns;
         if let Some(traffic) = self.traffic(key) {
@@ -98,6 +106,7 @@ impl Engine {
         let length = chunk.length as usize;
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no send
         // while a chunk of it is unreleased.
+        let mode = if is_more { SendMode::CopyMore } else { mode };
         unsafe {
             self.driver.send_chunk(key, token, &chunk.header, source, offset, length, mode);
         }

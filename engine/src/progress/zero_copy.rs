@@ -44,7 +44,7 @@ pub(crate) struct ZeroCopy {
 
 fn index(mode: SendMode) -> usize {
     match mode {
-        SendMode::Copy => 0,
+        SendMode::Copy | SendMode::CopyMore => 0,
         SendMode::ZeroCopy => 1,
     }
 }
@@ -101,7 +101,7 @@ impl ZeroCopy {
         self.mode = match self.mode {
             _ if self.runs == 2 * RUNS && self.best_ns[0] < self.best_ns[1] => SendMode::Copy,
             _ if self.runs == 2 * RUNS => SendMode::ZeroCopy,
-            SendMode::Copy => SendMode::ZeroCopy,
+            SendMode::Copy | SendMode::CopyMore => SendMode::ZeroCopy,
             SendMode::ZeroCopy => SendMode::Copy,
         };
     }

@@ -422,12 +422,18 @@ impl Core {
 
     /// Sends a control frame on a session, if it is connected.
     pub(crate) fn push_control(&mut self, session: u32, control: ControlFrame) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if !known.is_connected() {
-            return;
+        if self.push_control_later(session, control) {
+            self.mark_dirty(session);
         }
-        known.push_control(&mut self.staging, control);
-        self.mark_dirty(session);
+    }
+
+    /// The same, but it goes with what the session sends next. `false`: the session has ended.
+    pub(super) fn push_control_later(&mut self, session: u32, control: ControlFrame) -> bool {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return false };
+        if known.is_connected() {
+            known.push_control(&mut self.staging, control);
+        }
+        known.is_connected()
     }
 
     /// Asks the peer of a session for a segment, to learn whether what it sends can be used.

@@ -10,6 +10,7 @@ use super::hint::{Hint, Hinted};
 use super::operation::{Operation, OperationState};
 use super::session::Session;
 use super::table::{Id, Table};
+use crate::wire::CHUNK_BYTES_MAX;
 
 /// Of so many grants that pass others one goes to those.
 const PASSES: u32 = 16;
@@ -196,30 +197,39 @@ impl Pulls {
     }
 }
 
+/// What a lane is granted of `left` bytes at once: a chunk, or all if less than a quarter of a chunk
+/// would be left, for a short one costs as much as a long one but for its bytes.
+pub(super) fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
+    let most = (chunk_bytes + chunk_bytes / 4).min(CHUNK_BYTES_MAX.into());
+    if left <= most { left } else { chunk_bytes }
+}
+
 /// The next range to grant: lost ones first, then the frontier of the message whose turn it is.
+/// `most` says how many of so many bytes.
 ///
 /// RR-RDV-8.
 pub(super) fn next_range(
     session: &mut Session,
     operations: &mut Table<Operation>,
     hinted: &mut Hinted,
-    chunk_bytes: u64,
+    most: impl Fn(u64) -> u64,
 ) -> Option<(Id, u64, u32)> {
     while let Some((id, offset, length)) = session.missing.pop_front() {
         if !operations.get(id).is_some_and(Operation::pulls) {
             continue;
         }
-        if length > chunk_bytes {
-            session.missing.push_front((id, offset + chunk_bytes, length - chunk_bytes));
+        let granted = most(length);
+        if granted < length {
+            session.missing.push_front((id, offset + granted, length - granted));
         }
-        return Some((id, offset, length.min(chunk_bytes) as u32));
+        return Some((id, offset, granted as u32));
     }
     while let Some((place, id)) = session.pulls.next() {
         let found = operations.get_mut(id).map(|operation| &mut operation.state);
         if let Some(OperationState::Pulling(pulling)) = found {
             let left = pulling.wanted - pulling.granted;
             if left > 0 {
-                let (offset, length) = (pulling.granted, left.min(chunk_bytes));
+                let (offset, length) = (pulling.granted, most(left));
                 pulling.granted += length;
                 hinted.grants_ahead += u64::from(session.pulls.note_grant(place));
                 if length == left {
@@ -269,6 +279,14 @@ mod tests {
         }
         assert_eq!(order, [5, 4, 2, 3, 1].map(id));
         assert!(pulls.is_empty());
+    }
+
+    #[test]
+    fn no_short_range_is_left() {
+        let granted = |left| range_bytes(left, 1000);
+        assert_eq!([1, 1000, 1250, 1251, 5000].map(granted), [1, 1000, 1250, 1000, 1000]);
+        let most = u64::from(CHUNK_BYTES_MAX);
+        assert_eq!(range_bytes(most + 1, most), most, "no peer takes more");
     }
 
     /// RR-RDV-8

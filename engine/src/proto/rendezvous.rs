@@ -21,9 +21,9 @@ use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::lanes::Wait;
 use super::operation::{Cause, Operation, OperationState, Pulling};
-use super::pulls::next_range;
+use super::pulls::{next_range, range_bytes};
 use super::rails::schedule::{Choice, Next};
-use super::session::ControlFrame;
+use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
@@ -50,6 +50,8 @@ pub(crate) struct ChunkSend {
     pub(crate) offset: u64,
     pub(crate) length: u32,
     pub(crate) header: [u8; CHUNK_HEADER_BYTES],
+    /// Another one on the same lane is granted.
+    pub(crate) is_followed: bool,
 }
 
 /// A chunk for the driver to receive.
@@ -112,9 +114,9 @@ impl Core {
         if is_own {
             return;
         }
-        let chunk = u64::from(self.config.chunk_bytes);
+        let (left, chunk) = (wanted - in_place, u64::from(self.config.chunk_bytes));
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.pulls.push(id, hint, wanted - in_place <= chunk);
+        session.pulls.push(id, hint, range_bytes(left, chunk) == left);
         self.mark_granting(slot);
     }
 
@@ -141,6 +143,7 @@ impl Core {
                 session.is_granting = false;
                 if session.is_connected() {
                     self.grant(slot, now_ns);
+                    self.say_what_waits(slot);
                 }
             }
         }
@@ -163,9 +166,10 @@ impl Core {
                 true => self.config.busy_chunk_bytes,
                 false => self.config.chunk_bytes,
             };
+            // Short chunks are more of them.
+            let usual = self.config.horizon_chunks * (self.config.chunk_bytes / chunk_bytes);
+            let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
             let chunk_bytes = if rare!(10) { 1 } else { chunk_bytes };
-            let chunks = if yields { YIELDING_CHUNKS } else { self.config.horizon_chunks };
-            let chunks = chunks.min(self.config.horizon_chunks);
             let horizon = u64::from(chunks) * u64::from(chunk_bytes);
             if self.pulls_by_datagram(slot) {
                 if !self.grant_by_datagram(slot, chunk_bytes, horizon, now_ns) {
@@ -184,7 +188,8 @@ impl Core {
                 return;
             }
             let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-            let range = next_range(session, &mut self.operations, &mut self.hinted, chunk_bytes);
+            let most = |left| range_bytes(left, chunk_bytes);
+            let range = next_range(session, &mut self.operations, &mut self.hinted, most);
             let Some((id, offset, length)) = range else { return };
             let eager_class = session.eager_limit.class(now_ns);
             self.note_granted(id, now_ns);
@@ -245,7 +250,8 @@ impl Core {
             return false;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
-        let range = next_range(session, &mut self.operations, &mut self.hinted, chunk_bytes);
+        let most = |left: u64| left.min(chunk_bytes);
+        let range = next_range(session, &mut self.operations, &mut self.hinted, most);
         let Some((id, offset, length)) = range else { return false };
         self.note_granted(id, now_ns);
         let found = self.operations.get(id).map(|operation| &operation.state);
@@ -394,11 +400,33 @@ impl Core {
         self.datagrams.pulls.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
-        self.push_control(operation.session, done);
+        if self.grants_soon(operation.session) {
+            let _ = self.push_control_later(operation.session, done);
+        } else {
+            self.push_control(operation.session, done);
+        }
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
         let Operation { context, tag, data, slice_of, .. } = operation;
         let arrival = Arrival { peer, context, tag, length: pulling.length, data };
         self.end_receive(id, slice_of, Ended::Received(arrival), effects);
+    }
+
+    /// Whether a session grants again when a few more chunks have come: its next datagram is not
+    /// far, and one for each message that ends costs both sides as much as 8 KiB of bulk data.
+    fn grants_soon(&self, slot: u32) -> bool {
+        self.sessions.at(slot as usize).is_some_and(|session| {
+            let comes = |lane: &Id| self.lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
+            !session.pulls.is_empty() && session.lanes.iter().any(comes)
+        })
+    }
+
+    /// Frames that waited for a grant which does not come any more go without one.
+    fn say_what_waits(&mut self, slot: u32) {
+        let has_some =
+            |session: &Session| !session.control.is_empty() || session.outbox.has_open_segment();
+        if self.sessions.at(slot as usize).is_some_and(has_some) && !self.grants_soon(slot) {
+            self.mark_dirty(slot);
+        }
     }
 
     // ---- The sender ----
@@ -486,7 +514,7 @@ impl Core {
             0
         };
         let header = outgoing.header(&bulk.keys.send, checksum);
-        Some(ChunkSend { operation, offset, length, header })
+        Some(ChunkSend { operation, offset, length, header, is_followed: bulk.outgoing.len() > 1 })
     }
 
     /// All bytes of the chunk of [`Self::next_send`] are with the kernel, or the lane failed.

@@ -179,13 +179,13 @@ settings_table! {
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// The largest message that can be injected: copied at once, its buffer reusable on return.
     inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
-    /// The largest byte range that one grant asks a bulk lane for. With its header it should fill
-    /// whole 64 KiB packets of the kernel, or a short one more is paid for each chunk.
-    chunk_bytes -> usize: Bytes = 127 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
+    /// The largest byte range that one grant asks a bulk lane for; a quarter more where that ends the
+    /// message. With its header it should fill whole 64 KiB packets of the kernel.
+    chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// The largest chunk while short messages arrive, which have to wait behind it.
     busy_chunk_bytes -> usize: Bytes = 111 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
-    /// Chunks granted ahead on each bulk lane; half of them at a time.
-    grant_horizon_chunks -> usize: Count = 8, Range::Numbers(1..=1024);
+    /// Chunks of chunk_bytes granted ahead on each bulk lane; half of them at a time.
+    grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024);
     /// Bulk lanes of a session on each pair of rails: TCP streams, which networks may limit each.
     bulk_lanes -> usize: Count = 1, Range::Numbers(1..=64);
     /// Bulk lanes of an engine, all sessions together; the least recently used close first.

@@ -70,7 +70,7 @@ impl SocketLane {
             if way == 0 {
                 tcp::receive_pieces(socket, pieces, count)
             } else {
-                tcp::send_pieces(socket, pieces, count)
+                tcp::send_pieces(socket, pieces, count, transfer.flags)
             }
         };
         transfer.pieces.advance(*moved.as_ref().unwrap_or(&0));
@@ -95,13 +95,15 @@ pub(super) struct Transfer {
     pub(super) token: u64,
     /// Boxed: the pieces point to it, and lanes move.
     pub(super) header: Box<[u8; CHUNK_HEADER_BYTES]>,
+    /// Of a chunk that is sent, beside the usual ones.
+    pub(super) flags: i32,
     pieces: Pieces,
 }
 
 impl Default for Transfer {
     fn default() -> Self {
         let header = Box::new([0; CHUNK_HEADER_BYTES]);
-        Self { active: false, token: 0, header, pieces: Pieces::default() }
+        Self { active: false, token: 0, header, flags: 0, pieces: Pieces::default() }
     }
 }
 

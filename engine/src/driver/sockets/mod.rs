@@ -542,11 +542,12 @@ impl BulkLanes for SocketsDriver {
         source: &Shape,
         offset: usize,
         length: usize,
-        _mode: SendMode,
+        mode: SendMode,
     ) {
         let started = self.begin(lane, WRITE, |transfer| {
             transfer.begin(token, source, offset, length)?;
             *transfer.header = *header;
+            transfer.flags = if mode == SendMode::CopyMore { libc::MSG_MORE } else { 0 };
             Ok(())
         });
         if let Err(error) = started {

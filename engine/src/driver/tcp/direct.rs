@@ -36,7 +36,7 @@ pub(crate) fn send_both(socket: RawFd, head: &[u8], body: &[u8]) -> io::Result<u
     };
     let mut pieces = [piece(head), piece(body)];
     // SAFETY: two pieces, of slices that the kernel only reads.
-    unsafe { send_pieces(socket, pieces.as_mut_ptr(), pieces.len()) }
+    unsafe { send_pieces(socket, pieces.as_mut_ptr(), pieces.len(), 0) }
 }
 
 /// Reads into `into`; 0 means end of stream.
@@ -55,7 +55,7 @@ pub(crate) fn receive(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
     result(rc)
 }
 
-/// Writes the bytes of `count` pieces; returns how many the kernel took.
+/// Writes the bytes of `count` pieces with `flags`; returns how many the kernel took.
 ///
 /// # Safety
 ///
@@ -64,10 +64,12 @@ pub(crate) unsafe fn send_pieces(
     socket: RawFd,
     pieces: *mut libc::iovec,
     count: usize,
+    flags: i32,
 ) -> io::Result<usize> {
     let message = message(pieces, count);
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message describes memory that the caller vouches for.
-    let rc = unsafe { libc::sendmsg(socket, &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let rc = unsafe { libc::sendmsg(socket, &message, flags) };
     result(rc)
 }
 

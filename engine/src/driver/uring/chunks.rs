@@ -145,6 +145,7 @@ impl UringDriver {
         }
         lane.send().begin(source, offset, length)?;
         lane.send().header = *header;
+        lane.send().flags = if mode == SendMode::CopyMore { libc::MSG_MORE } else { 0 };
         let is_single = lane.send().pieces.remaining().len() <= 2 && length > 0;
         let wants_zero_copy = mode == SendMode::ZeroCopy && self.can_zero_copy && is_single;
         if wants_zero_copy {
@@ -225,8 +226,8 @@ impl UringDriver {
                 .zc_flags(REPORT_USAGE)
                 .build())
         } else {
+            let flags = (flags | lane.send().flags) as u32;
             let message = lane.send().next_message(BYTES_PER_CALL);
-            let flags = flags as u32;
             on_socket!(lane, |socket| opcode::SendMsg::new(socket, message).flags(flags).build())
         };
         let kind = Kind::Send { lane: key, chunk, zero_copy: single.is_some() };

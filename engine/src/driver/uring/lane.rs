@@ -13,6 +13,8 @@ use crate::memory::Shape;
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) header: [u8; CHUNK_HEADER_BYTES],
+    /// Of a chunk that is sent, beside the usual ones.
+    pub(super) flags: i32,
     pub(super) message: libc::msghdr,
     pub(super) pieces: Pieces,
 }
@@ -25,7 +27,7 @@ impl Transfer {
         // SAFETY: a msghdr of zeros is valid: no name, no pieces, no control data.
         let message = unsafe { std::mem::zeroed() };
         let header = [0; CHUNK_HEADER_BYTES];
-        Box::new(Self { header, message, pieces: Pieces::default() })
+        Box::new(Self { header, message, flags: 0, pieces: Pieces::default() })
     }
 
     /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.

@@ -64,15 +64,15 @@ fn a_claimed_message_keeps_its_credit_until_it_is_received_or_discarded() {
 fn a_long_one_is_pulled_or_its_sender_is_done() {
     for is_discarded in [false, true] {
         let mut bench = Bench::new(Config::for_tests());
-        bench.say(&rts(0, 5000)).unwrap();
+        bench.say(&rts(0, 6000)).unwrap();
         let (claim, arrival) = bench.claim().unwrap();
-        assert_eq!(arrival.length, 5000);
+        assert_eq!(arrival.length, 6000);
         if is_discarded {
             assert!(bench.core.discard_claimed(claim));
             assert_eq!(bench.hear(), [frame::KIND_DONE]);
         } else {
             bench.lane();
-            let id = bench.receive_claimed(claim, 5000);
+            let id = bench.receive_claimed(claim, 6000);
             assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
             assert!(!bench.ends.0.contains_key(&id));
         }

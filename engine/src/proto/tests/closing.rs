@@ -6,8 +6,8 @@ use crate::proto::rendezvous::ChunkReceive;
 /// A lane on which 4096 bytes of a receive are with the kernel.
 fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
     let lane = bench.lane();
-    let receive = bench.receive(5000);
-    bench.say(&rts(0, 5000)).unwrap();
+    let receive = bench.receive(6000);
+    bench.say(&rts(0, 6000)).unwrap();
     assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
     let chunk = bench.core.next_receive(lane).unwrap();
     (lane, receive, chunk)

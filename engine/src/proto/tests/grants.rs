@@ -49,3 +49,41 @@ fn a_lane_that_was_granted_as_much_as_may_be_gets_no_more() {
     bench.core.mark_granting(bench.slot);
     assert_eq!(bench.hear(), [frame::KIND_GRANT]);
 }
+
+/// Eight messages of a chunk each, the first four of which are granted.
+fn eight(bench: &mut Bench) -> Id {
+    bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
+    let lane = bench.lane();
+    for _ in 0..8 {
+        bench.receive(4096);
+        bench.say(&rts(0, 4096)).unwrap();
+    }
+    assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
+    lane
+}
+
+fn four_ahead() -> Bench {
+    Bench::new(Config { horizon_chunks: 4, ..Config::for_tests() })
+}
+
+#[test]
+fn what_is_done_is_said_with_the_next_grants() {
+    let mut bench = four_ahead();
+    let lane = eight(&mut bench);
+    let (done, grant) = ([frame::KIND_DONE], [frame::KIND_GRANT]);
+    for (dones, grants) in [(0, 0), (2, 2), (0, 0), (2, 2), (1, 0), (1, 0), (1, 0), (1, 0)] {
+        assert!(checksums::chunk_comes(&mut bench, lane, true));
+        assert_eq!(bench.hear(), [done.repeat(dones), grant.repeat(grants)].concat());
+    }
+    assert_eq!(bench.ends.0.len(), 8);
+}
+
+#[test]
+fn what_is_done_does_not_wait_for_grants_that_do_not_come() {
+    let mut bench = four_ahead();
+    let lane = eight(&mut bench);
+    assert!(checksums::chunk_comes(&mut bench, lane, true));
+    assert_eq!(bench.hear(), [] as [u8; 0]);
+    bench.core.lane_lost(lane, false, "closed", 0, &mut bench.ends);
+    assert!(bench.hear().contains(&frame::KIND_DONE));
+}
