@@ -104,9 +104,9 @@ impl Engine {
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
         let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
         let length = chunk.length as usize;
+        let mode = if is_more { SendMode::CopyMore } else { mode };
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no send
         // while a chunk of it is unreleased.
-        let mode = if is_more { SendMode::CopyMore } else { mode };
         unsafe {
             self.driver.send_chunk(key, token, &chunk.header, source, offset, length, mode);
         }
