@@ -412,7 +412,12 @@ impl Run {
         let cell = &mut target.cells[asked.host][number];
         let is_forgotten =
             matches!(completion.result, Err(Error::Peer { failure: PeerFailure::Removed, .. }));
-        cell.may_come_late |= is_forgotten && asked.kind != OperationKind::Get;
+        if is_forgotten && asked.kind != OperationKind::Get {
+            cell.may_come_late = true;
+            let (offset, length) = range_of(asked.host, number);
+            let span = target.window.span(offset, length).map_err(|error| error.to_string())?;
+            self.world.net.borrow_mut().allow_races(span);
+        }
         if asked.kind == OperationKind::Get {
             cell.is_busy = false;
             let wrong = is_done.then(|| cell.wrong_byte(bytes, garbles)).flatten();

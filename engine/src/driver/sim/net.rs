@@ -13,6 +13,7 @@ use super::meddler::Meddler;
 use super::rails::RailFault;
 use super::random::Random;
 use crate::hooks::simulated;
+use crate::memory::Span;
 
 /// How the network behaves. "One in" so many times; 0: never.
 #[derive(Clone, Debug)]
@@ -140,6 +141,8 @@ pub(crate) struct Net {
     pub(super) epoch: u64,
     /// Memory that requests of the kernel refer to; `true`: they write it.
     busy: Vec<(usize, usize, bool)>,
+    /// Memory where that is the user's doing.
+    racy: Vec<(usize, usize)>,
     violations: Vec<String>,
     pub(super) given_up: Vec<GivenUp>,
     hash: u64,
@@ -163,6 +166,7 @@ impl Net {
             meddler: Meddler::default(),
             epoch: 0,
             busy: Vec::new(),
+            racy: Vec::new(),
             violations: Vec::new(),
             given_up: Vec::new(),
             hash: 0,
@@ -277,11 +281,17 @@ impl Net {
             let is_shared = self.busy.iter().any(|&(other_from, other_to, other_writes)| {
                 (writes || other_writes) && from < other_to && other_from < to
             });
-            if is_shared {
+            let is_racy = |&(racy_from, racy_to): &_| racy_from <= from && to <= racy_to;
+            if is_shared && !self.racy.iter().any(is_racy) {
                 self.violation("two requests of the kernel share memory that one of them writes");
             }
             self.busy.push((from, to, writes));
         }
+    }
+
+    /// From now on requests may share this memory: an operation of a user may be late there.
+    pub(crate) fn allow_races(&mut self, span: Span) {
+        self.racy.push((span.ptr.addr(), span.ptr.addr() + span.len));
     }
 
     /// The kernel lets go of memory. A cancelled request wrote there until now.
