@@ -477,6 +477,7 @@ impl Core {
         let operation = self.operations.remove(id)?;
         if operation.role != Role::None {
             self.release_bound(operation.session, operation.role);
+            self.look_at_fences(operation.session);
         }
         Some(operation)
     }

@@ -225,6 +225,27 @@ fn answers_that_nobody_waits_for_change_nothing() {
     assert_eq!(bench.ends.0.len(), 1);
 }
 
+/// Other than an acknowledgement, an answer may be all that a fence waits for.
+#[test]
+fn a_fence_behind_a_get_opens_with_its_answer() {
+    let mut bench = bench();
+    let id = get(&mut bench, 100);
+    assert_eq!(bench.hear(), [frame::KIND_GET]);
+    let (peer, context, tag, level) = (bench.peer, 5, 1, CompletionLevel::Inject);
+    let (length, hint, data) = (8, Hint::None, None);
+    let fence = true;
+    let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint, data, fence };
+    let send = bench.core.new_send(&request).unwrap();
+    bench.core.enqueue(send, 0);
+    assert_eq!(bench.hear(), [] as [u8; 0]);
+    bench.acknowledge();
+    assert_eq!(bench.hear(), [] as [u8; 0]);
+    let answer = reply(id.to_u64(), 0, 100);
+    let (header, payload) = Reply::ref_from_prefix(&answer).unwrap();
+    bench.core.handle_reply(bench.slot, header, payload, &mut bench.ends).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+}
+
 /// RR-RMA-2
 #[test]
 fn an_answer_of_another_length_ends_the_session() {
