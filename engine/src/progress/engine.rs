@@ -362,15 +362,13 @@ impl Engine {
             self.read_clock();
         }
         let began_ns = self.state.now_ns;
-        let mut happened = self.read_polled();
         let finished = self.state.completions.finished;
+        let mut happened = self.read_polled();
+        if self.has_message(finished) {
+            return Ok(true);
+        }
         happened |= self.read_datagrams();
-        if self.state.completions.finished > finished
-            && self.state.core.is_at_rest()
-            && !self.state.datagrams.has_more
-            && !std::mem::replace(&mut self.state.owes_rest, true)
-        {
-            // Whoever waits for the message gets it first; the next turn does the rest of this one.
+        if self.has_message(finished) {
             return Ok(true);
         }
         self.state.owes_rest = false;
@@ -391,6 +389,16 @@ impl Engine {
         }
         happened |= self.work();
         Ok(happened)
+    }
+
+    /// Whether the user waits for what has ended since `finished` did, and the rest of this turn can
+    /// be done by the next one.
+    #[inline]
+    fn has_message(&mut self, finished: u64) -> bool {
+        self.state.completions.finished > finished
+            && self.state.core.is_at_rest()
+            && !self.state.datagrams.has_more
+            && !std::mem::replace(&mut self.state.owes_rest, true)
     }
 
     /// Carries out what the protocol wants: waiting sends, grants, actions, chunks, segments.
