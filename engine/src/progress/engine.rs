@@ -364,7 +364,7 @@ impl Engine {
         let began_ns = self.state.now_ns;
         let finished = self.state.completions.finished;
         let mut happened = self.read_polled();
-        if self.has_message(finished) {
+        if happened && self.has_message(finished) {
             return Ok(true);
         }
         happened |= self.read_datagrams();

@@ -172,8 +172,9 @@ settings_table! {
     /// The same where such a message goes in several datagrams (eager_lane = datagram, or while the
     /// TCP connection is on another path than they are), if that is less.
     datagram_eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
-    /// What carries messages that travel with their envelope and fit no datagram: tcp (the TCP
-    /// connection of the session, where that is on the path of datagrams) or datagram (several).
+    /// What carries messages that travel with their envelope and fit no datagram of 2 KiB: tcp
+    /// (the TCP connection of the session, where that is on the path of datagrams) or datagram
+    /// (several, where one does not do).
     eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any;
     /// First bytes of a rendezvous message that travel with its request to send.
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);

@@ -130,14 +130,14 @@ impl fmt::Display for BulkLane {
     }
 }
 
-/// What carries eager messages that fit no datagram.
+/// What carries eager messages that fit no datagram of 2 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EagerLane {
     /// The TCP connection of the session: the default. In a session with several paths to its peer,
     /// while that connection is on the one that datagrams take.
     Tcp,
-    /// Several datagrams each.
+    /// Datagrams, several where one does not do.
     Datagram,
 }
 

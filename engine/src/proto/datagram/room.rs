@@ -15,6 +15,10 @@ const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 /// kernel has this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
 
+/// The longest frame that goes in a datagram where TCP is on the same path: a datagram has a tag over
+/// all of its bytes, which at 8 KiB costs more than the stream does.
+const SHORT_FRAME_BYTES_MAX: usize = 2048;
+
 /// Where [`Datagram::push`] found room for a frame.
 pub(super) struct Pushed<'a> {
     /// Its number.
@@ -46,15 +50,22 @@ impl Datagram {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
+    /// The longest frame that goes in a datagram where the stream may have it as well.
+    #[inline]
+    pub(super) fn short_frame_bytes_max(&self) -> usize {
+        let most = if self.has_stream { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
+        self.frame_bytes_max().min(most)
+    }
+
     /// Whether a message of `length` bytes fits one segment with its envelope and its remote data.
     pub(crate) fn takes_whole(&self, length: u64, data_bytes: usize) -> bool {
-        let short = self.frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
+        let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
         length <= short as u64 || (self.has_stream && length <= LONG_PAYLOAD_BYTES as u64)
     }
 
     /// Whether an eager message goes by the stream in one piece.
     pub(super) fn goes_by_stream(&self, length: u64) -> bool {
-        let short = self.frame_bytes_max() - EAGER_HEADER_BYTES;
+        let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES;
         self.has_stream && length > short as u64 && length <= LONG_PAYLOAD_BYTES as u64
     }
 

