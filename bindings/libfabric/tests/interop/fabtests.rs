@@ -13,19 +13,26 @@ use crate::table::{Outcome, Table};
 /// A folder with their sources.
 const SOURCES: &str = "TEST_OF_RINGRAIL_FABTESTS";
 
-const NAME: &str = "fabtests: runfabtests.sh -t quick";
+/// The sets of `runfabtests.sh`, and how long each may take. The second one runs where it is asked
+/// for by name alone.
+const SETS: [(&str, Duration); 2] =
+    [("quick", Duration::from_secs(1800)), ("all", Duration::from_secs(80 * 60))];
 
 const REPOSITORY: &str = "https://github.com/ofiwg/libfabric";
 
 const CLONE_WITHIN: Duration = Duration::from_secs(120);
 const BUILD_WITHIN: Duration = Duration::from_secs(900);
-const RUN_WITHIN: Duration = Duration::from_secs(1800);
 
-pub(crate) fn run(table: &mut Table) {
-    table.step(NAME, 1, || match built() {
-        Ok(folder) => quick(&folder),
-        Err(why) => Outcome::NotRun(why),
-    });
+pub(crate) fn run(table: &mut Table, only: &str) {
+    for (set, limit) in SETS {
+        let name = format!("fabtests: runfabtests.sh -t {set}");
+        if set == "quick" || only.split(',').any(|word| word == name) {
+            table.step(&name, 1, || match built() {
+                Ok(folder) => run_set(&folder, set, limit),
+                Err(why) => Outcome::NotRun(why),
+            });
+        }
+    }
 }
 
 /// The version of the system's libfabric, such as 1.17.0.
@@ -89,8 +96,8 @@ fn built() -> Result<PathBuf, String> {
 }
 
 /// Runs them in namespaces of their own: their clean-up kills by name, and looks at loopback alone.
-fn quick(folder: &Path) -> Outcome {
-    let log_path = folder.join("quick.log");
+fn run_set(folder: &Path, set: &str, limit: Duration) -> Outcome {
+    let log_path = folder.join(format!("{set}.log"));
     let exclude = Path::new(env!("CARGO_MANIFEST_DIR")).join("fabtests.exclude");
     let log = match fs::File::create(&log_path) {
         Ok(log) => log,
@@ -98,19 +105,20 @@ fn quick(folder: &Path) -> Outcome {
     };
     // With the name of a host it would take ssh.
     let script = "export PATH=$PWD/functional:$PWD/benchmarks:$PWD/unit:$PWD/ubertest:$PATH; \
-                  ip link set lo up && exec scripts/runfabtests.sh -t quick -f \"$1\" ringrail";
+                  ip link set lo up && exec scripts/runfabtests.sh -t \"$2\" -f \"$1\" ringrail";
     let mut command = Command::new("unshare");
     command
         .args(["--pid", "--fork", "--net", "--mount-proc", "--kill-child", "bash", "-c", script])
         .arg("fabtests")
         .arg(exclude)
+        .arg(set)
         .current_dir(folder)
         .env("FI_PROVIDER_PATH", provider_path())
         .env("RINGRAIL_INSECURE", "true")
         .env("RINGRAIL_NICS", "lo")
         .stdout(log)
         .stderr(Stdio::null());
-    let ended = finish(&mut command, Instant::now() + RUN_WITHIN);
+    let ended = finish(&mut command, Instant::now() + limit);
     let said = fs::read_to_string(&log_path).unwrap_or_default();
     let of = |word: &str| {
         let line = said.lines().find(|line| line.contains(word));

@@ -60,7 +60,7 @@ fn all_consumers() {
     for other in others::ALL {
         others_of(&mut table, &other, repeat.min(3));
     }
-    fabtests::run(&mut table);
+    fabtests::run(&mut table, &only);
     table.close();
 }
 
