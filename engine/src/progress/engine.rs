@@ -391,8 +391,8 @@ impl Engine {
         Ok(happened)
     }
 
-    /// Whether the user waits for what has ended since `finished` did, and the rest of this turn can
-    /// be done by the next one.
+    /// Whether the user waits for what has ended since there were `finished` completions, and the
+    /// rest of this turn can be done by the next one.
     #[inline]
     fn has_message(&mut self, finished: u64) -> bool {
         self.state.completions.finished > finished

@@ -197,8 +197,8 @@ impl Pulls {
     }
 }
 
-/// What a lane is granted of `left` bytes at once: a chunk, or all if less than a quarter of a chunk
-/// would be left, for a short one costs as much as a long one but for its bytes.
+/// What a lane is granted of `left` bytes at once: a chunk, or all if no more than a quarter of a
+/// chunk would be left, for a short one costs as much as a long one but for its bytes.
 pub(super) fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
     let most = (chunk_bytes + chunk_bytes / 4).min(CHUNK_BYTES_MAX.into());
     if left <= most { left } else { chunk_bytes }

@@ -180,8 +180,8 @@ settings_table! {
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// The largest message that can be injected: copied at once, its buffer reusable on return.
     inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
-    /// The largest byte range that one grant asks a bulk lane for; a quarter more where that ends the
-    /// message. With its header it should fill whole 64 KiB packets of the kernel.
+    /// The largest byte range that one grant asks a bulk lane for; a quarter more where that ends
+    /// the message. With its header it should fill whole 64 KiB packets of the kernel.
     chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// The largest chunk while short messages arrive, which have to wait behind it.
     busy_chunk_bytes -> usize: Bytes = 111 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);

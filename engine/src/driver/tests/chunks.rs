@@ -10,7 +10,7 @@ use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 /// What bytes that belong to no message are, before and after.
 const GAP: u8 = 0xee;
 
-const MODES: [SendMode; 2] = [SendMode::Copy, SendMode::ZeroCopy];
+const MODES: [SendMode; 3] = [SendMode::Copy, SendMode::CopyMore, SendMode::ZeroCopy];
 
 /// Kinds of memory that [`memory`] makes.
 const KINDS: usize = 6;
@@ -82,6 +82,10 @@ pub(super) fn every_size_shape_and_memory(variant: &Variant) {
     let mut token = 0;
     for (round, length) in [0, 1, 31, 4096, 65_537, 300_000, 1_048_560].into_iter().enumerate() {
         for (kind, mode) in (0..KINDS).flat_map(|kind| MODES.map(|mode| (kind, mode))) {
+            // What is shorter than a packet would wait for the chunk behind it.
+            if mode == SendMode::CopyMore && length < 65_537 {
+                continue;
+            }
             token += 1;
             let bytes = pattern(token, length);
             // The receiver comes first or late.

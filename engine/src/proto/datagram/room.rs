@@ -15,8 +15,8 @@ const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 /// kernel has this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
 
-/// The longest frame that goes in a datagram where TCP is on the same path: a datagram has a tag over
-/// all of its bytes, which at 8 KiB costs more than the stream does.
+/// The longest frame that goes in a datagram where TCP is on the same path: a datagram has a tag
+/// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
 /// Where [`Datagram::push`] found room for a frame.
