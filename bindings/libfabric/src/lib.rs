@@ -23,7 +23,7 @@ mod secret;
 mod symbols;
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
 use abi::consts::version;
@@ -32,6 +32,10 @@ pub use abi::info::fi_provider;
 use abi::info::{fi_context, fi_fabric_attr, fi_info};
 use fid::border_unit;
 
+/// What `fi_info -p` asks for.
+pub(crate) const PROVIDER_NAME: &CStr = c"ringrail";
+pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
+
 /// Writable, for libfabric keeps something in its `context`.
 struct Provider(UnsafeCell<fi_provider>);
 
@@ -39,11 +43,11 @@ struct Provider(UnsafeCell<fi_provider>);
 unsafe impl Sync for Provider {}
 
 static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
-    version: version(0, 1),
+    version: PROVIDER_VERSION,
     // A provider that knows less than an application asks for is passed over.
     fi_version: version(2, 6),
     context: fi_context { internal: [ptr::null_mut(); 4] },
-    name: c"ringrail".as_ptr(),
+    name: PROVIDER_NAME.as_ptr(),
     getinfo,
     fabric: open_fabric,
     cleanup,

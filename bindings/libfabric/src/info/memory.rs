@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_void};
 use super::offer::{DOMAIN_NAME, FABRIC_NAME, Offer};
 use crate::abi::info::{fi_fabric_attr, fi_info};
 use crate::errno::Errno;
+use crate::{PROVIDER_NAME, PROVIDER_VERSION};
 
 /// Zeros behind each structure.
 const SLACK_BYTES: usize = 512;
@@ -48,6 +49,7 @@ pub(super) unsafe fn free(mut info: *mut fi_info) {
             }
             if !fabric_attr.is_null() {
                 libc::free((*fabric_attr).name.cast());
+                libc::free((*fabric_attr).prov_name.cast());
             }
             for piece in [
                 src_addr,
@@ -123,7 +125,7 @@ pub(super) fn write(offer: &Offer, api_version: u32) -> Result<*mut fi_info, Err
     info.fabric_attr = piece(fi_fabric_attr {
         fabric: null.cast(),
         name: null.cast(),
-        // libfabric's, as the versions.
+        // libfabric's, as the version: it fills in what goes through `fi_getinfo`.
         prov_name: null.cast(),
         prov_version: 0,
         api_version,
@@ -138,6 +140,18 @@ pub(super) fn write(offer: &Offer, api_version: u32) -> Result<*mut fi_info, Err
         info.dest_addr = bytes(address)?.cast();
         info.dest_addrlen = address.len();
     }
+    let done = growing.0;
+    std::mem::forget(growing);
+    Ok(done)
+}
+
+/// The same of an offer that reaches its consumer without libfabric: it says whose it is.
+pub(super) fn write_named(offer: &Offer, api_version: u32) -> Result<*mut fi_info, Errno> {
+    let growing = Growing(write(offer, api_version)?);
+    let name = bytes(PROVIDER_NAME.to_bytes())?;
+    // SAFETY: it was made just now, with a fabric.
+    let fabric = unsafe { &mut *(*growing.0).fabric_attr };
+    (fabric.prov_name, fabric.prov_version) = (name, PROVIDER_VERSION);
     let done = growing.0;
     std::mem::forget(growing);
     Ok(done)

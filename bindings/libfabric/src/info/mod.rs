@@ -158,7 +158,7 @@ pub(crate) fn of_request(
     alter::alter(&mut offer, Some(given), api_version);
     offer.handle = handle;
     (offer.src_addr, offer.dest_addr) = (Some(source), Some(destination));
-    memory::write(&offer, api_version)
+    memory::write_named(&offer, api_version)
 }
 
 /// What libfabric calls.

@@ -300,3 +300,16 @@ proptest! {
         prop_assert_eq!(second.tx.size, first.tx.size);
     }
 }
+
+/// What comes with a request for a connection does not go through libfabric, which names the
+/// others: newer consumers look whether it is there.
+#[test]
+fn an_info_that_goes_past_libfabric_says_whose_it_is() {
+    let infos = Infos(memory::write_named(&whole(API), API).unwrap());
+    // SAFETY: it was written just now.
+    let fabric = unsafe { &*(*infos.0).fabric_attr };
+    // SAFETY: as above.
+    let name = unsafe { std::ffi::CStr::from_ptr(fabric.prov_name) };
+    assert_eq!((name, fabric.prov_version), (crate::PROVIDER_NAME, crate::PROVIDER_VERSION));
+    assert_eq!(fabric.api_version, API);
+}
