@@ -143,7 +143,7 @@ impl Core {
                 session.is_granting = false;
                 if session.is_connected() {
                     self.grant(slot, now_ns);
-                    self.say_what_waits(slot);
+                    self.send_delayed_control(slot);
                 }
             }
         }
@@ -400,10 +400,9 @@ impl Core {
         self.datagrams.pulls.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
-        if self.grants_soon(operation.session) {
-            let _ = self.push_control_later(operation.session, done);
-        } else {
-            self.push_control(operation.session, done);
+        let slot = operation.session;
+        if self.push_control_later(slot, done) && !self.grants_soon(slot) {
+            self.mark_dirty(slot);
         }
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
         let Operation { context, tag, data, slice_of, .. } = operation;
@@ -420,8 +419,8 @@ impl Core {
         })
     }
 
-    /// Frames that waited for a grant which does not come any more go without one.
-    fn say_what_waits(&mut self, slot: u32) {
+    /// Control frames that waited for the next grants go now if there will be none.
+    fn send_delayed_control(&mut self, slot: u32) {
         let has_some =
             |session: &Session| !session.control.is_empty() || session.outbox.has_open_segment();
         if self.sessions.at(slot as usize).is_some_and(has_some) && !self.grants_soon(slot) {
