@@ -145,7 +145,7 @@ pub(super) fn write(offer: &Offer, api_version: u32) -> Result<*mut fi_info, Err
     Ok(done)
 }
 
-/// The same of an offer that reaches its consumer without libfabric: it says whose it is.
+/// The same with the provider's name and version, which libfabric fills in only for `fi_getinfo`.
 pub(super) fn write_named(offer: &Offer, api_version: u32) -> Result<*mut fi_info, Errno> {
     let growing = Growing(write(offer, api_version)?);
     let name = bytes(PROVIDER_NAME.to_bytes())?;

@@ -301,10 +301,10 @@ proptest! {
     }
 }
 
-/// What comes with a request for a connection does not go through libfabric, which names the
-/// others: newer consumers look whether it is there.
+/// The info of `FI_CONNREQ` does not pass through `fi_getinfo`; fabtests of libfabric 2.7 look for
+/// the provider's name in it.
 #[test]
-fn an_info_that_goes_past_libfabric_says_whose_it_is() {
+fn the_info_of_a_connection_request_names_the_provider() {
     let infos = Infos(memory::write_named(&whole(API), API).unwrap());
     // SAFETY: it was written just now.
     let fabric = unsafe { &*(*infos.0).fabric_attr };
