@@ -213,7 +213,7 @@ impl Domain {
             v6.set_scope_id(nic.index);
         }
         let bound_to = if has_several { listening } else { locator };
-        let is_shared = settings.shared_memory() == SharedMemory::Auto;
+        let is_shared = settings.shared_memory() != SharedMemory::Off;
         let longest = selection
             .rails
             .iter()
@@ -333,7 +333,7 @@ impl Domain {
             },
             busy_poll_us: clamp_u32(settings.busy_poll_us()),
             xdpd_socket: settings.xdpd_socket().map(Into::into),
-            shared_memory: settings.shared_memory() == SharedMemory::Auto,
+            shared_memory: settings.shared_memory(),
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }

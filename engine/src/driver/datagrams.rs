@@ -9,17 +9,21 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::shm::Shm;
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
-use crate::driver::lanes::Rail;
 use crate::driver::lanes::{
     DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, Neighbour,
     SharedMemoryState,
 };
+use crate::driver::lanes::{Rail, Witness};
+use crate::memory::Shape;
+use crate::settings::SharedMemory;
+use crate::wire::rts::CmaSource;
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.
@@ -55,7 +59,7 @@ pub(super) struct Datagrams {
     /// Memory that is shared with engines of this host, if it is.
     shm: Option<Box<Shm>>,
     /// Whether it is to be, and why it is not.
-    shm_wanted: bool,
+    shm_wanted: SharedMemory,
     shm_refusal: Option<String>,
     /// What frames to ask for; none of them: none.
     frames_wanted: FrameSource,
@@ -290,10 +294,10 @@ impl Datagrams {
 
     /// See [`crate::driver::lanes::DatagramPort::listen_to_neighbours`].
     pub(super) fn listen_to_neighbours(&mut self, engine: u64) {
-        if !self.shm_wanted || self.socket.is_none() {
+        if self.shm_wanted == SharedMemory::Off || self.socket.is_none() {
             return;
         }
-        match Shm::open(engine) {
+        match Shm::open(engine, self.shm_wanted == SharedMemory::Auto) {
             Ok(shm) => self.shm = Some(Box::new(shm)),
             Err(error) => {
                 tracing::warn!("no shared memory with engines of this host: {error}");
@@ -323,6 +327,30 @@ impl Datagrams {
             }
             shm.part(session);
         }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::witness`].
+    pub(super) fn witness(&self) -> Option<Arc<Witness>> {
+        self.shm.as_ref()?.witness()
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::read_by_cma`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(super) unsafe fn read_by_cma(
+        &mut self,
+        session: u64,
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let shm = self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?;
+        self.counters.syscalls += 1;
+        // SAFETY: the caller's promise.
+        unsafe { shm.read_by_cma(session, source, into, offset, length) }
     }
 
     /// See [`crate::driver::lanes::DatagramPort::shared_memory`].
@@ -359,6 +387,9 @@ impl Datagrams {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
+            while let Some((session, is_able)) = shm.next_cma_news() {
+                events.push(DriverEvent::CmaChanged { session, is_able });
+            }
             if shm.is_behind() {
                 shm.flush(&mut self.counters);
                 if shm.is_behind() && shm.is_idle(sleeps) {

@@ -32,10 +32,12 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+pub(crate) use super::shm::cma::Witness;
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
@@ -47,6 +49,7 @@ pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState, SharedMemoryFigures, SharedMemoryState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
+use crate::wire::rts::CmaSource;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
 /// has room for.
@@ -133,6 +136,14 @@ pub(crate) enum DriverEvent {
         lane: LaneKey,
         /// Why.
         error: io::Error,
+    },
+    /// The other side of a session that was met ([`DatagramPort::meet`]) can read messages from
+    /// this process's memory, or cannot any more.
+    CmaChanged {
+        /// The session, as its packets name it.
+        session: u64,
+        /// It can.
+        is_able: bool,
     },
     /// A watched lane became readable (once per [`ControlLanes::watch`]).
     Readable {
@@ -457,6 +468,37 @@ pub(crate) trait DatagramPort {
     /// A session that [`Self::meet`] told of has ended.
     fn part(&mut self, session: u64) {
         let _ = session;
+    }
+
+    /// By what engines of this host know that they read the memory of this one; `None`: they may
+    /// not. It is the same for the life of the driver, and ends with it.
+    fn witness(&self) -> Option<Arc<Witness>> {
+        None
+    }
+
+    /// Reads bytes `offset..offset + length` of a message from the memory of the other side of a
+    /// session, which said that it is at `source`, to the same place of `into`; at once, by a copy
+    /// of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// They were not read, or what was read does not count. The same message may be asked for
+    /// otherwise.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `into` is live and writable, and nothing else accesses these bytes of it
+    /// during the call.
+    unsafe fn read_by_cma(
+        &mut self,
+        session: u64,
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let _ = (session, source, into, offset, length);
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Whether memory is shared with engines of this host, and how that fares.

@@ -89,8 +89,8 @@ pub(crate) struct DriverConfig {
     pub(crate) busy_poll_us: u32,
     /// Where `ringrail-xdpd` listens. Default: nowhere.
     pub(crate) xdpd_socket: Option<PathBuf>,
-    /// Memory is shared with engines of this host. Default: not.
-    pub(crate) shared_memory: bool,
+    /// What is shared with engines of this host. Default: nothing.
+    pub(crate) shared_memory: crate::settings::SharedMemory,
     /// What the driver does wrong on purpose. Default: nothing.
     pub(crate) inject_faults: Option<Faults>,
     /// The file for what the lanes carry. Default: none.
@@ -108,7 +108,7 @@ impl Default for DriverConfig {
             xdp_frames: 0,
             busy_poll_us: 0,
             xdpd_socket: None,
-            shared_memory: false,
+            shared_memory: crate::settings::SharedMemory::Off,
             inject_faults: None,
             pcap_file: None,
         }

@@ -71,6 +71,18 @@ macro_rules! pass_on {
         pass_on!(# $to takes_neighbours(&self) -> bool);
         pass_on!(# $to meet(&mut self, neighbour: crate::driver::lanes::Neighbour));
         pass_on!(# $to part(&mut self, session: u64));
+        pass_on!(# $to witness(&self) -> Option<std::sync::Arc<crate::driver::lanes::Witness>>);
+        unsafe fn read_by_cma(
+            &mut self,
+            session: u64,
+            source: crate::wire::rts::CmaSource,
+            into: &crate::memory::Shape,
+            offset: usize,
+            length: usize,
+        ) -> io::Result<()> {
+            // SAFETY: the caller's promise, passed on.
+            unsafe { self.$to.read_by_cma(session, source, into, offset, length) }
+        }
         pass_on!(# $to shared_memory(&self) -> crate::types::SharedMemoryState);
         pass_on!(# $to neighbours_fd(&self) -> Option<io::Result<OwnedFd>>);
     };

@@ -12,6 +12,7 @@ use super::held::Held;
 use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
 use super::shared::{ChunkWriter, Keys};
+use crate::driver::lanes::Witness;
 use crate::memory::{Buffer, Shape, Span, Window};
 use crate::proto::table::{Id, Table};
 use crate::types::{
@@ -171,6 +172,8 @@ pub(crate) struct Completions {
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
     pub(super) finished: u64,
+    /// By what peers on this host know whether what they read of this memory counts.
+    pub(super) witness: Option<Arc<Witness>>,
 }
 
 impl Completions {
@@ -186,6 +189,7 @@ impl Completions {
             regions: LentRegions::default(),
             copied_bytes: 0,
             finished: 0,
+            witness: None,
         }
     }
 

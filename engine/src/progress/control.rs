@@ -358,6 +358,10 @@ impl Engine {
                     state.sum_staged(id, length);
                     happened = true;
                 }
+                Staged::Source { room } => {
+                    state.completions.write_source(id, room);
+                    happened = true;
+                }
                 Staged::Part { room, offset, completes } => {
                     let piece = stream.and_then(|session| {
                         Some((session, state.completions.piece(id, offset, room.len())?))

@@ -271,6 +271,7 @@ impl Engine {
         listeners.into_iter().try_for_each(|it| driver.listen(it)).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.listen_to_neighbours(state.core.engine());
+        state.completions.witness = driver.witness();
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -408,6 +409,7 @@ impl Engine {
             self.driver.flush_datagrams();
             return false;
         }
+        happened |= self.read_by_cma();
         // Each round can make work for the next: a flush makes room for a waiting send. The bound
         // keeps one call short; what is left is done in the next.
         for _ in 0..4 {
@@ -455,6 +457,9 @@ impl Engine {
                 DriverEvent::DatagramsReadable => self.handle_datagrams_readable(),
                 DriverEvent::DatagramsWritable => self.handle_datagrams_writable(),
                 DriverEvent::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
+                DriverEvent::CmaChanged { session, is_able } => {
+                    self.handle_cma_changed(session, is_able);
+                }
                 DriverEvent::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }

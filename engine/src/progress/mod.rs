@@ -9,6 +9,7 @@ mod background;
 mod bulk;
 pub(crate) mod caretaker;
 pub(crate) mod clock;
+mod cma;
 pub(crate) mod completions;
 mod connect;
 mod control;

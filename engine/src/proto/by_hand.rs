@@ -82,6 +82,15 @@ pub(super) struct Memory {
     pub(super) now: u64,
     /// Slices of multi-receives: of which one, and where in it.
     pub(super) slices: HashMap<Id, (Id, usize)>,
+    /// How often memory that peers may read was taken back.
+    pub(super) revocations: u64,
+}
+
+impl Memory {
+    /// What was placed of a message does not count: all of it comes again.
+    pub(super) fn begin_anew(&mut self, operation: Id) {
+        self.placed.remove(&operation);
+    }
 }
 
 impl Effects for Memory {
@@ -105,6 +114,10 @@ impl Effects for Memory {
         assert!(room.iter().all(|&byte| byte == 0xee), "no two messages share memory");
         self.bytes.insert(slice, room.to_vec());
         self.slices.insert(slice, (receive, offset));
+    }
+
+    fn revoke(&mut self) {
+        self.revocations += 1;
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {

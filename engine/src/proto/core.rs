@@ -33,6 +33,7 @@ use super::rails::health::Transition;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
+use crate::wire::rts::CmaSource;
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 
 /// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
@@ -172,6 +173,8 @@ pub(crate) struct Core {
     pub(super) unblocked: Vec<u32>,
     /// Sessions that may grant.
     pub(super) granting: Vec<u32>,
+    /// Receives whose messages are read from their senders' memory, in order of their matches.
+    pub(super) cma: VecDeque<(Id, CmaSource)>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
     /// Sessions that need a lane and try again later.
@@ -217,6 +220,7 @@ impl Core {
             dirty: Vec::new(),
             unblocked: Vec::new(),
             granting: Vec::new(),
+            cma: VecDeque::new(),
             timed: Vec::new(),
             starved: Vec::new(),
             has_lane_room: false,
@@ -417,6 +421,7 @@ impl Core {
         lists.iter().all(|list| list.is_empty())
             && self.actions.is_empty()
             && self.runnable.is_empty()
+            && self.cma.is_empty()
             && self.datagrams.pulls.is_at_rest()
     }
 

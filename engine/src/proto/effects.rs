@@ -129,6 +129,9 @@ pub(crate) trait Effects {
     }
     /// An operation of the peer on `region` is done; endpoint `target` is told of its remote data.
     fn accessed(&mut self, _region: Id, _access: Access, _target: u16, _arrival: &Arrival) {}
+    /// What peers read of this process's memory from now on, by the sources that they were told
+    /// before, does not count ([`super::cma`]).
+    fn revoke(&mut self) {}
     /// How fast [`Self::place`] copies, as far as that is measured.
     fn copy_speed(&self) -> CopySpeed {
         CopySpeed::default()

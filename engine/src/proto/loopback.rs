@@ -179,7 +179,9 @@ mod tests {
                             }
                         }
                         Staged::Rts { room } => room.copy_from_slice(&bytes[..room.len()]),
-                        Staged::Part { .. } => unreachable!("memory carries whole messages"),
+                        Staged::Part { .. } | Staged::Source { .. } => {
+                            unreachable!("memory carries whole messages")
+                        }
                         Staged::Blocked => break,
                     }
                 }

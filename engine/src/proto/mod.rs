@@ -11,6 +11,7 @@
 mod access;
 pub(crate) mod bulk;
 mod claims;
+pub(crate) mod cma;
 mod config;
 pub(crate) mod connection;
 mod control_frame;

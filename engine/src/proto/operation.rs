@@ -175,6 +175,8 @@ pub(crate) struct Serving {
     pub(crate) unreleased: u32,
     /// Bytes that were asked for in datagrams.
     pub(crate) granted: u64,
+    /// The peer was told where it can read the message ([`super::cma`]).
+    pub(crate) has_source: bool,
     /// The receiver said DONE with so many bytes accepted.
     pub(crate) done: Option<u64>,
     /// It is over; completes when nothing is unreleased.

@@ -1,5 +1,7 @@
 //! Receiving: matching, eager arrival, unexpected messages.
 
+use zerocopy::FromBytes;
+
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
@@ -12,6 +14,7 @@ use super::send::SendRefusal;
 use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::{Kind, Waiting};
+use crate::wire::rts::{CmaSource, FLAG_CMA};
 use crate::wire::{Eager, FrameError, Rts, eager};
 
 /// A receive to post.
@@ -37,6 +40,16 @@ pub struct ReceiveRequest {
 pub(super) fn context_of(context: u32, flags: u8) -> u64 {
     let untagged = if flags & eager::FLAG_UNTAGGED != 0 { UNTAGGED } else { 0 };
     u64::from(context) | untagged
+}
+
+/// The first bytes of a message, or where it can be read, out of what came with its RTS.
+#[inline]
+fn first_bytes(came: &[u8], has_source: bool) -> (&[u8], Option<CmaSource>) {
+    if !has_source {
+        return (came, None);
+    }
+    let source = CmaSource::read_from_bytes(came).ok();
+    (&[], source.filter(|source| source.address.get() != 0))
 }
 
 impl Core {
@@ -181,8 +194,10 @@ impl Core {
             return;
         }
         let slice_of = operation.slice_of;
-        let fits = (operation.length.min(message.payload().len() as u64)) as usize;
-        effects.place(id, 0, &message.payload()[..fits]);
+        if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
+            let fits = (operation.length.min(message.payload().len() as u64)) as usize;
+            effects.place(id, 0, &message.payload()[..fits]);
+        }
         self.return_credit_of(&message);
         match message.kind {
             Kind::Eager { report } => {
@@ -192,9 +207,9 @@ impl Core {
                 }
                 self.end_receive(id, slice_of, Ended::Received(arrival), effects);
             }
-            Kind::Rendezvous { send_operation, hint } => {
-                let first = message.payload().len() as u64;
-                let offered = Offered { send_operation, hint, first };
+            Kind::Rendezvous { send_operation, hint, has_source } => {
+                let (first, source) = first_bytes(message.payload(), has_source);
+                let offered = Offered { send_operation, hint, first: first.len() as u64, source };
                 self.pull(id, message.session, offered, arrival, effects);
             }
             Kind::Parts { .. } => {}
@@ -368,9 +383,10 @@ impl Core {
         let context = context_of(header.context.get(), header.flags);
         let (tag, length) = (header.tag.get(), header.length.get());
         let hint = Hint::of_flags(header.flags);
+        let has_source = header.flags & FLAG_CMA != 0;
         let envelope = MatchEnvelope { source: remote, context, tag };
         let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
-            let kind = Kind::Rendezvous { send_operation, hint };
+            let kind = Kind::Rendezvous { send_operation, hint, has_source };
             let came_by = (slot, epoch);
             let message = Waiting { came_by, envelope, length, data, kind };
             let message = self.unexpected.insert(message, first);
@@ -382,12 +398,13 @@ impl Core {
             return Ok(());
         };
         self.return_credit(slot, first.len());
+        let (first, source) = first_bytes(first, has_source);
         let capacity = self.operations.get(id).map_or(0, |operation| operation.length);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length, data };
-        let offered = Offered { send_operation, hint, first: first.len() as u64 };
+        let offered = Offered { send_operation, hint, first: first.len() as u64, source };
         self.pull(id, slot, offered, arrival, effects);
         Ok(())
     }

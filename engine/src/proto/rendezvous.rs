@@ -28,6 +28,7 @@ use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
+use crate::wire::rts::CmaSource;
 use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 
 /// Messages that arrived within this time make chunks short.
@@ -71,6 +72,8 @@ pub(crate) struct Offered {
     pub(crate) hint: Hint,
     /// Bytes that came with it.
     pub(crate) first: u64,
+    /// Where it can be read.
+    pub(crate) source: Option<CmaSource>,
 }
 
 impl Core {
@@ -87,7 +90,7 @@ impl Core {
         arrival: Arrival,
         effects: &mut impl Effects,
     ) {
-        let Offered { send_operation, hint, first } = offered;
+        let Offered { send_operation, hint, first, source } = offered;
         let Some(operation) = self.operations.get_mut(id) else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
@@ -113,6 +116,9 @@ impl Core {
         }
         if is_own {
             return;
+        }
+        if let Some(source) = source {
+            return self.pull_by_cma(id, source);
         }
         let (left, chunk) = (wanted - in_place, u64::from(self.config.chunk_bytes));
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -580,10 +586,15 @@ impl Core {
         if serving.unreleased > 0 && !planted!(IgnoreRelease) {
             return;
         }
-        let (failed, done) = (serving.failed.take(), serving.done);
+        let (failed, done, has_source) = (serving.failed.take(), serving.done, serving.has_source);
         let (slot, remote) = (operation.session, operation.remote);
         let ended = match (failed, done) {
-            (Some(cause), _) => cause.ended(self.name_of(remote)),
+            (Some(cause), _) => {
+                if has_source {
+                    effects.revoke();
+                }
+                cause.ended(self.name_of(remote))
+            }
             (None, Some(accepted)) => Ended::Sent { accepted },
             (None, None) => return,
         };

@@ -186,6 +186,8 @@ impl Core {
                 }
                 return;
             }
+            // The peer may be reading.
+            OperationState::Serving(serving) if serving.has_source => effects.revoke(),
             OperationState::Pulling(pulling)
                 if pulling.targeted > 0 && !planted!(EndBeforeReap) =>
             {

@@ -164,7 +164,9 @@ impl Bench {
                     self.ends.complete(id, Ended::Sent { accepted: 0 });
                 }
                 Staged::Eager { .. } | Staged::Rts { .. } => {}
-                Staged::Part { .. } => unreachable!("a stream carries whole messages"),
+                Staged::Part { .. } | Staged::Source { .. } => {
+                    unreachable!("a stream carries whole messages")
+                }
                 Staged::Blocked => break,
             }
         }

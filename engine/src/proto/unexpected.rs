@@ -37,6 +37,8 @@ pub(crate) enum Kind {
         send_operation: u64,
         /// What the sender said of it.
         hint: Hint,
+        /// What came with it says where it can be read.
+        has_source: bool,
     },
     /// Some of its parts are here.
     Parts {

@@ -144,8 +144,9 @@ settings_table! {
     busy_poll_us -> usize: Count = 0, Range::Numbers(0..=10_000);
     /// Where `ringrail-xdpd` listens, which lends AF_XDP sockets to users without privileges.
     xdpd_socket -> Option<&Path>: FilePath = Some("/run/ringrail/xdpd.sock".into()), Range::Any;
-    /// Memory shared with engines of the same host, for datagrams: off, or auto (where both sides
-    /// have auto, on one kernel and in one network namespace).
+    /// Memory shared with engines of the same host (where both sides have it, on one kernel and in
+    /// one network namespace): off, rings (for datagrams), or auto (and long messages are read from
+    /// the sender's memory, where the kernel allows that).
     shared_memory -> SharedMemory: OneOf<SharedMemory> = SharedMemory::Off, Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;

@@ -92,12 +92,17 @@ impl fmt::Display for ControlLane {
 pub enum SharedMemory {
     /// Not: their datagrams go by the UDP socket, as those of other hosts.
     Off,
-    /// Where both sides have it, run on one kernel and are in one network namespace.
+    /// By rings in shared memory, where both sides have it, run on one kernel and are in one
+    /// network namespace; long messages go by the NIC's lanes.
+    Rings,
+    /// The same, and long messages are read from the memory of their sender's process where the
+    /// kernel allows that.
     Auto,
 }
 
 impl NameSet for SharedMemory {
-    const NAMES: &'static [(&'static str, Self)] = &[("off", Self::Off), ("auto", Self::Auto)];
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("off", Self::Off), ("rings", Self::Rings), ("auto", Self::Auto)];
 }
 
 impl fmt::Display for SharedMemory {

@@ -42,4 +42,13 @@ pub struct SharedMemoryFigures {
     pub refused: u64,
     /// Neighbours that broke the rules, which go by the UDP socket since.
     pub broken: u64,
+    /// Of the neighbours, those whose memory this engine can read (`process_vm_readv`): their long
+    /// messages are copied once, from there.
+    pub readable: usize,
+    /// Calls that read from it.
+    pub read_calls: u64,
+    /// Bytes that these brought.
+    pub read_bytes: u64,
+    /// Calls that failed, whose messages went by lanes.
+    pub read_failures: u64,
 }

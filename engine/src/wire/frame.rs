@@ -4,6 +4,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::eager::{FLAG_DATA, FLAG_PARTS};
 use super::one_sided::ATOMIC_BYTES_MAX;
+use super::rts::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
 use super::{OneSided, Part, Rail, Refused, Reply, ReplyRts, Rts};
@@ -204,7 +205,11 @@ impl<'a> Frames<'a> {
                 if length > MESSAGE_BYTES_MAX {
                     return Err(FrameError::MessageTooLong(length));
                 }
-                if u64::from(first) > length {
+                let is_too_long = match header.flags & FLAG_CMA {
+                    0 => u64::from(first) > length,
+                    _ => first as usize != CMA_SOURCE_BYTES,
+                };
+                if is_too_long {
                     return Err(FrameError::FirstBytesTooLong { first, length });
                 }
                 let data = self.data(header.flags)?;

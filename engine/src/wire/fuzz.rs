@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::chunk::{CHUNK_HEADER_BYTES, ChunkHeader};
 use super::hello::HelloStatus;
+use super::rts::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::*;
 use crate::proto::bulk::{Incoming, Outgoing};
 use crate::proto::keys::SessionKeys;
@@ -46,7 +47,10 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         Frame::Rts(header, data, first) => {
             assert_eq!(header.first_bytes.get() as usize, first.len());
             assert!(first.len() <= EAGER_BYTES_MAX);
-            assert!(first.len() as u64 <= header.length.get());
+            match header.flags & FLAG_CMA {
+                0 => assert!(first.len() as u64 <= header.length.get()),
+                _ => assert_eq!(first.len(), CMA_SOURCE_BYTES),
+            }
             assert!(header.length.get() <= MESSAGE_BYTES_MAX);
             into.extend_from_slice(header.as_bytes());
             write_data(header.flags, *data, into);

@@ -4,9 +4,9 @@
 //!  who connected                         who listens
 //!  HELLO(session, nonce) ───────────────>
 //!               <──────────── CHALLENGE(nonce, proof)
-//!  MEMORY(proof), a descriptor ─────────>  maps it
-//!               <──────────────────────── READY
-//!  one byte (either way): look into the ring
+//!  MEMORY(witness, proof), a descriptor ─>  maps it, reads the witness
+//!               <──────────────── READY(witness, reads?)
+//!  one byte, either way: 1: look into the ring; 2: I have read your witness
 //!
 //!  0                                   4                 6                 8
 //! +-----------------------------------+-----------------+-----------------+
@@ -14,13 +14,17 @@
 //! +-----------------------------------+-----------------+-----------------+
 //! | session                                                               | 8
 //! +-----------------------------------------------------------------------+
-//! | nonce, of HELLO and CHALLENGE                                         | 16
+//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of MEMORY and READY  | 16
 //! |                                                                       |
 //! +-----------------------------------------------------------------------+
-//! | proof, of CHALLENGE and MEMORY                                        | 32
-//! |                                                                       |
+//! | proof, of CHALLENGE and MEMORY; of READY: the first byte is 1 if this | 32
+//! | side has read the other one's witness                                 |
 //! +-----------------------------------------------------------------------+
 //! ```
+//!
+//! Two little-endian words in the memory of an engine's process are its witness: a random number
+//! that is not 0, and a count of revocations. Who reads the number there reads the engine's memory,
+//! and no other process's.
 
 use zerocopy::byteorder::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -28,7 +32,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes.
 pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 1;
+pub(crate) const NEIGHBOUR_VERSION: u16 = 2;
 /// Length of each message, in bytes.
 pub(crate) const NEIGHBOUR_BYTES: usize = 48;
 
@@ -40,6 +44,21 @@ pub(crate) const KIND_CHALLENGE: u16 = 2;
 pub(crate) const KIND_MEMORY: u16 = 3;
 /// `kind`: who listens reads from the memory.
 pub(crate) const KIND_READY: u16 = 4;
+
+/// The byte that says: look into the ring.
+pub(crate) const SIGN_LOOK: u8 = 1;
+/// The byte that says: this side has read the other one's witness.
+pub(crate) const SIGN_READS: u8 = 2;
+
+/// Where an engine's witness is, and what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct WitnessPlace {
+    /// Its address in the engine's process; 0: its memory is not to be read.
+    pub(crate) address: U64,
+    /// The random number.
+    pub(crate) word: U64,
+}
 
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

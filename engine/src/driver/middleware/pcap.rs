@@ -170,7 +170,8 @@ impl Pcap {
                 | DriverEvent::ChunkReleased { .. }
                 | DriverEvent::DatagramsReadable
                 | DriverEvent::DatagramsWritable
-                | DriverEvent::RailChanged { .. } => {}
+                | DriverEvent::RailChanged { .. }
+                | DriverEvent::CmaChanged { .. } => {}
             }
         }
     }

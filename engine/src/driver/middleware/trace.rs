@@ -110,6 +110,9 @@ fn tell(event: &DriverEvent) {
         DriverEvent::RailChanged { rail, is_up } => {
             trace!(target: TARGET, event = "rail_changed", rail, is_up);
         }
+        DriverEvent::CmaChanged { session, is_able } => {
+            trace!(target: TARGET, event = "cma_changed", session, is_able);
+        }
         DriverEvent::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
         }

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use super::backlog::Backlog;
+use super::cma::Attached;
 use super::ring::{Broken, LONGEST, Reader, Writer};
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+use crate::wire::neighbour::SIGN_LOOK;
 
 const _: () = assert!(DATAGRAM_BYTES_MAX <= LONGEST, "every datagram fits into a ring");
 
@@ -30,6 +32,10 @@ pub(super) struct Channel {
     is_behind: bool,
     /// Nothing is written any more: what is there is read, and it ends.
     is_ending: bool,
+    /// The memory of the neighbour's process, if this side can read it.
+    pub(super) memory: Option<Attached>,
+    /// The neighbour has shown that it can read this side's.
+    pub(super) is_read: bool,
 }
 
 impl Channel {
@@ -40,6 +46,7 @@ impl Channel {
         address: SocketAddr,
         segment: Segment,
         writes: usize,
+        memory: Option<Attached>,
     ) -> Self {
         let (writer, reader) = (Writer::new(), Reader::new());
         Self {
@@ -53,6 +60,8 @@ impl Channel {
             backlog: Backlog::default(),
             is_behind: false,
             is_ending: false,
+            memory,
+            is_read: false,
         }
     }
 
@@ -85,7 +94,7 @@ impl Channel {
         self.is_behind = !self.backlog.is_empty();
         let wakes = self.writer.must_wake(&ring);
         if wakes {
-            socket::wake(&self.socket);
+            socket::sign(&self.socket, SIGN_LOOK);
         }
         Ok(wakes)
     }
@@ -124,7 +133,7 @@ impl Channel {
 
     /// Another mapping of its memory.
     #[cfg(test)]
-    pub(super) fn memory(&self) -> Segment {
+    pub(super) fn mapped_again(&self) -> Segment {
         self.segment.again()
     }
 

@@ -6,11 +6,13 @@ use std::time::Instant;
 use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
 
+use super::cma::{self, Attached, Witness};
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{
-    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage,
+    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage, SIGN_READS,
+    WitnessPlace,
 };
 
 /// A random number that is used once.
@@ -43,8 +45,9 @@ pub(super) struct Exchange {
 pub(super) enum Outcome {
     /// It goes on.
     Going,
-    /// The memory is shared; this side writes the ring of that number.
-    Done { segment: Box<Segment>, writes: usize },
+    /// The memory is shared; this side writes the ring of that number. `memory`: what it can read
+    /// of the other side's process; `is_read`: the other side can read this one's.
+    Done { segment: Box<Segment>, writes: usize, memory: Option<Attached>, is_read: bool },
     /// It has failed.
     Failed(&'static str),
 }
@@ -95,10 +98,12 @@ impl Exchange {
         Ok(Self { socket, session: Some(neighbour.session), phase, since: now })
     }
 
-    /// Takes a packet. `find`: the session of that number, if there is one.
+    /// Takes a packet. `own`: by what others know this engine's memory, which they may read;
+    /// `find`: the session of that number, if there is one.
     pub(super) fn handle<'a>(
         &mut self,
         packet: socket::Packet,
+        own: Option<&Witness>,
         find: impl FnOnce(u64) -> Option<&'a Neighbour>,
     ) -> Outcome {
         if matches!(self.phase, Phase::Accepted) {
@@ -117,14 +122,19 @@ impl Exchange {
             return Outcome::Failed("the session has ended");
         };
         match std::mem::replace(&mut self.phase, Phase::Accepted) {
-            Phase::Asked { nonce } => self.offer(&packet, neighbour, nonce),
+            Phase::Asked { nonce } => self.offer(&packet, own, neighbour, nonce),
             Phase::Offered { segment } => {
-                if NeighbourMessage::parse(packet.bytes(), KIND_READY).is_none() {
+                let Some(ready) = NeighbourMessage::parse(packet.bytes(), KIND_READY) else {
                     return Outcome::Failed("it refused the memory");
+                };
+                let memory = self.attach(&ready, own);
+                if memory.is_some() {
+                    socket::sign(&self.socket, SIGN_READS);
                 }
-                Outcome::Done { segment, writes: 0 }
+                let is_read = own.is_some() && ready.proof[0] != 0;
+                Outcome::Done { segment, writes: 0, memory, is_read }
             }
-            Phase::Challenged { nonces } => self.take(&packet, neighbour, &nonces),
+            Phase::Challenged { nonces } => self.take(&packet, own, neighbour, &nonces),
             Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
         }
     }
@@ -153,7 +163,26 @@ impl Exchange {
         }
     }
 
-    fn offer(&mut self, packet: &socket::Packet, neighbour: &Neighbour, nonce: Nonce) -> Outcome {
+    /// The memory of the other side's process, which reads this one's or does not want it.
+    fn attach(&self, message: &NeighbourMessage, own: Option<&Witness>) -> Option<Attached> {
+        own?;
+        let place: WitnessPlace = zerocopy::transmute!(message.nonce);
+        let attached = Attached::new(&self.socket, place);
+        attached
+            .inspect_err(|error| {
+                let (session, cure) = (self.session, cma::cure(error));
+                tracing::debug!(session, "a neighbour's memory cannot be read: {error}; {cure}");
+            })
+            .ok()
+    }
+
+    fn offer(
+        &mut self,
+        packet: &socket::Packet,
+        witness: Option<&Witness>,
+        neighbour: &Neighbour,
+        nonce: Nonce,
+    ) -> Outcome {
         let Some(challenge) = NeighbourMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
             return Outcome::Failed("no challenge came");
         };
@@ -165,7 +194,7 @@ impl Exchange {
             return Outcome::Failed("this host gives no memory to share");
         };
         let own = proof(neighbour, Side::Connected, nonces);
-        let offer = NeighbourMessage::new(KIND_MEMORY, neighbour.session, [0; 16], own);
+        let offer = NeighbourMessage::new(KIND_MEMORY, neighbour.session, place_of(witness), own);
         self.phase = Phase::Offered { segment: Box::new(segment) };
         match send(&self.socket, &offer, Some(&memory)) {
             Ok(()) => Outcome::Going,
@@ -176,6 +205,7 @@ impl Exchange {
     fn take(
         &mut self,
         packet: &socket::Packet,
+        own: Option<&Witness>,
         neighbour: &Neighbour,
         nonces: &[Nonce; 2],
     ) -> Outcome {
@@ -190,12 +220,19 @@ impl Exchange {
         let Some(Ok(segment)) = segment else {
             return Outcome::Failed("its memory is not what is shared");
         };
-        let ready = NeighbourMessage::new(KIND_READY, neighbour.session, [0; 16], [0; 16]);
+        let memory = self.attach(&offer, own);
+        let mut reads = [0; 16];
+        reads[0] = u8::from(memory.is_some());
+        let ready = NeighbourMessage::new(KIND_READY, neighbour.session, place_of(own), reads);
         if send(&self.socket, &ready, None).is_err() {
             return Outcome::Failed("it is gone");
         }
-        Outcome::Done { segment: Box::new(segment), writes: 1 }
+        Outcome::Done { segment: Box::new(segment), writes: 1, memory, is_read: false }
     }
+}
+
+fn place_of(witness: Option<&Witness>) -> [u8; 16] {
+    witness.map_or([0; 16], |witness| zerocopy::transmute!(witness.place()))
 }
 
 fn send(

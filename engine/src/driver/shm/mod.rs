@@ -22,6 +22,7 @@
 
 mod backlog;
 mod channel;
+pub(crate) mod cma;
 mod handshake;
 mod neighbours;
 mod ring;
@@ -30,20 +31,24 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use foldhash::fast::RandomState;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use self::channel::Channel;
+use self::cma::Witness;
 use self::handshake::Exchange;
 use self::ring::LONGEST;
 use crate::driver::lanes::{DriverCounters, Neighbour, SharedMemoryFigures};
+use crate::memory::Shape;
 use crate::wire::packet;
+use crate::wire::rts::CmaSource;
 
 /// Channels that are looked at in each call for a datagram: those that something came by lately.
 const HOT: usize = 8;
@@ -105,11 +110,15 @@ pub(super) struct Shm {
     is_asleep: bool,
     owner_is_absent: bool,
     figures: SharedMemoryFigures,
+    /// By what neighbours know that they read this engine's memory; `None`: they may not.
+    witness: Option<Arc<Witness>>,
+    /// Sessions whose other side can read that, or cannot any more.
+    cma_news: VecDeque<(u64, bool)>,
 }
 
 impl Shm {
-    /// For the engine of this id.
-    pub(super) fn open(engine: u64) -> io::Result<Self> {
+    /// For the engine of this id. `has_cma`: long messages may be read from memory.
+    pub(super) fn open(engine: u64, has_cma: bool) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let listener = socket::listen(engine)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -140,6 +149,8 @@ impl Shm {
             is_asleep: false,
             owner_is_absent: false,
             figures: SharedMemoryFigures::default(),
+            witness: has_cma.then(|| Arc::new(Witness::new())),
+            cma_news: VecDeque::new(),
         })
     }
 
@@ -159,7 +170,50 @@ impl Shm {
     }
 
     pub(super) fn figures(&self) -> SharedMemoryFigures {
-        SharedMemoryFigures { neighbours: self.by_session.len(), ..self.figures }
+        let readable = self.channels.iter().flatten().filter(|it| it.memory.is_some()).count();
+        SharedMemoryFigures { neighbours: self.by_session.len(), readable, ..self.figures }
+    }
+
+    // ---- Memory of other processes ----
+
+    /// By what neighbours know that they read this engine's memory.
+    pub(super) fn witness(&self) -> Option<Arc<Witness>> {
+        self.witness.clone()
+    }
+
+    /// The next session whose other side can read this engine's memory, or cannot any more.
+    #[inline]
+    pub(super) fn next_cma_news(&mut self) -> Option<(u64, bool)> {
+        self.cma_news.pop_front()
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::read_by_cma`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(super) unsafe fn read_by_cma(
+        &mut self,
+        session: u64,
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let index = self.by_session.get(&session).copied();
+        let channel = index.and_then(|index| self.channels.get_mut(index as usize)?.as_mut());
+        let memory = channel.and_then(|channel| channel.memory.as_mut());
+        let memory = memory.ok_or_else(|| io::Error::other("there is no neighbour any more"))?;
+        // SAFETY: the caller's promise.
+        let read = unsafe { memory.read(source, into, offset, length) };
+        match read {
+            Ok(()) => {
+                self.figures.read_calls += 1;
+                self.figures.read_bytes += length as u64;
+            }
+            Err(_) => self.figures.read_failures += 1,
+        }
+        read
     }
 
     // ---- Sending ----
@@ -377,6 +431,15 @@ impl Shm {
         self.owner_is_absent = false;
         if self.has_received() {
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// What was shown to neighbours is not theirs to read any more.
+impl Drop for Shm {
+    fn drop(&mut self) {
+        if let Some(witness) = &self.witness {
+            witness.end();
         }
     }
 }

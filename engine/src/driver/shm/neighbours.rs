@@ -11,6 +11,7 @@ use super::channel::Channel;
 use super::handshake::{Exchange, Outcome};
 use super::{BELL, Known, LISTENER, Shm, socket};
 use crate::driver::lanes::Neighbour;
+use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
 /// Exchanges under way; of more, the oldest ends.
 pub(super) const EXCHANGES_MAX: usize = 64;
@@ -143,8 +144,9 @@ impl Shm {
         let exchange = &mut self.exchanges[at].1;
         let outcome = match socket::receive(exchange.socket.as_fd()) {
             Ok(packet) => {
-                let known = &self.known;
-                exchange.handle(packet, |session| known.get(&session).map(|it| &it.neighbour))
+                let (known, witness) = (&self.known, self.witness.as_deref());
+                let find = |session| known.get(&session).map(|it: &Known| &it.neighbour);
+                exchange.handle(packet, witness, find)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Going,
             Err(_) => Outcome::Failed("it is gone"),
@@ -157,12 +159,19 @@ impl Shm {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
             match socket::receive(channel.socket.as_fd()) {
-                Ok(packet) if packet.bytes().len() == 1 && packet.descriptor.is_none() => {}
+                Ok(packet) if packet.bytes() == [SIGN_LOOK] && packet.descriptor.is_none() => {}
+                Ok(packet) if packet.bytes() == [SIGN_READS] && packet.descriptor.is_none() => {
+                    channel.is_read = self.witness.is_some();
+                    self.cma_news.push_back((channel.session, channel.is_read));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 _ => {
                     tracing::debug!(session = channel.session, "a neighbour's memory ends");
                     let session = channel.session;
                     channel.end();
+                    if channel.is_read {
+                        self.cma_news.push_back((session, false));
+                    }
                     // The end is not told twice.
                     let _ = epoll::delete(&self.epoll, &channel.socket);
                     if !channel.has_received() {
@@ -190,7 +199,7 @@ impl Shm {
                 tracing::debug!(?session, "no shared memory with a neighbour: {why}");
                 self.figures.refused += 1;
             }
-            Outcome::Done { segment, writes } => {
+            Outcome::Done { segment, writes, memory, is_read } => {
                 let known = session.and_then(|session| self.known.get_mut(&session));
                 let Some(known) = known else { return };
                 known.tries = 0;
@@ -199,7 +208,12 @@ impl Shm {
                 if let Some(&old) = self.by_session.get(&session) {
                     self.remove(old);
                 }
-                let channel = Channel::new(exchange.socket, session, address, *segment, writes);
+                let socket = exchange.socket;
+                let mut channel = Channel::new(socket, session, address, *segment, writes, memory);
+                channel.is_read = is_read;
+                if is_read {
+                    self.cma_news.push_back((session, true));
+                }
                 self.insert(name, channel);
             }
         }
@@ -240,6 +254,9 @@ impl Shm {
         let Some(channel) = self.channels.get_mut(index as usize).and_then(Option::take) else {
             return;
         };
+        if channel.is_read && !channel.is_ending() {
+            self.cma_news.push_back((channel.session, false));
+        }
         self.names[index as usize] = 0;
         self.by_session.remove(&channel.session);
         self.order.retain(|&it| it != index);

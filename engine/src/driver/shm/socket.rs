@@ -113,8 +113,9 @@ pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
     Ok(Packet { bytes, length: got.bytes, descriptor })
 }
 
-/// Has the other side look into its ring. A socket that is full has said so already.
-pub(super) fn wake(connection: impl AsFd) {
+/// Sends one byte to the other side of a channel. A socket that is full of them has had it look
+/// into its ring already.
+pub(super) fn sign(connection: impl AsFd, byte: u8) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let _ = rustix::net::send(connection, &[1], flags);
+    let _ = rustix::net::send(connection, &[byte], flags);
 }

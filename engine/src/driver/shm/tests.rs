@@ -48,7 +48,7 @@ fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
 /// Two engines with a session of this number, whose sides have these keys.
 fn two(session: u64, keys: [[u8; 32]; 2]) -> [Shm; 2] {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true).unwrap());
     both[0].meet(neighbour(session, ids[1], true, keys[0]));
     both[1].meet(neighbour(session, ids[0], false, keys[1]));
     both
@@ -115,7 +115,7 @@ fn datagrams_go_both_ways_and_others_do_not() {
 #[test]
 fn who_connects_first_waits_for_the_session_of_who_listens() {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true).unwrap());
     both[0].meet(neighbour(9, ids[1], true, KEY));
     for _ in 0..10 {
         serve(&mut both);
@@ -142,10 +142,10 @@ fn another_key_shares_nothing() {
 #[test]
 fn a_name_that_is_taken_is_an_error_and_one_that_is_free_again_is_not() {
     let id = engine();
-    let first = Shm::open(id).unwrap();
-    assert!(Shm::open(id).is_err());
+    let first = Shm::open(id, true).unwrap();
+    assert!(Shm::open(id, true).is_err());
     drop(first);
-    assert!(Shm::open(id).is_ok());
+    assert!(Shm::open(id, true).is_ok());
 }
 
 /// RR-SHM-5
@@ -169,8 +169,8 @@ fn what_was_written_before_the_end_is_read_and_then_it_is_over() {
 #[test]
 fn a_neighbour_that_comes_back_is_asked_again() {
     let ids = [engine(), engine()];
-    let mut left = Shm::open(ids[0]).unwrap();
-    let mut right = Shm::open(ids[1]).unwrap();
+    let mut left = Shm::open(ids[0], true).unwrap();
+    let mut right = Shm::open(ids[1], true).unwrap();
     left.meet(neighbour(5, ids[1], true, KEY));
     right.meet(neighbour(5, ids[0], false, KEY));
     let mut both = [left, right];
@@ -180,7 +180,7 @@ fn a_neighbour_that_comes_back_is_asked_again() {
     left.called();
     left.serve(false);
     assert!(!left.is_up());
-    let mut right = Shm::open(ids[1]).unwrap();
+    let mut right = Shm::open(ids[1], true).unwrap();
     right.meet(neighbour(5, ids[0], false, KEY));
     let mut both = [left, right];
     until(&mut both, |both| both.iter().all(Shm::is_up));
@@ -279,11 +279,11 @@ fn only_who_sleeps_is_woken() {
 fn many_neighbours_are_all_heard() {
     const COUNT: u64 = 40;
     let id = engine();
-    let mut hub = Shm::open(id).unwrap();
+    let mut hub = Shm::open(id, true).unwrap();
     let mut others = Vec::new();
     for session in 1..=COUNT {
         let other = engine();
-        let mut shm = Shm::open(other).unwrap();
+        let mut shm = Shm::open(other, true).unwrap();
         shm.meet(neighbour(session, id, true, KEY));
         hub.meet(neighbour(session, other, false, KEY));
         others.push(shm);
@@ -352,7 +352,7 @@ fn says(socket: &OwnedFd, message: &NeighbourMessage, memory: Option<&OwnedFd>) 
 #[test]
 fn strangers_get_nothing_and_their_number_is_bounded() {
     let id = engine();
-    let mut shm = Shm::open(id).unwrap();
+    let mut shm = Shm::open(id, true).unwrap();
     let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
     let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 48], &hello.as_bytes()[..47]];
     for bytes in garbage {
@@ -365,7 +365,7 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
         let socket = stranger(&mut shm, id);
         let (mut message, mut memory) = (hello, None);
         match change {
-            0 => message.version = 2.into(),
+            0 => message.version = 1.into(),
             1 => message.kind = KIND_READY.into(),
             _ => memory = Some(socket.try_clone().unwrap()),
         }
@@ -409,7 +409,7 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
 fn memory_of_another_kind_is_refused_after_a_right_proof() {
     let id = engine();
     for kind in 0..3 {
-        let mut shm = Shm::open(id).unwrap();
+        let mut shm = Shm::open(id, true).unwrap();
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
         let bytes = if kind == 0 { SEGMENT_BYTES } else { SEGMENT_BYTES / 2 };
@@ -453,7 +453,7 @@ fn a_neighbour_that_scribbles_over_everything_is_given_up() {
     for seed in 0..20_u64 {
         let [mut victim, hostile] = shared(5);
         let channel = hostile.channels[0].as_ref().unwrap();
-        let (memory, is_over) = (channel.memory(), Arc::new(AtomicBool::new(false)));
+        let (memory, is_over) = (channel.mapped_again(), Arc::new(AtomicBool::new(false)));
         let scribbling = std::thread::spawn({
             let is_over = Arc::clone(&is_over);
             move || {

@@ -270,6 +270,7 @@ impl Net {
             DriverEvent::DatagramsReadable => (10, None),
             DriverEvent::DatagramsWritable => (11, None),
             DriverEvent::RailChanged { .. } => (12, None),
+            DriverEvent::CmaChanged { .. } => (13, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

@@ -118,6 +118,13 @@ impl Effects for Completions {
         }
     }
 
+    #[cold]
+    fn revoke(&mut self) {
+        if let Some(witness) = &self.witness {
+            witness.revoke();
+        }
+    }
+
     fn copy_speed(&self) -> CopySpeed {
         self.copies.speed()
     }

@@ -233,6 +233,7 @@ impl Engine {
         let bytes_max = state.datagrams.is_open().then_some(bytes_max);
         state.paths.resume(&mut state.core, bytes_max);
         for session in 0..self.state.controls.len() {
+            self.state.core.set_cma(session as u32, false);
             self.meet(session as u32);
             self.state.controls[session].awaits_room = false;
             self.transmit_all(session as u32);

@@ -166,6 +166,8 @@ pub(crate) struct Datagram {
     long_awaited: bool,
     /// Messages that fit no datagram go by the stream.
     pub(in crate::proto) has_stream: bool,
+    /// The peer can read messages from this process's memory.
+    pub(in crate::proto) has_cma: bool,
     /// Bulk data goes in datagrams.
     bulk: Option<Box<Bulk>>,
     open: Option<Id>,
@@ -204,6 +206,7 @@ impl Datagram {
             long_delivered: 0,
             long_awaited: false,
             has_stream: false,
+            has_cma: false,
             bulk: has_bulk.then(Box::default),
             open: None,
             next_frame: 0,

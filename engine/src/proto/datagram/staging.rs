@@ -18,7 +18,7 @@ use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::one_sided::{ONE_SIDED_HEADER_BYTES, OneSided};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
-use crate::wire::rts::RTS_HEADER_BYTES;
+use crate::wire::rts::{CMA_SOURCE_BYTES, FLAG_CMA, RTS_HEADER_BYTES};
 use crate::wire::{DATA_BYTES, Eager, Rts, frame};
 
 /// How a message goes.
@@ -37,6 +37,8 @@ struct Course {
     payload: usize,
     /// By long segments, which go by the stream.
     is_long: bool,
+    /// The payload is a [`crate::wire::rts::CmaSource`].
+    has_source: bool,
 }
 
 /// A header that says which message is before it.
@@ -198,7 +200,7 @@ impl Core {
         let Some(course) = self.how_to_send(slot, &request) else {
             return self.blocked(slot);
         };
-        let Course { how, payload, .. } = course;
+        let Course { how, payload, has_source, .. } = course;
         let report = how != How::Pulled && level == CompletionLevel::Match;
         let (mut flags, name) =
             if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
@@ -207,7 +209,8 @@ impl Core {
         }
         let charged = if how == How::Pulled { payload } else { length as usize };
         let pushed = if how == How::Pulled {
-            let header = rts_header(&request, target, id, payload as u32);
+            let mut header = rts_header(&request, target, id, payload as u32);
+            header.flags |= if has_source { FLAG_CMA } else { 0 };
             self.push_envelope(slot, &request, target, header, course)
         } else {
             let header = eager_header(&request, target, flags, name);
@@ -224,7 +227,9 @@ impl Core {
         let completes = how == How::Whole && level == CompletionLevel::Inject;
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (how, level) {
-            (How::Pulled, _) => OperationState::Serving(Serving::default()),
+            (How::Pulled, _) => {
+                OperationState::Serving(Serving { has_source, ..Serving::default() })
+            }
             (How::Parts, _) => OperationState::Fragmenting(Fragmenting::new(level, number)),
             (How::Whole, CompletionLevel::Match) => OperationState::AwaitMatch,
             (How::Whole, _) => OperationState::AwaitDelivery,
@@ -243,6 +248,7 @@ impl Core {
         segment.ends_unheard |= completes;
         let room = segment.newest(payload);
         match how {
+            How::Pulled if has_source => Staged::Source { room },
             How::Pulled => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }
@@ -267,7 +273,10 @@ impl Core {
         let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
         let is_eager = is_eager && (is_short || !should_pull);
         let is_long = is_eager && !is_short && datagram.has_stream;
-        let (how, header, payload) = if !is_eager {
+        let has_source = !is_eager && datagram.has_cma && bytes_left >= CMA_SOURCE_BYTES as u64;
+        let (how, header, payload) = if has_source {
+            (How::Pulled, RTS_HEADER_BYTES, CMA_SOURCE_BYTES)
+        } else if !is_eager {
             let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
             let room = longest - RTS_HEADER_BYTES - data_bytes;
             let first = (first.min(eager_limit) as usize).min(room);
@@ -284,7 +293,7 @@ impl Core {
         } else {
             datagram.has_room(pool, room, false)
         };
-        let course = Course { how, payload, is_long };
+        let course = Course { how, payload, is_long, has_source };
         (session.envelope_credit.available() > 0 && has_room).then_some(course)
     }
 

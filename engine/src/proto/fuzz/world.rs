@@ -577,7 +577,9 @@ impl World {
                     self.kernel.complete(id, Ended::Sent { accepted: 0 });
                 }
                 Staged::Eager { .. } | Staged::Rts { .. } => {}
-                Staged::Part { .. } => unreachable!("a stream carries whole messages"),
+                Staged::Part { .. } | Staged::Source { .. } => {
+                    unreachable!("a stream carries whole messages")
+                }
                 Staged::Blocked => {
                     blocked += 1;
                     if blocked > self.core.sessions.len() {

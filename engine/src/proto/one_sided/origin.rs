@@ -468,7 +468,7 @@ impl Core {
         let (length, hint) = (operation.length, operation.hint);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
         let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
-        let offered = Offered { send_operation, hint, first: 0 };
+        let offered = Offered { send_operation, hint, first: 0, source: None };
         self.pull(id, slot, offered, arrival, effects);
     }
 

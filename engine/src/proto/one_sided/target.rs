@@ -181,7 +181,7 @@ impl Core {
         let one_sided = session.one_sided.get_or_insert_default();
         one_sided.served += 1;
         if is_write {
-            let offered = Offered { send_operation: to, hint: Hint::None, first: 0 };
+            let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source: None };
             self.pull(id, slot, offered, arrival, effects);
         } else {
             one_sided.replies.push_back(id);

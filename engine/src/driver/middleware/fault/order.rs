@@ -16,7 +16,8 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
         DriverEvent::ChunkReleased { .. }
         | DriverEvent::DatagramsReadable
         | DriverEvent::DatagramsWritable
-        | DriverEvent::RailChanged { .. } => None,
+        | DriverEvent::RailChanged { .. }
+        | DriverEvent::CmaChanged { .. } => None,
     }
 }
 
@@ -26,6 +27,10 @@ pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
     match (later, earlier) {
         (DriverEvent::ChunkReleased { .. }, DriverEvent::ChunkSent { .. })
         | (DriverEvent::Closed { .. }, DriverEvent::ChunkReleased { .. }) => true,
+        (
+            DriverEvent::CmaChanged { session: later, .. },
+            DriverEvent::CmaChanged { session: earlier, .. },
+        ) => later == earlier,
         _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
     }
 }

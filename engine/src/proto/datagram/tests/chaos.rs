@@ -70,6 +70,10 @@ impl Plan {
         if random.random_bool(0.3) {
             world.use_streams(one_of(&mut random, &[1, 4, 40]));
         }
+        if random.random_bool(0.3) {
+            world.use_cma(true);
+            world.cma_failure = one_of(&mut random, &[0.0, 0.01, 0.3]);
+        }
         let favourite = Stream { from: 0, source: 0, to: 1, target: 0, context: 1 };
         let favourite = random.random_bool(0.5).then_some(favourite);
         let (directed, owed) = (BTreeMap::new(), Vec::new());

@@ -2,6 +2,7 @@
 
 mod bulk;
 mod chaos;
+mod cma;
 mod hostile;
 mod parts;
 mod properties;

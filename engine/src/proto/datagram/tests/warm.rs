@@ -54,6 +54,7 @@ impl Wire {
                 match core.stage(id) {
                     Staged::Eager { room, .. }
                     | Staged::Rts { room }
+                    | Staged::Source { room }
                     | Staged::Part { room, .. } => room.fill(7),
                     Staged::Blocked => {}
                 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use zerocopy::IntoBytes;
 
 use super::super::super::by_hand::{Memory, connect, lane_hello, locator};
 use super::super::super::core::{Action, Config, Core};
@@ -16,6 +17,7 @@ use super::super::super::receive::ReceiveRequest;
 use super::super::super::rendezvous::ChunkReceive;
 use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
+use super::cma::source_of;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Endpoints of each engine.
@@ -132,6 +134,12 @@ pub(super) struct World {
     pub(super) stream_steps: Option<u64>,
     /// Segments that went by streams.
     pub(super) segments: u64,
+    /// Some grants are refused, which closes their lane.
+    pub(super) refuses: bool,
+    /// How often a piece of a message cannot be read from its sender's memory.
+    pub(super) cma_failure: f64,
+    /// Bytes that were read so.
+    pub(super) cma_bytes: u64,
 }
 
 fn engine_of(node: usize) -> u64 {
@@ -180,6 +188,9 @@ impl World {
             has_bulk: true,
             stream_steps: None,
             segments: 0,
+            cma_failure: 0.0,
+            refuses: false,
+            cma_bytes: 0,
         };
         for left in 0..count {
             for right in left + 1..count {
@@ -364,6 +375,10 @@ impl World {
                     room.copy_from_slice(&node.memory.bytes[&id][..room.len()]);
                     false
                 }
+                Staged::Source { room } => {
+                    room.copy_from_slice(source_of(&node.memory, id).as_bytes());
+                    false
+                }
                 Staged::Part { room, offset, completes } => {
                     let end = offset + room.len();
                     room.copy_from_slice(&node.memory.bytes[&id][offset..end]);
@@ -386,6 +401,7 @@ impl World {
     fn turn(&mut self, number: usize) {
         self.stage(number);
         self.nodes[number].core.poll_grants(self.now);
+        self.read_by_cma(number);
         self.carry_out(number);
         if self.has_bulk {
             self.move_chunks(number);
@@ -455,7 +471,9 @@ impl World {
         while let Some(action) = self.nodes[number].core.poll_action() {
             if let Action::OpenLane { session, lane } = action {
                 self.open_lane(number, session, lane);
-            } else if let Action::CloseLane { lane, .. } = action {
+            } else if let Action::CloseLane { lane, .. } = action
+                && !self.refuses
+            {
                 panic!("lane {lane:?} closed: nothing is wrong with it");
             } else {
                 self.nodes[number].actions.push(action);

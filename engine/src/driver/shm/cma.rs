@@ -1,0 +1,286 @@
+//! Cross-memory attach: one engine reads messages from the memory of another one's process, by one
+//! system call and one copy (`process_vm_readv`).
+//!
+//! Process ids are not trusted: they are those of another namespace, or of a process that is gone and
+//! has a successor. So each call also reads the *witness* of the engine that it means, behind the
+//! message: the kernel copies in this order, and what was the right process after the message was it
+//! before. The count beside it says that the sender has not taken the memory back meanwhile.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::memory::{Shape, Span};
+use crate::wire::neighbour::WitnessPlace;
+use crate::wire::rts::CmaSource;
+
+/// Pieces of memory of one call (`IOV_MAX`), one of which is the witness.
+const PIECES_MAX: usize = 1024;
+
+/// Two words by which peers know that they read this engine's memory, and whether what they read
+/// counts.
+///
+/// Cleared when its engine's driver ends, before the memory of operations does.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Witness {
+    word: AtomicU64,
+    revocations: AtomicU64,
+}
+
+/// Words of a [`Witness`].
+const WORDS: usize = 2;
+const _: () = assert!(size_of::<Witness>() == WORDS * size_of::<u64>());
+
+impl Witness {
+    pub(super) fn new() -> Self {
+        let word = AtomicU64::new(rand::random::<u64>() | 1);
+        Self { word, revocations: AtomicU64::new(0) }
+    }
+
+    /// What neighbours are told.
+    pub(super) fn place(&self) -> WitnessPlace {
+        let address = (&raw const *self).expose_provenance() as u64;
+        WitnessPlace { address: address.into(), word: self.word().into() }
+    }
+
+    fn word(&self) -> u64 {
+        self.word.load(Ordering::Relaxed).to_le()
+    }
+
+    /// How often memory was taken back so far.
+    pub(crate) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Relaxed)
+    }
+
+    /// What peers read from now on does not count, by whatever they were told before.
+    pub(crate) fn revoke(&self) {
+        self.revocations.fetch_add(1, Ordering::Relaxed);
+        // Before anything is written to the memory that is taken back.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Nothing is read any more.
+    pub(super) fn end(&self) {
+        self.word.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The memory of a neighbour's process.
+#[derive(Debug)]
+pub(super) struct Attached {
+    process: libc::pid_t,
+    witness: WitnessPlace,
+    /// The memory of a call; kept for the next one.
+    pieces: Vec<libc::iovec>,
+}
+
+// SAFETY: the pointers in `pieces` are only those of the last call, and handed to the kernel within
+// the next one, which writes the list anew.
+unsafe impl Send for Attached {}
+
+impl Attached {
+    /// The process at the other end of a connection, if its memory can be read.
+    ///
+    /// # Errors
+    ///
+    /// It does not want to be read, its process is not of this namespace, or the kernel refuses.
+    pub(super) fn new(connection: impl AsFd, witness: WitnessPlace) -> io::Result<Self> {
+        if witness.address.get() == 0 {
+            return Err(io::Error::other("the neighbour does not want it"));
+        }
+        let process = process_of(connection.as_fd())?;
+        if process == 0 {
+            return Err(io::Error::other(
+                "its process is in a PID namespace that is not seen here",
+            ));
+        }
+        let mut attached = Self { process, witness, pieces: Vec::new() };
+        let nothing = Shape::empty();
+        // SAFETY: nothing is read but the witness.
+        unsafe { attached.call(0, None, &nothing, 0, 0) }?;
+        Ok(attached)
+    }
+
+    /// Reads `length` bytes at `offset` of the neighbour's message to the same place of `into`.
+    ///
+    /// # Errors
+    ///
+    /// They were not read, or do not count: the process is gone, or another one, or may not be read
+    /// any more; its engine has taken the memory back, or has ended; this side's memory is in more
+    /// than a thousand pieces.
+    ///
+    /// # Safety
+    ///
+    /// The memory of `into` is live and writable, and nothing else accesses these bytes of it
+    /// during the call.
+    pub(super) unsafe fn read(
+        &mut self,
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let address = source.address.get().checked_add(offset as u64);
+        let address = address.ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.call(address, Some(source.revocations.get()), into, offset, length) }
+    }
+
+    /// See [`Self::read`]; without `revocations` any count of them is right.
+    unsafe fn call(
+        &mut self,
+        address: u64,
+        revocations: Option<u64>,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let mut seen = [0_u64; WORDS];
+        self.pieces.clear();
+        let piece = |span: Span| libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len };
+        self.pieces.extend(into.spans(offset, length).take(PIECES_MAX).map(piece));
+        if self.pieces.len() == PIECES_MAX {
+            return Err(io::Error::other("the receive is in too many pieces"));
+        }
+        let witness = Span { ptr: (&raw mut seen).cast(), len: size_of_val(&seen) };
+        self.pieces.push(piece(witness));
+        let there = |address: u64, length| {
+            let iov_base = std::ptr::without_provenance_mut(address as usize);
+            libc::iovec { iov_base, iov_len: length }
+        };
+        let theirs =
+            [there(address, length), there(self.witness.address.get(), size_of_val(&seen))];
+        // An address of no bytes may be anything.
+        let theirs = if length == 0 { &theirs[1..] } else { &theirs[..] };
+        // SAFETY: the caller's promise for `into`, and `seen` is this function's own; the kernel
+        // checks the addresses of the other process, and returns when it has done with both.
+        let got = unsafe {
+            libc::process_vm_readv(
+                self.process,
+                self.pieces.as_ptr(),
+                self.pieces.len() as libc::c_ulong,
+                theirs.as_ptr(),
+                theirs.len() as libc::c_ulong,
+                0,
+            )
+        };
+        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+        if got != length + size_of_val(&seen) {
+            return Err(io::Error::other("its memory ends before the message does"));
+        }
+        let [word, count] = seen.map(u64::from_le);
+        if word != self.witness.word.get() {
+            return Err(io::Error::other("its engine has ended"));
+        }
+        if revocations.is_some_and(|told| told != count) {
+            return Err(io::Error::other("its sender has taken memory back"));
+        }
+        Ok(())
+    }
+}
+
+/// The id, in this process's namespace, of the process that made the other end of a connection; 0:
+/// it has none there.
+fn process_of(connection: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes at most, which `peer` has.
+    let failed = unsafe {
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        let (value, length) = ((&raw mut peer).cast(), &raw mut length);
+        libc::getsockopt(connection.as_raw_fd(), level, option, value, length)
+    };
+    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer.pid) }
+}
+
+/// What an administrator can do where the kernel refuses.
+pub(super) fn cure(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            "the kernel refuses: both processes need the same user and user namespace, and where \
+             Yama is in use kernel.yama.ptrace_scope = 0, or CAP_SYS_PTRACE"
+        }
+        Some(libc::ENOSYS) => "the kernel, or a seccomp filter of the container, has no such call",
+        _ => "long messages go by the NIC's lanes",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn attach(witness: &Witness) -> Attached {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        Attached::new(&ours, witness.place()).unwrap()
+    }
+
+    fn source(bytes: &[u8], revocations: u64) -> CmaSource {
+        let address = bytes.as_ptr().expose_provenance() as u64;
+        CmaSource { address: address.into(), revocations: revocations.into() }
+    }
+
+    /// RR-SHM-7
+    #[test]
+    fn what_is_revoked_while_it_is_read_does_not_count() {
+        let witness = Arc::new(Witness::new());
+        let mut attached = attach(&witness);
+        let message: Vec<u8> = (0..100_000_u32).map(|it| it as u8).collect();
+        let mut memory = vec![0; message.len()];
+        let into = Shape::contiguous(memory.as_mut_ptr(), memory.len());
+        let told = source(&message, witness.revocations());
+        // SAFETY: `memory` is alive, and only read below.
+        let mut read = |told, offset, length| unsafe { attached.read(told, &into, offset, length) };
+        read(told, 0, 60_000).unwrap();
+        read(told, 60_000, 40_000).unwrap();
+        witness.revoke();
+        assert!(read(told, 0, 1).is_err(), "the memory may be something else");
+        read(source(&message, 1), 0, 1).unwrap();
+        witness.end();
+        assert!(read(source(&message, 1), 0, 1).is_err(), "the engine is gone");
+        assert_eq!(memory, message);
+    }
+
+    #[test]
+    fn pieces_of_a_receive_are_filled_in_order_and_holes_are_errors() {
+        let witness = Witness::new();
+        let mut attached = attach(&witness);
+        let message: Vec<u8> = (0..64).collect();
+        let mut memory = [0_u8; 128];
+        let into = Shape::strided(memory.as_mut_ptr(), 8, 16, 8);
+        let told = source(&message, 0);
+        // SAFETY: `memory` is alive, and only read below.
+        unsafe { attached.read(told, &into, 4, 60) }.unwrap();
+        let there = |at: usize| memory[at / 8 * 16 + at % 8];
+        assert!((4..64).all(|at| there(at) == message[at]));
+        assert_eq!(memory[8..16], [0; 8], "between the blocks");
+        let nowhere = CmaSource { address: 4096.into(), revocations: 0.into() };
+        // SAFETY: as above.
+        let error = unsafe { attached.read(nowhere, &into, 0, 64) }.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        let beyond = CmaSource { address: u64::MAX.into(), revocations: 0.into() };
+        // SAFETY: as above.
+        assert!(unsafe { attached.read(beyond, &into, 4, 8) }.is_err());
+        let pieces = Shape::strided(memory.as_mut_ptr(), 0, 1, 4);
+        // SAFETY: as above; it has no bytes.
+        unsafe { attached.read(told, &pieces, 0, 0) }.unwrap();
+    }
+
+    #[test]
+    fn nobody_is_attached_who_has_no_witness_or_another_one() {
+        let witness = Witness::new();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let WitnessPlace { address, word } = witness.place();
+        for wrong in [
+            WitnessPlace { address: 0.into(), word },
+            WitnessPlace { address, word: (word.get() ^ 2).into() },
+            WitnessPlace { address: 8.into(), word },
+        ] {
+            assert!(Attached::new(&ours, wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

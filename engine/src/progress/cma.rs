@@ -1,0 +1,72 @@
+//! Long messages between processes of one host: read from the sender's memory.
+
+use zerocopy::IntoBytes;
+
+use super::completions::Completions;
+use super::engine::Engine;
+use crate::proto::table::Id;
+use crate::wire::rts::CmaSource;
+
+/// What one turn reads, in bytes: 20 us or so, for which short messages wait.
+const BYTES_PER_TURN: u64 = 256 << 10;
+
+impl Completions {
+    /// Writes into `room` where the message of a send is, for peers to read it there.
+    pub(super) fn write_source(&self, id: Id, room: &mut [u8]) {
+        let span = self.shape(id).and_then(|shape| shape.as_span());
+        let source = span.zip(self.witness.as_ref()).map(|(span, witness)| CmaSource {
+            address: (span.ptr.expose_provenance() as u64).into(),
+            revocations: witness.revocations().into(),
+        });
+        // Of more than one piece nothing is said, and the message is granted.
+        let nowhere = CmaSource { address: 0.into(), revocations: 0.into() };
+        room.copy_from_slice(source.unwrap_or(nowhere).as_bytes());
+    }
+}
+
+impl Engine {
+    /// The other side of a session can read this process's memory, or cannot any more.
+    pub(super) fn handle_cma_changed(&mut self, name: u64, is_able: bool) {
+        let state = &mut *self.state;
+        let found = (0..state.controls.len() as u32)
+            .find(|&slot| state.paths.first_path(slot).is_some_and(|(known, _)| known == name));
+        if let Some(slot) = found {
+            state.core.set_cma(slot, is_able);
+        }
+    }
+
+    /// Reads the next piece of what peers have in their memory. `true`: there was some.
+    ///
+    /// RR-SHM-7.
+    #[inline]
+    pub(super) fn read_by_cma(&mut self) -> bool {
+        self.state.core.has_cma() && self.read_pieces()
+    }
+
+    fn read_pieces(&mut self) -> bool {
+        let mut left = BYTES_PER_TURN;
+        let mut happened = false;
+        while left > 0
+            && let Some(read) = self.state.core.next_cma(if rare!(10) { 1 } else { left })
+        {
+            let state = &mut *self.state;
+            let path = state.paths.first_path(read.session);
+            let into = state.completions.shape(read.operation);
+            let is_good = path.zip(into).is_some_and(|((session, _), into)| {
+                let (offset, length) = (read.offset as usize, read.length as usize);
+                // SAFETY: the operation keeps its memory until it ends, which is not within this
+                // call; what peers may access meanwhile is no memory of a receive.
+                let read =
+                    unsafe { self.driver.read_by_cma(session, read.source, into, offset, length) };
+                read.inspect_err(|error| {
+                    tracing::debug!(session, "a message goes by lanes: {error}");
+                })
+                .is_ok()
+            });
+            state.core.handle_cma(read, is_good, &mut state.completions);
+            left = left.saturating_sub(read.length.max(1));
+            happened = true;
+        }
+        happened
+    }
+}
