@@ -50,22 +50,39 @@ fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize) -> 
 
 /// Bounces messages until both sides share memory.
 fn until_shared(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool) {
+    until(endpoint, peer, is_first, 1, |figures| figures.received > 0);
+}
+
+/// The same until both have read a message from the other's memory.
+fn until_read(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool) {
+    until(endpoint, peer, is_first, 100_000, |figures| figures.read_calls > 0);
+}
+
+/// Bounces messages of `size` bytes until `is_so` on both sides.
+fn until(
+    endpoint: &Endpoint<Owned>,
+    peer: Peer,
+    is_first: bool,
+    size: usize,
+    is_so: impl Fn(SharedMemoryFigures) -> bool,
+) {
     let deadline = Instant::now() + LONG;
     loop {
-        let is_shared = u8::from(figures(endpoint).received > 0);
+        let is_ours = u8::from(is_so(figures(endpoint)));
         assert!(Instant::now() < deadline, "nothing comes by shared memory");
+        let ours = vec![is_ours; size];
         let theirs = match is_first {
             true => {
-                send(endpoint, peer, 1 << 40, &[is_shared]);
-                receive(endpoint, peer, 1 << 40, 1)[0]
+                send(endpoint, peer, 1 << 40, &ours);
+                receive(endpoint, peer, 1 << 40, size)[0]
             }
             false => {
-                let theirs = receive(endpoint, peer, 1 << 40, 1)[0];
-                send(endpoint, peer, 1 << 40, &[is_shared]);
+                let theirs = receive(endpoint, peer, 1 << 40, size)[0];
+                send(endpoint, peer, 1 << 40, &ours);
                 theirs
             }
         };
-        if theirs + is_shared == 2 {
+        if theirs + is_ours == 2 {
             return;
         }
         thread::sleep(Duration::from_millis(1));
@@ -286,6 +303,14 @@ impl Child {
         assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
     }
 
+    /// Waits until it stands still.
+    fn await_stop(&self) {
+        let mut status = 0;
+        // SAFETY: the status is a local of this function.
+        let pid = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WUNTRACED) };
+        assert!(pid == self.pid && libc::WIFSTOPPED(status));
+    }
+
     /// How it ended.
     fn end(self) -> libc::c_int {
         let deadline = Instant::now() + LONG;
@@ -391,4 +416,126 @@ fn a_peer_that_was_stopped_goes_on() {
     }
     receive(&endpoint, peer, 4, 0);
     assert_eq!(child.end(), 0);
+}
+
+/// RR-SHM-7: the sender need not run while its message is read.
+#[test]
+fn long_messages_are_read_from_a_process_that_stands_still() {
+    let _others = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    const SIZE: usize = 3 << 20;
+    let (child, endpoint, peer) = Child::start(|endpoint, peer| {
+        until_read(&endpoint, peer, false);
+        let bytes = pattern(5, SIZE);
+        let pending = endpoint.send(peer, tag(5), &bytes[..], SendOptions::new()).unwrap();
+        send(&endpoint, peer, 6, &[]);
+        pending.wait().unwrap();
+        receive(&endpoint, peer, 7, 0);
+    });
+    until_read(&endpoint, peer, true);
+    receive(&endpoint, peer, 6, 0);
+    child.signal(libc::SIGSTOP);
+    child.await_stop();
+    let before = figures(&endpoint);
+    assert!(receive(&endpoint, peer, 5, SIZE) == pattern(5, SIZE));
+    let figures = figures(&endpoint);
+    assert_eq!(figures.read_bytes - before.read_bytes, SIZE as u64);
+    assert_eq!(figures.read_failures, 0);
+    child.signal(libc::SIGCONT);
+    send(&endpoint, peer, 7, &[]);
+    assert_eq!(child.end(), 0);
+}
+
+/// RR-SHM-7
+#[test]
+fn what_a_process_that_is_gone_had_to_send_is_not_received() {
+    let _others = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    const SIZE: usize = 1 << 20;
+    let (child, endpoint, peer) = Child::start(|endpoint, peer| {
+        until_read(&endpoint, peer, false);
+        let bytes = pattern(5, SIZE);
+        let _pending = endpoint.send(peer, tag(5), &bytes[..], SendOptions::new()).unwrap();
+        send(&endpoint, peer, 6, &[]);
+        thread::sleep(LONG);
+    });
+    until_read(&endpoint, peer, true);
+    receive(&endpoint, peer, 6, 0);
+    child.signal(libc::SIGKILL);
+    let mut into = vec![0; SIZE];
+    let selector = Selector::from(peer, tag(5));
+    // Its memory goes before its sockets close, so that this side may not know yet.
+    let received = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new());
+    match received {
+        Ok(_) => assert!(into == pattern(5, SIZE), "read before it ended"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Lost, "{error}"),
+    }
+    assert_eq!(child.end(), libc::SIGKILL);
+}
+
+#[test]
+fn with_rings_alone_no_memory_of_processes_is_read() {
+    let _others = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    let rings: &[(&str, &str)] = &[("shared_memory", "rings"), ("control_lane", "udp")];
+    let side = |is_first: bool| {
+        move |endpoint: &Endpoint<Owned>, peer: Peer| {
+            until_shared(endpoint, peer, is_first);
+            for (number, size) in SIZES.into_iter().enumerate() {
+                let (number, bytes) = (number as u64, pattern(number as u64, size));
+                if is_first {
+                    send(endpoint, peer, number, &bytes);
+                } else {
+                    assert!(receive(endpoint, peer, number, size) == bytes, "size {size}");
+                }
+            }
+            let figures = figures(endpoint);
+            assert_eq!((figures.readable, figures.read_calls), (0, 0), "{figures:?}");
+        }
+    };
+    pair(rings, side(true), side(false));
+}
+
+/// What is read in pieces goes on while its receiver sleeps: nobody sends anything that wakes it.
+#[test]
+fn long_messages_are_read_to_their_end_for_who_sleeps_by_a_descriptor() {
+    let _others = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
+    const SIZE: usize = 16 << 20;
+    const WARM: u64 = 50;
+    let receiver = domain(ON).endpoint().unwrap().share().unwrap();
+    let address = receiver.address();
+    let sender = thread::spawn(move || {
+        let sender = domain(ON).endpoint().unwrap().attach().unwrap();
+        let peer = sender.insert(&address).unwrap();
+        for number in 0..WARM {
+            send(&sender, peer, 0, &pattern(number, 100_000));
+            thread::sleep(Duration::from_millis(1));
+        }
+        send(&sender, peer, 1, &pattern(7, SIZE));
+    });
+    for number in 0..WARM {
+        let mut into = vec![0; 100_000];
+        let selector = Selector::any(tag(0));
+        receiver.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
+        assert!(into == pattern(number, 100_000));
+    }
+    let selector = Selector::any(tag(1));
+    receiver.post_receive(selector, vec![0; SIZE], ReceiveOptions::new()).unwrap();
+    let (mut done, deadline) = (Vec::new(), Instant::now() + LONG);
+    let queue = receiver.receive_queue();
+    while done.is_empty() {
+        assert!(Instant::now() < deadline, "it is read no further");
+        if queue.arm().unwrap() {
+            let mut fd = libc::pollfd {
+                fd: std::os::fd::AsRawFd::as_raw_fd(&queue.wait_fd().unwrap()),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one descriptor, which lives as long as the queue.
+            unsafe { libc::poll(&raw mut fd, 1, 1000) };
+        }
+        queue.read_ready(&mut done, 1);
+    }
+    let buffer = done.pop().unwrap().buffer.unwrap();
+    assert!(buffer.as_slice() == Some(&pattern(7, SIZE)[..]));
+    let SharedMemoryState::On { figures, .. } = receiver.shared_memory() else { panic!() };
+    assert!(figures.read_bytes >= SIZE as u64, "{figures:?}");
+    sender.join().unwrap();
 }

@@ -208,6 +208,10 @@ pub(crate) enum FloorName {
     Wake,
     /// A line of the cache that two threads pass to and fro, on the first two cores.
     ShmLatency,
+    /// Reading long messages as from the memory of another process (`process_vm_readv`).
+    CmaStream,
+    /// Copying them through memory that two threads share, one on each of the first two cores.
+    ShmStream,
 }
 
 /// What messages are for.
@@ -324,23 +328,26 @@ pub(crate) enum Lanes {
     /// Everything in datagrams by UDP, bulk too: no bulk lane.
     UdpOnly,
     /// Datagrams by shared memory as control lane, an error where both sides are not on one host;
-    /// bulk by io_uring.
+    /// long messages read from the sender's memory, or by io_uring where the kernel refuses that.
     Shm,
 }
+
+/// Of lanes that are those of NICs, also where both sides are on one host.
+const NO_MEMORY: (&str, &str) = ("shared_memory", "off");
 
 impl Lanes {
     /// Ringrail's settings: names and values.
     pub(crate) fn settings(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Uring => &[("lanes", "uring"), ("control_lane", "tcp")],
-            Self::Sockets => &[("lanes", "sockets"), ("control_lane", "tcp")],
+            Self::Uring => &[("lanes", "uring"), ("control_lane", "tcp"), NO_MEMORY],
+            Self::Sockets => &[("lanes", "sockets"), ("control_lane", "tcp"), NO_MEMORY],
             Self::Auto => &[("lanes", "auto")],
-            Self::Udp => &[("lanes", "uring"), ("control_lane", "udp")],
-            Self::UdpSockets => &[("lanes", "sockets"), ("control_lane", "udp")],
-            Self::Xdp => &[("lanes", "uring"), ("control_lane", "xdp")],
-            Self::Hybrid => &[("lanes", "uring"), ("control_lane", "auto")],
-            Self::XdpOnly => &[("control_lane", "xdp"), ("bulk_lane", "datagram")],
-            Self::UdpOnly => &[("control_lane", "udp"), ("bulk_lane", "datagram")],
+            Self::Udp => &[("lanes", "uring"), ("control_lane", "udp"), NO_MEMORY],
+            Self::UdpSockets => &[("lanes", "sockets"), ("control_lane", "udp"), NO_MEMORY],
+            Self::Xdp => &[("lanes", "uring"), ("control_lane", "xdp"), NO_MEMORY],
+            Self::Hybrid => &[("lanes", "uring"), ("control_lane", "auto"), NO_MEMORY],
+            Self::XdpOnly => &[("control_lane", "xdp"), ("bulk_lane", "datagram"), NO_MEMORY],
+            Self::UdpOnly => &[("control_lane", "udp"), ("bulk_lane", "datagram"), NO_MEMORY],
             Self::Shm => &[("lanes", "uring"), ("control_lane", "udp"), ("shared_memory", "auto")],
         }
     }

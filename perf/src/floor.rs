@@ -1,5 +1,6 @@
 //! Raw floors: nothing of the engine in them, each at its best setting.
 
+mod between;
 mod gso;
 mod local;
 mod tcp;
@@ -53,7 +54,12 @@ fn ping_pong<W, E>(
 pub(crate) fn is_local(floor: FloorName) -> bool {
     matches!(
         floor,
-        FloorName::Memcpy | FloorName::Syscall | FloorName::Wake | FloorName::ShmLatency
+        FloorName::Memcpy
+            | FloorName::Syscall
+            | FloorName::Wake
+            | FloorName::ShmLatency
+            | FloorName::CmaStream
+            | FloorName::ShmStream
     )
 }
 

@@ -406,15 +406,34 @@ fn datagrams(state: &DatagramState) -> String {
     }
 }
 
+/// Where Yama, if it is there, says whose memory a process may read.
+const PTRACE_SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// Whether long messages can be read from the memory of their senders, as far as Yama says.
+fn attach_text(scope: Option<String>) -> String {
+    match scope.as_deref().map(str::trim) {
+        None | Some("0") => "long messages are read from their sender's memory, where both \
+                             processes have the same user"
+            .to_owned(),
+        Some(scope) => format!(
+            "long messages go by the NIC's lanes without CAP_SYS_PTRACE, for \
+             kernel.yama.ptrace_scope is {scope} (sysctl -w kernel.yama.ptrace_scope=0 permits \
+             processes of one user to read each other's memory)"
+        ),
+    }
+}
+
 /// Shared memory in words.
 fn shared_memory_text(state: &SharedMemoryState) -> String {
     match state {
-        SharedMemoryState::Off => "no memory is shared with engines of this host (--lanes shm, or \
-                                   shared_memory = auto on both sides, has it)"
-            .to_owned(),
-        SharedMemoryState::On { .. } => "memory is shared with engines of this host that are in \
-                                         this network namespace and have shared_memory = auto"
-            .to_owned(),
+        SharedMemoryState::Off => {
+            "no memory is shared with engines of this host (shared_memory = off)".to_owned()
+        }
+        SharedMemoryState::On { .. } => {
+            let shared = "memory is shared with engines of this host that are in this network \
+                          namespace and want it, too";
+            format!("{shared}; {}", attach_text(std::fs::read_to_string(PTRACE_SCOPE).ok()))
+        }
         SharedMemoryState::Refused { cause, .. } => {
             format!("no memory can be shared with engines of this host: {cause}")
         }
@@ -436,5 +455,17 @@ fn frames_text(state: &FrameState) -> String {
         FrameState::Refused { cause, .. } => format!("no AF_XDP frames: {cause}"),
         // A state that this program does not know yet.
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_yama_forbids_is_said_with_its_cure() {
+        let says = |scope: Option<&str>| attach_text(scope.map(str::to_owned));
+        assert_eq!(says(None), says(Some("0\n")), "without Yama, and with one that permits it");
+        assert!(says(Some("1\n")).contains("ptrace_scope is 1 (sysctl"));
     }
 }

@@ -123,6 +123,9 @@ impl EngineState {
 
     /// When something is due; `None`: nothing is outstanding.
     pub(super) fn due_in(&mut self) -> Option<Duration> {
+        if self.core.has_cma() {
+            return Some(Duration::ZERO);
+        }
         let deadline_ns = [self.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);

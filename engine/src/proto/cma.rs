@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A session has it where its datagrams go by memory that both engines share, and the peer has
-//! shown that it can read ([`crate::driver::lanes::DriverEvent::CmaChanged`]). What fits no datagram
-//! is pulled then, and by no lane.
+//! shown that it can read ([`crate::driver::lanes::DriverEvent::CmaChanged`]). What is longer than a
+//! datagram carries at its best is pulled then, and by no lane.
 //!
 //! A send that ends before DONE takes its memory back while the peer may be reading: it is revoked
 //! before its user has it again ([`Effects::revoke`]), and what is read after that does not count.
@@ -89,15 +89,15 @@ impl Core {
         let (slot, hint) = (found.session, found.hint);
         let OperationState::Pulling(pulling) = &mut found.state else { return };
         if is_good {
+            // Nothing is granted: data that a peer sends nevertheless is refused.
             pulling.arrived += read.length;
-            pulling.granted = pulling.arrived;
             if pulling.arrived == pulling.wanted {
                 self.cma.pop_front();
                 self.finish_pull(read.operation, effects);
             }
             return;
         }
-        (pulling.arrived, pulling.granted) = (0, 0);
+        pulling.arrived = 0;
         let (left, chunk) = (pulling.wanted, u64::from(self.config.chunk_bytes));
         self.cma.pop_front();
         if let Some(session) = self.sessions.at_mut(slot as usize) {

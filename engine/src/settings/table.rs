@@ -147,7 +147,7 @@ settings_table! {
     /// Memory shared with engines of the same host (where both sides have it, on one kernel and in
     /// one network namespace): off, rings (for datagrams), or auto (and long messages are read from
     /// the sender's memory, where the kernel allows that).
-    shared_memory -> SharedMemory: OneOf<SharedMemory> = SharedMemory::Off, Range::Any;
+    shared_memory -> SharedMemory: OneOf<SharedMemory> = SharedMemory::Auto, Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of

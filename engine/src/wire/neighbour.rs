@@ -5,7 +5,7 @@
 //!  HELLO(session, nonce) ───────────────>
 //!               <──────────── CHALLENGE(nonce, proof)
 //!  MEMORY(witness, proof), a descriptor ─>  maps it, reads the witness
-//!               <──────────────── READY(witness, reads?)
+//!               <───────── READY or READS(witness, proof)
 //!  one byte, either way: 1: look into the ring; 2: I have read your witness
 //!
 //!  0                                   4                 6                 8
@@ -14,11 +14,11 @@
 //! +-----------------------------------+-----------------+-----------------+
 //! | session                                                               | 8
 //! +-----------------------------------------------------------------------+
-//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of MEMORY and READY  | 16
+//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of the others        | 16
 //! |                                                                       |
 //! +-----------------------------------------------------------------------+
-//! | proof, of CHALLENGE and MEMORY; of READY: the first byte is 1 if this | 32
-//! | side has read the other one's witness                                 |
+//! | proof, but for HELLO                                                  | 32
+//! |                                                                       |
 //! +-----------------------------------------------------------------------+
 //! ```
 //!
@@ -44,6 +44,8 @@ pub(crate) const KIND_CHALLENGE: u16 = 2;
 pub(crate) const KIND_MEMORY: u16 = 3;
 /// `kind`: who listens reads from the memory.
 pub(crate) const KIND_READY: u16 = 4;
+/// `kind`: the same, and it has read the other side's witness.
+pub(crate) const KIND_READS: u16 = 5;
 
 /// The byte that says: look into the ring.
 pub(crate) const SIGN_LOOK: u8 = 1;

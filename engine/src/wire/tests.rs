@@ -64,6 +64,23 @@ fn lengths_beyond_the_limits_are_named() {
     assert_eq!(error, FrameError::FirstBytesTooLong { first: 9, length: 8 });
 }
 
+/// RR-FRAME-1, RR-SHM-7
+#[test]
+fn a_cma_source_has_sixteen_bytes_whatever_the_length_of_its_message() {
+    let with = |first, length| Rts { flags: rts::FLAG_CMA, ..rts(first, length) };
+    for length in [0, 5, 1 << 30] {
+        let bytes = [with(16, length).as_bytes(), &[7; 16]].concat();
+        let mut frames = Frames::new(&bytes);
+        let Ok(Some(Frame::Rts(header, None, source))) = frames.next_frame() else { panic!() };
+        assert_eq!((header.length.get(), source), (length, &[7; 16][..]));
+        for first in [0, 15, 17] {
+            let bytes = [with(first, length).as_bytes(), &[7; 17]].concat();
+            let error = Frames::new(&bytes).next_frame().unwrap_err();
+            assert_eq!(error, FrameError::FirstBytesTooLong { first, length });
+        }
+    }
+}
+
 /// RR-DATA-1
 #[test]
 fn remote_data_stands_between_header_and_payload() {

@@ -26,7 +26,13 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Domain {
 /// The same in the job of another secret, or `insecure`.
 pub(crate) fn domain_of(secret: Option<&handmade::Secret>, settings: &[(&str, &str)]) -> Domain {
     let lanes = std::env::var("TEST_OF_RINGRAIL_LANES").unwrap_or_else(|_| "auto".to_owned());
-    let mut builder = Settings::isolated().set("listen_address", "127.0.0.1").set("lanes", &lanes);
+    // Both sides are on one host, and most tests are of what NICs carry.
+    let memory = std::env::var("TEST_OF_RINGRAIL_SHARED_MEMORY");
+    let memory = memory.unwrap_or_else(|_| "off".to_owned());
+    let mut builder = Settings::isolated()
+        .set("listen_address", "127.0.0.1")
+        .set("lanes", &lanes)
+        .set("shared_memory", &memory);
     if let Ok(names) = std::env::var("TEST_OF_RINGRAIL_URING_DISABLE") {
         builder = builder.set("uring_disable", &names);
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::between;
 use crate::cli::FloorName;
 use crate::output::{Report, histogram};
 
@@ -18,11 +19,17 @@ pub(super) fn measurements(floor: FloorName) -> Vec<(usize, Measurement)> {
             .into(),
         FloorName::Syscall => vec![(0, Box::new(|| Ok(syscall())))],
         FloorName::ShmLatency => vec![(8, Box::new(line))],
+        FloorName::CmaStream => between::SIZES
+            .map(|size| (size, Box::new(move || between::cma_stream(size)) as Measurement))
+            .into(),
+        FloorName::ShmStream => between::SIZES
+            .map(|size| (size, Box::new(move || between::shm_stream(size)) as Measurement))
+            .into(),
         _ => vec![(0, Box::new(|| wake(cores())))],
     }
 }
 
-fn named(name: &str, size: usize, iterations: u64) -> Report {
+pub(super) fn named(name: &str, size: usize, iterations: u64) -> Report {
     Report {
         test: format!("floor {name}"),
         size_bytes: size,
@@ -64,13 +71,13 @@ fn syscall() -> Report {
 }
 
 /// The first two cores, as far as there are some.
-fn cores() -> [Option<core_affinity::CoreId>; 2] {
+pub(super) fn cores() -> [Option<core_affinity::CoreId>; 2] {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     [0, 1].map(|at| cores.get(at).copied())
 }
 
 /// Pins the calling thread, where the host says how.
-fn pin(core: Option<core_affinity::CoreId>) {
+pub(super) fn pin(core: Option<core_affinity::CoreId>) {
     if let Some(core) = core {
         core_affinity::set_for_current(core);
     }

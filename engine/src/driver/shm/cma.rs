@@ -35,7 +35,8 @@ const _: () = assert!(size_of::<Witness>() == WORDS * size_of::<u64>());
 impl Witness {
     pub(super) fn new() -> Self {
         let word = AtomicU64::new(rand::random::<u64>() | 1);
-        Self { word, revocations: AtomicU64::new(0) }
+        // What was said by the driver before this one must not fit by chance.
+        Self { word, revocations: AtomicU64::new(rand::random()) }
     }
 
     /// What neighbours are told.
@@ -48,7 +49,7 @@ impl Witness {
         self.word.load(Ordering::Relaxed).to_le()
     }
 
-    /// How often memory was taken back so far.
+    /// Goes up when memory is taken back, from a random number on.
     pub(crate) fn revocations(&self) -> u64 {
         self.revocations.load(Ordering::Relaxed)
     }
@@ -90,11 +91,13 @@ impl Attached {
         if witness.address.get() == 0 {
             return Err(io::Error::other("the neighbour does not want it"));
         }
-        let process = process_of(connection.as_fd())?;
+        let libc::ucred { pid: process, uid, .. } = peer_of(connection.as_fd())?;
         if process == 0 {
-            return Err(io::Error::other(
-                "its process is in a PID namespace that is not seen here",
-            ));
+            return Err(io::Error::other("its process is in a PID namespace that is not seen"));
+        }
+        // The kernel would let the superuser, who must not wait for pages that others bring.
+        if uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("its process is another user's"));
         }
         let mut attached = Self { process, witness, pieces: Vec::new() };
         let nothing = Shape::empty();
@@ -181,9 +184,9 @@ impl Attached {
     }
 }
 
-/// The id, in this process's namespace, of the process that made the other end of a connection; 0:
-/// it has none there.
-fn process_of(connection: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
+/// The process that made the other end of a connection, and its user, as this process's namespaces
+/// call them; process 0: it has no name there.
+fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes `length` bytes at most, which `peer` has.
@@ -192,7 +195,7 @@ fn process_of(connection: BorrowedFd<'_>) -> io::Result<libc::pid_t> {
         let (value, length) = ((&raw mut peer).cast(), &raw mut length);
         libc::getsockopt(connection.as_raw_fd(), level, option, value, length)
     };
-    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer.pid) }
+    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer) }
 }
 
 /// What an administrator can do where the kernel refuses.
@@ -239,9 +242,10 @@ mod tests {
         read(told, 60_000, 40_000).unwrap();
         witness.revoke();
         assert!(read(told, 0, 1).is_err(), "the memory may be something else");
-        read(source(&message, 1), 0, 1).unwrap();
+        let told = source(&message, witness.revocations());
+        read(told, 0, 1).unwrap();
         witness.end();
-        assert!(read(source(&message, 1), 0, 1).is_err(), "the engine is gone");
+        assert!(read(told, 0, 1).is_err(), "the engine is gone");
         assert_eq!(memory, message);
     }
 
@@ -252,7 +256,7 @@ mod tests {
         let message: Vec<u8> = (0..64).collect();
         let mut memory = [0_u8; 128];
         let into = Shape::strided(memory.as_mut_ptr(), 8, 16, 8);
-        let told = source(&message, 0);
+        let told = source(&message, witness.revocations());
         // SAFETY: `memory` is alive, and only read below.
         unsafe { attached.read(told, &into, 4, 60) }.unwrap();
         let there = |at: usize| memory[at / 8 * 16 + at % 8];

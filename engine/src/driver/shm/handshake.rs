@@ -11,8 +11,8 @@ use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{
-    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage, SIGN_READS,
-    WitnessPlace,
+    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READS, KIND_READY, NeighbourMessage,
+    SIGN_READS, WitnessPlace,
 };
 
 /// A random number that is used once.
@@ -23,7 +23,7 @@ enum Phase {
     /// Who connected has said which session, and waits for a proof.
     Asked { nonce: Nonce },
     /// Its memory is on its way.
-    Offered { segment: Box<Segment> },
+    Offered { segment: Box<Segment>, nonces: [Nonce; 2] },
     /// Who listens does not know yet who has connected.
     Accepted,
     /// It does not know the session yet: that is just being established.
@@ -52,30 +52,34 @@ pub(super) enum Outcome {
     Failed(&'static str),
 }
 
-/// Which side proves.
+/// What is proved: by which side, and of MEMORY and READY what they say.
 #[derive(Clone, Copy)]
-enum Side {
-    Connected,
+enum Claim {
+    Connected(WitnessPlace),
     Listening,
+    Ready { kind: u16, place: WitnessPlace },
 }
 
 /// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
-fn proof(neighbour: &Neighbour, side: Side, nonces: [&Nonce; 2]) -> [u8; 16] {
+fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(&neighbour.key);
-    hasher.update(match side {
-        Side::Connected => b"connected",
-        Side::Listening => b"listening",
-    });
+    match claim {
+        Claim::Connected(place) => hasher.update(b"connected").update(place.as_bytes()),
+        Claim::Listening => hasher.update(b"listening"),
+        Claim::Ready { kind, place } => {
+            hasher.update(b"ready").update(&kind.to_le_bytes()).update(place.as_bytes())
+        }
+    };
     hasher.update(&neighbour.session.to_le_bytes()).update(nonces[0]).update(nonces[1]);
     let mut proof = [0; 16];
     proof.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     proof
 }
 
-/// The proof of who connects.
+/// The proof of who connects, and whose memory is not to be read.
 #[cfg(test)]
 pub(super) fn proof_of_connected(neighbour: &Neighbour, nonces: [&Nonce; 2]) -> [u8; 16] {
-    proof(neighbour, Side::Connected, nonces)
+    proof(neighbour, Claim::Connected(place_of(None)), nonces)
 }
 
 fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
@@ -123,15 +127,23 @@ impl Exchange {
         };
         match std::mem::replace(&mut self.phase, Phase::Accepted) {
             Phase::Asked { nonce } => self.offer(&packet, own, neighbour, nonce),
-            Phase::Offered { segment } => {
-                let Some(ready) = NeighbourMessage::parse(packet.bytes(), KIND_READY) else {
+            Phase::Offered { segment, nonces } => {
+                let ready = [KIND_READY, KIND_READS]
+                    .into_iter()
+                    .find_map(|kind| NeighbourMessage::parse(packet.bytes(), kind));
+                let Some(ready) = ready else {
                     return Outcome::Failed("it refused the memory");
                 };
+                let kind = ready.kind.get();
+                let claim = Claim::Ready { kind, place: place_in(&ready) };
+                if !fits(&ready.proof, proof(neighbour, claim, [&nonces[0], &nonces[1]])) {
+                    return Outcome::Failed("its proof does not fit the session");
+                }
                 let memory = self.attach(&ready, own);
                 if memory.is_some() {
                     socket::sign(&self.socket, SIGN_READS);
                 }
-                let is_read = own.is_some() && ready.proof[0] != 0;
+                let is_read = own.is_some() && kind == KIND_READS;
                 Outcome::Done { segment, writes: 0, memory, is_read }
             }
             Phase::Challenged { nonces } => self.take(&packet, own, neighbour, &nonces),
@@ -154,7 +166,7 @@ impl Exchange {
             return Outcome::Failed("it is not the side that connects");
         }
         let own = rand::random();
-        let proof = proof(neighbour, Side::Listening, [&nonce, &own]);
+        let proof = proof(neighbour, Claim::Listening, [&nonce, &own]);
         let challenge = NeighbourMessage::new(KIND_CHALLENGE, neighbour.session, own, proof);
         self.phase = Phase::Challenged { nonces: [nonce, own] };
         match send(&self.socket, &challenge, None) {
@@ -166,8 +178,7 @@ impl Exchange {
     /// The memory of the other side's process, which reads this one's or does not want it.
     fn attach(&self, message: &NeighbourMessage, own: Option<&Witness>) -> Option<Attached> {
         own?;
-        let place: WitnessPlace = zerocopy::transmute!(message.nonce);
-        let attached = Attached::new(&self.socket, place);
+        let attached = Attached::new(&self.socket, place_in(message));
         attached
             .inspect_err(|error| {
                 let (session, cure) = (self.session, cma::cure(error));
@@ -187,15 +198,18 @@ impl Exchange {
             return Outcome::Failed("no challenge came");
         };
         let nonces = [&nonce, &challenge.nonce];
-        if !fits(&challenge.proof, proof(neighbour, Side::Listening, nonces)) {
+        if !fits(&challenge.proof, proof(neighbour, Claim::Listening, nonces)) {
             return Outcome::Failed("its proof does not fit the session");
         }
         let Ok((segment, memory)) = Segment::create() else {
             return Outcome::Failed("this host gives no memory to share");
         };
-        let own = proof(neighbour, Side::Connected, nonces);
-        let offer = NeighbourMessage::new(KIND_MEMORY, neighbour.session, place_of(witness), own);
-        self.phase = Phase::Offered { segment: Box::new(segment) };
+        let place = place_of(witness);
+        let own = proof(neighbour, Claim::Connected(place), nonces);
+        let place = zerocopy::transmute!(place);
+        let offer = NeighbourMessage::new(KIND_MEMORY, neighbour.session, place, own);
+        let nonces = [nonce, challenge.nonce];
+        self.phase = Phase::Offered { segment: Box::new(segment), nonces };
         match send(&self.socket, &offer, Some(&memory)) {
             Ok(()) => Outcome::Going,
             Err(_) => Outcome::Failed("it is gone"),
@@ -212,7 +226,9 @@ impl Exchange {
         let Some(offer) = NeighbourMessage::parse(packet.bytes(), KIND_MEMORY) else {
             return Outcome::Failed("no memory came");
         };
-        if !fits(&offer.proof, proof(neighbour, Side::Connected, [&nonces[0], &nonces[1]])) {
+        let both = [&nonces[0], &nonces[1]];
+        let claim = Claim::Connected(place_in(&offer));
+        if !fits(&offer.proof, proof(neighbour, claim, both)) {
             return Outcome::Failed("its proof does not fit the session");
         }
         // Not touched before the proof.
@@ -221,9 +237,11 @@ impl Exchange {
             return Outcome::Failed("its memory is not what is shared");
         };
         let memory = self.attach(&offer, own);
-        let mut reads = [0; 16];
-        reads[0] = u8::from(memory.is_some());
-        let ready = NeighbourMessage::new(KIND_READY, neighbour.session, place_of(own), reads);
+        let kind = if memory.is_some() { KIND_READS } else { KIND_READY };
+        let place = place_of(own);
+        let own = proof(neighbour, Claim::Ready { kind, place }, both);
+        let place = zerocopy::transmute!(place);
+        let ready = NeighbourMessage::new(kind, neighbour.session, place, own);
         if send(&self.socket, &ready, None).is_err() {
             return Outcome::Failed("it is gone");
         }
@@ -231,8 +249,14 @@ impl Exchange {
     }
 }
 
-fn place_of(witness: Option<&Witness>) -> [u8; 16] {
-    witness.map_or([0; 16], |witness| zerocopy::transmute!(witness.place()))
+/// What is said of a witness; without one: nowhere.
+fn place_of(witness: Option<&Witness>) -> WitnessPlace {
+    let nowhere = WitnessPlace { address: 0.into(), word: 0.into() };
+    witness.map_or(nowhere, Witness::place)
+}
+
+fn place_in(message: &NeighbourMessage) -> WitnessPlace {
+    zerocopy::transmute!(message.nonce)
 }
 
 fn send(

@@ -274,7 +274,8 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let slot = operation.session;
         let OperationState::Pulling(pulling) = &mut operation.state else { return };
-        let missing = pulling.granted - pulling.arrived;
+        // What was read by CMA was never granted.
+        let missing = pulling.granted.saturating_sub(pulling.arrived);
         let ranges = std::mem::take(&mut pulling.ranges);
         self.datagrams.pulls.recycle(ranges);
         if missing > 0 {
