@@ -1,9 +1,10 @@
 //! `fi_domain`: an engine that all threads share, and its endpoints.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringrail::{CompletionQueue, Endpoint, EndpointOptions, Shared};
+use ringrail::{CompletionQueue, Endpoint, EndpointOptions, Shared, SharedMemoryState};
 
 use crate::abi::consts::FI_CLASS_DOMAIN;
 use crate::abi::fids::{fid, fid_domain};
@@ -37,6 +38,26 @@ pub(crate) struct Domain {
     format: Format,
     /// Of endpoints that are connected.
     connections: OnceLock<Arc<Connections>>,
+    _counted: Counted,
+}
+
+/// Domains of this process that are open, each of which is an engine.
+static DOMAINS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`DOMAINS`].
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        DOMAINS.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        DOMAINS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: it is `repr(C)`, and begins with its header.
@@ -91,6 +112,7 @@ pub(crate) fn open(
         fabric,
         format,
         connections: OnceLock::new(),
+        _counted: Counted::new(),
     }))
 }
 
@@ -109,6 +131,16 @@ impl Domain {
     pub(crate) fn connections(&self) -> &Arc<Connections> {
         let of_engine = || Arc::new(Connections::new(self.engine.event_queue()));
         self.connections.get_or_init(of_engine)
+    }
+
+    /// Engines of this host that this process knows of: its own, and those that share memory with
+    /// this one.
+    pub(crate) fn engines_on_host(&self) -> usize {
+        let neighbours = match self.engine.shared_memory() {
+            SharedMemoryState::On { figures, .. } => figures.neighbours,
+            _ => 0,
+        };
+        DOMAINS.load(Ordering::Relaxed) + neighbours
     }
 
     pub(crate) fn fabric(&self) -> &Fabric {

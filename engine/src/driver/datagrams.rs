@@ -16,14 +16,13 @@ use super::shm::Shm;
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
+use crate::driver::lanes::{CmaSource, Rail, Witness};
 use crate::driver::lanes::{
     DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, Neighbour,
     SharedMemoryState,
 };
-use crate::driver::lanes::{Rail, Witness};
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
-use crate::wire::rts::CmaSource;
 
 /// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
 /// at the ring 5.

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-pub(crate) use super::shm::cma::Witness;
+pub(crate) use super::shm::cma::{CmaSource, Witness};
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
@@ -49,7 +49,6 @@ pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState, SharedMemoryFigures, SharedMemoryState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
-use crate::wire::rts::CmaSource;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
 /// has room for.
@@ -477,13 +476,11 @@ pub(crate) trait DatagramPort {
     }
 
     /// Reads bytes `offset..offset + length` of a message from the memory of the other side of a
-    /// session, which said that it is at `source`, to the same place of `into`; at once, by a copy
-    /// of the kernel.
+    /// session, which said that it is at `source`, to the same place of `into`; at once.
     ///
     /// # Errors
     ///
-    /// They were not read, or what was read does not count. The same message may be asked for
-    /// otherwise.
+    /// They were not read, or do not count. The message may be asked for otherwise.
     ///
     /// # Safety
     ///

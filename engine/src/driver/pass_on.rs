@@ -75,7 +75,7 @@ macro_rules! pass_on {
         unsafe fn read_by_cma(
             &mut self,
             session: u64,
-            source: crate::wire::rts::CmaSource,
+            source: crate::driver::lanes::CmaSource,
             into: &crate::memory::Shape,
             offset: usize,
             length: usize,

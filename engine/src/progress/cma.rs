@@ -4,6 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::completions::Completions;
 use super::engine::Engine;
+use super::lanes;
 use crate::proto::table::Id;
 use crate::wire::rts::CmaSource;
 
@@ -54,10 +55,14 @@ impl Engine {
             let into = state.completions.shape(read.operation);
             let is_good = path.zip(into).is_some_and(|((session, _), into)| {
                 let (offset, length) = (read.offset as usize, read.length as usize);
+                let source = lanes::CmaSource {
+                    address: read.source.address.get(),
+                    revocations: read.source.revocations.get(),
+                };
                 // SAFETY: the operation keeps its memory until it ends, which is not within this
                 // call; what peers may access meanwhile is no memory of a receive.
                 let read =
-                    unsafe { self.driver.read_by_cma(session, read.source, into, offset, length) };
+                    unsafe { self.driver.read_by_cma(session, source, into, offset, length) };
                 read.inspect_err(|error| {
                     tracing::debug!(session, "a message goes by lanes: {error}");
                 })

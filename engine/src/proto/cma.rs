@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A session has it where its datagrams go by memory that both engines share, and the peer has
-//! shown that it can read ([`crate::driver::lanes::DriverEvent::CmaChanged`]). What is longer than a
-//! datagram carries at its best is pulled then, and by no lane.
+//! shown that it can read (the driver's event `CmaChanged`). What is longer than a datagram carries
+//! at its best is pulled then, and by no lane.
 //!
 //! A send that ends before DONE takes its memory back while the peer may be reading: it is revoked
 //! before its user has it again ([`Effects::revoke`]), and what is read after that does not count.

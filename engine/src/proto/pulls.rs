@@ -11,9 +11,23 @@ use super::operation::{Operation, OperationState};
 use super::session::Session;
 use super::table::{Id, Table};
 use crate::wire::CHUNK_BYTES_MAX;
+use crate::wire::rts::CmaSource;
 
 /// Of so many grants that pass others one goes to those.
 const PASSES: u32 = 16;
+
+/// What a request to send says besides its envelope.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    /// The sender's name for the message.
+    pub(crate) send_operation: u64,
+    /// What the sender said of it.
+    pub(crate) hint: Hint,
+    /// Bytes that came with it.
+    pub(crate) first: u64,
+    /// Where it can be read.
+    pub(crate) source: Option<CmaSource>,
+}
 
 /// Where a message stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use super::matching::{MatchEnvelope, Selector};
 use super::multi::Multi;
 use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
-use super::rendezvous::Offered;
+use super::pulls::Offered;
 use super::send::SendRefusal;
 use super::session::ControlFrame;
 use super::table::Id;

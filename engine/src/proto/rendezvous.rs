@@ -21,14 +21,13 @@ use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::lanes::Wait;
 use super::operation::{Cause, Operation, OperationState, Pulling};
-use super::pulls::{next_range, range_bytes};
+use super::pulls::{Offered, next_range, range_bytes};
 use super::rails::schedule::{Choice, Next};
 use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
-use crate::wire::rts::CmaSource;
 use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 
 /// Messages that arrived within this time make chunks short.
@@ -61,19 +60,6 @@ pub(crate) struct ChunkReceive {
     pub(crate) operation: Id,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-}
-
-/// What a request to send says besides its envelope.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offered {
-    /// The sender's name for the message.
-    pub(crate) send_operation: u64,
-    /// What the sender said of it.
-    pub(crate) hint: Hint,
-    /// Bytes that came with it.
-    pub(crate) first: u64,
-    /// Where it can be read.
-    pub(crate) source: Option<CmaSource>,
 }
 
 impl Core {

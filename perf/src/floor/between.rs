@@ -22,6 +22,15 @@ const WINDOW: usize = 4;
 const PIECES: usize = 4;
 const PIECE_BYTES: usize = 32 << 10;
 
+/// Runs a measurement on a thread of its own: it pins itself, and the next one is to choose its
+/// cores from all that there are.
+pub(super) fn alone(
+    measure: impl FnOnce() -> Result<Report, String> + Send + 'static,
+) -> Result<Report, String> {
+    let measured = std::thread::spawn(measure).join();
+    measured.map_err(|_| "the floor panicked".to_owned())?
+}
+
 /// Messages that one thread reads from the memory of its process, as it would from that of another
 /// one, by `process_vm_readv`.
 pub(super) fn cma_stream(size: usize) -> Result<Report, String> {

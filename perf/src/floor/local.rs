@@ -20,10 +20,22 @@ pub(super) fn measurements(floor: FloorName) -> Vec<(usize, Measurement)> {
         FloorName::Syscall => vec![(0, Box::new(|| Ok(syscall())))],
         FloorName::ShmLatency => vec![(8, Box::new(line))],
         FloorName::CmaStream => between::SIZES
-            .map(|size| (size, Box::new(move || between::cma_stream(size)) as Measurement))
+            .map(|size| {
+                (
+                    size,
+                    Box::new(move || between::alone(move || between::cma_stream(size)))
+                        as Measurement,
+                )
+            })
             .into(),
         FloorName::ShmStream => between::SIZES
-            .map(|size| (size, Box::new(move || between::shm_stream(size)) as Measurement))
+            .map(|size| {
+                (
+                    size,
+                    Box::new(move || between::alone(move || between::shm_stream(size)))
+                        as Measurement,
+                )
+            })
             .into(),
         _ => vec![(0, Box::new(|| wake(cores())))],
     }

@@ -2,6 +2,7 @@
 
 mod entry;
 pub(crate) mod name;
+mod patience;
 mod sink;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 pub(crate) use self::entry::Entry;
+use self::patience::Patience;
 pub(crate) use self::sink::Sink;
 use crate::abi::consts::{
     FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG,
@@ -35,6 +37,7 @@ pub(crate) struct Cq {
     wait_object: c_int,
     /// What names the sources of messages.
     av: Mutex<Weak<Av>>,
+    patience: Patience,
     domain: Arc<Domain>,
 }
 
@@ -74,7 +77,8 @@ impl Cq {
         let fid = fid { fclass: FI_CLASS_CQ, context, ops: &FID_OPS };
         let (header, domain) = (Header::new(fid_cq { fid, ops: &OPS }), Arc::clone(domain));
         let av = Mutex::default();
-        Ok(Arc::new(Self { header, sink, entry_bytes, wait_object, av, domain }))
+        let patience = Patience::default();
+        Ok(Arc::new(Self { header, sink, entry_bytes, wait_object, av, patience, domain }))
     }
 
     pub(crate) fn sink(&self) -> &Arc<Sink> {
@@ -135,7 +139,18 @@ impl Cq {
                 }
             }
         };
-        self.sink.read(count, give).map(|given| given as isize)
+        let read = self.sink.read(count, give);
+        match read {
+            Err(Errno::AGAIN) => self.patience.lose(|| self.engines_on_host()),
+            _ => self.patience.restore(),
+        }
+        read.map(|given| given as isize)
+    }
+
+    #[cold]
+    fn engines_on_host(&self) -> usize {
+        // A child of `fork` does not wait for the lock of its copy.
+        if self.sink.is_inherited() { 0 } else { self.domain.engines_on_host() }
     }
 
     /// The same, after waiting for something to come.

@@ -17,12 +17,6 @@ const BATCH: usize = 64;
 /// How long a sleep lasts before it looks whether somebody signals.
 const NAP: Duration = Duration::from_millis(5);
 
-/// Looks in vain, in a row, after which each further one gives the core away: some 20 us, in which
-/// the answer to a message comes if its sender runs. Where threads outnumber cores, the thread that
-/// is waited for may be the one that waits for this core, and the time slice of 3 ms would be spent
-/// on looks.
-const VAIN_LOOKS: u32 = 32;
-
 /// How soon a thread that was told of an error takes it; beyond it another one may.
 const TAKEN_WITHIN: Duration = Duration::from_millis(200);
 
@@ -46,8 +40,6 @@ struct Read {
     taken: Vec<Completion>,
     /// The last call of [`Sink::read`] gave something.
     is_sated: bool,
-    /// Calls of it in a row that gave nothing.
-    vain_looks: u32,
     /// Who was told of the error that is the oldest entry, and when.
     told: Option<(ThreadId, Instant)>,
 }
@@ -100,20 +92,8 @@ impl Sink {
         let given = read.give(count, give);
         read.is_sated = given.is_ok();
         match given {
-            Err(Errno::AVAIL) if read.tell_once() => Err(Errno::AVAIL),
-            Ok(given) => {
-                read.vain_looks = 0;
-                Ok(given)
-            }
-            Err(_) => {
-                read.vain_looks = read.vain_looks.saturating_add(1);
-                let is_long = read.vain_looks > VAIN_LOOKS;
-                drop(read);
-                if is_long {
-                    std::thread::yield_now();
-                }
-                Err(Errno::AGAIN)
-            }
+            Err(Errno::AVAIL) if !read.tell_once() => Err(Errno::AGAIN),
+            given => given,
         }
     }
 

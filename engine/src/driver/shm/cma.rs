@@ -1,10 +1,10 @@
 //! Cross-memory attach: one engine reads messages from the memory of another one's process, by one
 //! system call and one copy (`process_vm_readv`).
 //!
-//! Process ids are not trusted: they are those of another namespace, or of a process that is gone and
-//! has a successor. So each call also reads the *witness* of the engine that it means, behind the
-//! message: the kernel copies in this order, and what was the right process after the message was it
-//! before. The count beside it says that the sender has not taken the memory back meanwhile.
+//! Process ids are not trusted: they are those of another namespace, or of a process that is gone
+//! and has a successor. So each call also reads the *witness* of the engine that it means, behind
+//! the message: the kernel copies in this order, and what was the right process after the message
+//! was it before. The count beside it says that the sender has not taken the memory back meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::memory::{Shape, Span};
 use crate::wire::neighbour::WitnessPlace;
-use crate::wire::rts::CmaSource;
 
 /// Pieces of memory of one call (`IOV_MAX`), one of which is the witness.
 const PIECES_MAX: usize = 1024;
@@ -26,6 +25,15 @@ const PIECES_MAX: usize = 1024;
 pub(crate) struct Witness {
     word: AtomicU64,
     revocations: AtomicU64,
+}
+
+/// Where a message is in the memory of its sender's process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CmaSource {
+    /// Of its first byte.
+    pub(crate) address: u64,
+    /// The sender's revocations when it said so.
+    pub(crate) revocations: u64,
 }
 
 /// Words of a [`Witness`].
@@ -125,10 +133,10 @@ impl Attached {
         offset: usize,
         length: usize,
     ) -> io::Result<()> {
-        let address = source.address.get().checked_add(offset as u64);
+        let address = source.address.checked_add(offset as u64);
         let address = address.ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: the caller's promise.
-        unsafe { self.call(address, Some(source.revocations.get()), into, offset, length) }
+        unsafe { self.call(address, Some(source.revocations), into, offset, length) }
     }
 
     /// See [`Self::read`]; without `revocations` any count of them is right.
@@ -224,7 +232,7 @@ mod tests {
 
     fn source(bytes: &[u8], revocations: u64) -> CmaSource {
         let address = bytes.as_ptr().expose_provenance() as u64;
-        CmaSource { address: address.into(), revocations: revocations.into() }
+        CmaSource { address, revocations }
     }
 
     /// RR-SHM-7
@@ -262,11 +270,11 @@ mod tests {
         let there = |at: usize| memory[at / 8 * 16 + at % 8];
         assert!((4..64).all(|at| there(at) == message[at]));
         assert_eq!(memory[8..16], [0; 8], "between the blocks");
-        let nowhere = CmaSource { address: 4096.into(), revocations: 0.into() };
+        let nowhere = CmaSource { address: 4096, revocations: 0 };
         // SAFETY: as above.
         let error = unsafe { attached.read(nowhere, &into, 0, 64) }.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-        let beyond = CmaSource { address: u64::MAX.into(), revocations: 0.into() };
+        let beyond = CmaSource { address: u64::MAX, revocations: 0 };
         // SAFETY: as above.
         assert!(unsafe { attached.read(beyond, &into, 4, 8) }.is_err());
         let pieces = Shape::strided(memory.as_mut_ptr(), 0, 1, 4);

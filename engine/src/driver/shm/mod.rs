@@ -42,13 +42,12 @@ use foldhash::fast::RandomState;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use self::channel::Channel;
-use self::cma::Witness;
+use self::cma::{CmaSource, Witness};
 use self::handshake::Exchange;
 use self::ring::LONGEST;
 use crate::driver::lanes::{DriverCounters, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
 use crate::wire::packet;
-use crate::wire::rts::CmaSource;
 
 /// Channels that are looked at in each call for a datagram: those that something came by lately.
 const HOT: usize = 8;
