@@ -19,26 +19,16 @@ pub(super) fn measurements(floor: FloorName) -> Vec<(usize, Measurement)> {
             .into(),
         FloorName::Syscall => vec![(0, Box::new(|| Ok(syscall())))],
         FloorName::ShmLatency => vec![(8, Box::new(line))],
-        FloorName::CmaStream => between::SIZES
-            .map(|size| {
-                (
-                    size,
-                    Box::new(move || between::alone(move || between::cma_stream(size)))
-                        as Measurement,
-                )
-            })
-            .into(),
-        FloorName::ShmStream => between::SIZES
-            .map(|size| {
-                (
-                    size,
-                    Box::new(move || between::alone(move || between::shm_stream(size)))
-                        as Measurement,
-                )
-            })
-            .into(),
+        FloorName::CmaStream => streams(between::cma_stream),
+        FloorName::ShmStream => streams(between::shm_stream),
         _ => vec![(0, Box::new(|| wake(cores())))],
     }
+}
+
+/// The measurements of a stream, which take the sizes of messages and of all of them.
+fn streams(stream: fn(usize, usize) -> Result<Report, String>) -> Vec<(usize, Measurement)> {
+    let measure = |size| move || between::alone(move || stream(size, between::BYTES));
+    between::SIZES.map(|size| (size, Box::new(measure(size)) as Measurement)).into()
 }
 
 pub(super) fn named(name: &str, size: usize, iterations: u64) -> Report {
