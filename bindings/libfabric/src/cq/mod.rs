@@ -1,8 +1,8 @@
 //! Completion queues.
 
+mod backoff;
 mod entry;
 pub(crate) mod name;
-mod patience;
 mod sink;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use self::backoff::Backoff;
 pub(crate) use self::entry::Entry;
-use self::patience::Patience;
 pub(crate) use self::sink::Sink;
 use crate::abi::consts::{
     FI_ADDR_NOTAVAIL, FI_CLASS_CQ, FI_CQ_FORMAT_CONTEXT, FI_CQ_FORMAT_DATA, FI_CQ_FORMAT_MSG,
@@ -37,7 +37,7 @@ pub(crate) struct Cq {
     wait_object: c_int,
     /// What names the sources of messages.
     av: Mutex<Weak<Av>>,
-    patience: Patience,
+    backoff: Backoff,
     domain: Arc<Domain>,
 }
 
@@ -77,8 +77,8 @@ impl Cq {
         let fid = fid { fclass: FI_CLASS_CQ, context, ops: &FID_OPS };
         let (header, domain) = (Header::new(fid_cq { fid, ops: &OPS }), Arc::clone(domain));
         let av = Mutex::default();
-        let patience = Patience::default();
-        Ok(Arc::new(Self { header, sink, entry_bytes, wait_object, av, patience, domain }))
+        let backoff = Backoff::default();
+        Ok(Arc::new(Self { header, sink, entry_bytes, wait_object, av, backoff, domain }))
     }
 
     pub(crate) fn sink(&self) -> &Arc<Sink> {
@@ -141,8 +141,8 @@ impl Cq {
         };
         let read = self.sink.read(count, give);
         match read {
-            Err(Errno::AGAIN) => self.patience.lose(|| self.engines_on_host()),
-            _ => self.patience.restore(),
+            Err(Errno::AGAIN) => self.backoff.note_empty(|| self.engines_on_host()),
+            _ => self.backoff.reset(),
         }
         read.map(|given| given as isize)
     }
