@@ -20,7 +20,6 @@
 use super::core::Core;
 use super::effects::Effects;
 use super::operation::OperationState;
-use super::pulls::range_bytes;
 use super::table::Id;
 use crate::wire::rts::CmaSource;
 
@@ -98,11 +97,8 @@ impl Core {
             return;
         }
         pulling.arrived = 0;
-        let (left, chunk) = (pulling.wanted, u64::from(self.config.chunk_bytes));
+        let left = pulling.wanted;
         self.cma.pop_front();
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.pulls.push(read.operation, hint, range_bytes(left, chunk) == left);
-        }
-        self.mark_granting(slot);
+        self.begin_granting(read.operation, slot, hint, left);
     }
 }

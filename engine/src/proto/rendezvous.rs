@@ -106,8 +106,13 @@ impl Core {
         if let Some(source) = source {
             return self.pull_by_cma(id, source);
         }
-        let (left, chunk) = (wanted - in_place, u64::from(self.config.chunk_bytes));
+        self.begin_granting(id, slot, hint, wanted - in_place);
+    }
+
+    /// What is `left` of a message is granted from now on, when its turn comes.
+    pub(super) fn begin_granting(&mut self, id: Id, slot: u32, hint: Hint, left: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let chunk = u64::from(self.config.chunk_bytes);
         session.pulls.push(id, hint, range_bytes(left, chunk) == left);
         self.mark_granting(slot);
     }
