@@ -10,6 +10,8 @@
 //! is no lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what
 //! they are.
 //!
+//! Neighbours of one user also learn to read each other's memory ([`cma`]), for long messages.
+//!
 //! ```text
 //!  send : the session of the packet has a channel? copied into its ring, or kept for it
 //!  flush: does the neighbour sleep? one byte by the unix socket
