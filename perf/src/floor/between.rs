@@ -61,8 +61,8 @@ pub(super) fn cma_stream(size: usize, bytes: usize) -> Result<Report, String> {
     Ok(report)
 }
 
-/// A piece of the pool. `state` is twice the number of laps in which it was written and read, and one
-/// more while it is written and has yet to be read.
+/// A piece of the pool. `state` is twice the number of laps in which it was written and read, and
+/// one more while it is written and has yet to be read.
 #[repr(align(128))]
 struct Piece {
     state: AtomicU64,

@@ -8,8 +8,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Empty polls in a row after which a thread may yield: some 20 us, in which the answer to a message
-/// comes if its sender runs.
+/// Empty polls in a row after which a thread may yield: some 20 us, in which the answer to a
+/// message comes if its sender runs.
 const POLLS: u32 = 32;
 
 /// Of the polls beyond these, how many pass before engines are counted anew: that takes the lock of
