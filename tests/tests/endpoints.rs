@@ -261,6 +261,44 @@ fn a_rail_that_goes_down_in_mid_transfer_ends_everything_in_time() {
     }
 }
 
+/// One process has engines in two network namespaces. Lanes that are opened while an owner computes
+/// are of its own.
+///
+/// RR-PATH-6, RR-LANE-1
+#[test]
+fn what_opens_lanes_for_a_silent_owner_is_in_its_network() {
+    require_lab!();
+    const LENGTH: usize = 1 << 20;
+    let tag = Envelope::tagged(1);
+    for lanes in DRIVERS {
+        // Whichever of the two is looked after first.
+        for opener in [Host::A, Host::B] {
+            let lab = lab();
+            let side = |endpoint: &Endpoint<Owned>, peer: Peer, host: Host| {
+                let options = SendOptions::default();
+                if host == opener {
+                    endpoint.connect(peer, None).unwrap();
+                    let send = endpoint.send(peer, tag, vec![7; LENGTH], options).unwrap();
+                    thread::sleep(Duration::from_millis(300));
+                    send.wait().unwrap();
+                } else {
+                    let mut room = vec![0; LENGTH];
+                    let selector = Selector::from(peer, tag);
+                    endpoint.receive_blocking(selector, &mut room, ReceiveOptions::new()).unwrap();
+                    assert!(room.iter().all(|&byte| byte == 7));
+                }
+                assert_eq!(endpoint.counters().lane_failures, 0, "{lanes}, {host:?}");
+            };
+            pair(
+                &lab,
+                &[("lanes", lanes)],
+                |endpoint, peer| side(endpoint, peer, Host::A),
+                |endpoint, peer| side(endpoint, peer, Host::B),
+            );
+        }
+    }
+}
+
 /// RR-END-2
 #[test]
 fn a_silent_host_is_found_dead_though_only_receives_wait() {

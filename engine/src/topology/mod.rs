@@ -3,6 +3,7 @@
 mod cores;
 mod counters;
 mod discovery;
+mod network_namespace;
 mod placement;
 mod routes;
 mod selection;
@@ -17,6 +18,7 @@ pub use cores::{PinError, cores, pin_current_thread};
 pub(crate) use cores::{unpin_current_thread, unpinned_cores};
 pub(crate) use counters::NicReader;
 pub use discovery::{DiscoveryError, nics};
+pub(crate) use network_namespace::NetworkNamespace;
 pub use placement::Placement;
 pub(crate) use placement::run_on;
 pub use routes::Routes;

@@ -1,4 +1,5 @@
-//! The caretaker: one thread of the process that looks after engines whose owners compute.
+//! The caretaker: a thread of the process that looks after engines whose owners compute; one for each
+//! network namespace that such engines are in, for it connects sockets.
 //!
 //! What a send reported complete is to be delivered although its owner makes no call for a minute
 //! and datagrams are lost. So an engine that has been silent for about a millisecond is taken over
@@ -41,7 +42,7 @@ pub(super) use self::activity::Activity;
 pub(crate) use self::engine_cell::EngineCell;
 pub(super) use self::send_engine::SendEngine;
 use crate::progress::wakers::survive;
-use crate::topology;
+use crate::topology::{self, NetworkNamespace};
 use crate::types::Error;
 
 /// Name of the thread.
@@ -59,14 +60,16 @@ const FRUITLESS_MAX: u32 = 10;
 struct Running {
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
+    /// Where the sockets are that it opens.
+    network: Option<NetworkNamespace>,
 }
 
-/// What a process has. A child of `fork` inherits a copy that is of no use: the thread is not
+/// What a process has, by network namespace. A child of `fork` inherits a copy that is of no use: the thread is not
 /// there, whoever holds the lock may not be either, and the bell is the parent's. So it is left
 /// alone, and never freed.
 struct OfProcess {
     process: Pid,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Vec<Running>>,
 }
 
 impl PartialEq for OfProcess {
@@ -80,8 +83,8 @@ impl Eq for OfProcess {}
 /// No lock: a child may find one taken for ever.
 static CURRENT: AtomicCell<Option<&'static OfProcess>> = AtomicCell::new(None);
 
-/// Whether there is a thread in this process, under its lock.
-fn lock_running() -> MutexGuard<'static, Option<Running>> {
+/// The threads of this process, under their lock.
+fn lock_running() -> MutexGuard<'static, Vec<Running>> {
     let process = getpid();
     let mut found = CURRENT.load();
     loop {
@@ -89,7 +92,7 @@ fn lock_running() -> MutexGuard<'static, Option<Running>> {
             return lock(&found.running);
         }
         // Once in the life of a process; of two threads that come here one leaves some bytes.
-        let fresh = Box::leak(Box::new(OfProcess { process, running: Mutex::new(None) }));
+        let fresh = Box::leak(Box::new(OfProcess { process, running: Mutex::new(Vec::new()) }));
         found = match CURRENT.compare_exchange(found, Some(fresh)) {
             Ok(_) => Some(fresh),
             Err(other) => other,
@@ -157,20 +160,25 @@ impl Membership {
         if super::clock::is_slowed_down() {
             return None;
         }
+        let network = NetworkNamespace::of_current_thread();
         let mut running = lock_running();
-        if running.as_ref().is_none_or(|running| running.thread.is_finished()) {
-            *running = match Running::start() {
-                Ok(started) => Some(started),
-                Err(error) => {
-                    tracing::warn!(
-                        "no caretaker thread: {error}; datagrams that are lost go again only when \
-                         the endpoint is called"
-                    );
-                    return None;
-                }
-            };
-        }
-        let shared = Arc::clone(&running.as_ref()?.shared);
+        let found = running
+            .iter()
+            .find(|running| running.network == network && !running.thread.is_finished());
+        let shared = if let Some(found) = found {
+            Arc::clone(&found.shared)
+        } else {
+            let started = Running::start(network).inspect_err(|error| {
+                tracing::warn!(
+                    "no caretaker thread: {error}; datagrams that are lost go again only when the \
+                     endpoint is called"
+                );
+            });
+            let started = started.ok()?;
+            let shared = Arc::clone(&started.shared);
+            running.push(started);
+            shared
+        };
         {
             let mut wards = lock(&shared.wards);
             wards.places.push(Arc::clone(&place));
@@ -193,37 +201,29 @@ impl Drop for Membership {
             return;
         }
         let mut running = lock_running();
-        let is_current =
-            running.as_ref().is_some_and(|running| Arc::ptr_eq(&running.shared, &self.shared));
+        let at = running.iter().position(|running| Arc::ptr_eq(&running.shared, &self.shared));
         let mut wards = lock(&self.shared.wards);
         wards.places.retain(|place| !is_same(place, &self.place));
         wards.changes += 1;
         wards.is_over = wards.places.is_empty();
         self.shared.ring();
-        if !is_current {
-            // That thread has panicked.
-            return;
-        }
-        let is_here = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
-        if running.as_ref().is_some_and(|running| is_here(&running.thread)) {
-            // A waker that it woke has dropped the engine: it goes on behind that.
-            if wards.is_over {
-                *running = None;
-            }
-            return;
-        }
+        let Some(at) = at else { return };
+        let is_here = running[at].thread.thread().id() == std::thread::current().id();
         if wards.is_over {
             drop(wards);
-            if let Some(ended) = running.take() {
+            let ended = running.swap_remove(at);
+            if !is_here {
                 // A panic has told of itself.
                 let _ = ended.thread.join();
             }
             return;
         }
+        if is_here {
+            // A waker that it woke has dropped the engine: it goes on behind that.
+            return;
+        }
         let change = wards.changes;
-        while wards.seen < change
-            && running.as_ref().is_some_and(|running| !running.thread.is_finished())
-        {
+        while wards.seen < change && !running[at].thread.is_finished() {
             let waited = self.shared.seen.wait_timeout(wards, Duration::from_millis(10));
             wards = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -231,7 +231,8 @@ impl Drop for Membership {
 }
 
 impl Running {
-    fn start() -> std::io::Result<Self> {
+    /// By a thread of the namespace `network`, which the new one inherits.
+    fn start(network: Option<NetworkNamespace>) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (wards, seen, process) = (Mutex::default(), Condvar::new(), getpid());
         let shared = Arc::new(Shared { wards, seen, bell, process });
@@ -245,7 +246,7 @@ impl Running {
             sync::free_owners_of_fences();
             run(&of_thread);
         })?;
-        Ok(Self { shared, thread })
+        Ok(Self { shared, thread, network })
     }
 }
 
