@@ -3,6 +3,8 @@
 #[path = "../src/counting.rs"]
 mod counting;
 
+use std::time::{Duration, Instant};
+
 use counting::allocations;
 use ringrail::settings::Settings;
 use ringrail::{
@@ -12,6 +14,8 @@ use ringrail::{
 
 /// Times that messages may allocate in a row: what a message needs it needs each time.
 const TRIES: usize = 4;
+/// How long two engines may take until they read each other's memory.
+const AGREED: Duration = Duration::from_secs(30);
 
 /// Two engines on this thread, so that every allocation is counted.
 struct Two {
@@ -78,10 +82,27 @@ impl Two {
     }
 }
 
+impl Two {
+    /// Neighbours agree on how they reach each other's memory beside their first messages.
+    fn exchange_until_kernel_copies(&mut self, mut buffers: (Buffer, Buffer)) -> (Buffer, Buffer) {
+        let start = Instant::now();
+        loop {
+            let before = self.left.counters().copied_bytes;
+            buffers = self.exchange(buffers, Hint::None, 10);
+            if self.left.counters().copied_bytes == before {
+                return buffers;
+            }
+            assert!(start.elapsed() < AGREED, "no memory of the neighbour is read");
+        }
+    }
+}
+
 #[test]
 fn warm_messages_do_not_allocate() {
-    for memory in ["off", "auto"] {
-        exchange_all(memory);
+    exchange_all("off");
+    // Neighbours meet by datagrams.
+    if std::env::var("TEST_OF_RINGRAIL_CONTROL_LANE").as_deref() != Ok("tcp") {
+        exchange_all("auto");
     }
 }
 
@@ -91,6 +112,9 @@ fn exchange_all(memory: &str) {
     for length in [8, 16_000, 1 << 20] {
         let region = two.left.domain().alloc(length).unwrap();
         let mut buffers = (Buffer::from(region), Buffer::from(vec![0u8; length]));
+        if memory == "auto" && length == 16_000 {
+            buffers = two.exchange_until_kernel_copies(buffers);
+        }
         for hint in [Hint::None, Hint::Latency, Hint::Priority, Hint::Bulk] {
             let count = if hint == Hint::None { 500 } else { 100 };
             buffers = two.exchange(buffers, hint, count);
