@@ -1,5 +1,6 @@
-//! The caretaker: a thread of the process that looks after engines whose owners compute; one for each
-//! network namespace that such engines are in, for it connects sockets.
+//! The caretaker: a thread of the process that looks after engines whose owners compute.
+//!
+//! There is one for each network namespace that has such engines, for it connects sockets.
 //!
 //! What a send reported complete is to be delivered although its owner makes no call for a minute
 //! and datagrams are lost. So an engine that has been silent for about a millisecond is taken over
@@ -64,9 +65,9 @@ struct Running {
     network: Option<NetworkNamespace>,
 }
 
-/// What a process has, by network namespace. A child of `fork` inherits a copy that is of no use: the thread is not
-/// there, whoever holds the lock may not be either, and the bell is the parent's. So it is left
-/// alone, and never freed.
+/// What a process has, by network namespace. A child of `fork` inherits a copy that is of no use:
+/// the threads are not there, whoever holds the lock may not be either, and the bells are the
+/// parent's. So it is left alone, and never freed.
 struct OfProcess {
     process: Pid,
     running: Mutex<Vec<Running>>,
