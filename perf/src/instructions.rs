@@ -247,7 +247,9 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
     let spec: Result<LabSpec, _> = what.lab.parse();
     let lab = spec.and_then(|spec| Lab::build(&spec)).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let networks = [Host::A, Host::B].map(|host| lab.host(host).path().display().to_string());
+    // Neighbours are of one host.
+    let other = if what.lanes == Lanes::Shm { Host::A } else { Host::B };
+    let networks = [Host::A, other].map(|host| lab.host(host).path().display().to_string());
     let mut command = lab.host(Host::A).command("valgrind");
     let file = arguments.profile.as_ref();
     let file = file.map_or("/dev/null".to_owned(), |file| file.display().to_string());

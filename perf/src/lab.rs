@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use ringrail_tests::lab::{Host, Lab, LabCommand, LabSpec};
 
-use crate::cli::{Cli, FloorName, LabRail, Reuse, Sizes, TestName};
+use crate::cli::{Cli, FloorName, LabRail, Lanes, Reuse, Sizes, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
@@ -105,7 +105,9 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
             "rails compares the rails of a lab: --lab rails=2,rate=1gbit:3gbit (root)".to_owned()
         );
     }
-    let has_other_side = cli.loopback || cli.listen.is_some() || cli.connect.is_some();
+    // Neighbours by shared memory are of one host, unless an address says which two processes.
+    let is_one_host = cli.loopback || cli.lanes == Lanes::Shm;
+    let has_other_side = is_one_host || cli.listen.is_some() || cli.connect.is_some();
     if cli.test != TestName::Info && !has_other_side {
         return Err("say where the other side is: --listen ADDR:PORT on the server, --connect \
                     ADDR:PORT on the client, or --lab rails=1 (root), or --loopback"

@@ -6,6 +6,8 @@ use ringrail::{
 };
 use ringrail_tests::lab::HostNetwork;
 
+use crate::cli::Lanes;
+
 use super::{Arguments, Pattern, SLOWNESS};
 use crate::secret;
 use crate::test::{TAG, settings};
@@ -54,6 +56,7 @@ impl<M: Attached> Side<M> {
         // This process began in the first host.
         match number {
             0 => network.enter().map_err(message)?,
+            _ if arguments.lanes == Lanes::Shm => network.enter().map_err(message)?,
             _ => network.enter_with_sys().map_err(message)?,
         }
         let settings = settings(arguments.lanes, None, None, None, &arguments.settings)?;
