@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 use loom::thread;
 
-use ring::{LINE_BYTES, LINES, LONGEST, Lines, Reader, Writer};
+use ring::{Entry, LINE_BYTES, LINES, LONGEST, Lines, Reader, Writer};
 
 /// The first lines of a ring: `loom` has no room for all. A model goes no further.
 const WORDS: usize = 8 * LINE_BYTES / 8;
@@ -67,13 +67,13 @@ fn what_is_read_is_what_was_written() {
         let writing = thread::spawn(move || {
             let mut writer = Writer::new();
             for number in 1..=3_u64 {
-                assert_eq!(writer.write(&*theirs, &number.to_le_bytes()), Ok(true));
+                assert_eq!(writer.write(&*theirs, Entry::Packet, &number.to_le_bytes()), Ok(true));
             }
         });
         let (mut reader, mut into, mut due) = (Reader::new(), vec![0; LONGEST], 1_u64);
         for _ in 0..4 {
             match reader.read(&*memory, &mut into).expect("a writer that keeps the rules") {
-                Some(length) => {
+                Some((_, length)) => {
                     assert_eq!(into[..length], due.to_le_bytes());
                     due += 1;
                 }
@@ -81,7 +81,7 @@ fn what_is_read_is_what_was_written() {
             }
         }
         writing.join().unwrap();
-        while let Some(length) = reader.read(&*memory, &mut into).unwrap() {
+        while let Some((_, length)) = reader.read(&*memory, &mut into).unwrap() {
             assert_eq!(into[..length], due.to_le_bytes());
             due += 1;
         }
@@ -97,7 +97,7 @@ fn no_wake_up_is_lost() {
         let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
         let writing = thread::spawn(move || {
             let mut writer = Writer::new();
-            assert_eq!(writer.write(&*theirs, &7_u64.to_le_bytes()), Ok(true));
+            assert_eq!(writer.write(&*theirs, Entry::Packet, &7_u64.to_le_bytes()), Ok(true));
             if writer.must_wake(&*theirs) {
                 wakes.store(true, Ordering::Release);
             }

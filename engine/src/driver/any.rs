@@ -67,6 +67,24 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
+    /// See [`super::lanes::DatagramPort::recv_segment`].
+    #[inline(always)]
+    pub(crate) fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.recv_segment(),
+            Err(driver) => driver.recv_segment(),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::write_segment`].
+    #[inline(always)]
+    pub(crate) fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.write_segment(session, segment),
+            Err(driver) => driver.write_segment(session, segment),
+        }
+    }
+
     /// See [`super::lanes::DatagramPort::recv_datagram`].
     #[inline(always)]
     pub(crate) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {

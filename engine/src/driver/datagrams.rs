@@ -250,6 +250,21 @@ impl Datagrams {
         }
     }
 
+    /// See [`crate::driver::lanes::DatagramPort::recv_segment`].
+    #[inline(always)]
+    pub(super) fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+        let shm = self.shm.as_mut().filter(|shm| shm.is_up())?;
+        let session = shm.receive_segment(&mut self.counters)?;
+        Some((session, shm.payload()))
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::write_segment`].
+    #[inline(always)]
+    pub(super) fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+        let shm = self.shm.as_mut();
+        shm.is_some_and(|shm| shm.write_segment(session, segment, &mut self.counters))
+    }
+
     /// See [`crate::driver::lanes::DatagramPort::recv_datagram`].
     #[inline(always)]
     pub(super) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
@@ -258,7 +273,7 @@ impl Datagrams {
         if let Some(shm) = &mut self.shm
             && shm.is_up()
         {
-            if let Some(from) = shm.receive(&mut self.counters) {
+            if let Some(from) = shm.take_packet() {
                 return Ok(Some((from, shm.payload())));
             }
             if self.socket_rests > 0 && self.frames.is_none() {
@@ -386,6 +401,9 @@ impl Datagrams {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
+            while let Some((session, is_up)) = shm.next_ring_news() {
+                events.push(DriverEvent::RingChanged { session, is_up });
+            }
             while let Some((session, is_able)) = shm.next_cma_news() {
                 events.push(DriverEvent::CmaChanged { session, is_able });
             }

@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+pub(crate) use super::shm::RING_SEGMENT_BYTES_MAX;
 pub(crate) use super::shm::cma::{CmaSource, Witness};
 use crate::memory::Shape;
 
@@ -143,6 +144,15 @@ pub(crate) enum DriverEvent {
         session: u64,
         /// It can.
         is_able: bool,
+    },
+    /// A session that was met ([`DatagramPort::meet`]) has a ring for its segments
+    /// ([`DatagramPort::write_segment`]), or has none any more: what was written and is not
+    /// acknowledged may be lost.
+    RingChanged {
+        /// The session, as its packets name it.
+        session: u64,
+        /// It has one.
+        is_up: bool,
     },
     /// A watched lane became readable (once per [`ControlLanes::watch`]).
     Readable {
@@ -462,6 +472,21 @@ pub(crate) trait DatagramPort {
     /// different. Those that are on their way may be overtaken.
     fn meet(&mut self, neighbour: Neighbour) {
         let _ = neighbour;
+    }
+
+    /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
+    /// [`RING_SEGMENT_BYTES_MAX`] long. What is written arrives, whole and in order, unless the ring
+    /// ends. `false`: there is no room now, or no ring. [`Self::flush_datagrams`] wakes a neighbour
+    /// that sleeps.
+    fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+        let _ = (session, segment);
+        false
+    }
+
+    /// The next segment that came by a ring, and its session; its bytes are valid until the next
+    /// call. `None`: none is there, or a packet is, which comes by [`Self::recv_datagram`] first.
+    fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+        None
     }
 
     /// A session that [`Self::meet`] told of has ended.

@@ -71,6 +71,8 @@ macro_rules! pass_on {
         pass_on!(# $to takes_neighbours(&self) -> bool);
         pass_on!(# $to meet(&mut self, neighbour: crate::driver::lanes::Neighbour));
         pass_on!(# $to part(&mut self, session: u64));
+        pass_on!(# $to write_segment(&mut self, session: u64, segment: &[u8]) -> bool);
+        pass_on!(# $to recv_segment(&mut self) -> Option<(u64, &[u8])>);
         pass_on!(# $to witness(&self) -> Option<std::sync::Arc<crate::driver::lanes::Witness>>);
         unsafe fn read_by_cma(
             &mut self,

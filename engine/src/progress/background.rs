@@ -81,6 +81,7 @@ impl Engine {
         // Nobody is about to answer, and a turn that brought a message ended with that.
         self.state.drain_paths();
         self.acknowledge_hot();
+        self.acknowledge_rings(true);
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.driver.end_absence();
@@ -132,6 +133,7 @@ impl EngineState {
         let is_growing = self.handshakes_pending > 0
             || !self.core.dirty().is_empty()
             || self.datagrams.waits_for_room()
+            || self.rings.is_full
             || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
             || self
                 .roles

@@ -39,6 +39,8 @@ pub(crate) struct ControlLane {
     pub(super) is_blocked: bool,
     pub(super) is_polled: bool,
     pub(super) idle_turns: u32,
+    /// It is in the list of those to which acknowledgements of what came by their rings are owed.
+    pub(super) owes_by_ring: bool,
     /// It is in the list of those that something is expected of by the control lane.
     pub(super) is_awaited: bool,
     /// It is in the list of those that wait for room in the driver, by whichever path.

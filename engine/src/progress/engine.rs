@@ -13,7 +13,7 @@ use super::bulk::LaneEnd;
 use super::clock::Clock;
 use super::completions::Completions;
 use super::control::ControlLane;
-use super::datagram::Datagrams;
+use super::datagram::{Datagrams, Rings};
 use super::lanes::{DriverEvent, Interest, LaneKey};
 use super::roles::Roles;
 use super::zero_copy::Policy;
@@ -76,6 +76,8 @@ pub(crate) struct EngineState {
     /// Connections between endpoints.
     pub(super) requests: super::manager::Requests,
     pub(crate) config: LoopConfig,
+    /// Rings in shared memory.
+    pub(super) rings: Rings,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: TcpListener,
@@ -166,6 +168,7 @@ impl EngineState {
             controls: Vec::new(),
             hot: Vec::new(),
             awaited: Vec::new(),
+            rings: Rings::default(),
             blocked: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
@@ -321,6 +324,7 @@ impl Engine {
             return Err((self, error));
         }
         self.acknowledge_hot();
+        self.acknowledge_rings(true);
         match self.driver.dismantle() {
             Ok(sockets) => Ok((self.state, sockets)),
             Err(error) => {
@@ -373,6 +377,7 @@ impl Engine {
             return Ok(true);
         }
         self.state.owes_rest = false;
+        self.acknowledge_rings(false);
         self.state.drain_paths();
         if let Err(error) = self.driver.poll(&mut self.events) {
             return Err(self.fail_driver("the driver cannot make progress", error));
@@ -410,6 +415,7 @@ impl Engine {
             return false;
         }
         happened |= self.read_by_cma();
+        self.state.rings.is_full = false;
         // Each round can make work for the next: a flush makes room for a waiting send. The bound
         // keeps one call short; what is left is done in the next.
         for _ in 0..4 {
@@ -459,6 +465,9 @@ impl Engine {
                 DriverEvent::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
                 DriverEvent::CmaChanged { session, is_able } => {
                     self.handle_cma_changed(session, is_able);
+                }
+                DriverEvent::RingChanged { session, is_up } => {
+                    self.handle_ring_changed(session, is_up);
                 }
                 DriverEvent::Closed { lane } => {
                     self.state.roles.remove(lane);

@@ -7,6 +7,8 @@ use crossbeam_utils::Backoff;
 use super::engine::{Engine, TICK_NS};
 use crate::types::Error;
 
+/// The longest sleep while a ring has no room: its reader does not say when there is some.
+const FULL_RING: Duration = Duration::from_millis(1);
 /// The longest sleep while something is outstanding.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// The same while nothing is.
@@ -92,6 +94,7 @@ impl Engine {
     fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
         self.watch_hot();
         self.read_clock();
+        self.acknowledge_rings(true);
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.watch_datagrams();
@@ -101,6 +104,9 @@ impl Engine {
             return Duration::ZERO;
         }
         let mut sleep = limit.min(SLEEP_MAX);
+        if state.rings.is_full {
+            sleep = sleep.min(FULL_RING);
+        }
         if let Some(deadline_ns) = state.next_deadline_ns() {
             let left = deadline_ns.saturating_sub(state.now_ns).max(TICK_NS);
             sleep = sleep.min(Duration::from_nanos(left));

@@ -171,7 +171,8 @@ impl Pcap {
                 | DriverEvent::DatagramsReadable
                 | DriverEvent::DatagramsWritable
                 | DriverEvent::RailChanged { .. }
-                | DriverEvent::CmaChanged { .. } => {}
+                | DriverEvent::CmaChanged { .. }
+                | DriverEvent::RingChanged { .. } => {}
             }
         }
     }

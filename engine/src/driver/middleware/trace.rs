@@ -113,6 +113,9 @@ fn tell(event: &DriverEvent) {
         DriverEvent::CmaChanged { session, is_able } => {
             trace!(target: TARGET, event = "cma_changed", session, is_able);
         }
+        DriverEvent::RingChanged { session, is_up } => {
+            trace!(target: TARGET, event = "ring_changed", session, is_up);
+        }
         DriverEvent::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
         }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::backlog::Backlog;
 use super::cma::Attached;
-use super::ring::{Broken, LONGEST, Reader, Writer};
+use super::ring::{Broken, Entry, LONGEST, Reader, Writer};
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::DATAGRAM_BYTES_MAX;
@@ -76,8 +76,19 @@ impl Channel {
         if !self.backlog.is_empty() {
             return Ok(self.backlog.push(datagram));
         }
-        let is_written = self.writer.write(&self.segment.ring(self.writes), datagram)?;
+        let ring = self.segment.ring(self.writes);
+        let is_written = self.writer.write(&ring, Entry::Packet, datagram)?;
         Ok(is_written || self.backlog.push(datagram))
+    }
+
+    /// Writes a segment. `false`: there is no room, or no more is written.
+    #[inline]
+    pub(super) fn write_segment(&mut self, segment: &[u8]) -> Result<bool, Broken> {
+        if self.is_ending || !self.backlog.is_empty() {
+            return Ok(false);
+        }
+        self.is_behind = true;
+        self.writer.write(&self.segment.ring(self.writes), Entry::Segment, segment)
     }
 
     /// Writes what is kept, as far as there is room, and wakes the other side if it sleeps; whether
@@ -86,7 +97,7 @@ impl Channel {
     pub(super) fn flush(&mut self) -> Result<bool, Broken> {
         let ring = self.segment.ring(self.writes);
         while let Some(datagram) = self.backlog.first() {
-            if !self.writer.write(&ring, datagram)? {
+            if !self.writer.write(&ring, Entry::Packet, datagram)? {
                 break;
             }
             self.backlog.pop();
@@ -109,9 +120,9 @@ impl Channel {
         self.backlog.pop();
     }
 
-    /// Copies the next datagram into the first of `into`, and says how long it is.
+    /// Copies the next entry into the first of `into`, and says what and how long it is.
     #[inline]
-    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<(Entry, usize)>, Broken> {
         self.reader.read(&self.segment.ring(1 - self.writes), into)
     }
 

@@ -4,16 +4,17 @@
 //! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
 //! name space that belongs to the network namespace. Both prove that they have the session's keys;
 //! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The datagrams of
-//! the session's first path go by these from then on. What finds no room waits for it in order
+//! the session's first path go by these from then on, and its segments without a packet around them:
+//! what is in a ring arrives, in order, and who wrote it is known. A packet that finds no room waits for it in order
 //! ([`backlog`]); when too much waits, when this engine sleeps, or when the unix socket has ended,
-//! which tells at once that a process is gone, datagrams go by the UDP socket again. So a channel
-//! is no lane of its own: packet numbers, acknowledgements, tags, failure of the path stay what
-//! they are.
+//! which tells at once that a process is gone, packets go by the UDP socket again. A segment waits
+//! with the session. When a ring ends, the engine is told, and sends what was not acknowledged by
+//! the session's paths.
 //!
 //! Neighbours of one user also learn to read each other's memory ([`cma`]), for long messages.
 //!
 //! ```text
-//!  send : the session of the packet has a channel? copied into its ring, or kept for it
+//!  send : the session has a channel? a segment is copied into its ring, a packet too, or kept for it
 //!  flush: does the neighbour sleep? one byte by the unix socket
 //!  recv : rings first, no call; the UDP socket every few times that they are empty
 //!  sleep: announced in all rings, then the unix sockets are watched
@@ -46,10 +47,13 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use self::channel::Channel;
 use self::cma::{CmaSource, Witness};
 use self::handshake::Exchange;
-use self::ring::LONGEST;
+use self::ring::{Broken, Entry, LONGEST};
 use crate::driver::lanes::{DriverCounters, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
 use crate::wire::packet;
+
+/// Longest segment that a ring takes, in bytes.
+pub(crate) const RING_SEGMENT_BYTES_MAX: usize = LONGEST;
 
 /// Channels that are looked at in each call for a datagram: those that something came by lately.
 const HOT: usize = 8;
@@ -65,6 +69,14 @@ const LISTENER: u64 = 0;
 const BELL: u64 = 1;
 /// The first name of a connection.
 const FIRST_NAME: u64 = 2;
+
+/// What came by a ring.
+enum Received {
+    /// A packet, which seems to come from there.
+    Packet(SocketAddr),
+    /// A segment of this session.
+    Segment(u64),
+}
 
 /// A session whose other side may be on this host.
 struct Known {
@@ -101,6 +113,8 @@ pub(super) struct Shm {
     /// What came last.
     datagram: Box<[u8]>,
     length: usize,
+    /// That is a packet which nobody has taken, from there.
+    untaken: Option<SocketAddr>,
     /// The kernel has news of a socket.
     is_called: bool,
     /// Some session may be due for another try.
@@ -115,6 +129,8 @@ pub(super) struct Shm {
     witness: Option<Arc<Witness>>,
     /// Sessions whose other side can read that, or cannot any more.
     cma_news: VecDeque<(u64, bool)>,
+    /// Sessions that have a ring now, or have none any more.
+    ring_news: VecDeque<(u64, bool)>,
 }
 
 impl Shm {
@@ -144,6 +160,7 @@ impl Shm {
             behind: Vec::new(),
             datagram: vec![0; LONGEST].into(),
             length: 0,
+            untaken: None,
             is_called: false,
             has_retries: false,
             untended: 0,
@@ -152,6 +169,7 @@ impl Shm {
             figures: SharedMemoryFigures::default(),
             witness: has_cma.then(|| Arc::new(Witness::new())),
             cma_news: VecDeque::new(),
+            ring_news: VecDeque::new(),
         })
     }
 
@@ -186,6 +204,12 @@ impl Shm {
     #[inline]
     pub(super) fn next_cma_news(&mut self) -> Option<(u64, bool)> {
         self.cma_news.pop_front()
+    }
+
+    /// The next session that has a ring now, or has none any more.
+    #[inline]
+    pub(super) fn next_ring_news(&mut self) -> Option<(u64, bool)> {
+        self.ring_news.pop_front()
     }
 
     /// See [`crate::driver::lanes::DatagramPort::read_by_cma`].
@@ -226,6 +250,28 @@ impl Shm {
         let Some((packet::FIRST_PATH, session)) = packet::path_and_session(datagram) else {
             return false;
         };
+        self.with_channel(session, counters, |channel| channel.send(datagram))
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::write_segment`].
+    #[inline]
+    pub(super) fn write_segment(
+        &mut self,
+        session: u64,
+        segment: &[u8],
+        counters: &mut DriverCounters,
+    ) -> bool {
+        self.with_channel(session, counters, |channel| channel.write_segment(segment))
+    }
+
+    /// Has the channel of a session take something. `false`: it did not, or there is none.
+    #[inline(always)]
+    fn with_channel(
+        &mut self,
+        session: u64,
+        counters: &mut DriverCounters,
+        take: impl FnOnce(&mut Channel) -> Result<bool, Broken>,
+    ) -> bool {
         if session != self.last.0 {
             let Some(&index) = self.by_session.get(&session) else { return false };
             self.last = (session, index);
@@ -233,7 +279,7 @@ impl Shm {
         let index = self.last.1;
         let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return false };
         let was_behind = channel.is_behind();
-        match channel.send(datagram) {
+        match take(channel) {
             Ok(is_taken) => {
                 if !was_behind && channel.is_behind() {
                     self.behind.push(index);
@@ -304,9 +350,31 @@ impl Shm {
         !self.order.is_empty()
     }
 
-    /// Where the next datagram seems to come from; [`Self::payload`] has it.
+    /// The session of which the next entry is a segment; [`Self::payload`] has it. `None`: nothing
+    /// is there, or a packet, which is to be taken first.
     #[inline]
-    pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
+    pub(super) fn receive_segment(&mut self, counters: &mut DriverCounters) -> Option<u64> {
+        if self.untaken.is_some() {
+            return None;
+        }
+        match self.receive(counters)? {
+            Received::Segment(session) => Some(session),
+            Received::Packet(from) => {
+                self.untaken = Some(from);
+                None
+            }
+        }
+    }
+
+    /// Where the packet seems to come from that [`Self::receive_segment`] found in its place;
+    /// [`Self::payload`] has it.
+    #[inline]
+    pub(super) fn take_packet(&mut self) -> Option<SocketAddr> {
+        self.untaken.take()
+    }
+
+    #[inline]
+    fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         let hot = self.order.len().min(HOT);
         for _ in 0..hot {
             if self.next >= hot {
@@ -325,7 +393,7 @@ impl Shm {
     }
 
     /// The same of channels that nothing came by lately, some at a time.
-    fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<SocketAddr> {
+    fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<Received> {
         for _ in 0..COLD_AT_ONCE {
             let count = self.order.len().checked_sub(hot).filter(|&count| count > 0)?;
             self.cold = (self.cold + 1) % count;
@@ -341,11 +409,17 @@ impl Shm {
     }
 
     #[inline]
-    fn receive_from(&mut self, at: usize, counters: &mut DriverCounters) -> Option<SocketAddr> {
+    fn receive_from(&mut self, at: usize, counters: &mut DriverCounters) -> Option<Received> {
         let index = *self.order.get(at)?;
         let channel = self.channels.get_mut(index as usize)?.as_mut()?;
         match channel.receive(&mut self.datagram) {
-            Ok(Some(length)) => {
+            Ok(Some((Entry::Segment, length))) => {
+                self.length = length;
+                self.figures.received += 1;
+                counters.datagrams_received += 1;
+                Some(Received::Segment(channel.session))
+            }
+            Ok(Some((Entry::Packet, length))) => {
                 // RR-SHM-4: nobody speaks for another session.
                 let is_its = packet::path_and_session(&self.datagram[..length])
                     == Some((packet::FIRST_PATH, channel.session));
@@ -356,7 +430,7 @@ impl Shm {
                 self.length = length;
                 self.figures.received += 1;
                 counters.datagrams_received += 1;
-                Some(channel.address)
+                Some(Received::Packet(channel.address))
             }
             Ok(None) => {
                 if channel.is_ending() {
@@ -371,7 +445,7 @@ impl Shm {
         }
     }
 
-    /// The datagram that [`Self::receive`] found.
+    /// What came last.
     #[inline]
     pub(super) fn payload(&mut self) -> &mut [u8] {
         &mut self.datagram[..self.length]
@@ -379,7 +453,7 @@ impl Shm {
 
     /// Whether a datagram is in some ring.
     pub(super) fn has_received(&self) -> bool {
-        self.channels.iter().flatten().any(Channel::has_received)
+        self.untaken.is_some() || self.channels.iter().flatten().any(Channel::has_received)
     }
 
     // ---- Sleep ----

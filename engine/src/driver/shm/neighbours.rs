@@ -169,6 +169,7 @@ impl Shm {
                     tracing::debug!(session = channel.session, "a neighbour's memory ends");
                     let session = channel.session;
                     channel.end();
+                    self.ring_news.push_back((session, false));
                     if channel.is_read {
                         self.cma_news.push_back((session, false));
                     }
@@ -231,6 +232,7 @@ impl Shm {
             self.names.push(0);
         }
         self.by_session.insert(channel.session, index as u32);
+        self.ring_news.push_back((channel.session, true));
         self.names[index] = name;
         self.order.push(index as u32);
         self.channels[index] = Some(channel);
@@ -254,6 +256,9 @@ impl Shm {
         let Some(channel) = self.channels.get_mut(index as usize).and_then(Option::take) else {
             return;
         };
+        if !channel.is_ending() {
+            self.ring_news.push_back((channel.session, false));
+        }
         if channel.is_read && !channel.is_ending() {
             self.cma_news.push_back((channel.session, false));
         }

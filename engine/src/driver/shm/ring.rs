@@ -64,6 +64,18 @@ pub(crate) trait Lines {
     fn fence(&self);
 }
 
+/// What an entry of a ring is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// A packet, as it would go by UDP.
+    Packet,
+    /// A segment, without what a packet has around it.
+    Segment,
+}
+
+/// This bit of the word says that an entry is a segment.
+const SEGMENT: u64 = 1 << 32;
+
 /// Lines of a datagram.
 const fn lines_of(length: usize) -> usize {
     (WORD_BYTES + length).div_ceil(LINE_BYTES)
@@ -119,7 +131,12 @@ impl Writer {
 
     /// Writes a datagram of [`LONGEST`] bytes at the most. `Ok(false)`: there is no room.
     #[inline]
-    pub(crate) fn write(&mut self, ring: &impl Lines, datagram: &[u8]) -> Result<bool, Broken> {
+    pub(crate) fn write(
+        &mut self,
+        ring: &impl Lines,
+        entry: Entry,
+        datagram: &[u8],
+    ) -> Result<bool, Broken> {
         debug_assert!(datagram.len() <= LONGEST);
         let lines = lines_of(datagram.len());
         // One more, whose word is cleared.
@@ -141,7 +158,8 @@ impl Writer {
             ring.write(FIRST * LINE_BYTES, rest);
         }
         ring.store(next.word(), 0, Ordering::Relaxed);
-        ring.store(here.word(), datagram.len() as u64 + 1, Ordering::Release);
+        let kind = if entry == Entry::Segment { SEGMENT } else { 0 };
+        ring.store(here.word(), (datagram.len() as u64 + 1) | kind, Ordering::Release);
         self.at = next;
         Ok(true)
     }
@@ -184,7 +202,7 @@ impl Reader {
     }
 
     /// Copies the next datagram into the first of `into`, which has room for [`LONGEST`] bytes, and
-    /// says how long it is; `None`: none is there.
+    /// says what and how long it is; `None`: none is there.
     ///
     /// RR-SHM-5.
     #[inline]
@@ -192,12 +210,14 @@ impl Reader {
         &mut self,
         ring: &impl Lines,
         into: &mut [u8],
-    ) -> Result<Option<usize>, Broken> {
+    ) -> Result<Option<(Entry, usize)>, Broken> {
         let word = ring.load(self.at.word(), Ordering::Acquire);
         if word == 0 {
             return Ok(None);
         }
-        let length = usize::try_from(word - 1).map_err(|_| Broken)?;
+        let entry = if word & SEGMENT == 0 { Entry::Packet } else { Entry::Segment };
+        let length = (word & !SEGMENT).checked_sub(1).ok_or(Broken)?;
+        let length = usize::try_from(length).map_err(|_| Broken)?;
         if length > LONGEST {
             return Err(Broken);
         }
@@ -212,7 +232,7 @@ impl Reader {
             self.told = self.at.passed;
             ring.store(CONSUMED, self.told, Ordering::Release);
         }
-        Ok(Some(length))
+        Ok(Some((entry, length)))
     }
 
     /// Announces a sleep, from which the writer wakes the reader after the next datagram. `false`:
@@ -284,6 +304,10 @@ mod tests {
         words.flat_map(u64::to_le_bytes).take(length).collect()
     }
 
+    fn entry(number: u64) -> Entry {
+        if number.is_multiple_of(3) { Entry::Segment } else { Entry::Packet }
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Write(usize),
@@ -316,24 +340,24 @@ mod tests {
                 match step {
                     Step::Write(length) => {
                         let datagram = payload(number as u64, length);
-                        let written = writer.write(&ring, &datagram);
+                        let written = writer.write(&ring, entry(number as u64), &datagram);
                         prop_assert!(written.is_ok());
                         if written == Ok(true) {
                             held_lines += lines_of(length);
-                            model.push_back(datagram);
+                            model.push_back((entry(number as u64), datagram));
                         } else {
                             prop_assert!(held_lines + lines_of(length) + 1 > ROOM - TELL_EVERY);
                         }
                         prop_assert!(held_lines < ROOM);
                     }
                     Step::Read | Step::ReadAll => loop {
-                        let expected: Option<Vec<u8>> = model.pop_front();
+                        let expected: Option<(Entry, Vec<u8>)> = model.pop_front();
                         prop_assert_eq!(reader.has_some(&ring), expected.is_some());
-                        let length = reader.read(&ring, &mut into).unwrap();
-                        let got = length.map(|length| into[..length].to_vec());
+                        let read = reader.read(&ring, &mut into).unwrap();
+                        let got = read.map(|(entry, length)| (entry, into[..length].to_vec()));
                         prop_assert_eq!(&got, &expected);
                         let Some(got) = got else { break };
-                        held_lines -= lines_of(got.len());
+                        held_lines -= lines_of(got.1.len());
                         if matches!(step, Step::Read) {
                             break;
                         }
@@ -359,7 +383,7 @@ mod tests {
                 match step {
                     Step::Write(length) => {
                         let Some(side) = &mut writer else { continue };
-                        let wrote = side.write(&ring, &payload(1, length));
+                        let wrote = side.write(&ring, Entry::Packet, &payload(1, length));
                         if wrote.is_err() {
                             writer = None;
                         }
@@ -370,7 +394,7 @@ mod tests {
                             let Some(side) = &mut reader else { break };
                             match side.read(&ring, &mut into) {
                                 Ok(None) => break,
-                                Ok(Some(length)) => prop_assert!(length <= LONGEST),
+                                Ok(Some((_, length))) => prop_assert!(length <= LONGEST),
                                 Err(Broken) => reader = None,
                             }
                         }
@@ -381,13 +405,20 @@ mod tests {
     }
 
     fn scribble() -> impl Strategy<Value = u64> {
-        prop_oneof![0..3_u64, 0..=LONGEST as u64 + 2, Just(u64::MAX), any::<u64>()]
+        prop_oneof![
+            0..3_u64,
+            SEGMENT..SEGMENT + 99,
+            0..=LONGEST as u64 + 2,
+            Just(u64::MAX),
+            any::<u64>()
+        ]
     }
 
     #[test]
     fn lengths_and_news_of_room_that_cannot_be_end_it() {
         let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
-        for word in [LONGEST as u64 + 2, 1 << 32, u64::MAX] {
+        for word in [LONGEST as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (LONGEST as u64 + 2), u64::MAX]
+        {
             ring.store(Place::START.word(), word, Ordering::Relaxed);
             assert_eq!(Reader::new().read(&ring, &mut into), Err(Broken), "{word}");
         }
@@ -395,20 +426,20 @@ mod tests {
             [(0, Ok(false)), (1 << 40, Err(Broken)), (u64::MAX, Err(Broken))]
         {
             let (ring, mut writer) = (Plain::new(), Writer::new());
-            while writer.write(&ring, &[7; 1000]) == Ok(true) {}
+            while writer.write(&ring, Entry::Packet, &[7; 1000]) == Ok(true) {}
             ring.store(CONSUMED, consumed, Ordering::Relaxed);
-            assert_eq!(writer.write(&ring, &[7; 1000]), expected, "{consumed}");
+            assert_eq!(writer.write(&ring, Entry::Packet, &[7; 1000]), expected, "{consumed}");
         }
         let (ring, mut writer) = (Plain::new(), Writer::new());
-        while writer.write(&ring, &[7; 56]) == Ok(true) {}
+        while writer.write(&ring, Entry::Packet, &[7; 56]) == Ok(true) {}
         ring.store(CONSUMED, 100, Ordering::Relaxed);
-        assert_eq!(writer.write(&ring, &[7; 56]), Ok(true));
+        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
         while writer.at.passed < 100 + ROOM as u64 - 1 {
-            assert_eq!(writer.write(&ring, &[7; 56]), Ok(true));
+            assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
         }
         // What was read is not read any more.
         ring.store(CONSUMED, 99, Ordering::Relaxed);
-        assert_eq!(writer.write(&ring, &[7; 56]), Err(Broken));
+        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(Broken));
     }
 
     /// RR-SHM-6
@@ -417,7 +448,7 @@ mod tests {
         let (ring, mut writer, reader) = (Plain::new(), Writer::new(), Reader::new());
         assert!(!writer.must_wake(&ring));
         assert!(reader.fall_asleep(&ring));
-        assert_eq!(writer.write(&ring, b"x"), Ok(true));
+        assert_eq!(writer.write(&ring, Entry::Packet, b"x"), Ok(true));
         assert!(writer.must_wake(&ring));
         assert!(!writer.must_wake(&ring));
         assert!(!reader.fall_asleep(&ring), "one is there");

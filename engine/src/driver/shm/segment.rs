@@ -193,7 +193,7 @@ impl Lines for Ring<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::{LONGEST, Reader, Writer};
+    use super::super::ring::{Entry, LONGEST, Reader, Writer};
     use super::*;
 
     use std::time::{Duration, Instant};
@@ -206,21 +206,21 @@ mod tests {
             let (mut reader, mut into) = (Reader::new(), vec![0; LONGEST]);
             for length in 0..=LONGEST {
                 let start = Instant::now();
-                let got = loop {
+                let (entry, got) = loop {
                     assert!(start.elapsed() < Duration::from_secs(60), "{length} does not come");
                     match reader.read(&theirs.ring(0), &mut into).unwrap() {
-                        Some(got) => break got,
+                        Some((entry, got)) => break (entry, got),
                         None => std::thread::yield_now(),
                     }
                 };
-                assert_eq!(got, length);
+                assert_eq!((entry, got), (Entry::Segment, length));
                 assert!(into[..got].iter().all(|&byte| byte == length as u8), "{length}");
             }
         });
         let mut writer = Writer::new();
         for length in 0..=LONGEST {
             let datagram = vec![length as u8; length];
-            while writer.write(&ours.ring(0), &datagram) == Ok(false) {
+            while writer.write(&ours.ring(0), Entry::Segment, &datagram) == Ok(false) {
                 std::thread::yield_now();
             }
         }

@@ -77,7 +77,9 @@ fn shared(session: u64) -> [Shm; 2] {
 }
 
 fn take(shm: &mut Shm) -> Option<(SocketAddr, Vec<u8>)> {
-    let from = shm.receive(&mut DriverCounters::default())?;
+    // Only hostile neighbours write segments here.
+    let _ = shm.receive_segment(&mut DriverCounters::default());
+    let from = shm.take_packet()?;
     Some((from, shm.payload().to_vec()))
 }
 
@@ -88,6 +90,64 @@ fn send(shm: &mut Shm, datagram: &[u8]) -> bool {
 fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+}
+
+/// RR-SHM-8
+#[test]
+fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
+    let mut counters = DriverCounters::default();
+    let mut both = shared(5);
+    for shm in &mut both {
+        assert_eq!(shm.next_ring_news(), Some((5, true)));
+        assert_eq!(shm.next_ring_news(), None);
+    }
+    let [ours, theirs] = &mut both;
+    assert!(!ours.write_segment(6, b"of nobody", &mut counters));
+    let text = datagram(5, b"a packet");
+    assert!(ours.write_segment(5, b"first", &mut counters));
+    assert!(send(ours, &text));
+    assert!(ours.write_segment(5, b"second", &mut counters));
+    assert_eq!(theirs.take_packet(), None);
+    assert_eq!(theirs.receive_segment(&mut counters), Some(5));
+    assert_eq!(theirs.payload(), b"first");
+    assert_eq!(theirs.receive_segment(&mut counters), None, "a packet goes first");
+    assert_eq!(theirs.receive_segment(&mut counters), None);
+    assert!(theirs.has_received());
+    assert_eq!(theirs.take_packet(), Some(address(5)));
+    assert_eq!(theirs.payload(), text);
+    assert_eq!(theirs.receive_segment(&mut counters), Some(5));
+    assert_eq!(theirs.payload(), b"second");
+    let mut written = 0_u32;
+    while ours.write_segment(5, &[written as u8; RING_SEGMENT_BYTES_MAX], &mut counters) {
+        written += 1;
+    }
+    assert!(written >= 2, "{written}");
+    for number in 0..written {
+        assert_eq!(theirs.receive_segment(&mut counters), Some(5));
+        assert_eq!(theirs.payload(), [number as u8; RING_SEGMENT_BYTES_MAX]);
+    }
+    assert_eq!(theirs.receive_segment(&mut counters), None);
+    assert!(ours.write_segment(5, b"there is room again", &mut counters));
+}
+
+/// RR-SHM-8
+#[test]
+fn the_end_of_a_ring_is_told_once() {
+    let [mut ours, mut theirs] = shared(5);
+    assert_eq!(ours.next_ring_news(), Some((5, true)));
+    assert!(theirs.write_segment(5, b"last words", &mut DriverCounters::default()));
+    drop(theirs);
+    let start = Instant::now();
+    while ours.next_ring_news() != Some((5, false)) {
+        assert!(start.elapsed() < LONG, "the end is not told");
+        serve(std::slice::from_mut(&mut ours));
+    }
+    assert!(!ours.write_segment(5, b"to nobody", &mut DriverCounters::default()));
+    assert_eq!(ours.receive_segment(&mut DriverCounters::default()), Some(5));
+    assert_eq!(ours.payload(), b"last words");
+    assert_eq!(ours.receive_segment(&mut DriverCounters::default()), None);
+    assert!(!ours.is_up());
+    assert_eq!(ours.next_ring_news(), None);
 }
 
 #[test]

@@ -271,6 +271,7 @@ impl Net {
             DriverEvent::DatagramsWritable => (11, None),
             DriverEvent::RailChanged { .. } => (12, None),
             DriverEvent::CmaChanged { .. } => (13, None),
+            DriverEvent::RingChanged { .. } => (14, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

@@ -497,7 +497,9 @@ impl Host {
                 let buffer = self.receiving.remove(&lane).unwrap();
                 self.arrived.insert(lane, buffer);
             }
-            DriverEvent::RailChanged { .. } | DriverEvent::CmaChanged { .. } => {}
+            DriverEvent::RailChanged { .. }
+            | DriverEvent::CmaChanged { .. }
+            | DriverEvent::RingChanged { .. } => {}
             DriverEvent::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));

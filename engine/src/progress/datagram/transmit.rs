@@ -21,6 +21,9 @@ impl Engine {
         if !control.unsent.is_empty() || datagrams.is_blocked {
             return false;
         }
+        if let Some(ring) = paths.ring_of(session) {
+            return self.write_lone(session, ring);
+        }
         let Some(packet) = paths.lone_packet(core, session) else { return false };
         let Ok(room) = self.driver.datagram_room() else { return false };
         *now_ns = clock.now_ns();
@@ -47,9 +50,14 @@ impl Engine {
         if !self.state.paths.is_served(session, index) {
             return false;
         }
+        let (mut happened, mut is_drained) = (false, false);
+        if index == CARRIER
+            && let Some(ring) = self.state.paths.ring_of(session)
+        {
+            happened = self.write_segments(session, ring);
+        }
         // A sample of the round trip is as true as this time.
         self.state.now_ns = self.state.clock.now_ns();
-        let (mut happened, mut is_drained) = (false, false);
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             let EngineState { core, paths, datagrams, now_ns, .. } = &mut *self.state;
             if sent == DATAGRAMS_PER_FLUSH {

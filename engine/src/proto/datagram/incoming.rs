@@ -33,6 +33,32 @@ impl Core {
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
+    /// The same of a segment that came by a lane which does not tell the peer what has come.
+    ///
+    /// RR-SHM-8.
+    #[inline]
+    pub(crate) fn handle_untold(
+        &mut self,
+        slot: u32,
+        bytes: &[u8],
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> Result<(), FrameError> {
+        let whole = Session::split_segment(bytes)?;
+        let Some((header, body, length)) = whole.filter(|&(.., length)| length == bytes.len())
+        else {
+            return Err(FrameError::BadSegmentLength(bytes.len() as u32));
+        };
+        if header.frames.get() > 0
+            && let Some(session) = self.sessions.at_mut(slot as usize)
+            && session.is_connected()
+        {
+            let end = header.first_frame.get().wrapping_add(header.frames.get().into());
+            session.note_by_stream(end, length);
+        }
+        self.handle_segment(slot, header, body, now_ns, effects)
+    }
+
     /// Handles a segment, which came by any lane of a session in datagram mode.
     pub(crate) fn handle_segment(
         &mut self,

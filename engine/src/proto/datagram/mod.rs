@@ -56,7 +56,7 @@ use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-pub(crate) use self::outgoing::{Lone, append_segment};
+pub(crate) use self::outgoing::{Asks, Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
@@ -163,7 +163,7 @@ pub(crate) struct Datagram {
     /// Bytes of long ones that were acknowledged.
     long_delivered: u64,
     /// A send of the user waits for one of those sent since the peer was last asked about them.
-    long_awaited: bool,
+    ack_awaited: bool,
     /// Messages that fit no datagram go by the stream.
     pub(in crate::proto) has_stream: bool,
     /// The peer can read messages from this process's memory.
@@ -204,7 +204,7 @@ impl Datagram {
             long: List::new(Order::Queue),
             long_held: 0,
             long_delivered: 0,
-            long_awaited: false,
+            ack_awaited: false,
             has_stream: false,
             has_cma: false,
             bulk: has_bulk.then(Box::default),
@@ -239,7 +239,7 @@ impl Datagram {
 
     /// The peer is asked to acknowledge soon what has not been sent yet: send `id` waits for it.
     pub(in crate::proto) fn hasten_acks(&mut self, pool: &mut SegmentPool, id: Id) {
-        self.long_awaited |= self.long.len() > 0;
+        self.ack_awaited |= self.long.len() > 0;
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
             segment.operations.push(id);

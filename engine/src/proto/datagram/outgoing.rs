@@ -32,11 +32,38 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) is_awaited: bool,
 }
 
+/// Whether a segment asks the peer to acknowledge it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asks {
+    /// The lane itself tells what has come.
+    Never,
+    /// It does not.
+    Always,
+    /// It does not, and the peer acknowledges in due time; at once where a send of the user waits,
+    /// and nothing else is to be sent.
+    WhenAwaited,
+}
+
 /// The only segment of a session that waits, while nothing else of it does.
 pub(crate) struct Lone<'a> {
     session: &'a mut Session,
     segment: &'a mut SegmentBuffer,
     token: u64,
+}
+
+impl<'a> Lone<'a> {
+    /// Takes it, for a lane that does not tell what has come.
+    #[inline(always)]
+    pub(crate) fn take(self) -> Option<Outgoing<'a>> {
+        let Self { session, segment, token } = self;
+        let datagram = session.datagram.as_deref_mut()?;
+        datagram.open = None;
+        let is_awaited = !segment.operations.is_empty();
+        let asks = datagram.asks_when_awaited(is_awaited, true);
+        segment.place = Place::Flying;
+        let bytes = segment.seal(session.datagram_header(asks));
+        Some(Outgoing { token, bytes, is_last: true, is_awaited })
+    }
 }
 
 impl packet::Payload for Lone<'_> {
@@ -129,6 +156,15 @@ impl Datagram {
         None
     }
 
+    /// Whether a segment by a lane that does not tell what has come asks for that: it, or one
+    /// before it, is awaited, and it is the last one.
+    pub(super) fn asks_when_awaited(&mut self, is_awaited: bool, is_last: bool) -> bool {
+        self.ack_awaited |= is_awaited;
+        let asks = is_last && self.ack_awaited;
+        self.ack_awaited &= !asks;
+        asks
+    }
+
     #[inline]
     pub(super) fn waits(&self) -> bool {
         self.open.is_some() || self.is_queued()
@@ -189,9 +225,8 @@ pub(crate) fn append_segment(into: &mut Vec<u8>, segment: &[u8], has_checksums: 
 }
 
 impl Core {
-    /// The next datagram of a session, at most `room_bytes` long. `asks_ack`: the lane itself does
-    /// not tell what has come, so the peer is asked to. `None`: nothing to send, or nothing that
-    /// fits.
+    /// The next datagram of a session, at most `room_bytes` long. `None`: nothing to send, or
+    /// nothing that fits.
     ///
     /// RR-DGRAM-3.
     #[inline]
@@ -199,7 +234,7 @@ impl Core {
         &mut self,
         slot: u32,
         room_bytes: usize,
-        asks_ack: bool,
+        asks: Asks,
     ) -> Option<Outgoing<'_>> {
         let session = self.sessions.at_mut(slot as usize)?;
         if !session.is_connected() {
@@ -230,9 +265,19 @@ impl Core {
                 bulk.feed(slot, &mut self.datagrams.pulls);
             }
         }
-        let header = session.datagram_header(asks_ack);
         let datagram = session.datagram.as_deref_mut()?;
         let is_last = !datagram.waits() && session.control.is_empty();
+        let asks_ack = match asks {
+            Asks::Never => false,
+            Asks::Always => true,
+            Asks::WhenAwaited => {
+                let segment = next.and_then(|id| self.datagrams.segments.get(id));
+                let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
+                datagram.asks_when_awaited(is_awaited, is_last)
+            }
+        };
+        let header = session.datagram_header(asks_ack);
+        let datagram = session.datagram.as_deref_mut()?;
         let Some(id) = next else {
             let length = (SEGMENT_HEADER_BYTES as u32).into();
             let first_frame = datagram.next_frame.into();
@@ -273,7 +318,9 @@ impl Core {
         let session = self.sessions.at(slot as usize);
         let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
         // A stream does not tell what has come: the peer has to.
-        let Some(segment) = self.poll_segment(slot, usize::MAX, true) else { return false };
+        let Some(segment) = self.poll_segment(slot, usize::MAX, Asks::Always) else {
+            return false;
+        };
         append_segment(into, segment.bytes, has_checksums);
         true
     }

@@ -71,9 +71,9 @@ impl Core {
         let is_last = datagram.long.len() == 0;
         let is_full = !pool.has_room_for_long(datagram.long_held);
         let segment = pool.get_mut(id)?;
-        datagram.long_awaited |= !segment.operations.is_empty();
-        let asks = (is_last && datagram.long_awaited) || is_full;
-        datagram.long_awaited &= !asks;
+        datagram.ack_awaited |= !segment.operations.is_empty();
+        let asks = (is_last && datagram.ack_awaited) || is_full;
+        datagram.ack_awaited &= !asks;
         if session.has_waiting() {
             self.unblocked.push(slot);
         }

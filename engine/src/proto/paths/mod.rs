@@ -22,6 +22,7 @@ mod judge;
 mod lifetime;
 mod path;
 mod questions;
+mod ring;
 mod timeouts;
 mod timers;
 mod transmit;
@@ -76,6 +77,8 @@ pub(crate) struct Paths {
     streamed_bytes: u64,
     /// Since when none is healthy.
     silent_since_ns: Option<u64>,
+    /// The session's segments go by a ring in shared memory, whichever path is healthy.
+    has_ring: bool,
 }
 
 /// What one of several paths is chosen by.
@@ -132,10 +135,10 @@ impl Paths {
         !self.standby.is_empty()
     }
 
-    /// Whether the session's segments go by datagrams now.
+    /// Whether the session's segments go by datagrams, or by a ring, now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
-        self.carrier.as_ref().is_some_and(|path| path.is_open())
+        self.has_ring || self.carrier.as_ref().is_some_and(|path| path.is_open())
     }
 
     /// Whether this session's datagrams have this id.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use super::super::core::Core;
+use super::super::datagram::Asks;
 use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
 use super::super::packet::{Filled, PacketEvent, Path, Payload};
@@ -113,7 +114,7 @@ impl Payload for Outgoing<'_> {
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        let segment = self.core.poll_segment(self.session, room.len(), false)?;
+        let segment = self.core.poll_segment(self.session, room.len(), Asks::Never)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         self.is_drained = segment.is_last;
         let (token, bytes) = (segment.token, segment.bytes.len());

@@ -63,8 +63,8 @@ impl SessionPath {
 impl PathTable {
     /// Whether something waits that fits no datagram of a session's carrier.
     pub(crate) fn is_waiting_too_long(&self, core: &Core, session: u32) -> bool {
-        // Mostly nothing waits.
-        if !core.is_waiting(session) {
+        // Mostly nothing waits; and a ring takes all that is made for datagrams.
+        if !core.is_waiting(session) || self.of(session).is_some_and(|paths| paths.has_ring) {
             return false;
         }
         let carrier = self.of(session).and_then(|paths| paths.carrier.as_deref());
@@ -87,7 +87,9 @@ impl PathTable {
         now_ns: u64,
         room: &mut [u8],
     ) -> Option<Transmit> {
-        let path = self.by_slot.get_mut(session as usize)?.get_mut(index)?;
+        let paths = self.by_slot.get_mut(session as usize)?;
+        let has_ring = paths.has_ring;
+        let path = paths.get_mut(index)?;
         // A question to a new address is the first of what goes.
         if let Some(candidate) = &mut path.candidate
             && candidate.question.is_none()
@@ -97,7 +99,7 @@ impl PathTable {
             let to = candidate.address;
             return Some(Transmit { to, ..path.seal(room, packet, false) });
         }
-        let is_open = path.is_open();
+        let is_open = path.is_open() && !has_ring;
         let mut payload = Outgoing { core, session, is_open, is_drained: false };
         let packet = path.packets.poll_transmit(now_ns, &mut payload, room)?;
         let is_drained = payload.is_drained;

@@ -17,7 +17,8 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
         | DriverEvent::DatagramsReadable
         | DriverEvent::DatagramsWritable
         | DriverEvent::RailChanged { .. }
-        | DriverEvent::CmaChanged { .. } => None,
+        | DriverEvent::CmaChanged { .. }
+        | DriverEvent::RingChanged { .. } => None,
     }
 }
 
@@ -30,6 +31,10 @@ pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
         (
             DriverEvent::CmaChanged { session: later, .. },
             DriverEvent::CmaChanged { session: earlier, .. },
+        )
+        | (
+            DriverEvent::RingChanged { session: later, .. },
+            DriverEvent::RingChanged { session: earlier, .. },
         ) => later == earlier,
         _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
     }

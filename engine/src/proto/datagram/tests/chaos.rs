@@ -63,7 +63,12 @@ impl Plan {
             jitter: one_of(&mut random, &[0, 1, 5, 20]),
             switch: one_of(&mut random, &[0.0, 0.0, 0.02, 0.2]),
             is_silent: random.random_bool(0.2),
+            has_rings: random.random_bool(0.3),
         };
+        if world.faults.has_rings {
+            let Faults { loss, switch, .. } = world.faults;
+            world.faults = Faults { loss, switch, has_rings: true, ..Faults::NONE };
+        }
         if world.faults.is_silent {
             world.faults.loss = 0.0;
         }
@@ -140,7 +145,8 @@ impl Plan {
                 }
             }
         }
-        self.world.faults = Faults { is_silent: self.world.faults.is_silent, ..Faults::NONE };
+        let Faults { is_silent, has_rings, .. } = self.world.faults;
+        self.world.faults = Faults { is_silent, has_rings, ..Faults::NONE };
         while !self.owed.is_empty() {
             self.receive();
         }

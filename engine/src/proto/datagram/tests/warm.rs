@@ -6,6 +6,7 @@ use super::super::super::hint::Hint;
 use super::super::super::receive::ReceiveRequest;
 use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
+use super::super::Asks;
 use super::{CONTENT, world};
 use crate::counting::allocations;
 
@@ -59,7 +60,7 @@ impl Wire {
                     Staged::Blocked => {}
                 }
             }
-            let Some(out) = core.poll_segment(0, CONTENT, false) else { return };
+            let Some(out) = core.poll_segment(0, CONTENT, Asks::Never) else { return };
             let slot = &mut self.slots[self.len];
             (slot.0, slot.1) = (out.token, out.bytes.len());
             slot.2[..out.bytes.len()].copy_from_slice(out.bytes);

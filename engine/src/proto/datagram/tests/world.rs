@@ -17,6 +17,7 @@ use super::super::super::receive::ReceiveRequest;
 use super::super::super::rendezvous::ChunkReceive;
 use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
+use super::super::Asks;
 use super::cma::source_of;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
@@ -36,6 +37,9 @@ pub(super) struct Faults {
     pub(super) switch: f64,
     /// Nobody tells what has come and what has not, as on a lane that loses nothing.
     pub(super) is_silent: bool,
+    /// Segments go by rings: `loss` is that one is full, and `switch` that one ends with all that
+    /// was not read.
+    pub(super) has_rings: bool,
 }
 
 impl Faults {
@@ -46,6 +50,7 @@ impl Faults {
         jitter: 0,
         switch: 0.0,
         is_silent: false,
+        has_rings: false,
     };
 }
 
@@ -330,6 +335,10 @@ impl World {
                 let node = &mut self.nodes[to];
                 node.memory.now = self.now;
                 let slot = node.slots[&from];
+                if self.faults.has_rings {
+                    let handled = node.core.handle_untold(slot, &bytes, self.now, &mut node.memory);
+                    return handled.unwrap();
+                }
                 let handled = node.core.handle_datagram(slot, &bytes, self.now, &mut node.memory);
                 handled.unwrap();
                 let steps = 1 + self.random.random_range(0..=self.faults.jitter);
@@ -408,8 +417,14 @@ impl World {
         }
         let slots: Vec<(usize, u32)> =
             self.nodes[number].slots.iter().map(|(&peer, &slot)| (peer, slot)).collect();
-        for &(_, slot) in &slots {
+        for &(peer, slot) in &slots {
             if self.happens(self.faults.switch) {
+                if self.faults.has_rings {
+                    self.news.retain(|_, news| {
+                        !matches!(news, News::Datagram { from, to, .. }
+                            if (*from, *to) == (number, peer))
+                    });
+                }
                 self.nodes[number].core.resend_all(slot, false);
             }
         }
@@ -436,11 +451,19 @@ impl World {
     pub(super) fn transmit(&mut self, from: usize, to: usize, slot: u32) -> bool {
         let core = &mut self.nodes[from].core;
         let waiting = core.waiting_bytes(slot);
-        let asks_ack = self.faults.is_silent;
-        let Some(out) = core.poll_segment(slot, self.room_bytes, asks_ack) else { return false };
+        let asks = match (self.faults.has_rings, self.faults.is_silent) {
+            (true, _) => Asks::WhenAwaited,
+            (false, true) => Asks::Always,
+            (false, false) => Asks::Never,
+        };
+        let Some(out) = core.poll_segment(slot, self.room_bytes, asks) else { return false };
         assert!(waiting > 0 && out.bytes.len() <= self.room_bytes);
         let (token, bytes) = (out.token, out.bytes.to_vec());
         self.datagrams += 1;
+        if self.faults.has_rings && self.happens(self.faults.loss) {
+            self.nodes[from].core.handle_segment_lost(slot, token);
+            return false;
+        }
         if self.doomed.contains(&self.datagrams) || self.happens(self.faults.loss) {
             self.add(LOSS_STEPS, News::Lost { to: from, peer: to, token });
             return true;
@@ -455,6 +478,9 @@ impl World {
 
     /// What waits for the stream goes, and what came by it is acknowledged.
     fn transmit_by_stream(&mut self, from: usize, to: usize, slot: u32) {
+        if self.faults.has_rings && self.now.is_multiple_of(4) {
+            self.nodes[from].core.acknowledge_stream(slot);
+        }
         let Some(steps) = self.stream_steps else { return };
         if self.nodes[from].core.owed_by_stream(slot) > 0 {
             self.nodes[from].core.acknowledge_stream(slot);
@@ -540,7 +566,8 @@ impl World {
         self.stage(from);
         let slot = self.nodes[from].slots[&to];
         let mut all = Vec::new();
-        while let Some(out) = self.nodes[from].core.poll_segment(slot, self.room_bytes, false) {
+        let room_bytes = self.room_bytes;
+        while let Some(out) = self.nodes[from].core.poll_segment(slot, room_bytes, Asks::Never) {
             all.push((out.token, out.bytes.to_vec()));
             self.stage(from);
         }

@@ -1,0 +1,140 @@
+//! Segments by rings in shared memory: neither packets nor what packets need.
+//!
+//! A ring loses nothing, so that a segment goes as it is. As after a stream its receiver
+//! acknowledges it with what it sends next, when nothing has come for [`QUIET_TURNS`], when
+//! [`OWED_BYTES_MAX`] have come, or when it is asked to.
+
+use super::DATAGRAMS_PER_FLUSH;
+use crate::progress::engine::{Engine, EngineState};
+use crate::progress::lanes::RING_SEGMENT_BYTES_MAX;
+use crate::proto::datagram::Asks;
+
+/// Turns without a datagram after which what came by rings is acknowledged: a microsecond or two,
+/// in which an answer goes.
+const QUIET_TURNS: u32 = 16;
+
+/// Bytes that come by a ring before they are acknowledged though more is coming.
+const OWED_BYTES_MAX: u32 = 16 << 10;
+
+/// Rings of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct Rings {
+    /// Sessions to which acknowledgements are owed, each once.
+    owing: Vec<u32>,
+    /// Some ring had no room, and nobody says when it has.
+    pub(in crate::progress) is_full: bool,
+}
+
+impl EngineState {
+    /// The next segment of a ring is handled: it was of `session`.
+    #[inline]
+    pub(super) fn note_ring_segment(&mut self, session: u32) {
+        if self.core.owed_by_stream(session) == 0 {
+            return;
+        }
+        if let Some(control) = self.controls.get_mut(session as usize)
+            && !std::mem::replace(&mut control.owes_by_ring, true)
+        {
+            self.rings.owing.push(session);
+        }
+    }
+}
+
+impl Engine {
+    /// A session has a ring from now on, or has none any more.
+    pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, is_up: bool) {
+        let state = &mut *self.state;
+        let Some(session) = state.paths.session_of(name) else { return };
+        if state.core.session(session).is_some_and(|known| known.is_connected()) {
+            state.paths.set_ring(&mut state.core, session, is_up);
+            state.core.mark_dirty_if_waiting(session);
+        }
+    }
+
+    /// Handles the next segment that came by a ring; its length. `None`: there was none.
+    #[inline(always)]
+    pub(super) fn read_ring(&mut self) -> Option<usize> {
+        let (name, segment) = self.driver.recv_segment()?;
+        let length = segment.len();
+        let state = &mut *self.state;
+        let at = (name, state.now_ns);
+        let EngineState { core, paths, completions, .. } = state;
+        match paths.handle_ring_segment(core, at, segment, completions) {
+            Ok(Some(session)) => state.note_ring_segment(session),
+            Ok(None) => {}
+            Err((session, failure)) => self.give_up(session, failure),
+        }
+        Some(length)
+    }
+
+    /// Writes what was just staged for a session into its ring, if nothing else waits. `false`:
+    /// nothing happened.
+    #[inline]
+    pub(super) fn write_lone(&mut self, session: u32, ring: u64) -> bool {
+        let state = &mut *self.state;
+        let lone = state.core.lone_segment(session);
+        let Some(segment) = lone.and_then(|lone| lone.take()) else { return false };
+        let token = segment.token;
+        if self.driver.write_segment(ring, segment.bytes) {
+            self.driver.flush_datagrams();
+        } else {
+            self.wait_for_ring(session, token);
+        }
+        true
+    }
+
+    /// Writes what a session has for its peer into its ring, as far as there is room. `true`:
+    /// something went.
+    pub(super) fn write_segments(&mut self, session: u32, ring: u64) -> bool {
+        for written in 0..DATAGRAMS_PER_FLUSH {
+            let core = &mut self.state.core;
+            let segment = core.poll_segment(session, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited);
+            let Some(segment) = segment else { return written > 0 };
+            let token = segment.token;
+            if !self.driver.write_segment(ring, segment.bytes) {
+                self.wait_for_ring(session, token);
+                return written > 0;
+            }
+        }
+        self.state.core.mark_dirty_last(session);
+        true
+    }
+
+    /// There is no room for a segment, or no ring any more, which the driver is about to say. The
+    /// next turn tries again.
+    #[cold]
+    fn wait_for_ring(&mut self, session: u32, token: u64) {
+        self.state.core.handle_segment_lost(session, token);
+        self.state.rings.is_full = true;
+    }
+
+    /// Acknowledges what came by rings, where that is due. `is_last`: there may be no other turn
+    /// for long.
+    #[inline]
+    pub(in crate::progress) fn acknowledge_rings(&mut self, is_last: bool) {
+        if !self.state.rings.owing.is_empty() {
+            self.acknowledge_owing(is_last);
+        }
+    }
+
+    fn acknowledge_owing(&mut self, is_last: bool) {
+        let is_quiet = is_last || self.state.datagrams.idle_turns >= QUIET_TURNS;
+        let mut index = 0;
+        while let Some(&session) = self.state.rings.owing.get(index) {
+            let owed = self.state.core.owed_by_stream(session);
+            if owed > 0 && owed < OWED_BYTES_MAX && !is_quiet {
+                index += 1;
+                continue;
+            }
+            self.state.rings.owing.swap_remove(index);
+            self.control(session).owes_by_ring = false;
+            if owed > 0 {
+                self.state.core.acknowledge_stream(session);
+                if is_last {
+                    self.flush(session);
+                    self.driver.flush_datagrams();
+                }
+            }
+        }
+    }
+}

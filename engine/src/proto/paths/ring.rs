@@ -1,0 +1,63 @@
+//! Sessions whose segments go by a ring in shared memory: their paths ask and answer, and carry
+//! nothing until the ring ends.
+
+use super::super::core::Core;
+use super::super::effects::Effects;
+use super::super::failure::PeerFailure;
+use super::PathTable;
+use super::arrival::Offence;
+use crate::wire::packet::FIRST_PATH as FIRST;
+
+impl PathTable {
+    /// The id that the packets of a session's first path have, where it has a ring.
+    #[inline]
+    pub(crate) fn ring_of(&self, session: u32) -> Option<u64> {
+        let paths = self.of(session).filter(|paths| paths.has_ring)?;
+        let carrier = paths.carrier.as_deref().filter(|path| path.number == FIRST);
+        match carrier {
+            Some(carrier) => Some(carrier.session_id),
+            None => self.first_path(session).map(|(id, _)| id),
+        }
+    }
+
+    /// The session whose first path has packets with this id.
+    pub(crate) fn session_of(&self, id: u64) -> Option<u32> {
+        let latest = self.of(self.latest).filter(|paths| paths.are_of(id));
+        latest.map(|_| self.latest).or_else(|| self.by_session.get(&id).copied())
+    }
+
+    /// A session has a ring from now on, or has none any more: then all that was not acknowledged
+    /// goes again, by its paths.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, is_up: bool) {
+        let paths = self.of_mut(session);
+        if std::mem::replace(&mut paths.has_ring, is_up) && !is_up {
+            core.resend_all(session, true);
+        }
+    }
+
+    /// A segment that came by the ring of a session; the session. An error: the peer breaks the
+    /// protocol.
+    ///
+    /// RR-SHM-8.
+    #[inline]
+    pub(crate) fn handle_ring_segment(
+        &mut self,
+        core: &mut Core,
+        (id, now_ns): (u64, u64),
+        segment: &[u8],
+        effects: &mut impl Effects,
+    ) -> Result<Option<u32>, Offence> {
+        let Some(session) = self.session_of(id) else {
+            self.dropped.unknown += 1;
+            return Ok(None);
+        };
+        self.latest = session;
+        self.segments += 1;
+        match core.handle_untold(session, segment, now_ns, effects) {
+            Ok(()) => Ok(Some(session)),
+            Err(error) => Err((session, PeerFailure::Protocol(error.to_string().into()))),
+        }
+    }
+}
