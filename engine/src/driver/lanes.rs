@@ -37,6 +37,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+pub(crate) use super::event::DriverEvent;
 pub(crate) use super::shm::RING_SEGMENT_BYTES_MAX;
 pub(crate) use super::shm::cma::{CmaSource, Witness};
 use crate::memory::Shape;
@@ -111,98 +112,6 @@ pub(crate) enum Interest {
     Readable,
     /// There is room to write, or an error.
     Writable,
-}
-
-/// What a driver reports.
-#[derive(Debug)]
-pub(crate) enum DriverEvent {
-    /// A peer connected to the listener; the lane is adopted already.
-    Accepted {
-        /// The new lane.
-        lane: LaneKey,
-        /// Where it came from.
-        remote: SocketAddr,
-        /// The rail that has the address it came to.
-        rail: u8,
-    },
-    /// An outgoing connection is established.
-    Connected {
-        /// The lane that [`ControlLanes::connect`] returned.
-        lane: LaneKey,
-    },
-    /// An outgoing connection failed. `Closed` follows without a call to `close`.
-    ConnectFailed {
-        /// The lane that [`ControlLanes::connect`] returned.
-        lane: LaneKey,
-        /// Why.
-        error: io::Error,
-    },
-    /// The other side of a session that was met ([`DatagramPort::meet`]) can read messages from
-    /// this process's memory, or cannot any more.
-    CmaChanged {
-        /// The session, as its packets name it.
-        session: u64,
-        /// It can.
-        is_able: bool,
-    },
-    /// A session that was met ([`DatagramPort::meet`]) has a ring for its segments
-    /// ([`DatagramPort::write_segment`]), or has none any more: what was written and is not
-    /// acknowledged may be lost.
-    RingChanged {
-        /// The session, as its packets name it.
-        session: u64,
-        /// It has one.
-        is_up: bool,
-    },
-    /// A watched lane became readable (once per [`ControlLanes::watch`]).
-    Readable {
-        /// The watched lane.
-        lane: LaneKey,
-    },
-    /// A watched lane became writable (once per [`ControlLanes::watch`]).
-    Writable {
-        /// The watched lane.
-        lane: LaneKey,
-    },
-    /// All bytes of a chunk were handed to the kernel, or sending failed.
-    ChunkSent {
-        /// The bulk lane.
-        lane: LaneKey,
-        /// `Err` means that the stream position of the lane is unknown: close it.
-        result: io::Result<()>,
-    },
-    /// The kernel no longer references the memory of a sent chunk.
-    ChunkReleased {
-        /// The caller's name for the chunk.
-        token: u64,
-    },
-    /// Header and payload of a chunk arrived, or receiving failed; the kernel no longer
-    /// references the memory.
-    ChunkReceived {
-        /// The bulk lane.
-        lane: LaneKey,
-        /// The header as received. `Err` means that the stream position is unknown.
-        result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
-    },
-    /// A datagram can be received (once per [`DatagramPort::watch_datagrams`]).
-    DatagramsReadable,
-    /// There is room for a datagram again (once after [`DatagramPort::datagram_room`] had none).
-    DatagramsWritable,
-    /// The link of a rail came up or went down, as far as this host sees. Only a hint: a switch
-    /// that drops everything is no link that is down, and the news may be late. Rails count as up
-    /// until such an event says otherwise.
-    #[allow(dead_code, reason = "one rail is taken as it is")]
-    RailChanged {
-        /// The rail.
-        rail: u8,
-        /// Its NIC is up and has a carrier.
-        is_up: bool,
-    },
-    /// Everything of a lane is reaped and its descriptor is closed.
-    Closed {
-        /// The lane; its key is never seen again.
-        lane: LaneKey,
-    },
 }
 
 /// What the kernel counted of a TCP connection since that was opened.
@@ -475,9 +384,9 @@ pub(crate) trait DatagramPort {
     }
 
     /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
-    /// [`RING_SEGMENT_BYTES_MAX`] long. What is written arrives, whole and in order, unless the ring
-    /// ends. `false`: there is no room now, or no ring. [`Self::flush_datagrams`] wakes a neighbour
-    /// that sleeps.
+    /// [`RING_SEGMENT_BYTES_MAX`] long. What is written arrives, whole and in order, unless the
+    /// ring ends. `false`: there is no room now, or no ring. [`Self::flush_datagrams`] wakes a
+    /// neighbour that sleeps.
     fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
         let _ = (session, segment);
         false

@@ -12,6 +12,7 @@ mod announce;
 mod any;
 mod calls;
 mod datagrams;
+mod event;
 pub(crate) mod lanes;
 mod links;
 mod middleware;

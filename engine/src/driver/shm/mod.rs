@@ -3,18 +3,18 @@
 //! Two engines that have a session, run on one kernel and in one network namespace, and both have
 //! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
 //! name space that belongs to the network namespace. Both prove that they have the session's keys;
-//! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The datagrams of
-//! the session's first path go by these from then on, and its segments without a packet around them:
-//! what is in a ring arrives, in order, and who wrote it is known. A packet that finds no room waits for it in order
-//! ([`backlog`]); when too much waits, when this engine sleeps, or when the unix socket has ended,
-//! which tells at once that a process is gone, packets go by the UDP socket again. A segment waits
-//! with the session. When a ring ends, the engine is told, and sends what was not acknowledged by
-//! the session's paths.
+//! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The session's
+//! segments go by these from then on, without a packet around them: what is in a ring arrives, in
+//! order, and who wrote it is known. Its first path's packets go there, too. A packet that finds no
+//! room waits for it in order ([`backlog`]); when too much waits, when this engine sleeps, or when
+//! the unix socket has ended, which tells at once that a process is gone, packets go by the UDP
+//! socket again. A segment waits with the session. When a ring ends, the engine is told, and sends
+//! what was not acknowledged by the session's paths.
 //!
 //! Neighbours of one user also learn to read each other's memory ([`cma`]), for long messages.
 //!
 //! ```text
-//!  send : the session has a channel? a segment is copied into its ring, a packet too, or kept for it
+//!  send : the session has a channel? copied into its ring; a packet may be kept for it
 //!  flush: does the neighbour sleep? one byte by the unix socket
 //!  recv : rings first, no call; the UDP socket every few times that they are empty
 //!  sleep: announced in all rings, then the unix sockets are watched

@@ -1,0 +1,100 @@
+//! What drivers report.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::lanes::{CHUNK_HEADER_BYTES, LaneKey};
+#[cfg(doc)]
+use super::lanes::{ControlLanes, DatagramPort};
+
+/// What a driver reports.
+#[derive(Debug)]
+pub(crate) enum DriverEvent {
+    /// A peer connected to the listener; the lane is adopted already.
+    Accepted {
+        /// The new lane.
+        lane: LaneKey,
+        /// Where it came from.
+        remote: SocketAddr,
+        /// The rail that has the address it came to.
+        rail: u8,
+    },
+    /// An outgoing connection is established.
+    Connected {
+        /// The lane that [`ControlLanes::connect`] returned.
+        lane: LaneKey,
+    },
+    /// An outgoing connection failed. `Closed` follows without a call to `close`.
+    ConnectFailed {
+        /// The lane that [`ControlLanes::connect`] returned.
+        lane: LaneKey,
+        /// Why.
+        error: io::Error,
+    },
+    /// The other side of a session that was met ([`DatagramPort::meet`]) can read messages from
+    /// this process's memory, or cannot any more.
+    CmaChanged {
+        /// The session, as its packets name it.
+        session: u64,
+        /// It can.
+        is_able: bool,
+    },
+    /// A session that was met ([`DatagramPort::meet`]) has a ring for its segments
+    /// ([`DatagramPort::write_segment`]), or has none any more: what was written and is not
+    /// acknowledged may be lost.
+    RingChanged {
+        /// The session, as its packets name it.
+        session: u64,
+        /// It has one.
+        is_up: bool,
+    },
+    /// A watched lane became readable (once per [`ControlLanes::watch`]).
+    Readable {
+        /// The watched lane.
+        lane: LaneKey,
+    },
+    /// A watched lane became writable (once per [`ControlLanes::watch`]).
+    Writable {
+        /// The watched lane.
+        lane: LaneKey,
+    },
+    /// All bytes of a chunk were handed to the kernel, or sending failed.
+    ChunkSent {
+        /// The bulk lane.
+        lane: LaneKey,
+        /// `Err` means that the stream position of the lane is unknown: close it.
+        result: io::Result<()>,
+    },
+    /// The kernel no longer references the memory of a sent chunk.
+    ChunkReleased {
+        /// The caller's name for the chunk.
+        token: u64,
+    },
+    /// Header and payload of a chunk arrived, or receiving failed; the kernel no longer
+    /// references the memory.
+    ChunkReceived {
+        /// The bulk lane.
+        lane: LaneKey,
+        /// The header as received. `Err` means that the stream position is unknown.
+        result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
+    },
+    /// A datagram can be received (once per [`DatagramPort::watch_datagrams`]).
+    DatagramsReadable,
+    /// There is room for a datagram again (once after [`DatagramPort::datagram_room`] had none).
+    DatagramsWritable,
+    /// The link of a rail came up or went down, as far as this host sees. Only a hint: a switch
+    /// that drops everything is no link that is down, and the news may be late. Rails count as up
+    /// until such an event says otherwise.
+    #[allow(dead_code, reason = "one rail is taken as it is")]
+    RailChanged {
+        /// The rail.
+        rail: u8,
+        /// Its NIC is up and has a carrier.
+        is_up: bool,
+    },
+    /// Everything of a lane is reaped and its descriptor is closed.
+    Closed {
+        /// The lane; its key is never seen again.
+        lane: LaneKey,
+    },
+}
