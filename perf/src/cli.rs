@@ -328,7 +328,7 @@ pub(crate) enum Lanes {
     /// Everything in datagrams by UDP, bulk too: no bulk lane.
     UdpOnly,
     /// Datagrams by shared memory as control lane, an error where both sides are not on one host;
-    /// long messages read from the sender's memory, or by io_uring where the kernel refuses that.
+    /// long messages read from the sender's memory, or as `auto` where the kernel refuses that.
     Shm,
 }
 
@@ -348,7 +348,7 @@ impl Lanes {
             Self::Hybrid => &[("lanes", "uring"), ("control_lane", "auto"), NO_MEMORY],
             Self::XdpOnly => &[("control_lane", "xdp"), ("bulk_lane", "datagram"), NO_MEMORY],
             Self::UdpOnly => &[("control_lane", "udp"), ("bulk_lane", "datagram"), NO_MEMORY],
-            Self::Shm => &[("lanes", "uring"), ("control_lane", "udp"), ("shared_memory", "auto")],
+            Self::Shm => &[("lanes", "auto"), ("control_lane", "udp"), ("shared_memory", "auto")],
         }
     }
 

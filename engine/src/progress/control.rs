@@ -41,6 +41,10 @@ pub(crate) struct ControlLane {
     pub(super) idle_turns: u32,
     /// It is in the list of those to which acknowledgements of what came by their rings are owed.
     pub(super) owes_by_ring: bool,
+    /// The turn in which a segment last came by its ring, and when the first one came that is not
+    /// acknowledged.
+    pub(super) ring_poll: u64,
+    pub(super) ring_owed_ns: u64,
     /// It is in the list of those that something is expected of by the control lane.
     pub(super) is_awaited: bool,
     /// It is in the list of those that wait for room in the driver, by whichever path.
@@ -237,6 +241,7 @@ impl Engine {
                 0 => &state.receive_buffer[..got],
                 _ => control.partial.with(got),
             };
+            let owed = state.core.owed_by_stream(session);
             let handled =
                 state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
             match handled {
@@ -269,7 +274,7 @@ impl Engine {
                     return true;
                 }
             }
-            let comes = has_path && state.core.owed_by_stream(session) > 0;
+            let comes = has_path && state.core.owed_by_stream(session) > owed;
             control.is_streaming |= comes;
             if comes {
                 state.paths.note_streamed(session);

@@ -268,6 +268,7 @@ impl Engine {
         let listeners = state.copies_of_listeners().map_err(failed)?;
         state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));
         state.acks_due.clear();
+        state.rings.are_read = false;
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_announced();
         state.core.set_rails(told);

@@ -93,7 +93,7 @@ impl Core {
                 let asks = match session.datagram.as_deref_mut() {
                     Some(datagram) => {
                         datagram.hasten_acks(pool, fence.send);
-                        false
+                        datagram.has_update_due()
                     }
                     None => session.demand_ack(),
                 };

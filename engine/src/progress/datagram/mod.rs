@@ -40,6 +40,8 @@ const DATAGRAMS_PER_CLOCK: usize = 8;
 /// messages; with more of them at once than it has receives for, a receiver keeps most as
 /// unexpected ones, which costs half as much again.
 const RING_BYTES_PER_TURN: usize = 4 << 10;
+/// Turns in which rings bring so much, for one in which the socket is looked at as well.
+const TURNS_PER_SOCKET: u64 = 16;
 /// Datagrams that one session sends in one turn, for the same reason.
 const DATAGRAMS_PER_FLUSH: usize = 64;
 /// Time without a datagram after which the socket is watched, no longer polled: a message that
@@ -277,11 +279,14 @@ impl Engine {
         // and asking whether there is another takes as long as handling it.
         let is_idle = self.state.datagrams.idle_turns > 0;
         let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
+        let mut reads_rings = self.state.rings.are_read;
         while count < limit {
-            if let Some(bytes) = self.read_ring() {
+            if reads_rings && let Some(bytes) = self.read_ring() {
                 count += 1;
                 ring_bytes += bytes;
-                if ring_bytes >= RING_BYTES_PER_TURN {
+                // Neighbours that always have something do not keep the socket from being read.
+                reads_rings = ring_bytes < RING_BYTES_PER_TURN;
+                if !reads_rings && !self.state.polls.is_multiple_of(TURNS_PER_SOCKET) {
                     break;
                 }
                 continue;

@@ -9,9 +9,12 @@ use crate::progress::engine::{Engine, EngineState};
 use crate::progress::lanes::RING_SEGMENT_BYTES_MAX;
 use crate::proto::datagram::Asks;
 
-/// Turns without a datagram after which what came by rings is acknowledged: a microsecond or two,
-/// in which an answer goes.
-const QUIET_TURNS: u32 = 16;
+/// Turns without a segment of its session after which what came by a ring is acknowledged: a
+/// microsecond or two, in which an answer goes.
+const QUIET_TURNS: u64 = 16;
+
+/// The same as a time, for who makes turns seldom.
+const QUIET_NS: u64 = 50_000;
 
 /// Bytes that come by a ring before they are acknowledged though more is coming.
 const OWED_BYTES_MAX: u32 = 16 << 10;
@@ -21,6 +24,8 @@ const OWED_BYTES_MAX: u32 = 16 << 10;
 pub(crate) struct Rings {
     /// Sessions to which acknowledgements are owed, each once.
     owing: Vec<u32>,
+    /// Some session has had a ring since the driver was attached: the driver is asked.
+    pub(in crate::progress) are_read: bool,
     /// Some ring had no room, and nobody says when it has.
     pub(in crate::progress) is_full: bool,
 }
@@ -32,10 +37,12 @@ impl EngineState {
         if self.core.owed_by_stream(session) == 0 {
             return;
         }
-        if let Some(control) = self.controls.get_mut(session as usize)
-            && !std::mem::replace(&mut control.owes_by_ring, true)
-        {
-            self.rings.owing.push(session);
+        if let Some(control) = self.controls.get_mut(session as usize) {
+            control.ring_poll = self.polls;
+            if !std::mem::replace(&mut control.owes_by_ring, true) {
+                control.ring_owed_ns = self.now_ns;
+                self.rings.owing.push(session);
+            }
         }
     }
 }
@@ -47,6 +54,7 @@ impl Engine {
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
             state.paths.set_ring(&mut state.core, session, is_up);
+            state.rings.are_read |= is_up;
             state.core.mark_dirty_if_waiting(session);
         }
     }
@@ -104,7 +112,7 @@ impl Engine {
     /// next turn tries again.
     #[cold]
     fn wait_for_ring(&mut self, session: u32, token: u64) {
-        self.state.core.handle_segment_lost(session, token);
+        self.state.core.handle_segment_refused(session, token);
         self.state.rings.is_full = true;
     }
 
@@ -118,10 +126,14 @@ impl Engine {
     }
 
     fn acknowledge_owing(&mut self, is_last: bool) {
-        let is_quiet = is_last || self.state.datagrams.idle_turns >= QUIET_TURNS;
+        let (polls, now_ns) = (self.state.polls, self.state.now_ns);
         let mut index = 0;
         while let Some(&session) = self.state.rings.owing.get(index) {
             let owed = self.state.core.owed_by_stream(session);
+            let control = self.control(session);
+            let is_quiet = is_last
+                || polls.saturating_sub(control.ring_poll) >= QUIET_TURNS
+                || now_ns.saturating_sub(control.ring_owed_ns) >= QUIET_NS;
             if owed > 0 && owed < OWED_BYTES_MAX && !is_quiet {
                 index += 1;
                 continue;

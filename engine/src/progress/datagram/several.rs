@@ -73,8 +73,9 @@ impl Engine {
         state.paths.handle_link(&mut state.core, state.now_ns, rail, is_up);
     }
 
-    /// Rails that have another NIC get another listener. From the owner, as the caretaker may be in
-    /// another network namespace; until then the listener at the wildcard address takes what comes.
+    /// Rails that have another NIC get another listener. From the owner, as without `/proc` the
+    /// caretaker may be in another network namespace; until then the listener at the wildcard
+    /// address takes what comes.
     pub(in crate::progress) fn listen_anew(&mut self) {
         while self.state.listeners_due != 0 && !self.owner_is_absent {
             let rail = self.state.listeners_due.trailing_zeros();

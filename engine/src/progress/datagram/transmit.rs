@@ -47,14 +47,14 @@ impl Engine {
         index: Index,
         is_last: bool,
     ) -> bool {
-        if !self.state.paths.is_served(session, index) {
-            return false;
-        }
         let (mut happened, mut is_drained) = (false, false);
         if index == CARRIER
             && let Some(ring) = self.state.paths.ring_of(session)
         {
             happened = self.write_segments(session, ring);
+        }
+        if !self.state.paths.is_served(session, index) {
+            return happened;
         }
         // A sample of the round trip is as true as this time.
         self.state.now_ns = self.state.clock.now_ns();

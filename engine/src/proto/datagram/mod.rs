@@ -166,6 +166,8 @@ pub(crate) struct Datagram {
     ack_awaited: bool,
     /// Messages that fit no datagram go by the stream.
     pub(in crate::proto) has_stream: bool,
+    /// Segments go by a ring, which does not tell what has come.
+    has_ring: bool,
     /// The peer can read messages from this process's memory.
     pub(in crate::proto) has_cma: bool,
     /// Bulk data goes in datagrams.
@@ -206,6 +208,7 @@ impl Datagram {
             long_delivered: 0,
             ack_awaited: false,
             has_stream: false,
+            has_ring: false,
             has_cma: false,
             bulk: has_bulk.then(Box::default),
             open: None,
@@ -237,9 +240,16 @@ impl Datagram {
         oldest.is_none_or(|segment| !window::is_before(segment.first_frame, end))
     }
 
-    /// The peer is asked to acknowledge soon what has not been sent yet: send `id` waits for it.
+    /// Whether a segment goes though it has no frames.
+    pub(in crate::proto) fn has_update_due(&self) -> bool {
+        self.update_due
+    }
+
+    /// The peer is asked to acknowledge soon what it has not said to have: send `id` waits for it.
     pub(in crate::proto) fn hasten_acks(&mut self, pool: &mut SegmentPool, id: Id) {
-        self.ack_awaited |= self.long.len() > 0;
+        self.ack_awaited |= self.long.len() > 0 || self.has_ring;
+        // What has gone by a ring has asked for nothing.
+        self.update_due |= self.has_ring;
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
             segment.operations.push(id);
@@ -284,6 +294,18 @@ impl Core {
         if was_there != has_stream && session.has_waiting() {
             // There may be another way for them now.
             self.unblocked.push(slot);
+        }
+    }
+
+    /// Whether segments go by a ring. Once they do not, what was not acknowledged goes again.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn use_ring(&mut self, slot: u32, has_ring: bool) {
+        let session = self.sessions.at_mut(slot as usize);
+        let datagram = session.and_then(|session| session.datagram.as_deref_mut());
+        let Some(datagram) = datagram else { return };
+        if std::mem::replace(&mut datagram.has_ring, has_ring) && !has_ring {
+            self.resend_all(slot, true);
         }
     }
 

@@ -456,6 +456,22 @@ impl Core {
         self.mark_dirty(slot);
     }
 
+    /// A lane had no room for a segment that was to go by it. What it asked the peer is asked by the
+    /// next one.
+    ///
+    /// RR-SHM-8.
+    pub(crate) fn handle_segment_refused(&mut self, slot: u32, token: u64) {
+        if let Some(session) = self.sessions.at_mut(slot as usize)
+            && let Some(datagram) = session.datagram.as_deref_mut()
+        {
+            datagram.ack_awaited = true;
+            if !session.fences.is_empty() {
+                session.questions.ask();
+            }
+        }
+        self.handle_segment_lost(slot, token);
+    }
+
     /// A lane is given up: all that is not acknowledged goes again. If `has_stream`, that lane was
     /// not the stream, and what only goes by that stays under way.
     pub(crate) fn resend_all(&mut self, slot: u32, has_stream: bool) {

@@ -31,10 +31,8 @@ impl PathTable {
     ///
     /// RR-SHM-8.
     pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, is_up: bool) {
-        let paths = self.of_mut(session);
-        if std::mem::replace(&mut paths.has_ring, is_up) && !is_up {
-            core.resend_all(session, true);
-        }
+        self.of_mut(session).has_ring = is_up;
+        core.use_ring(session, is_up);
     }
 
     /// A segment that came by the ring of a session; the session. An error: the peer breaks the

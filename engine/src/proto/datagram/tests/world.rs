@@ -461,7 +461,7 @@ impl World {
         let (token, bytes) = (out.token, out.bytes.to_vec());
         self.datagrams += 1;
         if self.faults.has_rings && self.happens(self.faults.loss) {
-            self.nodes[from].core.handle_segment_lost(slot, token);
+            self.nodes[from].core.handle_segment_refused(slot, token);
             return false;
         }
         if self.doomed.contains(&self.datagrams) || self.happens(self.faults.loss) {
