@@ -456,8 +456,8 @@ impl Core {
         self.mark_dirty(slot);
     }
 
-    /// A lane had no room for a segment that was to go by it. What it asked the peer is asked by the
-    /// next one.
+    /// A lane had no room for a segment that was to go by it. What it asked the peer is asked by
+    /// the next one.
     ///
     /// RR-SHM-8.
     pub(crate) fn handle_segment_refused(&mut self, slot: u32, token: u64) {
